@@ -19,7 +19,7 @@ from benchmarks.weir_side import job_options, weir_session
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import Payload
 from weir.runtime.gateway import JobGateway
-from weir.sinks.base import Sink, Step
+from weir.sinks.base import Batch, Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -203,11 +203,11 @@ class _Watched(Sink):
     watched_as: str
     commits: _Commits
 
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Stage, and report it."""
         begun = time.perf_counter()
         try:
-            return super().stage(frame, step)  # type: ignore[safe-super]
+            return super().stage(frame, batch)  # type: ignore[safe-super]
         finally:
             self.commits.staged(self.watched_as, begun)
 

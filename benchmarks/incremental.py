@@ -46,7 +46,7 @@ from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import CheckpointType
 from weir.run.options import RunOptions
 from weir.runtime.gateway import JobGateway
-from weir.sinks.foreach import StepInfo
+from weir.sinks.foreach import BatchInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,7 +105,7 @@ def run(spec: Spec) -> Result:
     def count(frame: DataFrame) -> DataFrame:
         return frame.withWatermark("day", "1 day").groupBy("key", "day").count()
 
-    def consume(frame: DataFrame, step: StepInfo) -> None:
+    def consume(frame: DataFrame, batch: BatchInfo) -> None:
         staging.set()
         frame.write.format("noop").mode("append").save()
 

@@ -21,7 +21,7 @@ from weir.core.types import Payload
 from weir.errors import JobFailedError
 from weir.run.options import RunOptions
 from weir.runtime.gateway import JobGateway
-from weir.sinks.base import Step
+from weir.sinks.base import Batch
 from weir.spark.class_archive import java_options
 from weir.spark.session import create_session
 
@@ -121,10 +121,10 @@ class _WatchedFiles(weir.sinks.Files):
         self._committed_epoch = 0
         self._committing = threading.Condition()
 
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Stage, and notify the watcher that the query runs."""
         self.staging.set()
-        return super().stage(frame, step)
+        return super().stage(frame, batch)
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Commit, and notify the watcher."""

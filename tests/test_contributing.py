@@ -24,7 +24,7 @@ from weir.operators import Operator
 from weir.rest import app
 from weir.rest.schema import ENDPOINTS, jobs
 from weir.rest.server import RestServer
-from weir.sinks import Sink, SinkContext, Step
+from weir.sinks import Batch, Sink, SinkContext
 from weir.sources import SplitSource
 from weir.storage.local import LocalFileSystem
 
@@ -78,10 +78,10 @@ def test_the_recipe_of_a_sink_commits_each_row_once(tmp_path: Path) -> None:
         sink.open(context)
 
     opened(1)
-    staged = [sink.stage(Rows(1, 2), Step(position=0)), sink.stage(Rows(3), Step(position=1))]
+    staged = [sink.stage(Rows(1, 2), Batch(batch_id=0)), sink.stage(Rows(3), Batch(batch_id=1))]
     payloads = [read_back(payload) for payload in sink.flush(staged)]
-    assert sink.stage(Rows(), Step(position=2)) is None
-    sink.stage(Rows(9), Step(position=3))
+    assert sink.stage(Rows(), Batch(batch_id=2)) is None
+    sink.stage(Rows(9), Batch(batch_id=3))
     opened(2)
     assert [sink.commit(7, payloads), sink.commit(7, payloads), sink.commit(8, [])] == [3, 0, 0]
     assert sink.newest_committed() == 7

@@ -11,10 +11,10 @@ from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, Segme
 from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.messages.task import (
     AsyncPartDone,
+    BatchStaged,
     CloseOperators,
     OperatorsClosed,
     PlanningCalled,
-    StepStaged,
     SyncPartDone,
     TaskStarted,
 )
@@ -81,7 +81,7 @@ class Task:
 
     def step(self, position: int) -> list[Any]:
         """A whole step that emits a segment, up to the next planning call."""
-        self.do(StepStaged(position=position, committables=(), segment=segment(position)))
+        self.do(BatchStaged(position=position, committables=(), segment=segment(position)))
         return self.plan(position)
 
     def get(self, channel: str, entry: Any, now_ms: int = 0) -> list[Any]:

@@ -10,6 +10,7 @@ from weir.core.messages.protocol import (
 )
 from weir.core.messages.task import (
     AsyncPartDone,
+    BatchStaged,
     CloseOperators,
     Drained,
     OperatorsClosed,
@@ -17,7 +18,6 @@ from weir.core.messages.task import (
     RecordsEnded,
     SinksCommitted,
     SnapshotFailed,
-    StepStaged,
     StreamTaskEffect,
     StreamTaskEvent,
     SyncPartDone,
@@ -107,7 +107,7 @@ class TaskHarness:
 
     def stage(self, position: int, sink: str = "s1") -> None:
         assert (
-            self.send(StepStaged(position=position, committables=(staged(position, sink),))) == []
+            self.send(BatchStaged(position=position, committables=(staged(position, sink),))) == []
         )
 
     def sync_done(self, checkpoint_id: int) -> list[StreamTaskEffect]:

@@ -16,7 +16,7 @@ from weir.core.messages.operators import (
     OperatorEventSent,
 )
 from weir.core.messages.protocol import AcknowledgeCheckpoint, DeclineCheckpoint
-from weir.core.messages.task import AnswerPlanning, StartDrain, StepStaged, TakeSnapshot
+from weir.core.messages.task import AnswerPlanning, BatchStaged, StartDrain, TakeSnapshot
 from weir.core.types import SentEvent, SnapshotKind
 
 SENT = SentEvent(operator="o", subtask=1, payload={"ask": "more"})
@@ -45,7 +45,7 @@ def with_operators(**options: object) -> TaskHarness:
 
 
 def step(task: TaskHarness, position: int, *sent: SentEvent) -> None:
-    task.send(StepStaged(position=position, committables=(), sent_events=sent))
+    task.send(BatchStaged(position=position, committables=(), sent_events=sent))
 
 
 def test_an_event_waits_for_the_next_step_and_is_confirmed_when_that_is_complete() -> None:
@@ -133,7 +133,7 @@ def test_an_operator_that_takes_no_snapshot_declines_the_checkpoint_and_runs_on(
     task = with_operators()
     task.trigger(1)
     task.plan(1, -1)
-    staged = StepStaged(position=0, committables=(), declined=("o", "no space"))
+    staged = BatchStaged(position=0, committables=(), declined=("o", "no space"))
     [declined] = task.send(staged)
     assert isinstance(declined, DeclineCheckpoint)
     assert declined.message == "Could not complete snapshot 1 for operator o. no space"

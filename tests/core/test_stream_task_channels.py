@@ -28,12 +28,12 @@ from weir.core.messages.protocol import (
 )
 from weir.core.messages.task import (
     AnswerPlanning,
+    BatchStaged,
     Drained,
     PlanningCalled,
     RecordsEnded,
     SinksCommitted,
     StartDrain,
-    StepStaged,
     SyncPartDone,
     TakeSnapshot,
 )
@@ -66,7 +66,7 @@ def test_the_barrier_goes_downstream_before_the_snapshot_is_taken() -> None:
     """B2: pre-barrier, broadcast, snapshot; later records follow the barrier in the channel."""
     task = Task(consumers=("x", "y"))
     task.plan(-1)
-    task.do(StepStaged(position=0, committables=(), segment=segment(0)))
+    task.do(BatchStaged(position=0, committables=(), segment=segment(0)))
     task.do(trigger(1))
     assert kinds(task.plan(0)) == [
         "Segment",
@@ -81,7 +81,7 @@ def test_a_segment_is_appended_when_its_step_is_complete() -> None:
     """Not when it is staged: a failing step fails the job."""
     task = Task(consumers=("x",))
     task.plan(-1)
-    assert task.do(StepStaged(position=0, committables=(), segment=segment(0))) == []
+    assert task.do(BatchStaged(position=0, committables=(), segment=segment(0))) == []
     assert kinds(task.plan(0)) == ["Segment", "AnswerPlanning"]
 
 
@@ -240,7 +240,7 @@ def test_a_task_that_has_ended_takes_part_in_checkpoints_until_its_consumers_hav
 def _end_with_checkpoint(task: Task, checkpoint_id: int) -> None:
     """Emit one unread step, end the records, then take and commit the final checkpoint."""
     task.plan(-1)
-    task.do(StepStaged(position=0, committables=(), segment=segment(0)))
+    task.do(BatchStaged(position=0, committables=(), segment=segment(0)))
     task.plan(0)
     task.do(RecordsEnded(position=0))
     task.do(Drained(position=0))
@@ -255,7 +255,7 @@ def test_a_watermark_follows_the_segments_that_it_speaks_of() -> None:
     (P25)."""
     task = Task(consumers=("x",))
     task.plan(-1)
-    task.do(StepStaged(position=0, committables=(), segment=segment(0)))
+    task.do(BatchStaged(position=0, committables=(), segment=segment(0)))
     planned = PlanningCalled(call=2, position=0, watermark_ms=70)
     assert kinds(task.do(planned)) == ["Segment", "Watermark", "AnswerPlanning"]
     planned = PlanningCalled(call=3, position=0, watermark_ms=70)

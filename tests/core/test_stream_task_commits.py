@@ -22,7 +22,7 @@ from weir.core.messages.protocol import (
     TaskFailed,
     TriggerCheckpoint,
 )
-from weir.core.messages.task import AnswerPlanning, SinkCommitFailed, StepStaged, TaskErrored
+from weir.core.messages.task import AnswerPlanning, BatchStaged, SinkCommitFailed, TaskErrored
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import InvariantError
 
@@ -81,7 +81,7 @@ def test_staging_for_a_complete_step_or_an_unknown_sink_is_an_invariant_error() 
     for committable in (staged(4), staged(5, "other"), staged(6)):
         with pytest.raises(InvariantError):
             harness.send(
-                StepStaged(position=min(committable.position, 5), committables=(committable,))
+                BatchStaged(position=min(committable.position, 5), committables=(committable,))
             )
 
 

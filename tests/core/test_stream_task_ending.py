@@ -20,10 +20,10 @@ from test_stream_task import (
 from weir.core.messages.protocol import AcknowledgeCheckpoint
 from weir.core.messages.task import (
     AnswerPlanning,
+    BatchStaged,
     CloseOperators,
     OperatorsClosed,
     StartDrain,
-    StepStaged,
     TaskErrored,
 )
 from weir.core.status import OPERATOR_STATUS_TRANSITIONS, OperatorStatus, next_operator_status
@@ -413,7 +413,7 @@ def test_an_ended_task_plans_no_more_steps() -> None:
 
 def read_all(harness: TaskHarness, position: int) -> None:
     """Finish a step in which the last reader reports its end."""
-    assert harness.send(StepStaged(position=position, committables=(), input_ended=True)) == []
+    assert harness.send(BatchStaged(position=position, committables=(), input_ended=True)) == []
 
 
 def test_records_end_with_the_step_in_which_readers_say_so_and_the_call_is_held() -> None:

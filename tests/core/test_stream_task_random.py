@@ -14,12 +14,12 @@ from task_harness import TaskHarness, staged
 from weir.core.messages.protocol import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
 from weir.core.messages.task import (
     AnswerPlanning,
+    BatchStaged,
     CommitSinks,
     ContinueSnapshot,
     DropSnapshot,
     SinkCommitFailed,
     StartDrain,
-    StepStaged,
     StreamTaskEffect,
     TakeSnapshot,
     TaskErrored,
@@ -159,7 +159,7 @@ class RandomStreamTask:
             self.staged_now.add(sink)
             step = self.position + 1
             self.send(
-                self.harness.send(StepStaged(position=step, committables=(staged(step, sink),)))
+                self.harness.send(BatchStaged(position=step, committables=(staged(step, sink),)))
             )
 
     def plan(self) -> None:

@@ -20,9 +20,9 @@ from weir.core.messages.channel import (
 from weir.core.messages.protocol import AcknowledgeCheckpoint, NotifyCheckpointAborted
 from weir.core.messages.task import (
     AnswerPlanning,
+    BatchStaged,
     Drained,
     SnapshotFailed,
-    StepStaged,
     SyncPartDone,
     TakeSnapshot,
 )
@@ -134,7 +134,7 @@ def test_a_task_that_rests_under_backpressure_overtakes_when_the_timeout_is_over
     task.plan(-1)
     for position in range(8):
         task.get("a", segment(position))
-        task.do(StepStaged(position=position, committables=(), segment=segment(position)))
+        task.do(BatchStaged(position=position, committables=(), segment=segment(position)))
         if "AnswerPlanning" in kinds(task.plan(position, a=position)):
             task.plan(position, a=position)
     assert task.get("a", segment(8), now_ms=50) == [], "the channel to x is full"
@@ -198,7 +198,7 @@ def test_the_task_under_backpressure_overtakes_at_once() -> None:
     task.plan(-1)
     for position in range(ChannelBound().segments):
         task.get("a", segment(position))
-        task.do(StepStaged(position=position, committables=(), segment=segment(position)))
+        task.do(BatchStaged(position=position, committables=(), segment=segment(position)))
         if "AnswerPlanning" in kinds(task.plan(position, a=position)):
             assert task.plan(position, a=position) == []
     task.get("a", segment(100))
@@ -318,7 +318,7 @@ def test_a_producer_takes_no_notice_of_segments_that_it_was_not_restored_with() 
     task.plan(-1)
     old = SegmentsConsumed(vertex="v", consumer="x", position=3, batch_size=BATCH_SIZE)
     assert task.do(old) == []
-    task.do(StepStaged(position=4, committables=(), segment=segment(4)))
+    task.do(BatchStaged(position=4, committables=(), segment=segment(4)))
     appended = task.plan(4)[0]
     assert isinstance(appended, ChannelAppended)
     assert task.do(old) == []

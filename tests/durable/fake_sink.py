@@ -8,7 +8,7 @@ from typing import Any
 from weir.core.types import Payload
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.runtime.concurrency import ThreadWaits, Waits
-from weir.sinks.base import Commit, Sink, SinkContext, Step
+from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.storage.local import LocalFileSystem
 
 
@@ -58,8 +58,8 @@ class FakeSink(Sink):
             raise self.errors.pop(0)
         return len(payloads)
 
-    def finish(self, step: Step) -> Payload | None:
-        self.calls.append(("finish", self.name, step.position))
+    def finish(self, batch: Batch) -> Payload | None:
+        self.calls.append(("finish", self.name, batch.batch_id))
         return self.held_back
 
     def close(self) -> None:

@@ -39,11 +39,11 @@ from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyTyp
 from weir.core.job.master import JobMaster
 from weir.core.messages.task import (
     AnswerPlanning,
+    BatchStaged,
     CommitSinks,
     ContinueSnapshot,
     DropSnapshot,
     PlanningCalled,
-    StepStaged,
     TakeSnapshot,
     TaskErrored,
     TaskStarted,
@@ -226,7 +226,7 @@ class PlayedTask(FakePort):
             query.answered = False
             query.post(TaskErrored(message=describe(error)))
             return
-        query.post(StepStaged(position=position, committables=tuple(staged)))
+        query.post(BatchStaged(position=position, committables=tuple(staged)))
         query.ask()
 
 

@@ -34,7 +34,7 @@ from weir.core.types import CompletedCheckpoint, Payload, TaskStatus
 from weir.run.options import JobResult, RunOptions
 from weir.run.runner import run_job
 from weir.runtime.gateway import JobGateway
-from weir.sinks.base import Step
+from weir.sinks.base import Batch
 
 _POLL_S = 0.02
 
@@ -130,9 +130,9 @@ class WatchedFiles(weir.sinks.Files):
         self._before_stage = stage
         self._before_flush = flush
 
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         self._before_stage()
-        return super().stage(frame, step)
+        return super().stage(frame, batch)
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         self._before_flush()

@@ -30,7 +30,7 @@ from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, files_row
 import weir
 from weir.core.status import JobStatus
 from weir.core.types import Payload
-from weir.sinks.base import SinkContext, Step
+from weir.sinks.base import Batch, SinkContext
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
@@ -292,11 +292,11 @@ class Tally(weir.sinks.Sink):
     def open(self, context: SinkContext) -> None:
         self._rows = 0
 
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         self._rows += frame.count()
         return None
 
-    def finish(self, step: Step) -> Payload | None:
+    def finish(self, batch: Batch) -> Payload | None:
         self.calls.append("finish")
         return {"rows": self._rows}
 

@@ -24,13 +24,13 @@ from weir.core.messages.job import (
 )
 from weir.core.messages.task import (
     AnswerPlanning,
+    BatchStaged,
     CommitSinks,
     ContinueSnapshot,
     Drained,
     DropSnapshot,
     PlanningCalled,
     StartDrain,
-    StepStaged,
     TakeSnapshot,
     TaskStarted,
     TellAborted,
@@ -127,7 +127,7 @@ class FakePort:
         """Run one step of the newest attempt's task, up to its next planning call."""
         post = self.posts[vertex, self.attempt]
         item = Committable(sink=f"{vertex}-sink", position=position, payload={"step": position})
-        post(StepStaged(position=position, committables=(item,)))
+        post(BatchStaged(position=position, committables=(item,)))
         self.plan(vertex, position)
 
     def plan(self, vertex: str, position: int, consumed: dict[str, int] | None = None) -> None:

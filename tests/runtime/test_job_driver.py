@@ -12,9 +12,9 @@ from weir.coordinators.runner import CoordinatorRunner
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import JobEnded, RecordCheckpoint, SuspendRequested
 from weir.core.messages.task import (
+    BatchStaged,
     CommitSinks,
     RecordsEnded,
-    StepStaged,
     SyncPartDone,
     TakeSnapshot,
     TaskErrored,
@@ -135,7 +135,7 @@ def test_a_bounded_job_drains_takes_its_final_checkpoint_and_finishes() -> None:
         world.wait_running()
         post = port.posts["v", 1]
         item = Committable(sink="v-sink", position=0, payload={"step": 0})
-        post(StepStaged(position=0, committables=(item,)))
+        post(BatchStaged(position=0, committables=(item,)))
         post(RecordsEnded(position=0))
         ended = world.join()
     assert ended.status is JobStatus.FINISHED

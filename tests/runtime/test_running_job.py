@@ -150,9 +150,7 @@ def test_who_asked_a_coordinator_of_a_job_that_failed_is_told_to_ask_again() -> 
     with World(coordinators={"v": BroadcastRules({"often": 5})}) as world:
         answer = ask(world)
         world.port.posts["v", 1](TaskErrored(message="gone"))
-        assert "restored from a checkpoint that does not have it: send it again" in str(
-            answer.exception(20)
-        )
+        assert "restored from a checkpoint without it: send it again" in str(answer.exception(20))
 
 
 def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:

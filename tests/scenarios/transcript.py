@@ -53,6 +53,7 @@ from weir.core.messages.protocol import (
 )
 from weir.core.messages.task import (
     AsyncPartDone,
+    BatchStaged,
     CommitSinks,
     Drained,
     OperatorsClosed,
@@ -60,7 +61,6 @@ from weir.core.messages.task import (
     RecordsEnded,
     SinksCommitted,
     SnapshotFailed,
-    StepStaged,
     SyncPartDone,
     TakeSnapshot,
     TaskErrored,
@@ -234,7 +234,7 @@ class Play:
         consumers = any(name in other["inputs"] for other in self._plans.values())
         self._to_task(
             name,
-            StepStaged(
+            BatchStaged(
                 position=number,
                 committables=tuple(
                     Committable(sink=sink, position=number, payload={"rows": f"{sink}-{number}"})

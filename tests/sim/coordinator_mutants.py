@@ -148,18 +148,28 @@ def _without_confirmation(complete: Any) -> Any:
 def an_acknowledgement_past_the_gateway() -> AbstractContextManager[None]:
     """A task forgets an event as soon as the coordinator has handled it, in any epoch (C7)."""
 
-    def at_once(self: OperatorCoordinatorHolder, subtask: int, number: int) -> Any:
+    send = OperatorCoordinatorHolder.send
+
+    def at_once(
+        self: OperatorCoordinatorHolder,
+        subtask: int,
+        payload: Any,
+        *,
+        acknowledges: int | None = None,
+    ) -> Any:
+        if acknowledges is None:
+            return send(self, subtask, payload)
         self._number += 1
         event = DeliverEvent(
             operator=self._operator,
             subtask=subtask,
             number=self._number,
-            payload={},
-            acknowledges=number,
+            payload=payload,
+            acknowledges=acknowledges,
         )
         return [] if self._finished else [event]
 
-    return _with(patch.object(OperatorCoordinatorHolder, "acknowledge", at_once))
+    return _with(patch.object(OperatorCoordinatorHolder, "send", at_once))
 
 
 def unacknowledged_events_not_in_the_snapshot() -> AbstractContextManager[None]:

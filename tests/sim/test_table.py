@@ -13,7 +13,7 @@ from weir.errors import SinkError
 from weir.sim.disk import Disk
 from weir.sim.loop import Loop
 from weir.sim.table import SimTable, TableVersion
-from weir.sinks.base import SinkContext, Step
+from weir.sinks.base import Batch, SinkContext
 
 JOB = "0123456789abcdef0123456789abcdef"
 
@@ -33,7 +33,7 @@ def opened(disk: Disk, loop: Loop, *, attempt: int = 1) -> SimTable:
 def stage(table: SimTable, position: int, *rows: int) -> Any:
     """Stage the rows as one batch, and flush them."""
     frame: Any = list(rows)
-    payload = table.stage(frame, Step(position=position))
+    payload = table.stage(frame, Batch(batch_id=position))
     assert payload is not None
     return table.flush([payload])[0]
 

@@ -14,7 +14,7 @@ import pytest
 from deltalake import transaction
 
 from weir.errors import SinkError
-from weir.sinks import DeltaTable, SinkContext, Step
+from weir.sinks import Batch, DeltaTable, SinkContext
 from weir.sinks.base import Sink
 from weir.storage.local import LocalFileSystem
 
@@ -56,7 +56,7 @@ def opened(path: Path, *, partition_by: tuple[str, ...] = (), **changes: Any) ->
 
 
 def staged(sink: Sink, frame: Any, position: int) -> dict[str, Any]:
-    payload = sink.stage(frame, Step(position=position))
+    payload = sink.stage(frame, Batch(batch_id=position))
     assert payload is not None
     return json.loads(json.dumps(payload))
 
@@ -84,7 +84,7 @@ def test_rows_that_the_task_has_written_are_not_written_again(spark, tmp_path):
     frame.coalesce(1).write.parquet(str(written))
     (file,) = written.glob("*.parquet")
     sink = opened(tmp_path / "t")
-    payload = sink.stage(frame, Step(position=3, files=(str(file),)))
+    payload = sink.stage(frame, Batch(batch_id=3, files=(str(file),)))
     (staged,) = (tmp_path / "t").glob("weir-*/3/*.parquet")
     assert staged.samefile(file)
     file.unlink()
@@ -97,7 +97,7 @@ def test_a_partitioned_table_gets_files_of_its_own(spark, tmp_path):
     frame = spark.createDataFrame([(1, "a"), (2, "b")], "id int, c string")
     sink = opened(tmp_path / "t", partition_by=("c",))
     payload = sink.stage(
-        frame, Step(position=0, files=(str(tmp_path / "never-looked-at.parquet"),))
+        frame, Batch(batch_id=0, files=(str(tmp_path / "never-looked-at.parquet"),))
     )
     assert sink.commit(1, sink.flush([payload])) == 2
     assert column(tmp_path / "t") == [1, 2]
@@ -198,7 +198,7 @@ def test_an_epoch_without_rows_adds_no_version(spark, tmp_path):
 def test_an_empty_partitioned_step_stages_nothing(spark, tmp_path):
     """Spark writes no file at all, so there is nothing to commit."""
     sink = opened(tmp_path / "t", partition_by=("c",))
-    assert sink.stage(spark.createDataFrame([], "id int, c string"), Step(position=0)) is None
+    assert sink.stage(spark.createDataFrame([], "id int, c string"), Batch(batch_id=0)) is None
 
 
 def test_files_without_rows_are_not_committed(spark, tmp_path):
@@ -222,7 +222,7 @@ def test_stage_runs_one_job_over_the_whole_frame(spark, tmp_path):
 
     sink = opened(tmp_path / "t")
     spark.sparkContext.setJobGroup("one-stage", "")
-    sink.stage(spark.range(0, 100, 1, 2).mapInArrow(count, "id long"), Step(position=0))
+    sink.stage(spark.range(0, 100, 1, 2).mapInArrow(count, "id long"), Batch(batch_id=0))
     assert seen.value == 100
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup("one-stage")) == 1
 
@@ -380,14 +380,14 @@ def test_a_partition_column_that_cannot_be_one_is_refused(
     """Before any row is written; a time zone or rounding would change the value."""
     sink = opened(tmp_path / "t", partition_by=(partition_by,))
     with pytest.raises(SinkError, match=message):
-        sink.stage(spark.sql(f"select {columns}"), Step(position=0))
+        sink.stage(spark.sql(f"select {columns}"), Batch(batch_id=0))
     assert list((tmp_path / "t").iterdir()) == []
 
 
 def test_a_type_that_delta_lacks_is_refused_by_name(spark, tmp_path):
     """The message names column and type."""
     with pytest.raises(SinkError, match="'v' of type interval"):
-        opened(tmp_path / "t").stage(spark.sql("select 1 id, interval 1 day v"), Step(position=0))
+        opened(tmp_path / "t").stage(spark.sql("select 1 id, interval 1 day v"), Batch(batch_id=0))
 
 
 def test_columns_that_differ_from_the_tables_are_refused_when_staged(spark, tmp_path):
@@ -399,7 +399,7 @@ def test_columns_that_differ_from_the_tables_are_refused_when_staged(spark, tmp_
         SinkError,
         match=r"'n' is string in the rows and integer.*rows lack 'name'.*table lacks 'nom'",
     ):
-        again.stage(spark.sql("select 1 id, 'x' nom, 'y' n"), Step(position=1))
+        again.stage(spark.sql("select 1 id, 'x' nom, 'y' n"), Batch(batch_id=1))
     assert not (tmp_path / "t" / "weir-01234567-out-2").exists()
 
 

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from weir.errors import LostRowsError, SinkError, StorageError
-from weir.sinks import Files, SinkContext, Step
+from weir.sinks import Batch, Files, SinkContext
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
@@ -63,7 +63,7 @@ def opened(path: Path, *, file_system: LocalFileSystem | None = None, **options:
 
 
 def flushed(sink: Files, frame: Any, position: int) -> dict[str, Any]:
-    payload = sink.stage(frame, Step(position=position))
+    payload = sink.stage(frame, Batch(batch_id=position))
     assert payload is not None
     (payload,) = sink.flush([json.loads(json.dumps(payload))])
     return json.loads(json.dumps(payload))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from weir.errors import SinkError
-from weir.sinks import CommitInfo, Foreach, SinkContext, SinkInfo, Step, StepInfo
+from weir.sinks import Batch, BatchInfo, CommitInfo, Foreach, SinkContext, SinkInfo
 from weir.storage.local import LocalFileSystem
 
 IDENTITY = {"job_id": "0" * 32, "job_name": "orders", "sink": "out", "attempt": 3}
@@ -34,8 +34,8 @@ def accept(info: CommitInfo, values: list[Any]) -> int:
 def test_the_function_gets_the_frame_and_the_identity_of_the_step():
     """Job id, attempt and position name the call uniquely."""
     calls = []
-    opened(lambda *call: calls.append(call)).stage(FRAME, Step(position=5))
-    assert calls == [(FRAME, StepInfo(**IDENTITY, position=5))]
+    opened(lambda *call: calls.append(call)).stage(FRAME, Batch(batch_id=5))
+    assert calls == [(FRAME, BatchInfo(**IDENTITY, batch_id=5))]
 
 
 def test_commit_gets_the_values_of_the_epoch_and_its_identity():
@@ -46,8 +46,8 @@ def test_commit_gets_the_values_of_the_epoch_and_its_identity():
         calls.append(call)
         return 7
 
-    sink = opened(lambda frame, info: {"batch": info.position}, commit=commit)
-    payloads = [sink.stage(FRAME, Step(position=position)) for position in (1, 2)]
+    sink = opened(lambda frame, info: {"batch": info.batch_id}, commit=commit)
+    payloads = [sink.stage(FRAME, Batch(batch_id=position)) for position in (1, 2)]
     assert sink.commit(9, sink.flush(payloads)) == 7
     assert calls == [(CommitInfo(**IDENTITY, epoch=9), [{"batch": 1}, {"batch": 2}])]
 
@@ -58,7 +58,7 @@ def test_an_epoch_without_payloads_is_committed_too():
     sink = opened(
         lambda frame, info: None, commit=lambda info, values: calls.append((info.epoch, values))
     )
-    assert sink.stage(FRAME, Step(position=1)) is None
+    assert sink.stage(FRAME, Batch(batch_id=1)) is None
     assert sink.commit(4, []) == 0
     assert calls == [(4, [])]
 
@@ -67,7 +67,7 @@ def test_without_commit_nothing_is_left_to_commit():
     """The rows are written when the function returns, so no final checkpoint is needed (PROTOCOL
     P36)."""
     sink = opened(lambda frame, info: "written")
-    assert sink.stage(FRAME, Step(position=1)) is None
+    assert sink.stage(FRAME, Batch(batch_id=1)) is None
     assert sink.commit(1, []) == 0
     assert sink.newest_committed() is None
     assert not sink.requires_final_checkpoint
@@ -91,7 +91,7 @@ def test_a_value_that_is_not_json_is_refused(value, kind):
     with pytest.raises(
         SinkError, match=rf"Kafka\('orders'\) \(sink 'out'\).* contains {kind}, which is not JSON"
     ):
-        sink.stage(FRAME, Step(position=1))
+        sink.stage(FRAME, Batch(batch_id=1))
 
 
 @pytest.mark.parametrize("value", [0, "", False, [], {}, [1, [None, 2.5, {"a": "b"}]]])
@@ -99,7 +99,7 @@ def test_any_json_value_reaches_commit_as_it_was(value):
     """Falsy values are values; only None means nothing to commit."""
     got = []
     sink = opened(lambda frame, info: value, commit=lambda info, values: got.extend(values))
-    sink.commit(1, [sink.stage(FRAME, Step(position=1))])
+    sink.commit(1, [sink.stage(FRAME, Batch(batch_id=1))])
     assert got == [value]
     assert type(got[0]) is type(value)
 
@@ -109,7 +109,7 @@ def test_commit_sees_what_a_restored_job_would_see():
     got = []
     value = OrderedDict(point=namedtuple("Point", "x y")(1, 2))
     sink = opened(lambda frame, info: value, commit=lambda info, values: got.extend(values))
-    sink.commit(1, [sink.stage(FRAME, Step(position=1))])
+    sink.commit(1, [sink.stage(FRAME, Batch(batch_id=1))])
     assert repr(got) == "[{'point': [1, 2]}]"
 
 

@@ -21,7 +21,7 @@ import weir
 from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
 from weir.errors import ConfigurationError, StorageError
 from weir.readers.consistent import JobEpochs, read_job_epochs
-from weir.sinks import DeltaTable, SinkContext, Step
+from weir.sinks import Batch, DeltaTable, SinkContext
 from weir.sinks.delta_schema import delta_schema_json
 from weir.sinks.staging import staging_prefix
 from weir.spark.hadoop import HadoopFileSystem
@@ -400,7 +400,8 @@ def test_tables_without_a_common_checkpoint_are_refused_by_name(tmp_path, clean)
     with pytest.raises(StorageError, match=r"No Weir job has written to table 'foreign'"):
         weir.read_consistent({"clean": str(clean.path), "foreign": str(foreign)})
     with pytest.raises(
-        StorageError, match=r"No Delta table found for table 'none'.*or wait for the first checkpoint"
+        StorageError,
+        match=r"No Delta table found for table 'none'.*or wait for the first checkpoint",
     ):
         weir.read_consistent({"none": str(tmp_path / "none")})
     with pytest.raises(ConfigurationError, match=r"needs at least one table"):
@@ -650,7 +651,7 @@ def test_spark_reads_a_partitioned_table_at_the_cut(spark, tmp_path):
     )
     sink = DeltaTable(str(path), partition_by=("c", "even"))
     sink.open(context)
-    payload = sink.stage(frame.coalesce(1), Step(position=0))
+    payload = sink.stage(frame.coalesce(1), Batch(batch_id=0))
     assert payload is not None
     sink.commit(1, sink.flush([payload]))
     at_cut = weir.read_consistent({"out": str(path)}).frame("out", spark)

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from weir.core.types import Payload
-from weir.sinks.base import Sink, Step
+from weir.sinks.base import Batch, Sink
 
 SCHEMA = {
     "type": "struct",
@@ -40,7 +40,7 @@ def stage_rows(sink: Sink, position: int, directory: Path) -> Payload:
         pq.write_table(pa.table({"id": pa.array([row], pa.int64())}), path)
         written.append(path)
     frame: Any = WrittenRows()
-    payload = sink.stage(frame, Step(position=position, files=tuple(map(str, written))))
+    payload = sink.stage(frame, Batch(batch_id=position, files=tuple(map(str, written))))
     for path in written:
         path.unlink()
     assert payload is not None

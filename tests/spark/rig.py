@@ -30,7 +30,7 @@ from weir.core.messages.task import (
 )
 from weir.core.types import Payload
 from weir.job import Job
-from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.base import Batch, Sink, SinkContext
 from weir.spark.failures import TaskFailures
 from weir.spark.frames import Frames
 from weir.spark.pipeline import Pipeline
@@ -118,9 +118,9 @@ class Collected(Sink):
     def open(self, context: SinkContext) -> None:
         """Nothing to open."""
 
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
-        self.steps[step.position] = [tuple(row) for row in frame.collect()]
-        return {"position": step.position}
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
+        self.steps[batch.batch_id] = [tuple(row) for row in frame.collect()]
+        return {"position": batch.batch_id}
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         return list(payloads)

@@ -16,11 +16,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 from tests.spark.rig import SCHEMA, Collected, Landing, Rig
 
-from weir.core.messages.task import PlanningCalled, StepStaged, TaskErrored
+from weir.core.messages.task import BatchStaged, PlanningCalled, TaskErrored
 from weir.errors import PipelineError
 from weir.job import Job
 from weir.sinks.base import SinkContext
-from weir.sinks.foreach import Foreach, StepInfo
+from weir.sinks.foreach import BatchInfo, Foreach
 from weir.spark.jvm import Jvm
 from weir.spark.plan_checks import check_result, check_source
 from weir.steps import steps_of
@@ -292,7 +292,7 @@ def test_a_function_of_the_users_finds_the_active_session_in_any_thread(
         job = Job("checks")
         job.source("numbers", landing.source).transform("noted", note).sink("out", Collected())
         with Rig(spark, job, tmp_path / "query") as rig:
-            rig.wait_for(StepStaged)
+            rig.wait_for(BatchStaged)
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(run).result()
@@ -304,7 +304,7 @@ def test_a_column_that_the_function_of_a_sink_does_not_find_fails_the_job_for_go
 ) -> None:
     """A retry cannot help; the error has the sink and the line of its function."""
 
-    def stage(frame: DataFrame, _: StepInfo) -> None:
+    def stage(frame: DataFrame, _: BatchInfo) -> None:
         frame.select("amount").collect()
 
     job = Job("checks")

@@ -29,6 +29,7 @@ from weir.core.messages.protocol import (
 from weir.core.messages.task import (
     AnswerPlanning,
     AsyncPartDone,
+    BatchStaged,
     CloseOperators,
     CommitSinks,
     ConfirmBase,
@@ -39,7 +40,6 @@ from weir.core.messages.task import (
     RecordsEnded,
     SinksCommitted,
     StartDrain,
-    StepStaged,
     SyncPartDone,
     TakeSnapshot,
     TaskErrored,
@@ -63,7 +63,7 @@ from weir.sim.job import SimVertex
 from weir.sim.loop import Loop, Process, SimEvent, SimWaits
 from weir.sim.queries import SimTaskPort
 from weir.sim.table import SimTable
-from weir.sinks.base import Sink, Step
+from weir.sinks.base import Batch, Sink
 from weir.spark.pipeline import Pipeline
 from weir.spark.task_port import SparkTaskPort
 from weir.steps import steps_of
@@ -160,7 +160,7 @@ class Script:
                 self._tell(f"started at {position}")
             case PlanningCalled(position=position):
                 self._tell(f"plans after {position}")
-            case StepStaged(position=position):
+            case BatchStaged(position=position):
                 self._tell(f"staged {position}")
             case RecordsEnded(position=position):
                 self._tell(f"records ended after {position}")
@@ -202,11 +202,11 @@ class FailsOnce(Collected):
         super().__init__()
         self._failed = False
 
-    def stage(self, frame: DataFrame, step: Step) -> Any:
-        if step.position == FAILS_AT and not self._failed:
+    def stage(self, frame: DataFrame, batch: Batch) -> Any:
+        if batch.batch_id == FAILS_AT and not self._failed:
             self._failed = True
             raise RuntimeError("as the script says")
-        return super().stage(frame, step)
+        return super().stage(frame, batch)
 
 
 def task_plan(*sinks: str) -> TaskPlan:

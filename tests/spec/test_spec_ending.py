@@ -38,13 +38,13 @@ from weir.core.messages.channel import (
 from weir.core.messages.protocol import NotifyCheckpointComplete, TaskStatusChanged
 from weir.core.messages.task import (
     AsyncPartDone,
+    BatchStaged,
     CloseOperators,
     Drained,
     OperatorsClosed,
     PlanningCalled,
     SinksCommitted,
     StartDrain,
-    StepStaged,
     SyncPartDone,
     TakeSnapshot,
     TaskErrored,
@@ -101,7 +101,7 @@ class Column:
         self.do(PlanningCalled(call=1, position=-1))
         segment = Segment(position=0, size=1, payload={})
         self.do(ChannelAppended(vertex="v", channel="a", entries=(segment,)))
-        self.do(StepStaged(position=0, committables=(), segment=segment))
+        self.do(BatchStaged(position=0, committables=(), segment=segment))
         self.do(PlanningCalled(call=2, position=0, consumed={"a": 0}))
         self.do(PlanningCalled(call=3, position=0, consumed={"a": 0}))
 

@@ -2,7 +2,7 @@
 
 Everything here is a frozen value. Times ending in ``_ms`` are milliseconds: ``timestamp`` ones
 since the Unix epoch, all others on the runtime's monotonic clock. A *position* counts a task's
-batches: it grows by one with each (identifiers such as ``StepStaged`` call a batch a step).
+batches: it grows by one with each.
 
 Names and numbers have types that constrain their values. Whatever is read from disk, where anyone
 may have written it, is decoded into these types and thereby validated: names become parts of paths,

@@ -42,7 +42,7 @@ from weir.errors import (
     SinkMismatchError,
 )
 from weir.runtime.concurrency import Event, Waits
-from weir.sinks.base import Commit, Sink, SinkContext, Step
+from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import normalize
 
@@ -161,7 +161,7 @@ class SinkPort:
         committables = []
         for name in names:
             with self._using(name, "finishing"):
-                payload = self._sinks[name].finish(Step(position=position))
+                payload = self._sinks[name].finish(Batch(batch_id=position))
             if payload is not None:
                 committables.append(Committable(sink=name, position=position, payload=payload))
         return tuple(committables)

@@ -31,13 +31,13 @@ import msgspec
 from weir.core.messages.channel import MAX_WATERMARK_MS, ReleaseSegments, Segment
 from weir.core.messages.task import (
     AnswerPlanning,
+    BatchStaged,
     ContinueSnapshot,
     Drained,
     DropSnapshot,
     PlanningCalled,
     RecordsEnded,
     StartDrain,
-    StepStaged,
     TakeSnapshot,
     TaskErrored,
     TaskStarted,
@@ -63,7 +63,7 @@ from weir.sim.loop import Loop, Process, SimEvent, Task
 from weir.sim.operators import LostEventError, SimOperator
 from weir.sim.snapshots import LostStateError, SimState, segment_path
 from weir.sim.table import SimTable
-from weir.sinks.base import Step
+from weir.sinks.base import Batch
 from weir.storage.checkpoints import CheckpointStorage
 
 #: Batches between two merges of the state files.
@@ -385,13 +385,13 @@ class SimQuery:
         self._post(Drained(position=batch))
 
     def _stage(self, batch: int, rows: list[int], total: list[int] | None, **said: Any) -> None:
-        """Stage a batch at every sink. ``said``: reports of its operators, as in ``StepStaged``."""
+        """Stage a batch at every sink. ``said``: what its operators report (``BatchStaged``)."""
         committables = []
         for name, staged in zip(
             self._vertex.sinks, (rows, [] if total is None else [total]), strict=True
         ):
             frame: Any = staged
-            payload = self._port.tables[name].stage(frame, Step(position=batch))
+            payload = self._port.tables[name].stage(frame, Batch(batch_id=batch))
             if payload is not None:
                 committables.append(Committable(sink=name, position=batch, payload=payload))
         segment = None
@@ -400,7 +400,7 @@ class SimQuery:
             self._port.fs.put(path, data)
             segment = Segment(position=batch, size=len(data) * _BYTES_EACH, payload={"file": path})
         self._post(
-            StepStaged(position=batch, committables=tuple(committables), segment=segment, **said)
+            BatchStaged(position=batch, committables=tuple(committables), segment=segment, **said)
         )
 
     def _pause(self, most_us: int) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from weir.core.types import Payload
 from weir.errors import SinkError, invariant
 from weir.sim.disk import ProcessFileSystem
-from weir.sinks.base import Commit, Sink, SinkContext, Step
+from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.storage.filesystem import CreateResult
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ class SimTable(Sink):
         self._opened = context
         self._closed = False
 
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write the rows to a file that no reader sees."""
         rows: Any = frame
         if not rows:
             return None
-        path = f"{self._staged(self._context.attempt)}/{step.position}"
+        path = f"{self._staged(self._context.attempt)}/{batch.batch_id}"
         self._fs.put(path, msgspec.json.encode(rows))
         return {"file": path, "rows": len(rows), "flushed": False}
 

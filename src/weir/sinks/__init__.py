@@ -4,12 +4,14 @@
 and does not load delta-rs.
 """
 
-from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.base import Batch, Sink, SinkContext
 from weir.sinks.delta import DeltaTable
 from weir.sinks.files import Files
-from weir.sinks.foreach import CommitInfo, Foreach, SinkInfo, StepInfo
+from weir.sinks.foreach import BatchInfo, CommitInfo, Foreach, SinkInfo
 
 __all__ = [
+    "Batch",
+    "BatchInfo",
     "CommitInfo",
     "DeltaTable",
     "Files",
@@ -17,6 +19,4 @@ __all__ = [
     "Sink",
     "SinkContext",
     "SinkInfo",
-    "Step",
-    "StepInfo",
 ]

@@ -62,11 +62,11 @@ class SinkContext:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class Batch:
     """The batch whose rows are staged."""
 
-    #: Grows by one with each batch of the task; unique within an attempt.
-    position: int
+    #: Spark's: it grows by one with each batch of the query, and is unique within an attempt.
+    batch_id: int
     #: Parquet files that hold exactly the rows of the batch, if the task wrote them for downstream
     #: tasks: a sink may link or copy them instead of writing the rows again. They are deleted some
     #: time after ``stage`` has returned.
@@ -130,7 +130,7 @@ class Sink(abc.ABC):
         """Prepare the target for an attempt that is already on record. Idempotent."""
 
     @abc.abstractmethod
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write a batch's rows where no reader sees them. None if there is nothing to commit."""
 
     @abc.abstractmethod
@@ -140,14 +140,14 @@ class Sink(abc.ABC):
         If its checkpoint is aborted, a flushed payload is passed again: recognise it.
         """
 
-    def finish(self, step: Step) -> Payload | None:
+    def finish(self, batch: Batch) -> Payload | None:
         """Stage what was held back until now, as of ``step``; None (the default) if nothing was.
 
         Called when the input has ended or the job is drained, after every row was staged
         (MISSION E2). Called again by the next attempt if this one fails before its final
         checkpoint. Not called in a stop without drain.
         """
-        del step
+        del batch
         return None
 
     def close(self) -> None:  # noqa: B027 - most sinks hold nothing

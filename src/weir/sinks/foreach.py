@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weir.core.types import JobId, OperatorId, Payload
 from weir.errors import InvariantError, SinkError
-from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.base import Batch, Sink, SinkContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,11 +41,11 @@ class SinkInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepInfo(SinkInfo):
+class BatchInfo(SinkInfo):
     """The batch that is staged."""
 
-    #: Grows by one with each batch of the task; unique within an attempt.
-    position: int
+    #: Spark's: it grows by one with each batch of the query, and is unique within an attempt.
+    batch_id: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +56,14 @@ class CommitInfo(SinkInfo):
     epoch: int
 
 
-StageFunction: TypeAlias = "Callable[[DataFrame, StepInfo], Any]"
+StageFunction: TypeAlias = "Callable[[DataFrame, BatchInfo], Any]"
 CommitFunction: TypeAlias = Callable[[CommitInfo, list[Any]], int | None]
 CleanFunction: TypeAlias = Callable[[SinkInfo], None]
 NewestCommittedFunction: TypeAlias = Callable[[SinkInfo], int | None]
 
 
 class Foreach(Sink):
-    """Calls ``fn(frame, StepInfo)`` with every batch; the module's docstring has its guarantees.
+    """Calls ``fn(frame, BatchInfo)`` with every batch; the module's docstring has its guarantees.
 
     ``fn`` returns a JSON value, which the checkpoint stores, or None if there is nothing to commit;
     what it staged must be durable when it returns. ``commit(CommitInfo, values)`` gets the values
@@ -104,9 +104,9 @@ class Foreach(Sink):
         """Remember the attempt."""
         self._opened = context
 
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Call ``fn``. Raises ``SinkError`` if it returns something that is not JSON."""
-        value = self.function(frame, StepInfo(**self._identity, position=step.position))
+        value = self.function(frame, BatchInfo(**self._identity, batch_id=batch.batch_id))
         if self._commit is None or value is None:
             return None
         if (kind := _type_that_is_not_json(value)) is not None:

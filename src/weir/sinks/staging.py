@@ -42,7 +42,7 @@ from weir.errors import (
     SinkMismatchError,
     StorageError,
 )
-from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.base import Batch, Sink, SinkContext
 from weir.storage.filesystem import FileStatus, FileSystem
 from weir.storage.paths import as_spark_path, is_local, join, name_of, normalize
 from weir.storage.records import converted
@@ -396,7 +396,7 @@ class FileSink(Sink):
         self._opened: SinkContext | None = None
         self._target = Target(self.describe())
 
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write the batch's rows below the root, in one Spark job.
 
         None if Spark wrote no file. Raises ``SinkError`` before any row is written if the columns
@@ -406,12 +406,12 @@ class FileSink(Sink):
         self._target.check(fs)
         added = self._check_rows(frame)
         directory = f"{self._attempts_prefix}-{self._context.attempt}"
-        path = join(self._root, self._batch(directory, step.position))
-        self._write(frame, path, step.files)
+        path = join(self._root, self._batch(directory, batch.batch_id))
+        self._write(frame, path, batch.files)
         # Raises if the volume went away meanwhile: some of the files may be elsewhere.
         self._target.check(fs)
         files = [{"path": file.path, "size": file.size} for file in visible_files(fs, path)]
-        staged = {"directory": directory, "position": step.position, "flushed": False}
+        staged = {"directory": directory, "position": batch.batch_id, "flushed": False}
         return {**staged, "files": files, **added} if files else None
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:

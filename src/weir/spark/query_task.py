@@ -1,7 +1,7 @@
 """One task: a vertex as a streaming query of one attempt, with the control input in front.
 
 The query posts these events, in order: ``TaskStarted`` with its first planning call, then for each
-batch ``StepStaged`` and ``PlanningCalled``, and finally one of ``RecordsEnded`` (the bounded input
+batch ``BatchStaged`` and ``PlanningCalled``, and finally one of ``RecordsEnded`` (the bounded input
 is used up), ``TaskErrored``, or nothing (it was stopped). A drain is a second query on the same
 directory; its one batch ends with ``Drained``.
 
@@ -25,11 +25,11 @@ from weir.core.graph import Vertex
 from weir.core.messages.channel import Segment
 from weir.core.messages.task import (
     AnswerPlanning,
+    BatchStaged,
     Drained,
     PlanningCalled,
     RecordsEnded,
     StartDrain,
-    StepStaged,
     TaskErrored,
     TaskStarted,
 )
@@ -37,7 +37,7 @@ from weir.core.types import Committable, OperatorId
 from weir.errors import PipelineError, SinkError, invariant
 from weir.runtime.concurrency import in_background
 from weir.runtime.ports import PostToTask, VertexMetrics
-from weir.sinks.base import Sink, Step
+from weir.sinks.base import Batch, Sink
 from weir.spark.channels import OutputSegments, has_event_time
 from weir.spark.control_input import QueryInterruptedError
 from weir.spark.failures import TaskFailures, first_cause
@@ -288,7 +288,7 @@ class QueryTask:
                 self._operators.begin_batch(batch)
             segment, frame = self._written(frame, batch)
             files = () if segment is None else tuple(segment.payload["files"])
-            committables = self._staged(frame, Step(position=batch, files=files))
+            committables = self._staged(frame, Batch(batch_id=batch, files=files))
             end = BatchEnd() if self._operators is None else self._operators.end_batch(batch)
         except Exception as error:
             if self._stopping.is_set():
@@ -298,7 +298,7 @@ class QueryTask:
             # character, and a Java stack in the text overflows the thread's stack.
             raise SinkError(f"Batch {batch} failed.") from None
         self._post(
-            StepStaged(
+            BatchStaged(
                 position=batch,
                 committables=committables,
                 segment=segment,
@@ -315,19 +315,19 @@ class QueryTask:
         """The segment of the batch, if the query has consumers, and the rows for its sinks."""
         return (None, frame) if self._output is None else self._output.write(frame, batch)
 
-    def _staged(self, frame: DataFrame, step: Step) -> tuple[Committable, ...]:
+    def _staged(self, frame: DataFrame, batch: Batch) -> tuple[Committable, ...]:
         several = len(self._sinks) > 1 and self._output is None
         if several:
             # Recomputing could give two sinks different rows, and would run the state operators
             # twice.
             frame = frame.persist()
         try:
-            payloads = {name: sink.stage(frame, step) for name, sink in self._sinks.items()}
+            payloads = {name: sink.stage(frame, batch) for name, sink in self._sinks.items()}
         finally:
             if several:
                 frame.unpersist()
         return tuple(
-            Committable(sink=name, position=step.position, payload=payload)
+            Committable(sink=name, position=batch.batch_id, payload=payload)
             for name, payload in payloads.items()
             if payload is not None
         )
@@ -378,7 +378,7 @@ class QueryTask:
         committables = self._finish(self._position + 1)
         if committables:
             self._position += 1
-            self._post(StepStaged(position=self._position, committables=committables))
+            self._post(BatchStaged(position=self._position, committables=committables))
         self._post(Drained(position=self._position))
 
     @property

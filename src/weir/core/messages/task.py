@@ -68,7 +68,7 @@ class PlanningCalled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepStaged:
+class BatchStaged:
     """The sinks staged the output of batch ``position``. Comes before that batch ends."""
 
     position: int
@@ -176,7 +176,7 @@ StreamTaskEvent: TypeAlias = (
     | NotifyCheckpointAborted
     | TaskStarted
     | PlanningCalled
-    | StepStaged
+    | BatchStaged
     | RecordsEnded
     | Drained
     | OperatorsClosed

@@ -83,6 +83,7 @@ from weir.core.messages.protocol import (
 from weir.core.messages.task import (
     AnswerPlanning,
     AsyncPartDone,
+    BatchStaged,
     CloseOperators,
     CommitSinks,
     ConfirmBase,
@@ -96,7 +97,6 @@ from weir.core.messages.task import (
     SinksCommitted,
     SnapshotFailed,
     StartDrain,
-    StepStaged,
     StreamTaskEffect,
     StreamTaskEvent,
     SyncPartDone,
@@ -202,7 +202,7 @@ class StreamTask:
             NotifyCheckpointAborted: self._on_aborted,
             TaskStarted: self._on_started,
             PlanningCalled: self._on_planning,
-            StepStaged: self._on_staged,
+            BatchStaged: self._on_staged,
             RecordsEnded: self._on_records_ended,
             Drained: self._on_drained,
             OperatorsClosed: self._on_operators_closed,
@@ -501,7 +501,7 @@ class StreamTask:
         self._gate.batch.ended(self._now_ms)
         return effects + self._tell_consumed(self._gate.consumed(event.consumed)) + self._advance()
 
-    def _on_staged(self, event: StepStaged) -> list[StreamTaskEffect]:
+    def _on_staged(self, event: BatchStaged) -> list[StreamTaskEffect]:
         invariant(
             self._status is TaskStatus.RUNNING
             and self._call is None
