@@ -427,7 +427,7 @@ def test_records_end_with_the_step_in_which_readers_say_so_and_the_call_is_held(
     assert harness.taken[7].finished
 
 
-def test_a_checkpoint_that_waits_when_readers_end_has_its_barrier_step_first() -> None:
+def test_a_checkpoint_that_waits_when_readers_end_has_its_barrier_batch_first() -> None:
     """Operators prepare for it as usual (PROTOCOL P6); it is taken before the drain, and not as
     finished."""
     harness = TaskHarness(takes_barriers=True)
