@@ -166,7 +166,7 @@ def test_small_batches_are_compared_pair_by_pair() -> None:
     assert not overhead.small_verdict([300], [136])[1]
 
 
-def test_a_batch_behind_a_channel_counts_without_its_planning() -> None:
+def test_a_batch_after_a_channel_counts_without_its_planning() -> None:
     """Batches without rows do not count, nor do those of the first query."""
 
     def result(busy_ms: int) -> GraphResult:
@@ -183,7 +183,7 @@ def test_a_batch_behind_a_channel_counts_without_its_planning() -> None:
     ]
 
 
-def test_a_process_of_a_query_is_told_from_sparks_workers() -> None:
+def test_a_process_of_a_query_is_distinguished_from_sparks_workers() -> None:
     """Processes forked by Spark's daemon are workers; any other Python process counts."""
     python = "/usr/bin/python3.11"
 

@@ -89,7 +89,7 @@ def test_durations_are_written_as_in_flink(text: str, milliseconds: int) -> None
 
 
 @pytest.mark.parametrize("text", ["", "ten seconds", "1.5 s", "-1 s", "10 parsecs", "s"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_an_example(text: str) -> None:
     """The message names the key, the value and what is expected."""
     with pytest.raises(
         ConfigurationError, match=rf"^{CHECKPOINT_TIMEOUT.key} is '{text}', but must be .*'10 s'"
@@ -331,7 +331,7 @@ def test_a_file_that_cannot_be_understood_says_where(tmp_path: Path, text: str, 
         load(tmp_path, text)
 
 
-def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_not_text_is_an_error(tmp_path: Path) -> None:
     """A file that the user names must be readable."""
     with pytest.raises(
         ConfigurationError,

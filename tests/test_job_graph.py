@@ -340,7 +340,7 @@ def test_rows_of_a_python_operator_meet_others_through_a_channel() -> None:
     }
 
 
-def test_python_operators_behind_one_another_share_a_query() -> None:
+def test_consecutive_python_operators_share_a_query() -> None:
     """Each operator has a shuffle of its own."""
     job = Job("orders")
     stream = source(job, "orders").process("score", Pass()).process("judge", Pass(), parallelism=3)
@@ -363,7 +363,7 @@ def test_python_operators_behind_one_another_share_a_query() -> None:
         ({"parallelism": 129}, "set it to an integer from 1 to 128"),
     ],
 )
-def test_what_is_no_operator_is_refused(options: dict[str, Any], says: str) -> None:
+def test_an_invalid_operator_is_refused(options: dict[str, Any], says: str) -> None:
     """The message says what to pass."""
     stream = source(Job("orders"), "orders")
     with pytest.raises(PipelineError, match=says):
@@ -407,7 +407,7 @@ def test_a_step_that_reads_one_stream_twice_needs_no_channel() -> None:
     assert shape(job) == {"join": (["orders", "join"], ("out",), ())}
 
 
-def test_a_chain_begins_where_the_user_says_so() -> None:
+def test_a_chain_starts_where_the_user_says_so() -> None:
     """As in Flink, the step is chained with the next step, not with the previous one."""
     job = Job("orders")
     step = source(job, "orders").transform("clean", nothing).start_new_chain()
@@ -426,13 +426,13 @@ def test_a_step_that_does_not_chain_is_a_vertex_of_its_own() -> None:
     assert list(shape(job)) == ["orders", "clean", "sums"]
 
 
-def test_a_source_has_no_chain_to_begin() -> None:
+def test_a_source_has_no_chain_to_start() -> None:
     """A source always starts a chain, so the call is refused as a mistake."""
     with pytest.raises(PipelineError, match="'orders' is a source"):
         source(Job("orders"), "orders").start_new_chain()
 
 
-def test_bounded_and_unbounded_sources_meet_behind_channels() -> None:
+def test_bounded_and_unbounded_sources_meet_downstream_of_channels() -> None:
     """They cannot share a query (P33), so each has its own, and the bounded one may end early."""
     job = Job("orders")
     history, live = source(job, "history", bounded=True), source(job, "live")
@@ -515,7 +515,7 @@ def test_a_transformation_needs_an_input() -> None:
         Job("orders").transform("enrich", [], nothing)
 
 
-def test_an_input_that_is_no_stream_is_refused() -> None:
+def test_anything_but_a_stream_is_refused_as_an_input() -> None:
     """A DataFrame or the name of a step is refused, and the message names its type."""
     job = Job("orders")
     with pytest.raises(PipelineError, match="is a str, not a stream"):
@@ -531,7 +531,7 @@ def test_a_stream_of_another_job_is_refused() -> None:
         Job("orders").transform("clean", stream, nothing)
 
 
-def test_a_sink_that_is_no_sink_is_refused() -> None:
+def test_anything_but_a_sink_is_refused() -> None:
     """A path is refused."""
     with pytest.raises(PipelineError, match=r"sink 'out' is a str: pass one of weir\.sinks"):
         source(Job("orders"), "orders").sink("out", "out/orders")  # type: ignore[arg-type]

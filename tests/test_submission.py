@@ -160,7 +160,7 @@ def test_two_names_are_two_jobs(base: str) -> None:
     assert run(base).job_id != run(base, "returns").job_id
 
 
-def test_a_job_that_died_before_its_first_record_goes_on_under_its_id(base: str) -> None:
+def test_a_job_that_died_before_its_first_record_continues_under_its_id(base: str) -> None:
     """The name was recorded, but no attempt began: the same job, still without a record."""
     first = run(base)
     again = run(base)
@@ -168,7 +168,7 @@ def test_a_job_that_died_before_its_first_record_goes_on_under_its_id(base: str)
 
 
 @pytest.mark.parametrize("status", [RecordStatus.RUNNING, RecordStatus.FAILED])
-def test_a_running_or_failed_job_goes_on(base: str, status: RecordStatus) -> None:
+def test_a_running_or_failed_job_continues(base: str, status: RecordStatus) -> None:
     """The run keeps the id and finds the newest completed checkpoint in the newest record."""
     first = run(base)
     record(first, status)
@@ -206,7 +206,7 @@ def test_a_cancelled_job_refuses_and_names_its_newest_checkpoint(base: str) -> N
         run(base)
 
 
-def test_a_cancelled_job_without_checkpoints_can_only_begin_anew(base: str) -> None:
+def test_a_cancelled_job_without_checkpoints_can_only_start_over(base: str) -> None:
     """The message can only name --fresh."""
     record(run(base), RecordStatus.CANCELED)
     with pytest.raises(JobEndedError, match="was cancelled: start from scratch with --fresh"):
@@ -228,7 +228,7 @@ def test_a_live_driver_is_left_alone_and_its_address_is_named(
         run(base, **options)
 
 
-def test_a_takeover_goes_on_though_a_driver_is_alive(base: str) -> None:
+def test_a_takeover_continues_though_a_driver_is_alive(base: str) -> None:
     """With --takeover the lease does not matter: the job log fences the other driver."""
     first = run(base)
     record(first, RecordStatus.RUNNING)
@@ -236,7 +236,7 @@ def test_a_takeover_goes_on_though_a_driver_is_alive(base: str) -> None:
     assert run(base, takeover=True).job_id == first.job_id
 
 
-def test_a_lease_that_was_not_renewed_in_time_holds_nobody_up(base: str) -> None:
+def test_an_expired_lease_holds_nobody_up(base: str) -> None:
     """A driver that hangs longer than its timeout counts as dead."""
     first = run(base)
     record(first, RecordStatus.RUNNING)
@@ -258,7 +258,7 @@ def test_fresh_draws_a_new_id_whatever_ran_before(base: str, status: RecordStatu
     assert run(base).job_id == fresh.job_id
 
 
-def test_a_savepoint_begins_a_new_job(base: str, tmp_path: Path) -> None:
+def test_a_savepoint_starts_a_new_job(base: str, tmp_path: Path) -> None:
     """--from-savepoint draws a new id, even for a stopped job."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     first = run(base)
@@ -313,7 +313,7 @@ def test_a_savepoint_that_the_job_has_claimed_and_deleted_still_names_the_run_th
     assert run(base, from_savepoint=savepoint).job_id == began.job_id
 
 
-def test_another_savepoint_at_the_same_path_begins_a_new_job(base: str, tmp_path: Path) -> None:
+def test_another_savepoint_at_the_same_path_starts_a_new_job(base: str, tmp_path: Path) -> None:
     """The path alone does not identify a savepoint."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
@@ -341,7 +341,7 @@ def written_by(job_id: str, name: str = NAME) -> FakeSink:
     return sink
 
 
-def test_the_same_command_in_another_directory_is_refused_and_told_where_the_records_are(
+def test_the_same_command_in_another_directory_is_refused_with_the_place_of_the_records(
     base: str,
 ) -> None:
     """If the volume is not mounted, or the path was relative, the name is unknown but the table
@@ -476,7 +476,7 @@ def test_a_directory_without_metadata_cannot_be_claimed(base: str, tmp_path: Pat
     assert (tmp_path / "mine").exists()
 
 
-def test_without_the_option_the_run_that_a_savepoint_began_goes_on_too(
+def test_without_the_option_the_run_that_a_savepoint_started_continues_too(
     base: str, tmp_path: Path
 ) -> None:
     """The name record remembers the savepoint, which is needed until the first checkpoint."""
@@ -486,14 +486,14 @@ def test_without_the_option_the_run_that_a_savepoint_began_goes_on_too(
     assert (again.job_id, again.from_savepoint) == (began.job_id, savepoint)
 
 
-def test_another_savepoint_begins_another_job(base: str, tmp_path: Path) -> None:
+def test_another_savepoint_starts_another_job(base: str, tmp_path: Path) -> None:
     """Only the savepoint that began the run continues it."""
     began = run(base, from_savepoint=make_savepoint(tmp_path / "one"))
     other = make_savepoint(tmp_path / "two", checkpoint_id=8)
     assert run(base, from_savepoint=other).job_id != began.job_id
 
 
-def test_fresh_with_the_same_savepoint_begins_from_it_anew(base: str, tmp_path: Path) -> None:
+def test_fresh_with_the_same_savepoint_starts_from_it_again(base: str, tmp_path: Path) -> None:
     """Both options together give a new id, with the savepoint as its restore point."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
@@ -502,7 +502,7 @@ def test_fresh_with_the_same_savepoint_begins_from_it_anew(base: str, tmp_path: 
     assert fresh.from_savepoint == savepoint
 
 
-def test_a_savepoint_that_is_not_there_is_refused_before_an_id_is_drawn(
+def test_a_savepoint_that_is_missing_is_refused_before_an_id_is_drawn(
     base: str, tmp_path: Path
 ) -> None:
     """The name refers to no job afterwards."""
@@ -521,7 +521,7 @@ def test_a_damaged_savepoint_is_refused_before_an_id_is_drawn(base: str, tmp_pat
     assert JobNames(FILES, base).lookup(NAME) is None
 
 
-def test_the_savepoint_of_a_run_that_goes_on_is_not_read_again(base: str, tmp_path: Path) -> None:
+def test_the_savepoint_of_a_run_that_continues_is_not_read_again(base: str, tmp_path: Path) -> None:
     """Once the run has checkpoints of its own, the savepoint may be deleted and the same command
     still works."""
     savepoint = make_savepoint(tmp_path / "savepoint")
@@ -671,7 +671,7 @@ def test_if_the_old_job_cannot_be_ended_the_name_stays_with_it(
 
 
 @pytest.mark.parametrize("checkpoints", [True, False])
-def test_a_start_under_a_new_id_that_died_before_it_had_the_name_is_told_of(
+def test_a_start_under_a_new_id_that_died_before_it_had_the_name_is_reported(
     base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: bool
 ) -> None:
     """The old job is ended and no new one replaced it; the message names where to resume from, and
@@ -714,7 +714,7 @@ def at_once(count: int, function: Callable[[], Submission]) -> list[Submission |
     return outcomes
 
 
-def test_of_commands_that_start_a_new_job_at_once_all_that_go_on_have_the_same_id(
+def test_of_commands_that_start_a_new_job_at_once_all_that_continue_have_the_same_id(
     base: str,
 ) -> None:
     """The name record arbitrates: the others are refused, or came later and found that job."""

@@ -148,7 +148,7 @@ def test_other_content_of_the_same_size_is_damage_for_every_reader_of_it(world: 
      'v1\n{"batchWatermarkMs":-1}', 'v1\n{"conf":[]}', 'v1\n{"conf":{"a":1}}',
      "v1\n" + "[" * 100_000, 'v1\n{"batchWatermarkMs":1e999}'],
 )  # fmt: skip
-def test_an_entry_of_the_offset_log_that_is_none_is_damage(world: World, text: str) -> None:
+def test_an_invalid_entry_of_the_offset_log_is_damage(world: World, text: str) -> None:
     """For every reader, before Spark sees it."""
     set_entry(world, 0, "offsets/3", text)
     for name in ("inspect", "read_savepoint", "restore"):
@@ -162,7 +162,7 @@ def test_an_entry_of_the_offset_log_that_is_none_is_damage(world: World, text: s
      'v1\n{"stateUniqueIds":{"0":[["../../home/precious"]]}}',
      'v1\n{"stateUniqueIds":{"x":[["a"]]}}', 'v1\n{"stateUniqueIds":{"0":[[null]]}}'],
 )  # fmt: skip
-def test_an_entry_of_the_commit_log_that_is_none_is_damage(world: World, text: str) -> None:
+def test_an_invalid_entry_of_the_commit_log_is_damage(world: World, text: str) -> None:
     """State ids become names of files that a snapshot reads and copies."""
     set_entry(world, 0, "commits/3", text)
     for name in ("inspect", "read_savepoint", "restore"):
@@ -228,7 +228,7 @@ def test_an_offset_log_entry_cannot_make_spark_load_a_class(
 
 
 @pytest.mark.parametrize("text", ["", "now", "-1", "1.5", "9" * 5_000, "null"])
-def test_an_output_watermark_that_is_no_time_is_damage(world: World, text: str) -> None:
+def test_an_output_watermark_that_is_not_a_time_is_damage(world: World, text: str) -> None:
     """Consumers would receive it."""
     set_entry(world, -1, "weir-output-watermark", text)
     refused(world, restore, "invalid entry for vertex")
@@ -340,7 +340,7 @@ def test_operator_state_cannot_lie_in_files_elsewhere(
      '{"score":{"parallelism":100000000,"lists":{},"groups":{}}}',
      '{"score":{"parallelism":1,"lists":{"-1":{}},"groups":{}}}'],
 )  # fmt: skip
-def test_an_entry_of_operators_that_is_none_is_damage(world: World, text: str) -> None:
+def test_an_invalid_entry_of_operators_is_damage(world: World, text: str) -> None:
     """Also if it asks for more subtasks than there are key groups."""
     set_entry(world, -1, "weir-operators", text)
     for reader in (restore, read, inspect_operator):

@@ -147,7 +147,7 @@ def test_an_epoch_without_rows_deletes_no_directory_of_the_user(world: World) ->
 @pytest.mark.parametrize(
     "schema", ["", "{}", "[]", '{"fields":7}', '{"type":"struct","fields":[{}]}', "[" * 100_000]
 )
-def test_a_schema_that_is_none_is_refused_before_the_table_is_touched(
+def test_an_invalid_schema_is_refused_before_the_table_is_touched(
     world: World, schema: str
 ) -> None:
     """It comes with the payload and decides how a new table is created."""
@@ -163,7 +163,7 @@ def test_a_file_that_an_epoch_names_twice_is_refused(world: World) -> None:
         sink.commit(7, [OF_FILES, OF_FILES])
 
 
-def test_a_function_of_the_users_is_given_values_or_nothing(world: World) -> None:
+def test_a_user_function_gets_values_or_nothing(world: World) -> None:
     """A step without a value was never staged by it."""
     sink = opened(world, Foreach(lambda frame, info: None, commit=lambda info, values: 0))
     with world.untouched(), pytest.raises(SinkError, match="has no value"):
@@ -214,9 +214,7 @@ def test_a_file_source_reads_no_file_outside_of_its_directory(
     [{"listed": "yes"}, {"discovered": 7}, {"discovered": [["a", -1, 1]]}, {"discovered": [["a"]]},
      {"assigned": {"a": 1}}, {"rejected": -1}, {"rejects": [{"file": 1}]}, {"rejects": 7}],
 )  # fmt: skip
-def test_a_state_of_a_file_source_that_is_none_is_refused(
-    world: World, state: dict[str, Any]
-) -> None:
+def test_an_invalid_state_of_a_file_source_is_refused(world: World, state: dict[str, Any]) -> None:
     """With a message that names it, not with an exception in the middle of a job."""
     world.write({**world.fields, "coordinator_states": {"in": state}})
     with world.untouched(), pytest.raises(CoordinatorError):

@@ -132,7 +132,7 @@ def test_a_checkpoint_in_a_job_record_has_an_id_a_place_and_a_checksum(
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-def test_a_job_record_that_is_none_is_damaged_for_readers_of_tables_too(
+def test_an_invalid_job_record_is_damage_for_readers_of_tables_too(
     world: World, data: bytes
 ) -> None:
     """``read_consistent`` finds the directory in a table's log."""
@@ -161,7 +161,7 @@ def test_a_number_above_all_others_does_not_hide_the_log(world: World, number: s
         storage.next_checkpoint_id()
 
 
-def test_names_in_other_digits_are_no_entries_of_a_log(world: World) -> None:
+def test_names_in_other_digits_are_not_entries_of_a_log(world: World) -> None:
     """Python parses them as numbers and would look for the entry under another name."""
     put(base(world) / JOB / "log" / f"{1:020}", RECORD)
     put(base(world) / JOB / "log" / ("\u0669" * 20), RECORD)
@@ -183,7 +183,7 @@ def test_a_name_record_with_nonsense_in_it_is_damaged(world: World, record: dict
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-def test_a_name_record_that_is_none_is_damaged(world: World, data: bytes) -> None:
+def test_an_invalid_name_record_is_damage(world: World, data: bytes) -> None:
     """No job runs under the name."""
     put(base(world) / "names" / directory_name("orders") / f"{1:020}", data)
     with pytest.raises(StorageError, match="is damaged"):
@@ -209,7 +209,7 @@ def test_a_lease_with_nonsense_in_it_is_damaged(world: World, record: dict[str, 
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-def test_a_lease_that_is_none_is_damaged(world: World, data: bytes) -> None:
+def test_an_invalid_lease_is_damage(world: World, data: bytes) -> None:
     """The error says how to get rid of it."""
     put(base(world) / JOB / "lease", data)
     with pytest.raises(StorageError, match="delete the file"):

@@ -511,7 +511,7 @@ def test_a_token_is_not_sent_where_it_can_be_read_on_the_way(
 
 
 @pytest.mark.parametrize("token", ["short", "ü" * 20, "two\nlines of a header", "x" * 15 + "\x00"])
-def test_a_token_that_is_none_is_not_sent(start: StartServer, token: str) -> None:
+def test_an_invalid_token_is_not_sent(start: StartServer, token: str) -> None:
     """It cannot be valid, and may be a password pasted into the wrong place."""
     with pytest.raises(RestError, match="is malformed: it must have at least 16") as told:
         client.list_jobs(start(token=TOKEN), token=token)
@@ -547,7 +547,7 @@ def test_a_server_of_another_port_does_not_get_the_token_of_this_one(start: Star
 CERTIFICATE, KEY = (Path(__file__).with_name(f"localhost.{kind}") for kind in ("crt", "key"))
 
 
-def test_over_https_nothing_is_said_in_clear(start: StartServer, gateway: FakeGateway) -> None:
+def test_over_https_nothing_is_sent_in_clear(start: StartServer, gateway: FakeGateway) -> None:
     """A client that knows the certificate is answered, and one that does not sends nothing."""
     address = start(token=TOKEN, certificate=str(CERTIFICATE), key=str(KEY))
     assert address.startswith("https://127.0.0.1:")
@@ -715,7 +715,7 @@ def test_a_head_without_end_is_refused(http: httpx.Client) -> None:
         "/savepoint-disposal/{}",
     ],
 )
-def test_an_id_that_is_none_is_one_sentence(http: httpx.Client, path: str, ids: str) -> None:
+def test_an_invalid_id_is_one_sentence(http: httpx.Client, path: str, ids: str) -> None:
     """No traceback, and no more than a line, however many digits the id has."""
     answer = http.get(path.format(ids))
     assert is_refused(answer, answer.status_code) or answer.json()["errors"][0].startswith(
@@ -753,7 +753,7 @@ def test_a_body_that_is_nonsense_is_one_sentence(
     assert gateway.calls == []
 
 
-def test_bytes_that_are_no_request_are_refused(http: httpx.Client) -> None:
+def test_bytes_that_are_not_a_request_are_refused(http: httpx.Client) -> None:
     """The next client is answered."""
     for junk in (
         b"\x00" * 100,

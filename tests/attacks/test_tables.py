@@ -94,9 +94,7 @@ def test_what_others_write_into_their_commits_is_theirs(table: Path, info: Any) 
         b"\xff",
     ],
 )
-def test_an_entry_of_the_log_that_is_none_is_refused(
-    world: World, table: Path, line: bytes
-) -> None:
+def test_an_invalid_entry_of_the_log_is_refused(world: World, table: Path, line: bytes) -> None:
     """delta-rs may have skipped it, since it also reads checkpoints."""
     log = TableLog("out", str(table), None)
     entry = table / "_delta_log" / f"{0:020}.json"

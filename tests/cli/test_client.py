@@ -129,7 +129,7 @@ def test_a_repeated_post_carries_the_same_trigger_id(stub: MakeStub) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b'{"something": "else"}'])
-def test_a_server_that_is_no_weir_job_is_told_so(stub: MakeStub, answer: bytes) -> None:
+def test_a_server_that_is_not_a_weir_job_is_reported_as_such(stub: MakeStub, answer: bytes) -> None:
     """Any program may be listening at the address."""
     server = stub([(200, answer), (404, answer)])
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_an_unknown_job_id_is_a_job_not_found(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["ftp://host:1", "http://[bad", "http://host:port"])
-def test_an_address_that_is_none_is_told_in_one_sentence(address: str) -> None:
+def test_an_invalid_address_is_one_sentence(address: str) -> None:
     """A wrong scheme or a malformed host is a RestError."""
     with pytest.raises(RestError):
         client.list_jobs(address)
@@ -171,7 +171,7 @@ def test_a_driver_that_is_gone_after_it_accepted_the_cancellation_counts_as_canc
         assert job.cancel() is JobStatus.CANCELED
 
 
-def test_a_driver_that_is_gone_before_the_savepoint_was_told_is_one_sentence(
+def test_a_driver_that_dies_before_it_reports_the_savepoint_is_one_sentence(
     stub: MakeStub,
 ) -> None:
     """It is unknown whether the savepoint exists, so the message claims neither."""
@@ -180,7 +180,7 @@ def test_a_driver_that_is_gone_before_the_savepoint_was_told_is_one_sentence(
         job.stop("/d")
 
 
-def test_a_stopping_server_still_tells_the_client_how_the_job_ended() -> None:
+def test_a_stopping_server_still_answers_how_the_job_ended() -> None:
     """If a cancel and a stop of the server coincide, the client reads the last status, not a closed
     port."""
     gateway = FakeGateway()
@@ -216,7 +216,7 @@ def test_the_details_of_a_checkpoint_name_each_vertex_with_its_figures(address: 
     assert missing.ack_timestamp_ms is None
 
 
-def test_a_full_checkpoint_is_asked_for_by_flinks_name(address: str, gateway: FakeGateway) -> None:
+def test_a_full_checkpoint_is_requested_by_flinks_name(address: str, gateway: FakeGateway) -> None:
     """The request carries the type."""
     gateway.prepared = [completed(7, "/data/chk-7")]
     with JobClient(address, JOB_ID) as job:

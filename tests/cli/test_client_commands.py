@@ -41,7 +41,7 @@ def test_the_address_can_come_from_the_environment(
 
 
 @pytest.mark.parametrize("name", [JOB_ID, "orders", JOB_ID[:5], JOB_ID.upper()])
-def test_a_job_is_named_by_id_by_name_or_by_the_begin_of_its_id(
+def test_a_job_is_named_by_id_by_name_or_by_the_start_of_its_id(
     weir: Weir, address: str, gateway: FakeGateway, name: str
 ) -> None:
     """All of them reach the same job."""
@@ -61,7 +61,7 @@ def test_an_unknown_job_is_one_sentence_that_names_the_known_ones(weir: Weir, ad
     )
 
 
-def test_a_server_that_is_not_there_is_one_sentence_with_the_way_out(weir: Weir) -> None:
+def test_a_server_that_is_missing_is_one_sentence_with_the_way_out(weir: Weir) -> None:
     """A driver that does not run causes no stack trace."""
     result = weir("list", "--address", "http://127.0.0.1:1")
     assert result.exit_code == 1
@@ -257,7 +257,7 @@ def test_send_says_what_the_coordinator_refuses_and_which_operators_have_one(
         ('{"set": {"limit": 1e999}}', "is not JSON ("),
     ],
 )
-def test_send_refuses_what_is_no_json_object_before_it_asks_anybody(
+def test_send_refuses_anything_but_a_json_object_before_it_asks_anybody(
     weir: Weir, text: str, says: str
 ) -> None:
     """A typo on the command line is a usage error."""

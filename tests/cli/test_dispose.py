@@ -69,7 +69,7 @@ def test_a_savepoint_that_is_named_by_a_link_is_deleted_itself(weir: Weir, savep
     assert link.is_symlink()
 
 
-def test_a_checkpoint_of_a_job_is_no_savepoint(weir: Weir, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_job_is_not_a_savepoint(weir: Weir, tmp_path: Path) -> None:
     """Other checkpoints may need its files."""
     checkpoint = written(tmp_path / JOB_ID / "chk-8", SnapshotKind.CHECKPOINT, tmp_path)
     result = weir("savepoint", "--dispose", str(checkpoint))
@@ -96,7 +96,7 @@ def test_a_savepoint_with_foreign_files_stays_as_it_is(
     )
 
 
-def test_a_directory_without_metadata_is_no_savepoint(weir: Weir, savepoint: Path) -> None:
+def test_a_directory_without_metadata_is_not_a_savepoint(weir: Weir, savepoint: Path) -> None:
     """A directory without metadata and one with damaged metadata both stay."""
     metadata = (savepoint / "_metadata").read_bytes()
     (savepoint / "_metadata").write_bytes(metadata[:-9])

@@ -146,7 +146,7 @@ def test_any_configuration_value_can_be_used_or_is_refused_when_it_enters(
 
 
 @pytest.mark.parametrize("name", ["", "  ", "\ud800", "orders\udcff"])
-def test_a_job_name_that_is_no_text_is_refused(name: str) -> None:
+def test_a_job_name_that_is_not_text_is_refused(name: str) -> None:
     """The name is written to records and tables, which are UTF-8."""
     with pytest.raises(PipelineError, match=r"A job needs a name|is not UTF-8 text"):
         Job(name)

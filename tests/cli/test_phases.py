@@ -31,7 +31,7 @@ class Told:
         self.phases.look()
 
 
-def test_a_phase_of_a_second_is_never_told() -> None:
+def test_a_phase_of_a_second_is_never_shown() -> None:
     """A phase that short needs no line."""
     told = Told()
     told.phases.begin("checking sinks")
@@ -40,7 +40,7 @@ def test_a_phase_of_a_second_is_never_told() -> None:
     assert told.lines == []
 
 
-def test_a_phase_is_told_while_it_lasts_and_with_its_time_when_it_is_over() -> None:
+def test_a_phase_is_shown_while_it_lasts_and_with_its_duration_once_over() -> None:
     """Both lines come once, so a phase that hangs is visible."""
     told = Told()
     told.phases.begin("starting Spark")
@@ -56,7 +56,7 @@ def test_a_phase_is_told_while_it_lasts_and_with_its_time_when_it_is_over() -> N
     assert len(told.lines) == 2
 
 
-def test_the_same_phase_again_goes_on() -> None:
+def test_the_same_phase_again_continues() -> None:
     """Two consecutive parts of a phase count as one phase."""
     told = Told()
     told.phases.begin("loading libraries")
@@ -66,7 +66,7 @@ def test_the_same_phase_again_goes_on() -> None:
     assert told.lines == ["loading libraries ..."]
 
 
-def test_a_time_is_said_in_seconds_or_minutes() -> None:
+def test_a_time_is_shown_in_seconds_or_minutes() -> None:
     """Below a minute the time has tenths of a second."""
     assert [describe_time(ms) for ms in (1_049, 59_900, 125_400)] == [
         "1.0 s",
@@ -154,7 +154,7 @@ def test_a_restored_attempt_starts_no_query_that_had_finished() -> None:
     assert listener.told[-1] == "starting 2 queries"
 
 
-def test_a_job_that_fails_while_its_queries_start_starts_none_any_more() -> None:
+def test_a_job_that_fails_while_its_queries_start_starts_no_more_of_them() -> None:
     """The failure has a line of its own."""
     listener = Listener()
     phases = StartPhases(listener, ("a",))

@@ -158,7 +158,7 @@ def test_json_has_the_steps_the_inputs_and_the_reason_of_each_vertex(
     assert "start_new_chain()" in both["end"]
 
 
-def test_plan_shows_ids_that_differ_from_the_name_and_what_was_asked_for_of_state(
+def test_plan_shows_ids_that_differ_from_the_name_and_what_was_requested_of_state(
     weir: Weir, tmp_path: Path
 ) -> None:
     """Every mention of a step or sink is ``name [uid]``, and a vertex shows its number of state

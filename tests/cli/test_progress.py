@@ -34,7 +34,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_each_checkpoint_is_told_when_triggered_and_when_completed() -> None:
+def test_each_checkpoint_is_reported_when_triggered_and_when_completed() -> None:
     """Each line comes once, however often the statistics are read."""
     lines = CheckpointLines()
     assert lines.new(snapshot(IN_PROGRESS)) == ["checkpoint 9 triggered"]
@@ -53,7 +53,7 @@ def test_lines_come_in_the_order_of_the_checkpoints() -> None:
     ]
 
 
-def test_a_completed_savepoint_is_told_with_its_path() -> None:
+def test_a_completed_savepoint_is_reported_with_its_path() -> None:
     """The user needs the savepoint's path."""
     savepoint = replace(COMPLETED, kind=SnapshotKind.SAVEPOINT, external_path="/d/savepoint-1")
     assert (
@@ -74,7 +74,7 @@ def test_a_checkpoint_that_a_failing_job_aborts_does_not_tell_the_failure_again(
     assert CheckpointLines().new(refused) == told[1:]
 
 
-def test_a_checkpoint_that_failed_before_it_had_an_id_is_told_once_with_its_reason() -> None:
+def test_a_checkpoint_that_failed_before_it_had_an_id_is_reported_once_with_its_reason() -> None:
     """Such a checkpoint has no entry in the history, but it is counted as failed."""
     lines, failed = CheckpointLines(), CheckpointStatsSnapshot(latest_trigger_failure="disk full")
     assert lines.new(failed) == ["a checkpoint could not be triggered: disk full"]
@@ -137,7 +137,7 @@ def test_on_a_plain_stream_a_line_with_totals_comes_at_most_every_ten_seconds() 
     assert totals() == 2
 
 
-def test_what_happened_last_is_told_before_the_display_ends() -> None:
+def test_the_last_event_is_shown_before_the_display_ends() -> None:
     """A checkpoint that completes just before the end is still reported."""
     out, gateway = io.StringIO(), FakeGateway()
     gateway.current = replace(VIEW, checkpoints=snapshot())

@@ -210,7 +210,7 @@ def test_a_failed_job_is_one_line_on_stderr(weir: Weir, fake: FakeRunner, pipeli
     )
 
 
-def test_a_job_that_cannot_begin_is_one_line_on_stderr(
+def test_a_job_that_cannot_start_is_one_line_on_stderr(
     weir: Weir, fake: FakeRunner, pipeline: str
 ) -> None:
     """An error that the runner raises on its thread becomes one message."""
@@ -280,7 +280,7 @@ def test_a_second_signal_ends_the_process_at_once(pipeline: str) -> None:
     assert process.returncode == 130
 
 
-def test_a_savepoint_to_go_on_from_is_named_by_its_path(
+def test_a_savepoint_to_resume_from_is_named_by_its_path(
     weir: Weir, fake: FakeRunner, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Savepoints may have been moved, so the path is more useful than the id."""

@@ -176,7 +176,7 @@ def test_a_slow_coordinator_holds_up_nobody_else(bench: Bench) -> None:
     assert isinstance(bench.next(), OperatorEventHandled)
 
 
-def test_a_snapshot_that_nobody_wants_any_more_is_not_taken(bench: Bench) -> None:
+def test_a_snapshot_that_is_no_longer_wanted_is_not_taken(bench: Bench) -> None:
     """A coordinator slower than the checkpoint timeout catches up again."""
     go = threading.Event()
     one = Recorded(wait=lambda _: go.wait(20))
@@ -224,7 +224,7 @@ def test_work_beside_the_coordinator_comes_back_with_its_result_or_error(bench: 
     assert sorted(found, key=str) == [(42, None), (None, ZeroDivisionError)]
 
 
-def test_a_state_that_is_no_json_declines_the_checkpoint(bench: Bench) -> None:
+def test_a_state_that_is_not_json_declines_the_checkpoint(bench: Bench) -> None:
     """With a message that says what to use instead."""
     bench.tell(bench.runner(op=Recorded(state=lambda _: {"kept": object()})), reset(), snapshot())
     declined = bench.next()
@@ -280,7 +280,7 @@ def test_an_event_to_a_subtask_that_does_not_exist_fails_the_job_with_a_sentence
     assert "the operator has subtasks 0 to 1" in failed.message
 
 
-def test_a_coordinator_is_told_of_each_subtask_and_closed_at_the_end(bench: Bench) -> None:
+def test_a_coordinator_learns_of_each_subtask_and_is_closed_at_the_end(bench: Bench) -> None:
     """C1: in the order of the events."""
     one = Recorded()
     runner = bench.runner(op=one)

@@ -74,7 +74,7 @@ def test_a_cancelled_checkpoint_is_waited_for_no_more() -> None:
     assert handler.cancelled(1) == []
 
 
-def test_barriers_of_a_cancelled_checkpoint_are_passed_over() -> None:
+def test_barriers_of_a_cancelled_checkpoint_are_skipped() -> None:
     """Whether they arrive before or after the next checkpoint's alignment."""
     handler = BarrierHandler("ab")
     handler.cancelled(1)

@@ -47,6 +47,6 @@ def test_the_bound_never_falls_so_low_that_only_fixed_costs_are_paid() -> None:
     assert bound.size == 2 << 20
 
 
-def test_a_step_that_read_nothing_changes_nothing() -> None:
+def test_a_batch_that_read_nothing_changes_nothing() -> None:
     """Such as a step that only advances the watermark."""
     assert run(bound_of(64 << 20), 0, 10 * TARGET_MS) == 64 << 20

@@ -196,7 +196,9 @@ def test_the_plan_triggers_running_and_waiting_tasks_and_leaves_out_finished_one
 @pytest.mark.parametrize(
     "status", [TaskStatus.INITIALIZING, TaskStatus.FAILED, TaskStatus.CANCELED]
 )
-def test_there_is_no_plan_while_a_task_is_neither_running_nor_finished(status: TaskStatus) -> None:
+def test_there_is_no_plan_while_a_task_is_neither_running_nor_finished(
+    status: TaskStatus,
+) -> None:
     """The reason is that not all required tasks are running."""
     statuses = {"a": TaskStatus.RUNNING, "b": status}
     assert calculate_plan(statuses, {}) is None
@@ -347,7 +349,7 @@ def test_an_epoch_is_the_smallest_completed_checkpoint_at_or_above_the_barrier()
     assert [c.epoch for c in again.committables] == [3, 3, 5, 8]
 
 
-def test_epochs_that_no_snapshot_can_name_any_more_are_forgotten() -> None:
+def test_epochs_that_no_snapshot_can_name_are_forgotten() -> None:
     """The list does not grow over the life of the job."""
     epochs = CommitEpochs()
     for checkpoint_id in range(1, 100):

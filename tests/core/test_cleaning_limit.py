@@ -146,7 +146,7 @@ def test_deferred_deletions_that_a_fenced_driver_drops_do_not_count_either() -> 
     assert subject.master.coordinator.cleaning == 0
 
 
-def test_a_deletion_that_was_never_asked_for_is_a_bug() -> None:
+def test_a_deletion_that_was_never_requested_is_a_bug() -> None:
     """The kernel reports each effect once."""
     subject = world()
     n = declined(subject)

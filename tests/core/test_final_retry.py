@@ -66,7 +66,7 @@ def at_the_end(
 
 
 @pytest.mark.parametrize("fail", [hook_fails, location_fails, task_declines, record_fails])
-def test_a_final_checkpoint_that_fails_is_asked_for_again_with_a_growing_delay(fail: Fail) -> None:
+def test_a_final_checkpoint_that_fails_is_requested_again_with_a_growing_delay(fail: Fail) -> None:
     """Wherever it failed: the delays are 100 ms, 200 ms and so on."""
     world, effects = at_the_end(tolerable=1_000)
     for expected_ms in (100, 200, 400, 800):
@@ -119,7 +119,7 @@ def test_a_hook_that_fails_for_a_minute_is_not_asked_a_thousand_times() -> None:
     assert len(of(world.effects, AllocateLocation)) == 12
 
 
-def test_what_a_user_asks_for_meanwhile_serves_as_well_and_begins_the_count_anew() -> None:
+def test_what_a_user_requests_meanwhile_serves_too_and_restarts_the_count() -> None:
     """A checkpoint that completes has the last records; after it, a failure waits the first delay
     again."""
     world, effects = at_the_end(tolerable=1_000)
@@ -133,7 +133,7 @@ def test_what_a_user_asks_for_meanwhile_serves_as_well_and_begins_the_count_anew
     assert world.master.next_deadline() is None
 
 
-def test_an_attempt_begins_without_the_delay_of_the_one_before_it() -> None:
+def test_an_attempt_starts_without_the_delay_of_the_one_before_it() -> None:
     """The restart may have fixed the cause."""
     world, effects = at_the_end(tolerable=0)
     hook_fails(world, effects)

@@ -44,7 +44,7 @@ def test_a_stop_whose_tasks_do_not_commit_in_time_fails_names_them_and_is_a_fail
     assert only(effects, StopTasks).attempt == 1
 
 
-def test_a_stop_whose_tasks_finish_in_time_has_no_deadline_any_more() -> None:
+def test_a_stop_whose_tasks_finish_in_time_no_longer_has_a_deadline() -> None:
     """However long recording the end takes."""
     world = stopping()
     assert world.master.next_deadline() == 1_000

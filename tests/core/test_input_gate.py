@@ -85,7 +85,7 @@ def test_a_segment_above_the_bound_is_admitted_alone() -> None:
     assert admitted(gate) == {"a": [0]}
 
 
-def test_nothing_behind_a_barrier_is_admitted() -> None:
+def test_nothing_after_a_barrier_is_admitted() -> None:
     """It belongs to the time after the checkpoint."""
     gate = gate_of()
     append(gate, "a", segment(0), barrier(1), segment(1))
@@ -192,7 +192,7 @@ def test_a_batch_reads_exactly_what_was_admitted() -> None:
     assert gate.misread({"a": 2}) == "read channel 'a' up to segment 2 instead of 1"
 
 
-def test_a_restored_query_goes_on_from_the_positions_of_its_snapshot() -> None:
+def test_a_restored_query_continues_from_the_positions_of_its_snapshot() -> None:
     """The first planning call reports them; the channel's entries follow them (P7)."""
     gate = gate_of("ab")
     assert gate.misread({"a": 7}) is None
@@ -217,7 +217,7 @@ def test_an_entry_after_the_end_is_a_bug() -> None:
         append(gate, "a", segment(0))
 
 
-def test_a_watermark_is_told_with_the_batch_that_reads_all_before_it() -> None:
+def test_a_watermark_comes_with_the_batch_that_reads_all_before_it() -> None:
     """It takes effect with the batch after that one, so no row is late by its own watermark and
     none waits longer (P25)."""
     gate = gate_of()
@@ -229,7 +229,7 @@ def test_a_watermark_is_told_with_the_batch_that_reads_all_before_it() -> None:
     assert not gate.wants_batch
 
 
-def test_a_watermark_behind_a_segment_that_was_not_admitted_is_not_told() -> None:
+def test_a_watermark_after_a_segment_that_was_not_admitted_is_held_back() -> None:
     """The query would apply a watermark of rows that it has not read (P25)."""
     gate = gate_of()
     gate.batch.size = 1
@@ -246,7 +246,7 @@ def test_a_watermark_between_segments_does_not_end_the_batch() -> None:
     assert gate.tell_watermarks() == {"a": 60}
 
 
-def test_a_new_watermark_wants_a_step_of_its_own() -> None:
+def test_a_new_watermark_wants_a_batch_of_its_own() -> None:
     """Even with no row to read: it closes windows."""
     gate = gate_of()
     assert not gate.wants_batch
@@ -267,7 +267,7 @@ def test_a_channel_whose_records_have_ended_holds_no_watermark_back() -> None:
     assert gate.tell_watermarks() == {"a": MAX_WATERMARK_MS, "b": 10}
 
 
-def test_a_watermark_behind_a_barrier_is_not_told_while_the_channel_is_held() -> None:
+def test_a_watermark_after_a_barrier_is_held_back_while_the_channel_is_held() -> None:
     """It comes after the checkpoint and would otherwise be in its state."""
     gate = gate_of("ab")
     append(gate, "a", barrier(1), watermark(50))

@@ -65,7 +65,7 @@ def stopped(world: World) -> list:
     return world.handle(TasksStopped(attempt=world.master.attempt, chance=0.0))
 
 
-def test_a_submitted_job_begins_an_attempt_and_runs_when_that_has_begun() -> None:
+def test_a_submitted_job_starts_an_attempt_and_runs_when_that_has_started() -> None:
     """CREATED -> RUNNING, with every task INITIALIZING."""
     world = World()
     assert world.handle(JobSubmitted()) == [BeginAttempt()]
@@ -387,7 +387,7 @@ def test_a_stop_savepoint_that_expires_fails_the_stop() -> None:
     assert world.master.status is JobStatus.FAILING
 
 
-def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_go_on() -> None:
+def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_continue() -> None:
     """No task knows about it, so no failover is needed."""
     world = World(config=with_interval(100)).running()
     allocation = only(snapshot(world, RequestKind.STOP), AllocateLocation).allocation
@@ -460,7 +460,7 @@ def test_cancel_overrides_a_stop_with_savepoint() -> None:
     assert world.master.status is JobStatus.CANCELLING
 
 
-def test_cancel_while_an_attempt_begins_waits_for_its_outcome() -> None:
+def test_cancel_while_an_attempt_starts_waits_for_its_outcome() -> None:
     """Tasks that are still starting are stopped as well."""
     world = World()
     world.handle(JobSubmitted())

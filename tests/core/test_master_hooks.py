@@ -198,7 +198,7 @@ def test_the_pre_check_of_the_plan_is_repeated_after_the_hooks() -> None:
     assert only(effects, DiscardCheckpoint).checkpoint_id == n
 
 
-def test_a_task_that_begins_to_wait_while_hooks_run_is_covered_by_the_checkpoint() -> None:
+def test_a_task_that_starts_to_wait_while_hooks_run_is_covered_by_the_checkpoint() -> None:
     """PROTOCOL P29: its barrier follows the task's end, so no other final checkpoint is needed."""
     subject = world("a")
     n, _ = subject.allocate(request(subject))

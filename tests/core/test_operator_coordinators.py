@@ -78,7 +78,7 @@ def send(
     )
 
 
-def test_every_coordinator_is_reset_with_an_attempt_and_told_when_its_subtasks_run() -> None:
+def test_every_coordinator_is_reset_with_an_attempt_and_learns_when_its_subtasks_run() -> None:
     """C1."""
     subject = world()
     assert [one.operator for one in of(subject.effects, ResetCoordinator)] == ["x", "y"]
@@ -154,7 +154,7 @@ def test_a_coordinator_that_declines_aborts_the_checkpoint() -> None:
     ]
 
 
-def test_coordinators_are_told_of_completion_after_the_tasks() -> None:
+def test_coordinators_are_notified_of_completion_after_the_tasks() -> None:
     """P13."""
     subject = world()
     n, _ = ask(subject)

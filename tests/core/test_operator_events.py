@@ -48,7 +48,7 @@ def step(task: TaskHarness, position: int, *sent: SentEvent) -> None:
     task.send(BatchStaged(position=position, committables=(), sent_events=sent))
 
 
-def test_an_event_waits_for_the_next_step_and_is_confirmed_when_that_is_complete() -> None:
+def test_an_event_waits_for_the_next_batch_and_is_confirmed_when_that_is_complete() -> None:
     """P2: reaching the task does not confirm it."""
     task = with_operators()
     assert task.plan(1, -1) == [AnswerPlanning(call=1)]
@@ -59,7 +59,7 @@ def test_an_event_waits_for_the_next_step_and_is_confirmed_when_that_is_complete
     assert task.plan(3, 1) == [confirmed(1), AnswerPlanning(call=3)]
 
 
-def test_events_that_a_step_was_to_carry_travel_again_if_there_was_none() -> None:
+def test_events_that_a_batch_was_to_carry_travel_again_if_there_was_none() -> None:
     """In their order, ahead of later ones (C6)."""
     task = with_operators()
     task.send(event(1))
@@ -68,7 +68,7 @@ def test_events_that_a_step_was_to_carry_travel_again_if_there_was_none() -> Non
     assert task.plan(2, -1) == [AnswerPlanning(call=2, events=(event(1), event(2)))]
 
 
-def test_an_event_of_an_operator_is_told_when_its_step_is_complete() -> None:
+def test_an_event_of_an_operator_is_sent_when_its_batch_is_complete() -> None:
     """A failed step's events count as never sent."""
     task = with_operators()
     task.plan(1, -1)
@@ -106,7 +106,7 @@ def test_a_restored_task_sends_again_what_was_not_acknowledged() -> None:
     assert told(1) in task.effects
 
 
-def test_operators_prepare_for_a_barrier_in_a_step_before_it() -> None:
+def test_operators_prepare_for_a_barrier_in_a_batch_before_it() -> None:
     """P6: the barrier follows the operators' output for it."""
     task = with_operators()
     task.trigger(1)

@@ -213,7 +213,7 @@ def repeated(
     return failures
 
 
-def test_a_failure_is_told_to_be_repeated_from_the_third_of_its_cause_on() -> None:
+def test_a_failure_counts_as_repeated_from_the_third_of_its_cause_on() -> None:
     """The message gives the count, the time and the key that limits how long the job retries."""
     assert not repeated(["a"] * (TOLD_FROM - 1)).is_worth_telling
     third = repeated(["a"] * TOLD_FROM)

@@ -70,7 +70,7 @@ def test_the_registry_agrees_with_a_naive_model(
         assert len(registry) == len(set().union(*model.values()))
 
 
-def test_the_files_of_an_aborted_checkpoint_have_no_user_any_more() -> None:
+def test_the_files_of_an_aborted_checkpoint_have_no_user_left() -> None:
     """Its base is deleted entirely when it is subsumed."""
     world = World(config=CONFIG).running()
     first = take(world)

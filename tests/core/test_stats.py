@@ -340,7 +340,7 @@ def test_a_checkpoint_cannot_end_twice() -> None:
         tracker.report_failed(1, "too late", WALL_MS, now_ms=2_000)
 
 
-def test_a_checkpoint_cannot_begin_twice() -> None:
+def test_a_checkpoint_cannot_start_twice() -> None:
     """Ids never repeat (PROTOCOL P19)."""
     tracker = CheckpointStatsTracker(10)
     complete(tracker, 1)

@@ -51,7 +51,7 @@ def test_a_task_with_channels_rests_until_there_is_something_to_read() -> None:
     assert [one.position for one in answer.admitted[0].segments] == [4]
 
 
-def test_after_each_step_a_query_may_take_one_of_its_own() -> None:
+def test_after_each_batch_a_query_may_take_one_of_its_own() -> None:
     """Spark runs a batch without data when a watermark has moved, but decides so only after its
     planning call."""
     task = Task(inputs=("a",))
@@ -77,7 +77,7 @@ def test_the_barrier_goes_downstream_before_the_snapshot_is_taken() -> None:
     ]
 
 
-def test_a_segment_is_appended_when_its_step_is_complete() -> None:
+def test_a_segment_is_appended_when_its_batch_is_complete() -> None:
     """Not when it is staged: a failing step fails the job."""
     task = Task(consumers=("x",))
     task.plan(-1)
@@ -98,7 +98,7 @@ def test_a_snapshot_is_taken_when_all_before_the_barrier_is_committed() -> None:
     )
 
 
-def test_no_record_behind_the_barrier_is_read_before_the_synchronous_part_is_done() -> None:
+def test_no_record_after_the_barrier_is_read_before_the_synchronous_part_is_done() -> None:
     """It would be in the snapshot's state."""
     task = Task(inputs=("a",))
     task.plan(-1)
@@ -262,7 +262,7 @@ def test_a_watermark_follows_the_segments_that_it_speaks_of() -> None:
     assert kinds(task.do(planned)) == ["AnswerPlanning"]
 
 
-def test_a_step_takes_a_segment_and_the_watermark_behind_it_together() -> None:
+def test_a_batch_takes_a_segment_and_the_watermark_after_it_together() -> None:
     """Both arrive in one message, so the watermark alone does not cause another step."""
     task = Task(inputs=("a",))
     task.plan(-1)
@@ -273,7 +273,7 @@ def test_a_step_takes_a_segment_and_the_watermark_behind_it_together() -> None:
     )
 
 
-def test_a_task_takes_a_watermark_to_its_query_with_the_next_step() -> None:
+def test_a_task_takes_a_watermark_to_its_query_with_the_next_batch() -> None:
     """It runs a step without a segment if there is none to read."""
     task = Task(inputs=("a",))
     task.plan(-1)
@@ -302,7 +302,7 @@ def test_a_producer_rests_while_a_consumer_is_too_far_behind() -> None:
     )
 
 
-def test_a_producer_does_not_run_ahead_of_what_a_consumer_reads_in_two_steps() -> None:
+def test_a_producer_does_not_run_ahead_of_what_a_consumer_reads_in_two_batches() -> None:
     """A barrier waits for everything before it: one step being read and one waiting keep a consumer
     busy."""
     channels = OutputChannels("v", ("x", "y"), ChannelBound())

@@ -66,7 +66,7 @@ def test_an_intermediate_savepoint_marks_nothing() -> None:
     assert harness.taken[8].committables == (staged(0, barrier=8),)
 
 
-def test_staging_twice_for_one_step_is_an_invariant_error() -> None:
+def test_staging_twice_for_one_batch_is_an_invariant_error() -> None:
     """Rows would be committed twice."""
     harness = TaskHarness()
     harness.stage(0)
@@ -74,7 +74,7 @@ def test_staging_twice_for_one_step_is_an_invariant_error() -> None:
         harness.stage(0)
 
 
-def test_staging_for_a_complete_step_or_an_unknown_sink_is_an_invariant_error() -> None:
+def test_staging_for_a_complete_batch_or_an_unknown_sink_is_an_invariant_error() -> None:
     """Staged output belongs to the step in progress and to a sink of the task."""
     harness = TaskHarness()
     harness.plan(1, 4)

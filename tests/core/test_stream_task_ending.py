@@ -400,7 +400,7 @@ def test_the_records_of_an_unbounded_task_do_not_end() -> None:
         TaskHarness(bounded=False).records_end(4)
 
 
-def test_an_ended_task_plans_no_more_steps() -> None:
+def test_an_ended_task_plans_no_more_batches() -> None:
     """A drained task has no query left."""
     harness = TaskHarness()
     harness.wait_for_final()
@@ -416,7 +416,7 @@ def read_all(harness: TaskHarness, position: int) -> None:
     assert harness.send(BatchStaged(position=position, committables=(), input_ended=True)) == []
 
 
-def test_records_end_with_the_step_in_which_readers_say_so_and_the_call_is_held() -> None:
+def test_records_end_with_the_batch_in_which_readers_say_so_and_the_call_is_held() -> None:
     """The query rests in its planning call, and the drain starts from there (MISSION E1)."""
     harness = TaskHarness(takes_barriers=True)
     harness.plan(1, -1)

@@ -105,7 +105,7 @@ class GatewayAndModel(RuleBasedStateMachine):
 TestGatewayAndModel = GatewayAndModel.TestCase
 
 
-def test_events_behind_two_closed_checkpoints_wait_for_both() -> None:
+def test_events_after_two_closed_checkpoints_wait_for_both() -> None:
     """Events held for the newer one join those held for the older one (C9)."""
     gateway = SubtaskGateway()
     for checkpoint_id in (1, 2):

@@ -227,7 +227,7 @@ def test_a_snapshot_without_its_segments_is_a_bug() -> None:
 
 
 @pytest.mark.parametrize("end", ["done", "failed", "dropped"])
-def test_a_producer_is_told_nothing_while_a_snapshot_needs_its_segments(end: str) -> None:
+def test_a_producer_hears_nothing_while_a_snapshot_needs_its_segments(end: str) -> None:
     """P27: the producer would delete them; it is notified once the part ends, whatever its
     outcome."""
     task = reading(unaligned("a"))
@@ -246,7 +246,7 @@ def test_a_producer_is_told_nothing_while_a_snapshot_needs_its_segments(end: str
     assert SegmentsConsumed(vertex="a", consumer="v", position=2, batch_size=BATCH_SIZE) in effects
 
 
-def test_another_channels_producer_is_told_meanwhile() -> None:
+def test_another_channels_producer_is_notified_meanwhile() -> None:
     """None of that channel's segments is in flight."""
     task = unaligned("a", "b")
     task.plan(-1)

@@ -83,7 +83,7 @@ class Scene:
         (["checkpoint 7 triggered", "RUNNING: 9 rows in"], "while checkpoint 7 was being taken"),
     ],
 )
-def test_the_phase_of_a_kill_is_told_from_the_newest_line_that_says_one(
+def test_the_phase_of_a_kill_is_read_from_the_newest_line_that_names_one(
     lines: list[str], phase: str
 ) -> None:
     """Lines about checkpoints and recovery count, others do not."""

@@ -57,7 +57,7 @@ def test_each_file_has_a_modification_time_of_its_own(landing: Landing) -> None:
     assert len(set(times)) == len(times)
 
 
-def test_only_the_first_flights_land_if_fewer_are_asked_for(tmp_path: Path) -> None:
+def test_only_the_first_flights_land_if_fewer_are_requested(tmp_path: Path) -> None:
     """A small run uses the start of the year."""
     landing = land(tmp_path, files=4, flights=1_000)
     table = pq.read_table(landing.flights.path)

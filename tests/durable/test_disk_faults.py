@@ -78,7 +78,7 @@ def slow(sweep: str) -> ParameterSet:
         slow(f"fsync ENOSPC {FOR_GOOD} 1"),
     ],
 )
-def test_whichever_disk_call_fails_no_completed_checkpoint_is_harmed_and_the_job_goes_on(
+def test_whichever_disk_call_fails_no_completed_checkpoint_is_harmed_and_the_job_continues(
     library: Path, disk: Path, sweep: str
 ) -> None:
     """The next checkpoint completes once the disk is mended, with each of its rows once in every

@@ -108,7 +108,7 @@ def cleanings(sink: FakeSink) -> list[int]:
 # -- what is cleaned -------------------------------------------------------------------------------
 
 
-def test_the_begin_of_an_attempt_cleans_what_dead_ones_staged(tmp_path: Path) -> None:
+def test_the_start_of_an_attempt_cleans_what_dead_ones_staged(tmp_path: Path) -> None:
     """It does so after restoring the newest checkpoint (P22)."""
     first = driver(tmp_path, num_retained=2)
     first.job.begin_attempt()
@@ -175,7 +175,7 @@ def test_a_commit_that_ends_after_a_newer_attempt_began_cleans_nothing(tmp_path:
     assert cleanings(sink) == [2]
 
 
-def test_no_attempt_begins_while_a_sink_hangs_in_a_commit_of_an_older_one(tmp_path: Path) -> None:
+def test_no_attempt_starts_while_a_sink_hangs_in_a_commit_of_an_older_one(tmp_path: Path) -> None:
     """It would call the sink that is still committing; the error names the sink and what it is
     doing (P13)."""
     sink = WatchedSink()
@@ -227,7 +227,7 @@ def test_the_end_is_not_recorded_while_the_record_of_an_attempt_hangs(tmp_path: 
     ],
     ids=["finished", "stopped", "canceled"],
 )
-def test_no_attempt_begins_once_the_job_has_come_to_its_end(
+def test_no_attempt_starts_once_the_job_has_come_to_its_end(
     tmp_path: Path, status: JobStatus, savepoint: str | None, recorded: RecordStatus
 ) -> None:
     """Not even for a driver that started earlier; the error says how the job ended (P20)."""
@@ -246,7 +246,7 @@ def test_no_attempt_begins_once_the_job_has_come_to_its_end(
     assert sink.calls == []
 
 
-def test_an_attempt_begins_again_after_the_job_failed(tmp_path: Path) -> None:
+def test_an_attempt_starts_again_after_the_job_failed(tmp_path: Path) -> None:
     """A failed job is resumed by running the command again (P20)."""
     first = driver(tmp_path)
     first.job.begin_attempt()
@@ -256,7 +256,7 @@ def test_an_attempt_begins_again_after_the_job_failed(tmp_path: Path) -> None:
     assert (start.attempt, start.restored) == (2, completed)
 
 
-def test_an_attempt_begins_again_after_its_driver_died(tmp_path: Path) -> None:
+def test_an_attempt_starts_again_after_its_driver_died(tmp_path: Path) -> None:
     """The record still says RUNNING (P20)."""
     first = driver(tmp_path)
     first.job.begin_attempt()

@@ -60,7 +60,7 @@ def test_an_ordinary_function_takes_no_part() -> None:
     assert listener_of("text".join) is None
 
 
-def test_listeners_are_told_in_the_order_of_the_chain_once_the_sinks_have_committed(
+def test_listeners_are_notified_in_the_order_of_the_chain_once_the_sinks_have_committed(
     tmp_path: Path,
 ) -> None:
     """The sink's target contains the checkpoint by then (P13)."""
@@ -80,7 +80,7 @@ def test_listeners_are_told_in_the_order_of_the_chain_once_the_sinks_have_commit
     ]
 
 
-def test_listeners_of_other_tasks_are_not_told(tmp_path: Path) -> None:
+def test_listeners_of_other_tasks_are_not_notified(tmp_path: Path) -> None:
     """Each task's listeners are called once its own sinks have committed."""
     told = Told()
     driver = Driver(tmp_path, "0" * 32, listeners=[told])

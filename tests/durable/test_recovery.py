@@ -135,7 +135,7 @@ def restored_id(world: World, *, accept_duplicates: bool = False) -> int | None:
     return None if checkpoint is None else checkpoint.checkpoint_id
 
 
-def test_a_job_without_checkpoints_begins_at_the_beginning(tmp_path: Path) -> None:
+def test_a_job_without_checkpoints_starts_at_the_beginning(tmp_path: Path) -> None:
     """There is nothing to restore, and that is not an error."""
     assert World(tmp_path).restore() is None
 
@@ -240,7 +240,7 @@ def test_until_the_first_checkpoint_the_savepoint_is_the_restore_point(tmp_path:
         world.restore(restored_from=savepoint)
 
 
-def test_a_savepoint_that_is_gone_is_an_error_and_no_new_beginning(tmp_path: Path) -> None:
+def test_a_missing_savepoint_is_an_error_and_not_a_fresh_start(tmp_path: Path) -> None:
     """The error names its path."""
     with pytest.raises(CheckpointNotFoundError, match="savepoint"):
         World(tmp_path / "checkpoints").restore(restored_from=str(tmp_path / "savepoint"))

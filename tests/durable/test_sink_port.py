@@ -292,7 +292,7 @@ def test_a_commit_that_comes_back_in_a_newer_attempt_commits_nothing_more() -> N
     assert [call[:2] for call in calls] == [("commit", "a"), ("open", "a"), ("open", "b")]
 
 
-def test_a_retry_of_an_older_attempt_does_not_go_on_when_the_next_one_begins() -> None:
+def test_a_retry_of_an_older_attempt_does_not_continue_when_the_next_one_starts() -> None:
     """Its pause ends, and no further try follows."""
     sink = HangingSink()
     sink.gate.set()
@@ -475,7 +475,7 @@ def test_a_sink_that_was_added_has_nothing_to_commit_again() -> None:
     assert sink.calls == []
 
 
-def test_sinks_finish_in_their_order_and_what_they_held_back_is_staged_in_that_step() -> None:
+def test_sinks_finish_in_their_order_and_what_they_held_back_is_staged_in_that_batch() -> None:
     """A sink that held nothing back stages nothing; sinks of other tasks are left alone (MISSION
     E2)."""
     calls: list[tuple[Any, ...]] = []

@@ -94,7 +94,7 @@ def without(vertex: str) -> Chains:
 
 
 @pytest.mark.parametrize("allow", [False, True])
-def test_the_same_pipeline_goes_on(allow: bool) -> None:
+def test_the_same_pipeline_continues(allow: bool) -> None:
     """Every state has its operator."""
     check(BEFORE, allow=allow)
 
@@ -114,12 +114,12 @@ def test_a_new_sink_of_a_vertex_is_accepted() -> None:
     check(changed("s_users", "s_users", "o_users", "o_copy", "o_third"))
 
 
-def test_a_wholly_new_tree_of_steps_begins_from_nothing() -> None:
+def test_a_wholly_new_tree_of_steps_starts_from_nothing() -> None:
     """None of its steps is in the checkpoint, so no earlier rows are duplicated."""
     check({**BEFORE, "t_new": ("s_new", "t_new", "o_new")})
 
 
-def test_a_wholly_new_tree_beside_a_finished_one_begins_from_nothing() -> None:
+def test_a_wholly_new_tree_beside_a_finished_one_starts_from_nothing() -> None:
     """Unless the whole job had finished."""
     check({**BEFORE, "t_new": ("s_new", "t_new", "o_new")}, checkpoint(finished=("s_users",)))
 
@@ -324,7 +324,7 @@ def linked(
     return None
 
 
-def test_a_chain_that_reads_the_same_channels_goes_on() -> None:
+def test_a_chain_that_reads_the_same_channels_continues() -> None:
     """In the same order."""
     assert linked({"t_count": ("s_orders",)}) is None
 
@@ -347,7 +347,7 @@ def test_a_new_chain_in_front_of_a_finished_one_is_refused() -> None:
     assert "'t_count' read 's_orders' and now reads" in sentence
 
 
-def test_a_new_chain_behind_a_finished_one_is_refused() -> None:
+def test_a_new_chain_after_a_finished_one_is_refused() -> None:
     """No row would reach it."""
     chains: Chains = {**LINKED, "t_more": ("t_more", "o_more")}
     now = {"t_count": ("s_orders",), "t_more": ("s_orders",)}

@@ -105,7 +105,7 @@ def test_an_attempt_is_refused_where_the_records_are_gone_and_a_target_has_rows(
         driver(tmp_path, told(commit(JOB, 4))).job.begin_attempt()
 
 
-def test_a_sink_that_only_tells_its_newest_epoch_refuses_as_well(backup: Path) -> None:
+def test_a_sink_that_knows_only_its_newest_epoch_refuses_too(backup: Path) -> None:
     """Users' sinks need not know who else has written."""
     sink = FakeSink()
     sink.newest = 4
@@ -115,7 +115,7 @@ def test_a_sink_that_only_tells_its_newest_epoch_refuses_as_well(backup: Path) -
 
 
 @pytest.mark.parametrize("newest", [1, 2])
-def test_an_attempt_goes_on_where_no_target_is_beyond_the_newest_record(
+def test_an_attempt_continues_where_no_target_is_beyond_the_newest_record(
     backup: Path, newest: int
 ) -> None:
     """The copy is as new as the tables, so nothing is lost or duplicated."""
@@ -124,7 +124,7 @@ def test_an_attempt_goes_on_where_no_target_is_beyond_the_newest_record(
     assert start.restored.checkpoint_id == 2
 
 
-def test_accepted_duplicates_go_on_with_ids_and_attempts_above_what_the_target_has(
+def test_accepted_duplicates_continue_with_ids_and_attempts_above_what_the_target_has(
     backup: Path,
 ) -> None:
     """No epoch and no staging directory is reused from before the records went back (P19, P22)."""
@@ -187,7 +187,7 @@ def test_a_new_job_may_write_where_jobs_of_other_names_have_written() -> None:
     check_before_begin(sink_port(told(commit(STRANGER, 5, name="returns"))), JOB, None)
 
 
-def test_a_namesake_is_found_behind_a_job_of_another_name() -> None:
+def test_a_namesake_is_found_past_a_job_of_another_name() -> None:
     """The two took turns."""
     with pytest.raises(DuplicatesError, match=STRANGER):
         sink = told(commit(ORIGIN, 9, name="returns"), commit(STRANGER, 5))
@@ -204,7 +204,7 @@ def test_a_snapshot_is_refused_where_any_job_has_committed_since(tmp_path: Path,
         check_before_begin(sink_port(sink), JOB, snapshot(tmp_path))
 
 
-def test_a_snapshot_is_refused_where_its_own_job_has_gone_on(tmp_path: Path) -> None:
+def test_a_snapshot_is_refused_where_its_own_job_has_moved_on(tmp_path: Path) -> None:
     """Checkpoint 8 is not part of it."""
     with pytest.raises(DuplicatesError, match=f"{ORIGIN}. has since committed checkpoint 8"):
         check_before_begin(sink_port(told(commit(ORIGIN, 8))), JOB, snapshot(tmp_path))
@@ -281,7 +281,7 @@ def table(tmp_path: Path) -> Path:
     return made
 
 
-def test_an_attempt_does_not_begin_where_a_target_with_rows_of_the_job_is_gone(
+def test_an_attempt_does_not_start_where_a_target_with_rows_of_the_job_is_gone(
     tmp_path: Path, table: Path
 ) -> None:
     """The remounted volume would hide whatever the attempt wrote there: the sink is not even
@@ -299,9 +299,7 @@ def test_an_attempt_does_not_begin_where_a_target_with_rows_of_the_job_is_gone(
     driver(tmp_path, sink).job.begin_attempt()
 
 
-def test_a_target_that_was_deleted_is_begun_anew_if_that_is_accepted(
-    tmp_path: Path, table: Path
-) -> None:
+def test_a_deleted_target_is_started_over_if_that_is_accepted(tmp_path: Path, table: Path) -> None:
     """Accepting it once is enough, even if the next driver comes before the first rows."""
     driver(tmp_path, marked(table), accept_duplicates=True).job.begin_attempt()
     assert driver(tmp_path, marked(table)).job.begin_attempt().restored is not None

@@ -55,7 +55,7 @@ def test_a_pipeline_file_that_raises_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("sink", ["DeltaTable", "Files"])
-def test_a_directory_that_holds_something_else_is_no_sink(place: Place, sink: str) -> None:
+def test_a_directory_that_holds_something_else_is_not_a_sink(place: Place, sink: str) -> None:
     """The error names the directory and its content, and nothing is touched."""
     (place.directory / "out").mkdir()
     place.write("out/letter.txt", "dear reader")
@@ -153,7 +153,7 @@ def test_an_unsupported_spark_is_refused(place: Place) -> None:
     assert "pip install" in message
 
 
-def test_a_missing_java_is_told_with_the_command_that_installs_it(place: Place) -> None:
+def test_a_missing_java_is_reported_with_the_command_that_installs_it(place: Place) -> None:
     """Neither JAVA_HOME nor a java on the path exists."""
     empty = place.directory / "empty"
     empty.mkdir()
@@ -162,7 +162,7 @@ def test_a_missing_java_is_told_with_the_command_that_installs_it(place: Place) 
     assert "openjdk-17" in message
 
 
-def test_an_unknown_job_is_told_to_look_for_a_driver(place: Place) -> None:
+def test_an_unknown_job_is_one_sentence_that_points_to_its_driver(place: Place) -> None:
     """No driver listens at the address."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"http://127.0.0.1:{probe.getsockname()[1]}"

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
 @pytest.mark.slow
-def test_a_renamed_last_step_is_refused_and_under_its_old_name_the_job_goes_on(
+def test_a_renamed_last_step_is_refused_and_under_its_old_name_the_job_continues(
     place: Place,
 ) -> None:
     """Killed with rows to commit. With a renamed step: refused, nothing committed; unchanged:

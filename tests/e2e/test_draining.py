@@ -197,7 +197,7 @@ def _position(view: Any, vertex: str) -> int:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_drained_job_has_put_out_all_that_its_state_held(
+def test_a_drained_job_has_emitted_all_that_its_state_held(
     drained: Drained, spark: SparkSession, name: str
 ) -> None:
     """The table equals the batch computation: no window, timer or unmatched row is held back."""

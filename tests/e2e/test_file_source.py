@@ -71,7 +71,7 @@ def rejects(client: JobClient) -> Payload:
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
-def test_a_bounded_job_puts_out_its_input_and_finishes(place: Place) -> None:
+def test_a_bounded_job_emits_its_input_and_finishes(place: Place) -> None:
     """Each reader ends separately, and then the task's records; the rows read are counted."""
     place.land(5)
     with LiveJob(files_job(place, bounded=True), settings(place)) as live:

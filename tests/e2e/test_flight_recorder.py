@@ -34,7 +34,7 @@ def failed_tasks(run: Run) -> list[str]:
     return re.findall(r"^task (\w+) failed", run.output, re.MULTILINE)
 
 
-def test_a_recorded_job_fails_over_stops_goes_on_and_drains(place: Place) -> None:
+def test_a_recorded_job_fails_over_stops_continues_and_drains(place: Place) -> None:
     """The pipeline makes one failure; a stop and a drain add none, and every sink is exact."""
     place.land(9)
     pipeline = failing_pipeline(place, once=True)

@@ -112,7 +112,7 @@ def wait_until_tidy(job_directory: Path) -> None:
     )
 
 
-def test_wherever_the_space_runs_out_the_job_goes_on_and_the_retained_checkpoint_is_whole(
+def test_wherever_the_space_runs_out_the_job_continues_and_the_retained_checkpoint_is_whole(
     place: Place, disk: SmallDisk
 ) -> None:
     """Failures are tolerated: with one page more each time the state, the metadata, then the record
@@ -204,7 +204,7 @@ def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mend
 
 
 @pytest.mark.parametrize("trouble", [pytest.param("full", marks=pytest.mark.slow), "read-only"])
-def test_a_job_that_tolerates_failures_goes_on_until_the_disk_is_mended(
+def test_a_job_that_tolerates_failures_continues_until_the_disk_is_mended(
     place: Place, disk: SmallDisk, trouble: str
 ) -> None:
     """Checkpoints keep failing, records flow and nothing is committed; afterwards everything is,

@@ -116,7 +116,9 @@ LIVES = (
 
 
 @pytest.mark.timeout(900)
-def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_goes_on_and_is_exact(place: Place) -> None:
+def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_continues_and_is_exact(
+    place: Place,
+) -> None:
     """One run after the other; a drained savepoint that counts ends the job."""
     lives = Lives(place)
     for point, drain in LIVES:

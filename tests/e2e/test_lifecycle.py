@@ -40,7 +40,7 @@ def said(place: Place, run: Run, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_stopped_job_goes_on_from_its_savepoint_and_only_from_there(place: Place) -> None:
+def test_a_stopped_job_continues_from_its_savepoint_and_only_from_there(place: Place) -> None:
     """stop prints a savepoint; run refuses and names it; --from-savepoint resumes, and every sink
     is exact."""
     place.land(4)
@@ -123,7 +123,7 @@ def staged_files(place: Place) -> int:
 
 
 @pytest.mark.slow
-def test_a_finished_job_is_left_alone_and_fresh_starts_anew(place: Place) -> None:
+def test_a_finished_job_is_left_alone_and_fresh_starts_over(place: Place) -> None:
     """Run again: reports that it has finished, exit code 0, nothing changes. --fresh: everything
     again."""
     place.land(2)

@@ -92,7 +92,7 @@ def test_a_checkpoint_is_not_restored_into_new_tables_while_it_has_rows_to_commi
 
 
 @pytest.mark.parametrize("accepted", [False, True], ids=["refused", "accepted"])
-def test_a_savepoint_is_not_restored_into_tables_that_have_gone_on_without_it(
+def test_a_savepoint_is_not_restored_into_tables_that_have_moved_on_without_it(
     place: Place, origin: LiveJob, *, accepted: bool
 ) -> None:
     """Rows committed since would be read again: refused unless duplicates are accepted (P21)."""

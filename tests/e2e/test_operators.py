@@ -209,7 +209,7 @@ def strict_job(place: Place, error: Exception) -> weir.Job:
 
 
 @pytest.mark.usefixtures("spark")
-def test_an_operator_that_fails_again_and_again_is_told_once_each_time_and_given_up_in_the_end(
+def test_an_operator_that_keeps_failing_is_reported_once_each_time_and_given_up_in_the_end(
     place: Place,
 ) -> None:
     """The report has the line, subtask, records and batch, and REST has the worker's traceback."""
@@ -319,7 +319,7 @@ def counting_job(place: Place, *, bounded: bool, parallelism: int) -> weir.Job:
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
-def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: Place) -> None:
+def test_state_continues_over_restarts_and_with_another_number_of_subtasks(place: Place) -> None:
     """Keyed values follow their keys, lists are redistributed: the counts equal those of one run
     (B7, G2)."""
     conf = settings(place, RESTARTED)
@@ -439,7 +439,7 @@ class Told(Operator):
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
-def test_operators_are_told_how_checkpoints_ended_with_their_next_batch(place: Place) -> None:
+def test_operators_learn_how_checkpoints_ended_with_their_next_batch(place: Place) -> None:
     """Including one that was aborted before its barrier came."""
     mark = place.directory / "mark"
     job = weir.Job("told")

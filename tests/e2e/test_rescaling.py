@@ -126,7 +126,7 @@ def print_restore(live: TimedJob, savepoint: CompletedCheckpoint, before: int, n
 
 
 @pytest.mark.slow
-def test_savepoints_taken_in_mid_stream_go_on_with_2_then_5_then_3_partitions(
+def test_savepoints_taken_in_mid_stream_continue_with_2_then_5_then_3_partitions(
     place: Place, spark: SparkSession
 ) -> None:
     """Windows and Python state after channels, a step renamed under its uid: the result equals the

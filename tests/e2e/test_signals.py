@@ -55,7 +55,7 @@ def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
 
 
 @pytest.mark.slow
-def test_a_signal_that_ends_spark_as_well_is_told_in_a_sentence_and_the_job_resumes(
+def test_a_signal_that_also_ends_spark_is_one_sentence_and_the_job_resumes(
     place: Place,
 ) -> None:
     """A service manager may signal every process of the service: Spark's JVM ends first then."""

@@ -38,7 +38,7 @@ def end(place: Place) -> None:
     assert_same(files_rows(place.directory / "out" / "raw"), place.rows(), "the files")
 
 
-def test_a_job_that_is_restored_between_any_two_compactions_goes_on(
+def test_a_job_that_is_restored_between_any_two_compactions_continues(
     place: Place, compacted_every: Callable[[int], None]
 ) -> None:
     """From one compacted entry Spark may derive a distance that the log does not have, and miss
@@ -51,7 +51,7 @@ def test_a_job_that_is_restored_between_any_two_compactions_goes_on(
     end(place)
 
 
-def test_a_job_goes_on_with_source_logs_that_were_compacted_less_often(
+def test_a_job_continues_with_source_logs_that_were_compacted_less_often(
     place: Place, compacted_every: Callable[[int], None]
 ) -> None:
     """The setting was lowered between two runs; entries compacted with the old one are found

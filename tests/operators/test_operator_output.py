@@ -130,7 +130,7 @@ class Doubled(PandasOperator):
         yield frame[frame["id"] >= 2].assign(id=lambda f: f["id"] * 2)
 
 
-def test_a_pandas_operator_is_given_frames_and_puts_out_batches() -> None:
+def test_a_pandas_operator_is_given_frames_and_emits_batches() -> None:
     """Even where a missing number has made pandas use floating point."""
     put_out = Doubled().process_batch(batch(name=["a", "b", "c"], id=[1, None, 3])) or ()
     assert pa.Table.from_batches([fitted(one, SCHEMA, "score") for one in put_out]).to_pydict() == {

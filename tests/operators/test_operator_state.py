@@ -42,7 +42,7 @@ def test_lists_are_found_again_as_they_were_left() -> None:
 
 
 @given(st.lists(st.lists(st.integers()), min_size=1, max_size=6), st.integers(1, 6))
-def test_elements_are_dealt_out_anew_and_none_is_lost(
+def test_elements_are_dealt_out_again_and_none_is_lost(
     subtasks: list[list[int]], parallelism: int
 ) -> None:
     """A list is split evenly; every subtask gets the whole union; a broadcast list stays as it
@@ -114,7 +114,7 @@ def test_an_element_that_changes_its_type_and_not_its_json_is_refused_too() -> N
             store.dump_lists()
 
 
-def test_an_element_that_is_changed_after_it_was_kept_is_kept_anew() -> None:
+def test_an_element_that_is_changed_after_it_was_kept_is_kept_again() -> None:
     """The list that was read back last belongs to the caller alone."""
     store = StateStore()
     thing = {"n": [1]}

@@ -85,7 +85,7 @@ def test_each_entry_of_the_history_says_of_which_class_it_is(http: httpx.Client)
     assert in_progress["latest_ack_timestamp"] == -1
 
 
-def test_savepoints_are_told_from_checkpoints(http: httpx.Client) -> None:
+def test_savepoints_are_distinguished_from_checkpoints(http: httpx.Client) -> None:
     """A synchronous savepoint has its type, its format and the flag is_savepoint."""
     _, failed, completed = http.get(CHECKPOINTS).json()["history"]
     assert (failed["checkpoint_type"], failed["is_savepoint"], failed["savepointFormat"]) == (
@@ -152,7 +152,7 @@ def test_subtasks_have_both_parts_of_the_snapshot_and_the_alignment(http: httpx.
     assert (subtask["alignment"]["duration"], subtask["start_delay"]) == (3, 11)
 
 
-def test_an_unaligned_checkpoint_is_told_with_what_it_persisted() -> None:
+def test_an_unaligned_checkpoint_shows_what_it_persisted() -> None:
     """The subtask whose records were overtaken has the flag and the bytes, and the checkpoint has
     its type."""
     task = replace(SNAPSHOT_OF_CLEAN, metrics=SnapshotMetrics(unaligned=True, persisted_size=70))
@@ -222,7 +222,7 @@ def test_the_checkpoint_configuration_is_read_from_the_keys_in_force(http: httpx
         ("RETAIN_ON_CANCELLATION", True, False),
     ],
 )
-def test_the_retention_is_told_by_flinks_two_flags(
+def test_the_retention_is_shown_by_flinks_two_flags(
     http: httpx.Client, gateway: FakeGateway, *, retention: str, enabled: bool, deletes: bool
 ) -> None:
     """The flags say whether checkpoints outlive the job, and whether a cancel deletes them."""

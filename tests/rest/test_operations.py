@@ -82,7 +82,7 @@ def test_a_checkpoint_is_triggered_and_polled_until_it_has_its_id(
 
 
 @pytest.mark.parametrize("kind", ["CONFIGURED", "FULL", "INCREMENTAL"])
-def test_a_checkpoint_is_of_the_type_that_was_asked_for(
+def test_a_checkpoint_is_of_the_type_that_was_requested(
     http: httpx.Client, gateway: FakeGateway, kind: str
 ) -> None:
     """Each of Flink's three types reaches the job."""
@@ -100,7 +100,7 @@ def test_a_checkpoint_without_a_type_is_as_configured(
 
 
 @pytest.mark.parametrize("kind", [None, "TINY", "full", 7])
-def test_a_type_of_checkpoint_that_is_none_is_refused_with_the_three_that_are(
+def test_an_unknown_type_of_checkpoint_is_refused_with_the_three_known_ones(
     http: httpx.Client, gateway: FakeGateway, kind: object
 ) -> None:
     """null is refused, as Flink's coordinator does; the message names the field and its values."""

@@ -24,7 +24,7 @@ def test_port_zero_picks_a_free_port_of_the_loopback_interface(address: str) -> 
     assert int(port) > 0
 
 
-def test_a_taken_port_is_told_in_one_sentence() -> None:
+def test_a_taken_port_is_one_sentence() -> None:
     """The message names the port, the interface and the way out, before anything is served."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -38,9 +38,7 @@ def test_a_taken_port_is_told_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(("bind_address", "port"), [("192.0.2.1", 0), ("127.0.0.1", 70_000)])
-def test_an_address_that_cannot_be_bound_is_told_in_one_sentence(
-    bind_address: str, port: int
-) -> None:
+def test_an_address_that_cannot_be_bound_is_one_sentence(bind_address: str, port: int) -> None:
     """Another machine's interface and an invalid port do not cause a stack trace."""
     with pytest.raises(RestError, match="--rest-port"):
         RestServer(FakeGateway(), bind_address=bind_address, port=port).bind()

@@ -335,7 +335,7 @@ def test_a_task_reads_first_what_was_in_flight_when_it_was_restored(finished: bo
 # -- stopping --------------------------------------------------------------------------------------
 
 
-def test_after_tasks_are_told_to_stop_no_commit_of_theirs_begins() -> None:
+def test_after_tasks_are_asked_to_stop_they_start_no_commit() -> None:
     """The commit in progress ends and is waited for; the next one is left to the next attempt
     (P13)."""
     bench = Bench("v").run()
@@ -356,7 +356,7 @@ def test_after_tasks_are_told_to_stop_no_commit_of_theirs_begins() -> None:
     assert "commit_sinks 2" not in calls
 
 
-def test_a_cancellation_while_an_attempt_begins_gives_up_its_waiting_at_once() -> None:
+def test_a_cancellation_while_an_attempt_starts_gives_up_its_waiting_at_once() -> None:
     """A restored job that commits again may wait minutes between two retries."""
     bench = Bench("v")
     bench.post(JobSubmitted())
@@ -397,7 +397,7 @@ def test_a_task_whose_start_calls_exit_has_failed_and_the_job_is_restarted() -> 
     assert (bench.master.status, bench.master.attempt) == (JobStatus.RUNNING, 2)
 
 
-def test_a_hook_that_calls_exit_has_failed_and_the_job_goes_on() -> None:
+def test_a_hook_that_calls_exit_has_failed_and_the_job_continues() -> None:
     """The checkpoint is aborted and counted; the next one is taken (A9)."""
     bench = Bench("v", hooks=("h",), tolerable_failed_checkpoints=1).run()
     bench.port.errors["trigger_hook"] = [SystemExit(1)]

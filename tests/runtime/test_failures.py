@@ -44,7 +44,7 @@ def read_numbers() -> object:
     return json.loads("[1,")
 
 
-def test_an_error_is_told_with_the_users_line() -> None:
+def test_an_error_is_reported_with_the_users_line() -> None:
     """Library frames are skipped: the line that called the library is the user's."""
     assert (
         describe(raised_by(lookup))
@@ -54,7 +54,7 @@ def test_an_error_is_told_with_the_users_line() -> None:
     assert told.endswith(f" (in read_numbers, {__file__}, line {line_of(read_numbers)})")
 
 
-def test_an_error_without_a_line_of_the_users_is_told_alone() -> None:
+def test_an_error_without_a_line_of_user_code_is_reported_alone() -> None:
     """So is one of Weir's own messages."""
     assert describe(ValueError("7\nand more")) == "ValueError: 7"
     assert describe(EOFError()) == "EOFError"
@@ -132,7 +132,7 @@ def test_an_error_of_weirs_has_the_cause_of_the_error_that_led_to_it() -> None:
     assert cause_of(wrapped(ListenerError, raised_by(lookup))).key.startswith("KeyError in ")
 
 
-def test_an_error_of_a_listener_is_told_with_its_line() -> None:
+def test_an_error_of_a_listener_is_reported_with_its_line() -> None:
     """A user's class that Weir calls in the driver."""
 
     class Strict(CheckpointListener):

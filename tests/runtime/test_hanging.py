@@ -105,7 +105,7 @@ def test_a_job_is_cancelled_while_every_start_hangs(call: str) -> None:
         assert subject.join().status is JobStatus.CANCELED
 
 
-def test_no_attempt_begins_while_a_start_of_the_last_one_hangs() -> None:
+def test_no_attempt_starts_while_a_start_of_the_last_one_hangs() -> None:
     """It may still run a query: the job has failed, says why, and another process can resume it."""
     subject = world()
     hang(subject, "started")
@@ -130,7 +130,7 @@ def test_a_job_whose_queries_do_not_stop_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("call", ["begin_attempt", "prepare_attempt"])
-def test_a_job_is_cancelled_while_the_begin_of_its_attempt_hangs(call: str) -> None:
+def test_a_job_is_cancelled_while_the_start_of_its_attempt_hangs(call: str) -> None:
     """A sink being opened, a hook being restored, a session that does not answer."""
     subject = world()
     hang(subject, call)
@@ -144,7 +144,7 @@ def test_a_job_is_cancelled_while_the_begin_of_its_attempt_hangs(call: str) -> N
         assert "record_end CANCELED" in subject.port.calls
 
 
-def test_a_begin_that_ends_after_it_was_given_up_starts_no_task() -> None:
+def test_an_attempt_that_starts_after_it_was_given_up_starts_no_task() -> None:
     """The job has ended: late results change nothing."""
     subject = world()
     hang(subject, "begin_attempt")

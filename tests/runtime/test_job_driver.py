@@ -152,7 +152,7 @@ def test_a_bounded_job_drains_takes_its_final_checkpoint_and_finishes() -> None:
 # -- failing and restarting ------------------------------------------------------------------------
 
 
-def test_an_attempt_that_cannot_begin_is_tried_again() -> None:
+def test_an_attempt_that_cannot_start_is_tried_again() -> None:
     """The job starts once storage has recovered."""
     world = World()
     world.port.errors["begin_attempt"] = [StorageError("The disk is away.")]
@@ -164,7 +164,7 @@ def test_an_attempt_that_cannot_begin_is_tried_again() -> None:
         assert [failure.message for failure in view.exceptions] == ["The disk is away."]
 
 
-def test_an_attempt_that_can_never_begin_fails_the_job() -> None:
+def test_an_attempt_that_can_never_start_fails_the_job() -> None:
     """A wrong plan stays wrong and is not retried."""
     world = World()
     world.port.errors["begin_attempt"] = [PipelineError("There is no such column.")]
@@ -330,14 +330,14 @@ def driver_of(master: TimedMaster, clock: StoppedClock) -> JobDriver:
     )
 
 
-def test_a_machine_is_never_told_a_time_before_its_deadline() -> None:
+def test_a_machine_never_sees_a_time_before_its_deadline() -> None:
     """Even if the clock lags behind the time that the queue has waited."""
     master = TimedMaster(1_020)
     driver_of(master, StoppedClock()).run()
     assert master.told == [1_020]
 
 
-def test_a_deadline_is_told_though_events_never_cease() -> None:
+def test_a_deadline_is_served_even_if_events_never_stop() -> None:
     """A queue that is never empty must not delay the timer."""
     drivers: list[JobDriver] = []
     master = TimedMaster(50, drivers)

@@ -130,7 +130,7 @@ def ask(world: World) -> Future[CoordinatorAnswer]:
     return answer
 
 
-def test_who_asks_a_coordinator_is_told_that_no_checkpoint_has_it() -> None:
+def test_a_request_that_no_checkpoint_contains_is_answered_with_that() -> None:
     """Without periodic checkpoints nobody would request another one."""
     rules = {"v": BroadcastRules({"often": 5})}
     with World(coordinators=rules, tolerable_failed_checkpoints=1) as world:
@@ -145,7 +145,7 @@ def test_who_asks_a_coordinator_is_told_that_no_checkpoint_has_it() -> None:
     assert "The disk is full." in said
 
 
-def test_who_asked_a_coordinator_of_a_job_that_failed_is_told_to_ask_again() -> None:
+def test_a_request_to_a_coordinator_of_a_job_that_failed_is_to_be_sent_again() -> None:
     """The coordinator was reset to a state without the change."""
     with World(coordinators={"v": BroadcastRules({"often": 5})}) as world:
         answer = ask(world)
@@ -193,7 +193,7 @@ def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_
         assert made.call_count < 10
 
 
-def test_while_the_jvm_hangs_views_show_what_goes_on_with_the_counters_of_before() -> None:
+def test_while_the_jvm_hangs_views_show_what_happens_with_the_last_counters() -> None:
     """One thread waits for the JVM, however many readers there are, and the main thread still makes
     views."""
     with World() as world:
@@ -258,7 +258,7 @@ def test_a_checkpoint_is_answered_when_it_is_complete() -> None:
     assert (checkpoint.checkpoint_id, checkpoint.kind) == (1, SnapshotKind.CHECKPOINT)
 
 
-def test_a_savepoint_is_answered_and_the_job_goes_on() -> None:
+def test_a_savepoint_is_answered_and_the_job_continues() -> None:
     """It lies below the requested directory and commits nothing (P14)."""
     with World() as world:
         world.wait_running()

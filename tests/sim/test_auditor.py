@@ -201,7 +201,7 @@ def test_a_task_that_is_finished_is_not_triggered() -> None:
     broken(scene, lambda: scene.effect(trigger(1)), "while it is FINISHED")
 
 
-def test_tasks_are_told_of_recorded_checkpoints_only() -> None:
+def test_tasks_are_notified_of_recorded_checkpoints_only() -> None:
     """The same notification is a breach before the record, and correct after it."""
     told = NotifyCheckpointComplete(vertex="v0", checkpoint_id=1)
     scene = Scene()
@@ -263,7 +263,7 @@ def test_a_savepoint_has_nothing_in_flight() -> None:
     broken(scene, lambda: scene.auditor.savepoint(overtaking), "has segments of v0 in flight")
 
 
-def test_a_periodic_checkpoint_begins_after_the_minimum_pause() -> None:
+def test_a_periodic_checkpoint_starts_after_the_minimum_pause() -> None:
     """The pause starts with a completion in the same driver, and does not bind other drivers."""
     scene = Scene()
     scene.auditor.began_periodic("d1", 1, 1_000)
@@ -278,7 +278,7 @@ def test_a_periodic_checkpoint_begins_after_the_minimum_pause() -> None:
     )
 
 
-def test_a_final_checkpoint_that_fails_again_and_again_is_not_asked_for_without_a_pause() -> None:
+def test_a_final_checkpoint_that_fails_again_and_again_is_not_requested_without_a_pause() -> None:
     """The pause doubles with each failure; one more request may have been on its way, and a new
     attempt resets the pause (P29)."""
     scene = Scene()
@@ -355,7 +355,7 @@ def test_files_of_a_retained_checkpoint_are_not_deleted() -> None:
     broken(scene, lambda: scene.disk.delete(f"{BASE}/shared/2/state"), "checkpoint 2 needs it")
 
 
-def test_a_savepoint_that_a_user_was_told_of_is_not_deleted() -> None:
+def test_a_savepoint_reported_to_a_user_is_not_deleted() -> None:
     """A reported savepoint belongs to the user."""
     scene = Scene()
     scene.auditor.savepoint(savepoint(scene))

@@ -78,7 +78,7 @@ def test_a_watermark_that_falls_is_noticed() -> None:
         channels.tell({"a": 6}, {})
 
 
-def test_a_watermark_that_is_held_back_behind_a_barrier_is_noticed() -> None:
+def test_a_watermark_that_is_held_back_after_a_barrier_is_noticed() -> None:
     """The channel is empty at its barrier, so the producer's watermark from before it counts."""
     channels = offsets()
     channels.tell({"a": 7, "b": 2}, {"a": 7})

@@ -111,7 +111,7 @@ def test_a_conditional_create_leaves_an_existing_file_alone() -> None:
     assert disk.files == {"/f": b"1"}
 
 
-def test_an_operation_that_fails_before_it_begins_has_no_effect() -> None:
+def test_an_operation_that_fails_before_it_starts_has_no_effect() -> None:
     """A create that fails outright makes no file."""
     disk, loop = new_disk(), Loop()
     fs = file_system(disk, loop, faults=ScriptedFaults(before=("create",)))

@@ -24,7 +24,7 @@ def test_what_is_due_first_runs_first() -> None:
     assert loop.now_us == 20
 
 
-def test_of_two_at_the_same_time_the_one_asked_for_first_runs_first() -> None:
+def test_of_two_at_the_same_time_the_one_requested_first_runs_first() -> None:
     """The order of calls decides between equal times."""
     loop, process, ran = Loop(), Process("p"), list[int]()
     for number in range(5):
@@ -42,7 +42,7 @@ def test_the_time_limit_ends_a_run_before_what_comes_later() -> None:
     assert ran == ["in time"]
 
 
-def test_nothing_of_a_killed_process_runs_any_more() -> None:
+def test_nothing_of_a_killed_process_keeps_running() -> None:
     """Neither due nor blocked functions continue; other processes do."""
     loop, killed, other, ran = Loop(), Process("killed"), Process("other"), list[str]()
 
@@ -58,7 +58,7 @@ def test_nothing_of_a_killed_process_runs_any_more() -> None:
     assert ran == ["other"]
 
 
-def test_a_paused_process_goes_on_where_it_was_when_the_pause_is_over() -> None:
+def test_a_paused_process_continues_where_it_was_when_the_pause_is_over() -> None:
     """Functions that were due during the pause run after it, in order."""
     loop, process, ran = Loop(), Process("p"), list[tuple[str, int]]()
     process.paused_until_us = 1_000
@@ -68,7 +68,7 @@ def test_a_paused_process_goes_on_where_it_was_when_the_pause_is_over() -> None:
     assert ran == [("first", 1_000), ("second", 1_000)]
 
 
-def test_an_interrupted_task_ends_at_the_step_where_it_is() -> None:
+def test_an_interrupted_task_ends_where_it_is() -> None:
     """The rest of the task never runs, and the interrupting caller continues after its end."""
     loop, process, ran = Loop(), Process("p"), list[str]()
 

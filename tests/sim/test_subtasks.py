@@ -111,7 +111,7 @@ def test_a_broken_variant_is_caught_where_subtasks_fail_alone(
     raise AssertionError(f"{variant.__name__} went through {SEEDS} seeds")
 
 
-def test_a_seed_always_tells_the_same_story() -> None:
+def test_a_seed_always_gives_the_same_story() -> None:
     """A broken law can be reproduced."""
     with coordinator_mutants.never_closed():
         assert run_subtasks(2) == run_subtasks(2)

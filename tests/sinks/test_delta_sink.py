@@ -195,7 +195,7 @@ def test_an_epoch_without_rows_adds_no_version(spark, tmp_path):
     assert not (tmp_path / "t" / "weir-01234567-out-1" / "1").exists()
 
 
-def test_an_empty_partitioned_step_stages_nothing(spark, tmp_path):
+def test_an_empty_partitioned_batch_stages_nothing(spark, tmp_path):
     """Spark writes no file at all, so there is nothing to commit."""
     sink = opened(tmp_path / "t", partition_by=("c",))
     assert sink.stage(spark.createDataFrame([], "id int, c string"), Batch(batch_id=0)) is None
@@ -436,7 +436,7 @@ def test_newest_committed_is_this_jobs_newest_epoch(spark, tmp_path):
     assert opened(tmp_path / "t", job_id="f" * 32).newest_committed() is None
 
 
-def test_the_table_tells_who_committed_the_newest_first_and_past_entries_of_others(spark, tmp_path):
+def test_the_table_shows_who_committed_newest_first_and_past_entries_of_others(spark, tmp_path):
     """With name, records, epoch and attempt, even before the table is opened (PROTOCOL P21)."""
     first = opened(tmp_path / "t", job_directory="/c/" + JOB, attempt=3)
     first.commit(9, [flushed(first, spark.range(1), 0)])
@@ -498,7 +498,7 @@ def test_clean_before_the_first_commit_removes_all_that_dead_attempts_staged(spa
     assert list((tmp_path / "t").iterdir()) == []
 
 
-def test_a_step_that_is_staged_again_replaces_its_first_files(spark, tmp_path):
+def test_a_batch_that_is_staged_again_replaces_its_first_files(spark, tmp_path):
     """Spark repeats a batch whose end it did not record."""
     sink = opened(tmp_path / "t")
     staged(sink, spark.range(5), 0)

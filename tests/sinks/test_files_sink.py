@@ -253,7 +253,7 @@ def test_rows_of_csv_files_are_counted(spark, tmp_path, options):
             assert next(csv.reader(file)) == ["id", "s"]
 
 
-def test_an_empty_csv_step_with_a_header_is_no_row(spark, tmp_path):
+def test_an_empty_csv_batch_with_a_header_is_not_a_row(spark, tmp_path):
     """Spark writes the header even without rows."""
     sink = opened(tmp_path / "f", format="csv", options={"header": "true"})
     assert sink.commit(1, [flushed(sink, spark.range(0), 0)]) == 0
@@ -318,7 +318,7 @@ def test_the_ledgers_tell_who_committed_the_newest_first(spark, tmp_path):
     assert list(Files(str(tmp_path / "none")).commits(sink._context)) == []
 
 
-def test_a_damaged_ledger_is_told_by_the_path_of_its_entry(spark, tmp_path):
+def test_a_damaged_ledger_is_reported_by_the_path_of_its_entry(spark, tmp_path):
     """Unreadable entries may belong to anybody's rows."""
     sink = opened(tmp_path / "f")
     sink.commit(3, [flushed(sink, spark.range(1), 0)])

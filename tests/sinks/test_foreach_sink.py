@@ -31,7 +31,7 @@ def accept(info: CommitInfo, values: list[Any]) -> int:
     return len(values)
 
 
-def test_the_function_gets_the_frame_and_the_identity_of_the_step():
+def test_the_function_gets_the_frame_and_the_identity_of_the_batch():
     """Job id, attempt and position name the call uniquely."""
     calls = []
     opened(lambda *call: calls.append(call)).stage(FRAME, Batch(batch_id=5))

@@ -172,7 +172,7 @@ def test_a_commit_is_whole_again_once_the_file_was_put_back(target: Target, tmp_
     assert target.rows() == [0, 100]
 
 
-def test_an_epoch_that_is_committed_does_not_need_its_files_any_more(target: Target) -> None:
+def test_a_committed_epoch_no_longer_needs_its_files(target: Target) -> None:
     """OPTIMIZE and VACUUM, or a reader, may have deleted them before the job learns of its
     commit."""
     payload = target.flushed(0)
@@ -249,7 +249,7 @@ def test_remote_files_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch
 # -- syncs that fail -------------------------------------------------------------------------------
 
 
-def test_a_file_whose_final_name_could_not_be_synced_is_written_anew(
+def test_a_file_whose_final_name_could_not_be_synced_is_written_again(
     files: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next sync would succeed without the name; a new file with the same rows replaces it
@@ -264,7 +264,7 @@ def test_a_file_whose_final_name_could_not_be_synced_is_written_anew(
     assert files.rows() == [0, 100]
 
 
-def test_names_that_could_not_be_synced_together_are_written_anew_by_the_next_try(
+def test_names_that_could_not_be_synced_together_are_written_again_by_the_next_try(
     files: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The retry finds every file renamed but must not trust that; only then comes the ledger
@@ -299,7 +299,7 @@ def test_an_epoch_whose_entry_in_the_ledger_may_not_last_is_entered_again(
     assert synced == []
 
 
-def test_an_entry_of_the_log_that_could_not_be_synced_is_written_anew(
+def test_an_entry_of_the_log_that_could_not_be_synced_is_written_again(
     delta: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The retry finds the transaction in the table but must not trust the log (P23)."""
@@ -315,7 +315,7 @@ def test_an_entry_of_the_log_that_could_not_be_synced_is_written_anew(
     assert delta.rows() == [0, 100]
 
 
-def test_an_entry_that_cannot_be_written_anew_stays_in_doubt(
+def test_an_entry_that_cannot_be_written_again_stays_in_doubt(
     delta: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After any number of retries, and in the next attempt too."""

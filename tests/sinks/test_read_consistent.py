@@ -253,7 +253,7 @@ def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_pa
     assert (cut_of(clean, revenue).checkpoint_id, cut_of(clean).checkpoint_id) == (9, 10)
 
 
-def test_a_sink_that_the_job_does_not_have_any_more_stands_at_its_last_commit(tmp_path, records):
+def test_a_sink_that_the_job_no_longer_has_stays_at_its_last_commit(tmp_path, records):
     """It has nothing pending, but later rows are not in its table."""
     clean, revenue = (
         Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue")
@@ -265,7 +265,7 @@ def test_a_sink_that_the_job_does_not_have_any_more_stands_at_its_last_commit(tm
     assert cut_of(clean, revenue).checkpoint_id == 1
 
 
-def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_passed_over(records):
+def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_skipped(records):
     """The log then has a newer one."""
 
     class Subsuming(LocalFileSystem):

@@ -63,7 +63,7 @@ def test_a_partition_column_whose_directories_readers_pass_over_is_refused(sink,
     DeltaTable("out", partition_by=("_a",))
 
 
-def test_a_partition_value_that_no_directory_can_be_named_after_is_told_in_a_sentence(tmp_path):
+def test_a_partition_value_that_cannot_name_a_directory_is_one_sentence(tmp_path):
     """Spark only says that it could not create a directory; other failures pass unchanged."""
 
     class Writer:

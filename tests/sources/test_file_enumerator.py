@@ -145,7 +145,7 @@ def test_older_files_come_first(tmp_path: Path) -> None:
     assert bench.ask(0) == [(0, splits("old", "new"))]
 
 
-def test_an_assignment_has_no_more_bytes_than_asked_for_but_one_file_at_least(
+def test_an_assignment_has_no_more_bytes_than_requested_but_one_file_at_least(
     tmp_path: Path,
 ) -> None:
     """Files are never split."""
@@ -321,7 +321,7 @@ def test_a_file_that_may_have_been_read_and_forgotten_is_rejected_once_by_choice
     assert bench.context.failures == []
 
 
-def test_a_removed_name_that_is_used_again_is_said(tmp_path: Path) -> None:
+def test_a_removed_name_that_is_used_again_is_reported(tmp_path: Path) -> None:
     """Otherwise the file would be lost silently."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100, on_error="reject")
     bench.context.run()
@@ -412,7 +412,7 @@ def test_no_file_is_read_twice_and_none_is_lost_without_a_word(
         known = KnownFiles(read_back(known.dump()), retention_ns=3)
 
 
-def test_a_file_that_a_restored_job_does_not_find_any_more_is_said(tmp_path: Path) -> None:
+def test_a_file_that_a_restored_job_no_longer_finds_is_reported(tmp_path: Path) -> None:
     """It was read by an undone attempt, or was waiting; what the checkpoint contains was read for
     good."""
     bench = Bench(tmp_path, parallelism=1, max_bytes_per_split_batch=1)
@@ -442,7 +442,9 @@ def test_a_file_that_a_restored_job_does_not_find_any_more_is_said(tmp_path: Pat
     assert bench.look() == ["read since"]
 
 
-def test_a_file_that_waited_and_is_gone_when_another_driver_begins_is_said(tmp_path: Path) -> None:
+def test_a_file_that_waited_and_is_gone_when_another_driver_starts_is_reported(
+    tmp_path: Path,
+) -> None:
     """The checkpoint names it."""
     bench = Bench(tmp_path, parallelism=1)
     bench.land("a", "b")
@@ -489,7 +491,7 @@ def test_a_file_whose_name_is_not_utf8_is_rejected_once(tmp_path: Path) -> None:
     assert bench.context.failures == []
 
 
-def test_rejects_are_kept_and_told_to_who_asks(tmp_path: Path) -> None:
+def test_rejects_are_kept_and_shown_on_request(tmp_path: Path) -> None:
     """They are part of the state; any other request is refused."""
     bench = Bench(tmp_path)
     rows = [{"line": 3, "why": "bad"}, {"line": 5, "why": "worse"}]

@@ -95,7 +95,7 @@ def test_an_empty_text_file_has_no_rows(tmp_path: Path, format: str) -> None:
     assert batch(reader, {"splits": ["a"]}) == []
 
 
-def test_a_reader_asks_once_when_it_is_opened_and_once_behind_what_it_has_read(
+def test_a_reader_asks_once_when_it_is_opened_and_once_after_what_it_has_read(
     tmp_path: Path,
 ) -> None:
     """A batch without files asks for nothing, and after the end nothing is requested any more."""
@@ -164,7 +164,7 @@ def test_a_row_that_cannot_be_read_is_rejected_and_no_other(
         ("csv", "more,id", [], []),
     ],
 )
-def test_records_are_told_apart_as_arrow_does(
+def test_records_are_separated_as_arrow_does(
     tmp_path: Path, format: str, text: str, ids: list[int], lines: list[int]
 ) -> None:
     """Blank lines, quoted line ends, quotes within a value and an unused column damage no row."""
@@ -203,7 +203,7 @@ def test_a_null_where_none_may_be_is_rejected_with_its_row(tmp_path: Path, forma
         ("json", None, "FileNotFoundError"),
     ],
 )
-def test_a_file_of_which_no_row_can_be_told_is_rejected_as_a_whole(
+def test_a_file_whose_rows_cannot_be_separated_is_rejected_as_a_whole(
     tmp_path: Path, format: str, content: bytes | None, why: str
 ) -> None:
     """It has another format or is gone; the other files are read."""

@@ -179,7 +179,7 @@ def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int,
     return told
 
 
-def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
+def test_a_windowed_count_after_a_channel_keeps_what_an_outer_join_emits_late(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Cut after the join and restarted in the middle, it equals the batch computation, row for row
@@ -295,7 +295,7 @@ def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_eve
     assert run.rows() == Counter([(-1, 0), (0, 30), (300, 30), (600, 12)])
 
 
-def test_the_control_input_tells_what_rose_and_in_a_new_run_everything(
+def test_the_control_input_reports_what_rose_and_in_a_new_run_everything(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """To the millisecond in any time zone; a run's first batch needs no trigger, a replayed one is

@@ -95,7 +95,7 @@ def test_the_archive_is_used_once_it_is_there_and_whole(place: Path, trained: li
 @pytest.mark.parametrize(
     "theirs", ["-XX:SharedArchiveFile=/x.jsa", "-Xshare:off", "-XX:ArchiveClassesAtExit=y"]
 )
-def test_an_archive_of_the_users_is_left_alone(
+def test_an_archive_of_the_user_is_left_alone(
     place: Path, trained: list[Path], theirs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it is set in the session's options or in the environment."""
@@ -105,7 +105,7 @@ def test_an_archive_of_the_users_is_left_alone(
     assert class_archive.java_options() == JvmProfile.LASTING.value
 
 
-def test_a_collector_of_the_users_is_left_alone(place: Path) -> None:
+def test_a_collector_of_the_user_is_left_alone(place: Path) -> None:
     """Java does not start with two of them."""
     brief = JvmProfile.BRIEF
     assert class_archive.java_options(profile=brief) == "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -225,7 +225,7 @@ def test_the_jvm_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_an_archive_that_does_not_fit_is_passed_over_in_silence(
+def test_an_archive_that_does_not_fit_is_skipped_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session starts and prints nothing that it would not print without an archive."""

@@ -115,7 +115,7 @@ class Captured(Exception):
         ("missing_column", "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, ", None),
     ],
 )
-def test_an_error_is_told_with_the_deepest_line_of_the_users_that_led_to_it(
+def test_an_error_is_reported_with_the_deepest_line_of_the_user_that_led_to_it(
     name: str, said: str, place: str | None
 ) -> None:
     """Neither a line of PySpark nor one of a package that user code has called."""
@@ -163,7 +163,7 @@ def test_the_trace_is_pythons_with_the_stack_of_javas_root_cause() -> None:
     assert len(read_error(captured).trace) < 17_000
 
 
-def test_an_exception_of_the_driver_is_told_with_its_kind_and_its_line() -> None:
+def test_an_exception_of_the_driver_is_reported_with_its_kind_and_its_line() -> None:
     """A message such as 'JP' alone says nothing."""
 
     def lookup() -> None:

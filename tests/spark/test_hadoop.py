@@ -76,7 +76,7 @@ def test_an_empty_file_is_a_file(fs: HadoopFileSystem, base: str) -> None:
     assert fs.status(f"{base}/empty") == FileStatus(name="empty", size=0, is_directory=False)
 
 
-def test_a_missing_file_is_told_apart_from_an_error(fs: HadoopFileSystem, base: str) -> None:
+def test_a_missing_file_is_distinguished_from_an_error(fs: HadoopFileSystem, base: str) -> None:
     """Reading raises what callers expect; status and listing find nothing."""
     with pytest.raises(FileNotFoundError):
         fs.read(f"{base}/none")
@@ -97,7 +97,7 @@ def test_status_and_list_tell_names_sizes_and_directories(fs: HadoopFileSystem, 
     assert fs.status(f"{base}/d") == FileStatus(name="d", size=0, is_directory=True)
 
 
-def test_making_a_directory_again_is_no_error(fs: HadoopFileSystem, base: str) -> None:
+def test_making_a_directory_again_is_not_an_error(fs: HadoopFileSystem, base: str) -> None:
     """Its parents need not exist either."""
     fs.make_directory(f"{base}/a/b/c")
     fs.make_directory(f"{base}/a/b/c")

@@ -87,7 +87,7 @@ def test_the_socket_source_is_refused(spark: SparkSession) -> None:
         check_source("lines", frame)
 
 
-def test_a_static_dataframe_is_no_source(spark: SparkSession) -> None:
+def test_a_static_dataframe_is_refused_as_a_source(spark: SparkSession) -> None:
     """The error names the right reader."""
     with pytest.raises(
         PipelineError, match=r"Source 'numbers'.*not streaming: use spark\.readStream"
@@ -96,7 +96,7 @@ def test_a_static_dataframe_is_no_source(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(("value", "kind"), [(None, "NoneType"), ([1], "list"), ("in/", "str")])
-def test_what_is_no_dataframe_is_no_source(value: object, kind: str) -> None:
+def test_anything_but_a_dataframe_is_refused_as_a_source(value: object, kind: str) -> None:
     """For example a function that forgot its return."""
     with pytest.raises(PipelineError, match=f"Source 'numbers' returned a {kind}"):
         check_source("numbers", value)
@@ -254,7 +254,7 @@ def by_cast(frame: DataFrame) -> DataFrame:
         (by_cast, ("[CAST_INVALID_INPUT] The value 'x0'", "cast")),
     ],
 )
-def test_an_error_of_the_users_in_a_batch_is_told_with_its_line_its_step_and_its_batch(
+def test_an_error_of_the_user_in_a_batch_is_reported_with_its_line_its_step_and_its_batch(
     spark: SparkSession,
     landing: Landing,
     tmp_path: Path,
@@ -276,7 +276,7 @@ def test_an_error_of_the_users_in_a_batch_is_told_with_its_line_its_step_and_its
     assert "\tat org.apache.spark." in error.cause.trace
 
 
-def test_a_function_of_the_users_finds_the_active_session_in_any_thread(
+def test_a_function_of_the_user_finds_the_active_session_in_any_thread(
     spark: SparkSession, landing: Landing, tmp_path: Path
 ) -> None:
     """Otherwise PySpark omits where an expression was written: 'line 6' is missing in the

@@ -408,7 +408,7 @@ def test_a_savepoint_has_copies_of_what_is_staged(world: World, tmp_path: Path) 
         world.verify(2, state, str(target))
 
 
-def test_a_savepoint_is_no_base(world: World, tmp_path: Path) -> None:
+def test_a_savepoint_is_not_a_base(world: World, tmp_path: Path) -> None:
     """The user may delete it."""
     (tmp_path / "savepoint").mkdir()
     world.take(1, kind=SnapshotKind.SAVEPOINT, target=str(tmp_path / "savepoint"))
@@ -445,7 +445,7 @@ def test_dropping_deletes_exactly_what_the_snapshot_wrote(world: World, query: F
     world.verify(1, first)
 
 
-def test_an_acknowledged_snapshot_that_is_dropped_is_no_base(
+def test_an_acknowledged_snapshot_that_is_dropped_is_not_a_base(
     world: World, query: FakeQuery
 ) -> None:
     """A late confirmation of it has no effect."""
@@ -638,7 +638,7 @@ def test_only_file_sources_have_a_log_offset(offset: str, expected: int | None) 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", ["windows", "a left outer join"])
-def test_a_real_query_goes_on_exactly_from_an_incremental_snapshot_of_a_restored_one(
+def test_a_real_query_continues_exactly_from_an_incremental_snapshot_of_a_restored_one(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     """Snapshot, restore, a second incremental snapshot, restore again: the rows equal the

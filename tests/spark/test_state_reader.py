@@ -332,7 +332,7 @@ def test_state_variables_and_timers_of_a_processor_are_read_by_their_names(
 
 
 @pytest.mark.slow
-def test_two_stateful_operators_of_one_query_are_told_apart_by_their_numbers(
+def test_two_stateful_operators_of_one_query_are_distinguished_by_their_numbers(
     spark: SparkSession, saved: Saved
 ) -> None:
     """Open minutes in one; in the other the pairs of minutes with a closed minute."""

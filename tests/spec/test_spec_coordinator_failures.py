@@ -196,7 +196,7 @@ def test_a_location_that_arrives_after_the_job_ended_does_nothing() -> None:
     assert world.handle(late) == []
 
 
-def test_the_timer_goes_on_while_tasks_do_not_run_yet_and_triggers_once_they_all_do() -> None:
+def test_the_timer_continues_while_tasks_do_not_run_yet_and_triggers_once_they_all_do() -> None:
     """CheckpointCoordinatorTest.testPeriodicSchedulingWithInactiveTasks (MISSION A4)."""
     config = CheckpointConfig(interval_ms=10, tolerable_failed_checkpoints=0)
     world = World(config=config)

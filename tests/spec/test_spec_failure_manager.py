@@ -89,7 +89,7 @@ def test_a_job_that_tolerates_two_failed_checkpoints_fails_over_with_the_third()
 # -- 9: testBreakContinuousFailure -----------------------------------------------------------------
 
 
-def test_a_completed_checkpoint_begins_the_count_anew() -> None:
+def test_a_completed_checkpoint_restarts_the_count() -> None:
     """CheckpointFailureManagerTest.testBreakContinuousFailure (PROTOCOL P9)."""
     manager = CheckpointFailureManager(tolerable_failures=2)
     for checkpoint_id in range(1, 30, 3):

@@ -152,7 +152,7 @@ def test_scenario_44_a_source_that_is_stopped_waits_for_the_savepoint(drain: boo
     assert harness.task.status is FINISHED
 
 
-def test_scenario_46_a_savepoint_that_is_not_there_fails_the_submission(tmp_path: Path) -> None:
+def test_scenario_46_a_savepoint_that_is_missing_fails_the_submission(tmp_path: Path) -> None:
     """testSubmitWithUnknownSavepointPath: before anything runs, with an error that names it."""
     missing = tmp_path / "savepoint-000000-gone"
     with pytest.raises(CheckpointNotFoundError, match=str(missing)):

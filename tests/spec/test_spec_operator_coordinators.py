@@ -140,7 +140,7 @@ def test_an_answer_after_the_abort_holds_nothing() -> None:
     assert bench.delivered(0) == [0]
 
 
-def test_a_second_checkpoint_may_begin_while_the_first_one_is_under_way() -> None:
+def test_a_second_checkpoint_may_start_while_the_first_one_is_under_way() -> None:
     """33: ``triggeringFailsIfOtherTriggeringInProgress`` is outdated: an event waits for each
     checkpoint that it follows (C9)."""
     bench = Bench()

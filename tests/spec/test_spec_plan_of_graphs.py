@@ -39,14 +39,14 @@ def test_while_all_tasks_run_only_sources_are_triggered_and_all_are_waited_for(
     assert triggered(tasks, producers) == (("a1", "a2"), ("a1", "a2", "b1", "b2"))
 
 
-def test_behind_an_all_to_all_edge_a_finished_source_makes_nobody_a_root() -> None:
+def test_after_an_all_to_all_edge_a_finished_source_makes_nobody_a_root() -> None:
     """testAllToAllEdgeWithSomeSourcesFinished (MISSION D1): the other source's barrier reaches
     every task."""
     tasks = {"a1": FINISHED, "a2": RUNNING, "b1": RUNNING, "b2": RUNNING}
     assert triggered(tasks, ALL_TO_ALL) == (("a2",), ("a2", "b1", "b2"))
 
 
-def test_behind_a_one_to_one_edge_the_partner_of_a_finished_source_is_triggered() -> None:
+def test_after_a_one_to_one_edge_the_partner_of_a_finished_source_is_triggered() -> None:
     """testOneToOneEdgeWithSomeSourcesFinished (MISSION D1): no barrier would reach it."""
     tasks = {"a1": FINISHED, "a2": RUNNING, "b1": RUNNING, "b2": RUNNING}
     assert triggered(tasks, ONE_TO_ONE) == (("a2", "b1"), ("a2", "b1", "b2"))
@@ -61,7 +61,7 @@ def test_a_finished_pair_takes_no_part() -> None:
     assert plan.finished_tasks == ("a1", "b1")
 
 
-def test_a_task_with_one_running_input_is_no_root() -> None:
+def test_a_task_with_one_running_input_is_not_a_root() -> None:
     """testComputeWithMultipleInputs (MISSION D1): it becomes one when both inputs have finished."""
     tasks = {"left": FINISHED, "right": RUNNING, "join": RUNNING}
     assert triggered(tasks, TWO_INPUTS) == (("right",), ("right", "join"))

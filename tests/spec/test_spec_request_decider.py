@@ -265,7 +265,7 @@ def test_a_full_queue_has_no_place_for_a_request_of_the_lowest_rank() -> None:
     assert subject.enqueue(low).dropped == low
 
 
-def test_the_user_whose_request_is_dropped_from_the_full_queue_is_told_so_at_once() -> None:
+def test_a_request_dropped_from_the_full_queue_is_refused_at_once() -> None:
     """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): TOO_MANY_CHECKPOINT_REQUESTS,
     in the coordinator."""
     world = job()

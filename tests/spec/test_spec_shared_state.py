@@ -44,7 +44,9 @@ def test_the_state_of_cp0_survives_its_subsumption_until_its_last_user_goes() ->
     assert [(d.checkpoint_id, d.files) for d in discards] == [(cp1, ("of-cp1", "shared"))]
 
 
-def test_a_registry_that_is_filled_anew_after_a_restore_knows_every_user_of_a_shared_file() -> None:
+def test_a_registry_that_is_filled_again_after_a_restore_knows_every_user_of_a_shared_file() -> (
+    None
+):
     """SharedStateRegistry.registerAllAfterRestored (MISSION A11): the order of registration does
     not matter."""
     users = {1: ("shared", "only-1"), 2: ("shared", "only-2")}

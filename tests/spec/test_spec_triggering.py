@@ -103,9 +103,7 @@ def test_a_stopped_scheduler_triggers_nothing() -> None:
     assert tick(world, 0) == [4]
 
 
-def test_a_scheduler_that_is_started_again_goes_on_at_its_rate_with_higher_ids_and_timestamps() -> (
-    None
-):
+def test_a_restarted_scheduler_continues_at_its_rate_with_higher_ids_and_timestamps() -> None:
     """CheckpointCoordinatorTriggeringTest.testPeriodicTriggering (MISSION A1, A2)."""
     world = job(interval_ms=10)
     first = run_periodically(world, times=3)
@@ -143,7 +141,7 @@ def test_the_initial_delay_counts_from_the_moment_when_all_tasks_run() -> None:
     assert world.master.next_deadline() == 5_000 + 20 + 40
 
 
-def test_after_a_failover_too_periodic_checkpoints_begin_only_when_all_tasks_run() -> None:
+def test_after_a_failover_too_periodic_checkpoints_start_only_when_all_tasks_run() -> None:
     """MISSION A1, A3: the failure stops the scheduler, and the new attempt's tasks start it."""
     world = job(interval_ms=10)
     attempt = world.master.attempt
@@ -330,7 +328,7 @@ def test_a_checkpoint_of_the_configured_type_is_incremental() -> None:
 
 
 @pytest.mark.parametrize("checkpoint_type", list(CheckpointType))
-def test_after_a_no_claim_savepoint_the_first_checkpoint_is_full_whatever_type_is_asked_for(
+def test_after_a_no_claim_savepoint_the_first_checkpoint_is_full_whatever_type_is_requested(
     checkpoint_type: CheckpointType,
 ) -> None:
     """CheckpointCoordinatorTriggeringTest.testTriggering...WithCheckpointTypeAfterNoClaimSavepoint

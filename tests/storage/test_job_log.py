@@ -115,14 +115,14 @@ def test_the_end_says_how_and_with_which_savepoint(log: JobLog) -> None:
     )
 
 
-def test_of_two_drivers_that_begin_at_once_one_is_refused(log: JobLog) -> None:
+def test_of_two_drivers_that_start_at_once_one_is_refused(log: JobLog) -> None:
     """Both decided on the same newest record; the second learns that another driver has started."""
     begin(log, "A", None)
     with pytest.raises(JobFencedError, match="Another driver started job orders"):
         begin(log, "B", None)
 
 
-def test_a_decision_on_an_outdated_record_does_not_begin_an_attempt(log: JobLog) -> None:
+def test_a_decision_on_an_outdated_record_does_not_start_an_attempt(log: JobLog) -> None:
     """The job moved on between reading the log and starting."""
     first = begin(log, "A", None)
     seen = log.newest()
@@ -274,7 +274,7 @@ def test_a_record_that_may_not_last_twice_is_an_error_and_no_outcome(
         complete(writer, 1)
 
 
-def test_an_attempt_whose_begin_cannot_be_recorded_is_a_storage_error(tmp_path: Path) -> None:
+def test_an_attempt_whose_start_cannot_be_recorded_is_a_storage_error(tmp_path: Path) -> None:
     """The message contains the storage's own."""
     log = JobLog(FaultyFileSystem(lost=1000), f"{tmp_path}/log", sleep=no_wait)
     with pytest.raises(
@@ -319,7 +319,7 @@ def test_a_name_stands_for_the_job_of_its_newest_generation(names: JobNames) -> 
     )
 
 
-def test_of_two_drivers_that_assign_a_name_at_once_one_is_told(names: JobNames) -> None:
+def test_of_two_drivers_that_assign_a_name_at_once_one_is_refused(names: JobNames) -> None:
     """The loser looks the name up again and finds the winner's job."""
     assert names.assign("orders", "a" * 32, from_savepoint=None, after=0) is Recorded.WON
     assert names.assign("orders", "b" * 32, from_savepoint=None, after=0) is Recorded.FENCED

@@ -92,7 +92,7 @@ def test_the_content_is_synced_before_the_name_appears(
         *[(operation, "directory") for operation in ("create", "write", "rename", "sync")],
     ],
 )
-def test_a_sync_that_fails_is_told_from_every_other_error(
+def test_a_failed_sync_is_distinguished_from_every_other_error(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, what: str
 ) -> None:
     """A retry would succeed without the data, so no caller may retry and trust it (PROTOCOL
@@ -172,7 +172,7 @@ def test_files_are_readable_by_others_as_the_umask_allows(
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
 
 
-def test_reading_what_is_not_there_is_a_file_not_found_error(
+def test_reading_what_is_missing_is_a_file_not_found_error(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
     """The one system error that callers expect."""
@@ -219,7 +219,7 @@ def test_every_operation_turns_errors_into_storage_errors(
             call()
 
 
-def test_status_tells_files_directories_and_nothing_apart(
+def test_status_distinguishes_files_directories_and_nothing(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
     """Size for a file, 0 for a directory, None for nothing."""
@@ -234,9 +234,7 @@ def test_status_tells_files_directories_and_nothing_apart(
     assert fs.status(f"{tmp_path}/a/b") is None
 
 
-def test_list_is_sorted_and_empty_for_what_is_not_there(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
+def test_list_is_sorted_and_empty_for_what_is_missing(fs: LocalFileSystem, tmp_path: Path) -> None:
     """Entries are sorted by name."""
     for name in ("c", "a", "b"):
         fs.write(f"{tmp_path}/{name}", b"")
@@ -358,7 +356,7 @@ def test_a_name_may_be_as_long_as_the_file_system_allows(
     assert fs.create(path, b"data") is CreateResult.CREATED
 
 
-def test_a_name_that_is_too_long_and_links_in_a_circle_are_told_in_a_sentence(
+def test_names_that_are_too_long_and_circular_links_are_one_sentence(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
     """The disk is not to blame."""

@@ -237,7 +237,7 @@ def test_the_error_names_file_and_checksums() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), "\ud800", {1}])
-def test_a_payload_that_is_no_json_is_refused_when_it_is_written(value: Any) -> None:
+def test_a_payload_that_is_not_json_is_refused_when_it_is_written(value: Any) -> None:
     """Not when it is read back after a failure."""
     committable = Committable(sink="out", position=1, payload={"value": value})
     bad = replace(SAMPLE, tasks=(replace(SAMPLE.tasks[0], committables=(committable,)),))

@@ -54,7 +54,7 @@ def test_a_number_is_taken_once(log: NumberedLog) -> None:
     assert log.read(1) == b"1"
 
 
-def test_what_is_not_a_number_is_no_entry(log: NumberedLog) -> None:
+def test_what_is_not_a_number_is_not_an_entry(log: NumberedLog) -> None:
     """Temporary files and other people's files are ignored."""
     fill(log, 2)
     for name in (".00000000000000000003.17.1.tmp", "README", "3"):
@@ -62,7 +62,7 @@ def test_what_is_not_a_number_is_no_entry(log: NumberedLog) -> None:
     assert log.newest_number() == 2
 
 
-def test_numbers_begin_at_one(log: NumberedLog) -> None:
+def test_numbers_start_at_one(log: NumberedLog) -> None:
     """Zero is a bug of the caller."""
     with pytest.raises(InvariantError, match="start at 1"):
         log.append(0, b"")
@@ -261,7 +261,7 @@ def test_an_entry_whose_content_could_not_be_synced_is_written_to_a_new_file(
     assert numbers(log) == [1]
 
 
-def test_a_log_whose_place_has_gone_does_not_begin_anew(tmp_path: Path) -> None:
+def test_a_log_whose_directory_is_gone_does_not_start_over(tmp_path: Path) -> None:
     """The entries are on a volume that is briefly away; a new log in its place would hide them."""
     base = tmp_path / "base"
     base.mkdir()

@@ -159,7 +159,7 @@ def test_each_library_gets_the_spelling_that_it_reads() -> None:
     assert as_delta_path("/data/x") == "/data/x"
 
 
-def test_a_temporary_directory_that_cannot_be_made_is_told_in_a_sentence(
+def test_a_temporary_directory_that_cannot_be_made_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here because its path would be too long."""

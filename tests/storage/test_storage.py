@@ -90,7 +90,7 @@ def test_a_file_system_without_conditional_create_is_refused(base: Path) -> None
         CheckpointStorage(careless, str(base), JOB).check_writable()
 
 
-def test_checkpoint_ids_begin_at_one_and_never_repeat(
+def test_checkpoint_ids_start_at_one_and_never_repeat(
     storage: CheckpointStorage, base: Path
 ) -> None:
     """Also for another driver of the same job (PROTOCOL P19)."""
@@ -378,7 +378,7 @@ def test_a_claimed_checkpoint_takes_nothing_along_that_its_metadata_does_not_nam
 
 
 @pytest.mark.parametrize("kind", [SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT])
-def test_the_deletion_of_a_claimed_snapshot_goes_on_where_it_was_cut_short(
+def test_the_deletion_of_a_claimed_snapshot_continues_where_it_was_cut_short(
     base: Path, kind: SnapshotKind
 ) -> None:
     """Its metadata is renamed first and deleted last: what is left is known, and is not a snapshot
@@ -402,7 +402,7 @@ def test_the_deletion_of_a_claimed_snapshot_goes_on_where_it_was_cut_short(
     assert tree(base / JOB) == (["shared"] if kind is SnapshotKind.CHECKPOINT else [])
 
 
-def test_a_claimed_snapshot_behind_a_link_is_deleted_as_a_whole(
+def test_a_claimed_snapshot_reached_through_a_link_is_deleted_as_a_whole(
     storage: CheckpointStorage, base: Path, tmp_path: Path
 ) -> None:
     """The directory is deleted, not only the link to it; a link inside that leads elsewhere deletes
