@@ -540,7 +540,7 @@ def test_a_table_with_constraints_is_refused(spark, tmp_path):
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
     deltalake.DeltaTable(str(tmp_path / "t")).alter.add_constraint({"small": "id < 10"})
     with pytest.raises(
-        SinkError, match=r"keep the property delta\.constraints\.small: remove that"
+        SinkError, match=r"keep the property delta\.constraints\.small: remove these"
     ):
         DeltaTable(str(tmp_path / "t")).check(context())
 
