@@ -73,28 +73,31 @@ class JobDriver:
         """Run until the job has ended. Call it once; the calling thread becomes the main thread."""
         self._thread = threading.get_ident()
         try:
-            while self._dispatcher.ended is None:
-                self._turn()
-            return self._dispatcher.ended
+            deadline = self._dispatcher.next_deadline()
+            while (ended := self._dispatcher.ended) is None:
+                deadline = self._turn(deadline)
+            return ended
         finally:
             try:
                 self._dispatcher.stop()
             finally:
                 self._workers.close(self._patience_ms / 1000)
 
-    def _turn(self) -> None:
-        deadline = self._dispatcher.next_deadline()
+    def _turn(self, deadline: int | None) -> int | None:
+        """Take an envelope, or serve the deadline. Returns the next deadline."""
         timeout = None if deadline is None else max(0.0, (deadline - self._clock.now_ms()) / 1000)
         try:
             envelope = self._queue.get(timeout=timeout)
         except queue.Empty:
             self._dispatcher.on_deadline(deadline or 0)
-            return
+            return self._dispatcher.next_deadline()
         self._dispatcher.take(envelope)
-        # A queue that is never empty must not delay the timer.
         deadline = self._dispatcher.next_deadline()
+        # A queue that is never empty must not delay the timer.
         if deadline is not None and deadline <= self._clock.now_ms():
             self._dispatcher.on_deadline(deadline)
+            deadline = self._dispatcher.next_deadline()
+        return deadline
 
     def _seen(self, effect: object) -> None:
         on_main_thread = self._thread == threading.get_ident()
