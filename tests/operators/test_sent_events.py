@@ -11,11 +11,11 @@ from weir.errors import OperatorStateError
 from weir.spark.operator_worker import Context
 
 
-def context() -> Context:
+def context(subtask: int = 0, parallelism: int = 1) -> Context:
     return Context(
         operator_id="score",
-        subtask=0,
-        parallelism=1,
+        subtask=subtask,
+        parallelism=parallelism,
         has_coordinator=True,
         output_schema=pa.schema([]),
     )

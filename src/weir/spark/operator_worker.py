@@ -289,13 +289,12 @@ class _Run:
     def _forget_others(self) -> None:
         """Close subtasks that have run elsewhere since, or belong to another attempt.
 
-        No batch will go on from them.
+        No batch will go on from them. Those that have just run this batch here stay.
         """
+        versions = (self._order["version"], self._order["batch"])
         for key, other in list(_warm.items()):
             same = other.token == self._order["token"]
-            if key[0] == self._operator_id and not (
-                same and other.version == self._order["version"]
-            ):
+            if key[0] == self._operator_id and not (same and other.version in versions):
                 _warm.pop(key).operator.close()
 
     def _kept(self, data: bytes) -> Location:
