@@ -196,9 +196,16 @@ def test_an_epoch_without_rows_adds_no_version(spark, tmp_path):
 
 
 def test_an_empty_partitioned_batch_stages_nothing(spark, tmp_path):
-    """Spark writes no file at all, so there is nothing to commit."""
+    """Spark writes no file at all, so there is nothing to commit, and no directory stays."""
     sink = opened(tmp_path / "t", partition_by=("c",))
     assert sink.stage(spark.createDataFrame([], "id int, c string"), Batch(batch_id=0)) is None
+    assert [path for path in (tmp_path / "t").rglob("*") if path.name == "0"] == []
+
+
+def test_a_batch_known_to_have_no_rows_is_not_written(spark, tmp_path):
+    """The task has written it for downstream tasks and found none: no Spark job is needed."""
+    sink = opened(tmp_path / "t")
+    assert sink.stage(spark.range(3), Batch(batch_id=0, files=())) is None
 
 
 def test_files_without_rows_are_not_committed(spark, tmp_path):

@@ -94,6 +94,13 @@ def test_a_value_that_is_not_json_is_refused(value, kind):
         sink.stage(FRAME, Batch(batch_id=1))
 
 
+def test_a_text_that_is_not_unicode_is_refused():
+    """The checkpoint could not hold it, and would fail without naming the sink."""
+    sink = opened(lambda frame, info: ["\ud800"], commit=accept)
+    with pytest.raises(SinkError, match=r"sink 'out'.* JSON cannot represent .* at \[0\]"):
+        sink.stage(FRAME, Batch(batch_id=1))
+
+
 @pytest.mark.parametrize("value", [0, "", False, [], {}, [1, [None, 2.5, {"a": "b"}]]])
 def test_any_json_value_reaches_commit_as_it_was(value):
     """Falsy values are values; only None means nothing to commit."""

@@ -65,12 +65,13 @@ class SinkContext:
 class Batch:
     """The batch whose rows are staged."""
 
-    #: Spark's: it grows by one with each batch of the query, and is unique within an attempt.
+    #: Spark's, and one more for what ``finish`` stages: it grows by one with each batch of the
+    #: query, and is unique within an attempt.
     batch_id: int
     #: Parquet files that hold exactly the rows of the batch, if the task wrote them for downstream
-    #: tasks: a sink may link or copy them instead of writing the rows again. They are deleted some
-    #: time after ``stage`` has returned.
-    files: tuple[str, ...] = ()
+    #: tasks (empty: there are no rows): a sink may link or copy them instead of writing the rows
+    #: again. They are deleted some time after ``stage`` has returned. None: there are none.
+    files: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +142,7 @@ class Sink(abc.ABC):
         """
 
     def finish(self, batch: Batch) -> Payload | None:
-        """Stage what was held back until now, as of ``step``; None (the default) if nothing was.
+        """Stage what was held back until now, as of ``batch``; None (the default) if nothing was.
 
         Called when the input has ended or the job is drained, after every row was staged
         (MISSION E2). Called again by the next attempt if this one fails before its final

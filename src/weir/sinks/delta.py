@@ -247,10 +247,9 @@ class DeltaTable(FileSink):
             return
         table = self._load()
         self._check_log_was_found(table)
-        named = set() if table is None else _files_in_log(table)
         for directory in dead:
             mark = None if table is None else table.transaction_version(directory)
-            self._clean_attempt(directory, -1 if mark is None else mark, named)
+            self._clean_attempt(directory, -1 if mark is None else mark, table)
 
     def _check_flushed(self, payloads: Sequence[Payload]) -> None:
         """Raise ``SinkMismatchError`` unless all payloads can be committed."""
@@ -483,7 +482,7 @@ class DeltaTable(FileSink):
                 " there: check storage_options and the access to the table."
             )
 
-    def _clean_attempt(self, directory: str, mark: int, named: set[str]) -> None:
+    def _clean_attempt(self, directory: str, mark: int, table: deltalake.DeltaTable | None) -> None:
         """Delete a dead attempt's batches above the mark, and its directory if that empties it.
 
         In the committed batches delete only Spark's hidden leftovers.
@@ -491,20 +490,25 @@ class DeltaTable(FileSink):
         file_system = self._file_system
         base = join(self._root, directory)
         left = 0
-        for step in file_system.list(base):
-            path = join(base, step.name)
-            if not step.name.isdecimal() or int(step.name) <= mark:
-                left += 1
-                for entry in file_system.list(path) if step.is_directory else ():
-                    if is_hidden(entry.name):
-                        file_system.delete(join(path, entry.name))
+        above = []
+        for batch in file_system.list(base):
+            path = join(base, batch.name)
+            if batch.name.isdecimal() and int(batch.name) > mark:
+                above.append(batch.name)
                 continue
-            staged = f"{directory}/{step.name}/"
-            in_log = any(name.startswith(staged) for name in named)
+            left += 1
+            for entry in file_system.list(path) if batch.is_directory else ():
+                if is_hidden(entry.name):
+                    file_system.delete(join(path, entry.name))
+        # The table's files are listed only if there is something to delete.
+        named = set() if table is None or not above else _batches_in_log(table)
+        for name in above:
+            staged = f"{directory}/{name}"
             invariant(
-                not in_log, f"{staged} is after mark {mark}, yet in the log of {self.describe()}"
+                staged not in named,
+                f"{staged} is after mark {mark}, yet in the log of {self.describe()}",
             )
-            file_system.delete(path)
+            file_system.delete(join(base, name))
         if not left:
             file_system.delete(base)
 
@@ -522,6 +526,10 @@ def _add_action(path: str, file: dict[str, Any]) -> AddAction:
     )
 
 
-def _files_in_log(table: deltalake.DeltaTable) -> set[str]:
-    """Paths of all files of the table's current version, relative to its root."""
-    return {unquote(path) for path in table.get_add_actions().column("path").to_pylist()}
+def _batches_in_log(table: deltalake.DeltaTable) -> set[str]:
+    """The first two parts of the paths of all files of the table's current version.
+
+    For a file that Weir has staged: the attempt's directory and the batch's.
+    """
+    paths = table.get_add_actions().column("path").to_pylist()
+    return {"/".join(unquote(path).split("/", 2)[:2]) for path in paths}

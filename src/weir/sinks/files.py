@@ -213,7 +213,7 @@ class Files(FileSink):
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
         """The newest entry of each ledger, newest first."""
-        base = join(self._root, "_weir", "committed")
+        base = self.landmark()
         file_system = context.file_system(self._root)
         ledgers = [join(base, entry.name) for entry in file_system.list(base)]
         found = [self._newest_of(file_system, ledger) for ledger in ledgers]
@@ -260,9 +260,7 @@ class Files(FileSink):
     @property
     def _ledger(self) -> str:
         # The whole job id: two jobs that shared a ledger would lose rows.
-        return join(
-            self._root, "_weir", "committed", f"{self._context.job_id}-{slug(self._context.sink)}"
-        )
+        return join(self.landmark(), f"{self._context.job_id}-{slug(self._context.sink)}")
 
     def _ledger_epochs(self) -> list[int]:
         """All epochs in the ledger, oldest first."""

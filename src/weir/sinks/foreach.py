@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from weir.core.json_values import KEPT, read_back
 from weir.core.types import JobId, OperatorId, Payload
 from weir.errors import InvariantError, SinkError
 from weir.sinks.base import Batch, Sink, SinkContext
@@ -117,7 +118,13 @@ class Foreach(Sink):
             )
         # ``commit`` sees the same value now and after a restore: the one that JSON gives back (a
         # tuple becomes a list).
-        return {"value": json.loads(json.dumps(value))}
+        try:
+            return {"value": read_back(json.loads(json.dumps(value)))}
+        except ValueError as error:
+            raise SinkError(
+                f"The function of {self._description} (sink {self._context.sink!r}) returned a"
+                f" value that cannot be stored, since {error}: make it of {KEPT}."
+            ) from error
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Do nothing: what ``fn`` staged is durable when ``fn`` returns."""

@@ -399,20 +399,26 @@ class FileSink(Sink):
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write the batch's rows below the root, in one Spark job.
 
-        None if Spark wrote no file. Raises ``SinkError`` before any row is written if the columns
+        None if there are no rows. Raises ``SinkError`` before any row is written if the columns
         do not fit.
         """
         fs = self._file_system
         self._target.check(fs)
         added = self._check_rows(frame)
+        if batch.files == ():
+            return None
         directory = f"{self._attempts_prefix}-{self._context.attempt}"
         path = join(self._root, self._batch(directory, batch.batch_id))
-        self._write(frame, path, batch.files)
+        self._write(frame, path, batch.files or ())
         # Raises if the volume went away meanwhile: some of the files may be elsewhere.
         self._target.check(fs)
         files = [{"path": file.path, "size": file.size} for file in visible_files(fs, path)]
+        if not files:
+            # Without a payload nobody would delete the directory.
+            fs.delete(path)
+            return None
         staged = {"directory": directory, "position": batch.batch_id, "flushed": False}
-        return {**staged, "files": files, **added} if files else None
+        return {**staged, "files": files, **added}
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Sync the staged files and read what a commit needs, once per payload (PROTOCOL P23)."""
