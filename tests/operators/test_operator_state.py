@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from weir.errors import OperatorStateError
 from weir.operators import PandasOperator
 from weir.operators.keyed import KeyedState
-from weir.operators.state import BYTES, Lists, StateStore, decode_lists, redistributed
+from weir.operators.state import (
+    BYTES,
+    JsonSerializer,
+    Lists,
+    StateStore,
+    decode_lists,
+    redistributed,
+)
 
 
 def kept(**lists: list[int]) -> Lists:
@@ -112,6 +119,22 @@ def test_an_element_that_changes_its_type_and_not_its_json_is_refused_too() -> N
         things.update([after])
         with pytest.raises(OperatorStateError, match="JSON cannot represent"):
             store.dump_lists()
+
+
+def test_a_json_serializer_of_the_user_is_as_strict() -> None:
+    """NaN would come back as None."""
+    store = StateStore(operator_id="score")
+    store.list_state("things", JsonSerializer()).update([float("nan")])
+    with pytest.raises(OperatorStateError, match="JSON cannot represent nan"):
+        store.dump_lists()
+
+
+def test_a_store_says_whether_its_state_is_restored() -> None:
+    """As Flink's isRestored does."""
+    store = StateStore(operator_id="score")
+    store.list_state("things").update([1])
+    assert not store.is_restored
+    assert StateStore(decode_lists(store.dump_lists()), operator_id="score").is_restored
 
 
 def test_an_element_that_is_changed_after_it_was_kept_is_kept_again() -> None:

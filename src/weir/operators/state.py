@@ -119,7 +119,7 @@ class ListState(Generic[T]):
 
         Raises ``ValueError``, or the serializer's error, for an element that cannot be stored.
         """
-        if self._serializer is JSON:
+        if isinstance(self._serializer, JsonSerializer):
             return encode_each(self._items, self._known)
         return [self._serializer.encode(item) for item in self._items]
 
@@ -155,6 +155,7 @@ class StateStore:
         #: The checkpoint for which ``snapshot_state`` is called; None if the state only passes to
         #: the next batch.
         self.checkpoint_id: int | None = None
+        #: Whether the subtask has state of a checkpoint or savepoint (Flink: ``isRestored``).
         self.is_restored = bool(self._found or self._found_groups)
 
     def list_state(self, name: str, serializer: Serializer = JSON) -> ListState[Any]:
