@@ -166,7 +166,6 @@ class Rig:
         self.held: int | None = None
         vertex = self._vertex = one_vertex(job)
         pipeline = Pipeline(
-            job_name=job.name,
             vertices={vertex.name: vertex},
             functions=steps_of(job).functions,
             sinks=steps_of(job).sinks,

@@ -173,9 +173,9 @@ def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int,
         for _ in range(4):
             position = run.step()
             watermark = int(run.directory.commit_entry(position)["nextBatchWatermarkMs"])
-            told[position] = output_watermark_ms(run.query, watermark)
+            told[position] = output_watermark_ms(run.query, watermark, stateful=True)
             assert told[position] is None or told[position] < watermark - 30_000
-            assert output_watermark_ms(run.query, 0) is None
+            assert output_watermark_ms(run.query, 0, stateful=True) is None
     return told
 
 
@@ -306,7 +306,7 @@ def test_the_control_input_reports_what_rose_and_in_a_new_run_everything(
         answers: list[dict[int, int]] = [{}, {0: 1_000}, {0: 999, 1: SPARK_MAX_WATERMARK_MS}, {}]
         for answer in answers:
             run.step(answer)
-        assert output_watermark_ms(run.query, 5) == 5
+        assert output_watermark_ms(run.query, 5, stateful=False) == 5
         return [sorted(run.steps[position]) for position in sorted(run.steps)]
 
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")

@@ -211,7 +211,6 @@ def _told(function: Callable[[str], int]) -> TaskErrored:
     )
     (vertex,) = steps_of(job).vertices()
     pipeline = Pipeline(
-        job_name="j",
         vertices={vertex.name: vertex},
         functions=steps_of(job).functions,
         sinks=steps_of(job).sinks,
@@ -250,7 +249,6 @@ def test_an_error_of_the_function_of_a_sink_names_the_sink() -> None:
     job.source("codes", lambda spark: spark).sink("out", Foreach(stage))
     (vertex,) = steps_of(job).vertices()
     pipeline = Pipeline(
-        job_name="j",
         vertices={vertex.name: vertex},
         functions=steps_of(job).functions,
         sinks=steps_of(job).sinks,

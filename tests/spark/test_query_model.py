@@ -251,7 +251,6 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
     port = SparkTaskPort(
         session=session,
         pipeline=Pipeline(
-            job_name="model",
             vertices={"v": vertex},
             functions=steps_of(job).functions,
             sinks={"out": sink},

@@ -211,7 +211,6 @@ def _make_ports(
     tasks = SparkTaskPort(
         session=session.get(),
         pipeline=Pipeline(
-            job_name=job.name,
             vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
             functions=steps.functions,
             sinks=steps.sinks,

@@ -232,14 +232,10 @@ class OutputSegments:
         self._path = path
         #: Positions written and not yet released, ascending.
         self._written: deque[int] = deque()
+        self._releasing = threading.Lock()
 
-    def write(self, frame: DataFrame, position: int) -> tuple[Segment | None, DataFrame]:
-        """Write a batch's rows in one Spark job; return the segment and the rows read back.
-
-        The segment is None if there are no rows. Other users of the rows take them from the files:
-        reading them back costs less than computing them again, and a plan that is not deterministic
-        would give a sink other rows than the channel.
-        """
+    def write(self, frame: DataFrame, position: int) -> Segment | None:
+        """Write a batch's rows in one Spark job; return the segment, None if there are no rows."""
         path = self._directory(position)
         # With the session's codec, since a sink may add these files to its table.
         write_frame(frame, self._fs, path, format_name="parquet")
@@ -250,20 +246,28 @@ class OutputSegments:
             for file in visible_files(self._fs, path)
             if count_rows(self._fs, join(path, file.path)) > 0
         ]
-        reader = frame.sparkSession.read.schema(frame.schema).option(*NO_PATTERNS)
-        written = reader.parquet(as_spark_path(path))
         if not files:
-            return None, written
+            return None
         payload = {"files": [join(path, file.path) for file in files]}
-        return (
-            Segment(position=position, size=sum(file.size for file in files), payload=payload),
-            written,
-        )
+        return Segment(position=position, size=sum(file.size for file in files), payload=payload)
+
+    def read(self, frame: DataFrame, position: int) -> DataFrame:
+        """The rows of the frame that ``write`` has written, for the vertex's own sinks.
+
+        Reading them back costs less than computing them again, and a plan that is not deterministic
+        would give a sink other rows than the channel.
+        """
+        reader = frame.sparkSession.read.schema(frame.schema).option(*NO_PATTERNS)
+        return reader.parquet(as_spark_path(self._directory(position)))
 
     def release(self, position: int) -> None:
-        """Delete every segment up to ``position``."""
-        while self._written and self._written[0] <= position:
-            self._fs.delete(self._directory(self._written.popleft()))
+        """Delete every segment up to ``position``. Several threads may call it at once."""
+        with self._releasing:
+            released = [one for one in self._written if one <= position]
+            for _ in released:
+                self._written.popleft()
+        for one in released:
+            self._fs.delete(self._directory(one))
 
     def _directory(self, position: int) -> str:
         return join(self._path, str(position))

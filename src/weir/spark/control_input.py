@@ -129,6 +129,9 @@ class PlanningRounds:
             return self._reply
 
 
+#: The name by which Spark shows it.
+CONTROL_INPUT = "weir-control-input"
+
 #: The schema of the control input in a query that reads channels: that of Spark's rate source.
 CHANNEL_SCHEMA = StructType(
     [StructField("watermark", TimestampType()), StructField("channel", LongType())]
@@ -147,7 +150,7 @@ class ControlInput(JavaStream):
     """The control input of one query. Call ``start_run`` before each start of the query."""
 
     def __init__(self, jvm: Jvm, schema: StructType, rounds: PlanningRounds) -> None:
-        super().__init__(jvm, "weir-control-input")
+        super().__init__(jvm, CONTROL_INPUT)
         self._schema = jvm.schema(schema)
         self._rounds = rounds
         #: Start and end offset, as JSON, of the run's first batch that this source takes part in.

@@ -16,6 +16,7 @@ from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId, VertexId
 from weir.errors import PipelineError, WeirError
 from weir.spark.channels import channel_frame, check_channel_schema
+from weir.spark.control_input import CHANNEL_SCHEMA
 from weir.spark.failures import first_cause, read_error
 from weir.spark.jvm import Jvm
 from weir.spark.operators import QueryOperators, declared_schema, process_steps
@@ -107,7 +108,7 @@ class Frames:
         schemas = {name: self.of(name).schema for name in vertex.inputs}
         if not schemas:
             return {}
-        control = inputs.channel_control()
+        control = inputs.control(CHANNEL_SCHEMA)
         return {
             name: channel_frame(control, inputs.segments(name, schema), index=index, schema=schema)
             for index, (name, schema) in enumerate(schemas.items())

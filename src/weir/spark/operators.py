@@ -2,7 +2,7 @@
 
 See PROTOCOL P6::
 
-    begin_step    the planning call is answered: events, and the barrier that follows the batch
+    take_orders   the planning call is answered: events, and the barrier that follows the batch
     begin_batch   inside the batch, before Spark computes it: the order as a local property
                   (``operator_worker.py``)
     end_batch     all N subtasks have reported: state, events, a failed snapshot
@@ -228,7 +228,7 @@ class QueryOperators:
 
     # -- one batch
 
-    def begin_step(self, effect: AnswerPlanning | StartDrain) -> None:
+    def take_orders(self, effect: AnswerPlanning | StartDrain) -> None:
         """Take up the events, the barrier and the end of the input for the next batch."""
         self._events = effect.events
         self._finishes = isinstance(effect, StartDrain)

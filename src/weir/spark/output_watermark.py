@@ -26,11 +26,14 @@ _STATE_STORE_WRITER = "org.apache.spark.sql.execution.streaming.operators.statef
 _LIMIT = "StreamingGlobalLimit"
 
 
-def output_watermark_ms(query: StreamingQuery, next_batch_watermark_ms: int) -> int | None:
+def output_watermark_ms(
+    query: StreamingQuery, next_batch_watermark_ms: int, *, stateful: bool
+) -> int | None:
     """The query's output watermark after its last batch; None if it has none yet.
 
     Call it between two batches. ``next_batch_watermark_ms`` comes from the last batch's entry in
-    the commit log: 0 before any event time is known.
+    the commit log: 0 before any event time is known. ``stateful``: whether that entry has state; if
+    not, the plan need not be searched, which costs a call to the JVM for each of its nodes.
     """
     if next_batch_watermark_ms <= 0:
         return None
@@ -38,6 +41,8 @@ def output_watermark_ms(query: StreamingQuery, next_batch_watermark_ms: int) -> 
     if execution is None:
         # No batch has run since the query's start, so its last output is unknown.
         return None
+    if not stateful:
+        return next_batch_watermark_ms
     lowest = next_batch_watermark_ms
     nodes = [execution.executedPlan()]
     writer = _state_store_writer(query._jsq._gateway_client)

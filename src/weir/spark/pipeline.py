@@ -27,7 +27,6 @@ class ProcessStep:
 class Pipeline:
     """The user's graph, functions and sinks."""
 
-    job_name: str
     vertices: Mapping[VertexId, Vertex]
     #: The functions of sources and transformations.
     functions: Mapping[OperatorId, Callable[..., Any]]

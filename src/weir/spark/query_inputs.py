@@ -22,7 +22,7 @@ from weir.core.graph import Vertex
 from weir.core.messages.task import AnswerPlanning
 from weir.core.types import VertexId
 from weir.spark.channels import ChannelSource, plain_schema, segment_files
-from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput, PlanningAnswer, PlanningRounds
+from weir.spark.control_input import ControlInput, PlanningAnswer, PlanningRounds
 from weir.spark.jvm import Jvm
 from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
 from weir.storage.paths import as_spark_path
@@ -67,10 +67,6 @@ class QueryInputs:
         control = ControlInput(self._jvm, schema, self._rounds)
         self._controls.append(control)
         return control.frame()
-
-    def channel_control(self) -> DataFrame:
-        """The control input with the watermarks of the channels (``CHANNEL_SCHEMA``)."""
-        return self.control(CHANNEL_SCHEMA)
 
     def segments(self, channel: VertexId, schema: StructType) -> DataFrame:
         """The rows of a channel. ``schema`` has its producer's columns."""

@@ -19,10 +19,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from weir.core.graph import Vertex
-from weir.core.messages.channel import Segment
 from weir.core.messages.task import (
     AnswerPlanning,
     BatchStaged,
@@ -39,7 +39,7 @@ from weir.runtime.concurrency import in_background
 from weir.runtime.ports import PostToTask, VertexMetrics
 from weir.sinks.base import Batch, Sink
 from weir.spark.channels import OutputSegments, has_event_time
-from weir.spark.control_input import QueryInterruptedError
+from weir.spark.control_input import CONTROL_INPUT, QueryInterruptedError
 from weir.spark.failures import TaskFailures, first_cause
 from weir.spark.frames import Frames
 from weir.spark.operators import BatchEnd, QueryOperators
@@ -140,9 +140,9 @@ class QueryTask:
 
     def answer(self, effect: AnswerPlanning) -> None:
         """Answer the planning call in which the query rests: it may read what is admitted."""
-        self._inputs.answer(effect, self._directory.path, force=self._begin_step(effect))
+        self._inputs.answer(effect, self._directory.path, force=self._take_orders(effect))
 
-    def _begin_step(self, effect: AnswerPlanning) -> bool:
+    def _take_orders(self, effect: AnswerPlanning) -> bool:
         """Take up what the next batch carries; return whether to force it, even without rows.
 
         Forced are the first batch of operators, which would otherwise never be opened, and one with
@@ -151,7 +151,7 @@ class QueryTask:
         """
         if self._operators is None:
             return False
-        self._operators.begin_step(effect)
+        self._operators.take_orders(effect)
         wanted = bool(effect.events) and not (self._ends_by_itself and self._forced)
         self._forced = wanted or effect.barrier is not None or self._position < 0
         return self._forced
@@ -161,12 +161,17 @@ class QueryTask:
         if self._output is not None:
             self._output.release(position)
 
-    def drain(self, effect: StartDrain) -> None:
+    def drain(
+        self,
+        effect: StartDrain,
+        *,
+        starting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Run one more batch with the maximal watermark, then finish the sinks (MISSION E1, E2).
 
         Posts ``Drained``. A query that has run no batch, or has neither state nor Python operators,
         is drained at once. A query that rests in a planning call is stopped: the call is never
-        answered.
+        answered. ``starting`` is entered while the batch's query starts.
         """
         position = effect.position
         invariant(
@@ -182,14 +187,15 @@ class QueryTask:
             self._finish_sinks()
             return
         if self._operators is not None:
-            self._operators.begin_step(effect)
+            self._operators.take_orders(effect)
         self._directory.prune_sources(position)
         self._directory.write_drain_entry(position)
         # From here on the query is the drain's, which is known once it has started.
         self._query = None
         self._query_known.clear()
         if not self._stopping.is_set():
-            self._run(self._frames.of(self._vertex.name))
+            with starting():
+                self._run(self._frames.of(self._vertex.name))
 
     def stop(self) -> None:
         """Stop the query, whatever it is doing; return when its threads have ended."""
@@ -286,8 +292,12 @@ class QueryTask:
         try:
             if self._operators is not None:
                 self._operators.begin_batch(batch)
-            segment, frame = self._written(frame, batch)
-            files = () if segment is None else tuple(segment.payload["files"])
+            segment, files = None, None
+            if self._output is not None:
+                segment = self._output.write(frame, batch)
+                files = () if segment is None else tuple(segment.payload["files"])
+                if self._sinks:
+                    frame = self._output.read(frame, batch)
             committables = self._staged(frame, Batch(batch_id=batch, files=files))
             end = BatchEnd() if self._operators is None else self._operators.end_batch(batch)
         except Exception as error:
@@ -310,10 +320,6 @@ class QueryTask:
         with self._progress_lock:
             self._records_in += end.rows_read
         self._position = batch
-
-    def _written(self, frame: DataFrame, batch: int) -> tuple[Segment | None, DataFrame]:
-        """The segment of the batch, if the query has consumers, and the rows for its sinks."""
-        return (None, frame) if self._output is None else self._output.write(frame, batch)
 
     def _staged(self, frame: DataFrame, batch: Batch) -> tuple[Committable, ...]:
         several = len(self._sinks) > 1 and self._output is None
@@ -401,7 +407,9 @@ class QueryTask:
         query = self._query
         commit = self._directory.commit_entry(self._position)
         if query is not None:
-            self.watermark_ms = output_watermark_ms(query, int(commit["nextBatchWatermarkMs"]))
+            self.watermark_ms = output_watermark_ms(
+                query, int(commit["nextBatchWatermarkMs"]), stateful=is_stateful(commit)
+            )
 
     def _begin(self) -> None:
         """At the first planning call, inspect what Spark made of the plan; post ``TaskStarted``."""
@@ -437,6 +445,15 @@ class QueryTask:
             if index == len(entries) - 1:
                 newest = batch
                 self._rate = float(entries[index].processedRowsPerSecond())
-            rows += int(entries[index].numInputRows())
+            rows += _rows_read(entries[index].sources())
         self._records_in += rows
         self._seen = newest
+
+
+def _rows_read(sources: Any) -> int:
+    """The rows of a batch by Spark's progress of each source, without the control input's."""
+    return sum(
+        int(source.numInputRows())
+        for source in sources
+        if str(source.description()) != CONTROL_INPUT
+    )

@@ -86,7 +86,7 @@ def check_saved_task(state: TaskState, path: str) -> None:
                 decode_commit(text)
         _check_sources(state)
         kept_operators(state)
-        output_watermark_ms(state)
+        saved_watermark_ms(state)
         keys = {handle.key for handle in state.files if handle.key.startswith("in-flight/")}
         for segment in state.in_flight:
             if not keys.issuperset(converted(segment.payload, _KeptSegment).keys):
@@ -123,7 +123,7 @@ def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
     return builtins
 
 
-def output_watermark_ms(state: TaskState) -> int | None:
+def saved_watermark_ms(state: TaskState) -> int | None:
     """The query's output watermark; None if the snapshot has none. Raises ``ValueError``."""
     text = state.entries.get(WATERMARK_ENTRY)
     return None if text is None else decoded(text, Count)

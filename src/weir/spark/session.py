@@ -104,6 +104,8 @@ class SessionPlan:
 
     name: str
     settings: Mapping[str, str]
+    #: Whether the session writes local files without checksum files beside them.
+    fast_working_directory: bool
 
     def launch(self) -> None:
         """Start the JVM, unless the process has one.
@@ -146,6 +148,8 @@ class SessionPlan:
         if _PARTITIONS not in self.settings:
             # Spark's 200 suits a large cluster; a state partition for each core suits every size.
             session.conf.set(_PARTITIONS, str(session.sparkContext.defaultParallelism))
+        if self.fast_working_directory:
+            _write_no_crc_files(session)
         return session
 
 
@@ -193,7 +197,7 @@ def plan_session(
     if "spark.pyspark.python" not in conf:
         # Python functions need this interpreter's packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return SessionPlan(name=name, settings=settings)
+    return SessionPlan(name=name, settings=settings, fast_working_directory=fast_working_directory)
 
 
 def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSession:
@@ -201,10 +205,7 @@ def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSess
 
     Raises what ``plan_session`` and ``SessionPlan.create`` raise.
     """
-    session = plan_session(fast_working_directory=fast_working_directory, **options).create()
-    if fast_working_directory:
-        _write_no_crc_files(session)
-    return session
+    return plan_session(fast_working_directory=fast_working_directory, **options).create()
 
 
 class LazySession:
@@ -218,6 +219,8 @@ class LazySession:
         self._master = master
         self._configuration = configuration
         self._session: SparkSession | None = None
+        #: Made by ``prepare``: it looks at Java and at every jar of Spark.
+        self._planned: SessionPlan | None = None
         #: The thread that starts the JVM; None if there is none.
         self._launching: threading.Thread | None = None
         self._is_ours = False
@@ -240,9 +243,9 @@ class LazySession:
         from pyspark import SparkContext
 
         if SparkContext._active_spark_context is None:
-            plan = self._plan()
+            self._planned = self._plan()
             self._launching = threading.Thread(
-                target=_launch, args=(plan,), name="weir-jvm", daemon=True
+                target=_launch, args=(self._planned,), name="weir-jvm", daemon=True
             )
             self._launching.start()
 
@@ -254,9 +257,7 @@ class LazySession:
             if self._launching is not None:
                 self._launching.join()
             self._is_ours = SparkContext._active_spark_context is None
-            self._session = self._plan().create()
-            if self._configuration.value(FAST_WORKING_DIRECTORY):
-                _write_no_crc_files(self._session)
+            self._session = (self._planned or self._plan()).create()
         return self._session
 
     def _plan(self) -> SessionPlan:

@@ -18,7 +18,7 @@ from weir.core.types import CompletedCheckpoint, InFlightSegment, Payload, State
 from weir.spark.channels import kept_payload, keyed_files
 from weir.spark.operators import DIRECTORY
 from weir.spark.query_directory import QueryDirectory
-from weir.spark.saved_task import WATERMARK_ENTRY, check_saved_task, output_watermark_ms
+from weir.spark.saved_task import WATERMARK_ENTRY, check_saved_task
 from weir.spark.state_files import StateFiles, is_uniquely_named, relocate_operator_metadata
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
@@ -140,11 +140,6 @@ def restore_directory(
         _make_parent(directory, handle.key, made)
         transfer.link_or_copy(storage.file_path(checkpoint, handle), directory.file(handle.key))
     relocate_operator_metadata(directory)
-
-
-def restored_watermark_ms(state: TaskState | None) -> int | None:
-    """The query's output watermark when the snapshot was taken; None if it had none."""
-    return None if state is None else output_watermark_ms(state)
 
 
 def _make_parent(directory: QueryDirectory, key: str, made: set[str]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from weir.core.graph import Vertex
@@ -39,8 +40,9 @@ from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
 from weir.spark.rescale import StatePartitions
+from weir.spark.saved_task import saved_watermark_ms
 from weir.spark.session import check_alive, log_of
-from weir.spark.snapshots import QueryState, restore_directory, restored_watermark_ms
+from weir.spark.snapshots import QueryState, restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.paths import join
@@ -161,7 +163,7 @@ class SparkTaskPort:
             ),
             operators=operators,
             position=position,
-            watermark_ms=restored_watermark_ms(restored),
+            watermark_ms=None if restored is None else saved_watermark_ms(restored),
             finish=lambda position: self._sinks.finish(vertex.sinks, position),
             failures=TaskFailures(self._session, vertex, self._pipeline, self._log),
             post=post,
@@ -228,8 +230,8 @@ class SparkTaskPort:
 
     def drain(self, effect: StartDrain) -> None:
         """Start the batch with MAX_WATERMARK."""
-        with self._partitions.draining(effect.vertex):
-            self._tasks[effect.vertex].drain(effect)
+        starting = partial(self._partitions.draining, effect.vertex)
+        self._tasks[effect.vertex].drain(effect, starting=starting)
 
     def close_operators(self, vertex: VertexId) -> None:
         """Close the sinks; Spark's own operators have nothing to close."""
