@@ -512,3 +512,21 @@ def test_what_flink_adjusts_is_not_refused() -> None:
     ).checkpoint_config()
     assert config.effective_interval_ms == 5_000
     assert config.max_concurrent_checkpoints == 3
+
+
+def test_values_that_others_complete_are_checked_one_by_one() -> None:
+    """The command line may set an interval that fits the time-out which only the job sets."""
+    given = Configuration.given(None, {"weir.lease.interval": "20 s"})
+    assert given == {"weir.lease.interval": "20 s"}
+    assert Configuration({"weir.lease.timeout": "60 s", **given})
+    with pytest.raises(ConfigurationError, match=r"weir\.lease\.interval"):
+        Configuration(given)
+    with pytest.raises(ConfigurationError, match=r"weir\.lease\.interval"):
+        Configuration.given(None, {"weir.lease.interval": "never"})
+
+
+@pytest.mark.parametrize("key", ["weir.lease.interval", "weir.lease.timeout"])
+def test_a_lease_of_no_time_is_refused(key: str) -> None:
+    """The driver would renew it without a pause, or every living driver would count as dead."""
+    with pytest.raises(ConfigurationError, match=key):
+        Configuration({key: "0 s"})

@@ -144,6 +144,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     """
     from weir.cli.run import run_pipeline
     from weir.config import Configuration
+    from weir.config.options import IGNORE_UNCLAIMED_STATE, RECOVERY_CLAIM_MODE, REST_PORT
     from weir.run.options import RunOptions
 
     if claim and claim_mode not in (None, RecoveryClaimMode.CLAIM):
@@ -153,15 +154,15 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         )
     overrides = _key_values(conf or [])
     if rest_port is not None:
-        overrides["rest.port"] = str(rest_port)
+        overrides[REST_PORT.key] = str(rest_port)
     mode = RecoveryClaimMode.CLAIM if claim else claim_mode
     if mode is not None:
-        overrides["execution.state-recovery.claim-mode"] = mode.value
+        overrides[RECOVERY_CLAIM_MODE.key] = mode.value
     if allow_non_restored_state:
-        overrides["execution.state-recovery.ignore-unclaimed-state"] = "true"
+        overrides[IGNORE_UNCLAIMED_STATE.key] = "true"
     options = RunOptions(
         master=master,
-        conf=dict(Configuration.load(config, overrides)),
+        conf=Configuration.given(config, overrides),
         from_savepoint=from_savepoint,
         fresh=fresh,
         takeover=takeover,
@@ -348,7 +349,8 @@ def inspect(
     """Show the contents of a checkpoint or savepoint.
 
     Shows operators, offsets, watermarks and sizes, or with --operator the state of one operator.
-    Starts Spark only for Spark's own keyed state, for --sql and for remote file systems.
+    Starts Spark only for --sql and for Spark's own keyed state; without --operator it reads local
+    paths only.
     """
     from weir.cli import inspect as inspect_command
 
@@ -394,6 +396,9 @@ def sim(
         float | None,
         typer.Option(min=0.01, help="Run for this many minutes instead of --seeds runs."),
     ] = None,
+    lines: Annotated[
+        int, typer.Option(min=1, help="Newest lines to print of a failed run's story.")
+    ] = 60,
 ) -> None:
     """Simulate jobs under faults and check the protocol's laws.
 
@@ -402,7 +407,7 @@ def sim(
     """
     from weir.cli.simulate import run_simulation
 
-    raise typer.Exit(run_simulation(first=seed, seeds=seeds, minutes=minutes))
+    raise typer.Exit(run_simulation(first=seed, seeds=seeds, minutes=minutes, lines=lines))
 
 
 @app.command(epilog="Example: weir demo --kill 3")

@@ -13,16 +13,16 @@ from weir.sim.faults import STATES, Fault
 from weir.sim.runner import Totals, run_seeds
 from weir.sim.world import RunResult
 
-_STORY_LINES = 60
 _PIPE_WIDTH = 200
 #: As in shells: 128 + SIGINT.
 _INTERRUPTED = 130
 
 
-def run_simulation(*, first: int, seeds: int, minutes: float | None) -> int:
+def run_simulation(*, first: int, seeds: int, minutes: float | None, lines: int) -> int:
     """Run and print; return 0 if every law held, 1 if one was broken, 130 after Ctrl-C.
 
-    With ``minutes``, run for that long instead of ``seeds``.
+    With ``minutes``, run for that long instead of ``seeds``. ``lines``: how many lines of a failed
+    run's story are printed, the newest ones.
     """
     logging.disable(logging.CRITICAL)
     console = Console()
@@ -48,7 +48,7 @@ def run_simulation(*, first: int, seeds: int, minutes: float | None) -> int:
             interrupted = True
     elapsed_s = time.monotonic() - begun
     if failed is not None:
-        _print_failure(console, failed)
+        _print_failure(console, failed, lines)
     elif totals.seeds > 1:
         console.print(coverage_table(totals))
     console.print(summary(totals, elapsed_s, failed), highlight=False, soft_wrap=True)
@@ -82,13 +82,13 @@ def coverage_table(totals: Totals) -> Table:
     return table
 
 
-def _print_failure(console: Console, failed: RunResult) -> None:
+def _print_failure(console: Console, failed: RunResult, lines: int) -> None:
     """Print what is needed to understand and to reproduce the failure."""
-    lines = [
+    printed = [
         f"seed {failed.seed}: {failed.violation}",
         failed.plan,
-        f"last {_STORY_LINES} lines of its story (digest {failed.digest}):",
-        *failed.story[-_STORY_LINES:],
+        f"last lines of its story (digest {failed.digest}):",
+        *failed.story[-lines:],
         f"reproduce with: weir sim --seeds 1 --seed {failed.seed}",
     ]
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    console.print("\n".join(printed), highlight=False, markup=False, soft_wrap=True)

@@ -77,15 +77,23 @@ class Configuration(Mapping[str, str]):
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = dict(values)
-        for key, text in self._values.items():
-            if not key.startswith(SPARK_PREFIX):
-                _option(key).parse(text)
+        _check_each(values)
         check_relations(self)
 
     @classmethod
     def load(cls, file: Path | None, overrides: Mapping[str, str]) -> Configuration:
         """The values of a file (None: no file), overridden by ``overrides``."""
         return cls({**({} if file is None else _read_file(file)), **overrides})
+
+    @staticmethod
+    def given(file: Path | None, overrides: Mapping[str, str]) -> dict[str, str]:
+        """Like ``load``, for values that others will complete.
+
+        So only each value by itself is checked: relations hold for the whole.
+        """
+        values = {**({} if file is None else _read_file(file)), **overrides}
+        _check_each(values)
+        return values
 
     def __getitem__(self, key: str) -> str:
         return self._values[key]
@@ -155,6 +163,12 @@ class Configuration(Mapping[str, str]):
             # long the job ran.
             give_up_after_ms=self.value(GIVE_UP_AFTER) if periodic else None,
         )
+
+
+def _check_each(values: Mapping[str, str]) -> None:
+    for key, text in values.items():
+        if not key.startswith(SPARK_PREFIX):
+            _option(key).parse(text)
 
 
 def _option(key: str) -> ConfigOption[Any]:

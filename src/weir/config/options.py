@@ -288,13 +288,13 @@ CLASS_ARCHIVE = ConfigOption(
 )
 LEASE_TIMEOUT = ConfigOption(
     "weir.lease.timeout",
-    DURATION,
+    POSITIVE_DURATION,
     "10 s",
     "A driver that has not renewed its lease for this long counts as dead.",
 )
 LEASE_INTERVAL = ConfigOption(
     "weir.lease.interval",
-    DURATION,
+    POSITIVE_DURATION,
     "2 s",
     "Interval at which the driver renews its lease.",
 )
