@@ -433,7 +433,7 @@ class DurableJob:
 
     def _check_goes_on(self, newest: JobRecord | None) -> None:
         """Raise ``JobEndedError`` if the job has ended since this driver started (PROTOCOL P20)."""
-        if newest is not None and newest.status not in (RecordStatus.RUNNING, RecordStatus.FAILED):
+        if newest is not None and not newest.status.may_be_run:
             raise JobEndedError(
                 f"Another driver marked job {self._settings.job_name} ({self._storage.job_id}) as"
                 f" {newest.status.value} while this one started, so nothing was run: run the"

@@ -92,6 +92,8 @@ class SinkPort:
         #: One event per attempt, set when the attempt ends.
         self._stopping: Event = waits.event()
         self._rows_committed = dict.fromkeys(sinks, 0)
+        #: The sinks whose targets are known to have rows of this job.
+        self._have_rows: set[OperatorId] = set()
 
     def check(self, job_id: JobId) -> None:
         """Check every target; raises ``SinkError`` before anything runs."""
@@ -199,6 +201,9 @@ class SinkPort:
                 self._commit_one(
                     name, epoch, [item.payload for item in epochs[epoch]], self._stopping
                 )
+            # An earlier driver may have committed them, and died before it recorded that.
+            if self._sinks[name].newest_committed() is not None:
+                self._have_rows.add(name)
 
     def clean(self, attempt: int) -> None:
         """Delete files that older attempts staged and nobody committed (PROTOCOL P22)."""
@@ -246,10 +251,8 @@ class SinkPort:
                 yield name, sink.describe(), newest
 
     def written(self) -> dict[OperatorId, str]:
-        """By sink, the landmarks of the targets where this process has made rows visible."""
-        return {
-            name: mark for name, mark in self._landmarks().items() if self._rows_committed[name]
-        }
+        """By sink, the landmarks of the targets that are known to have rows of this job."""
+        return {name: mark for name, mark in self._landmarks().items() if name in self._have_rows}
 
     def vanished(self, written: Mapping[OperatorId, str]) -> Iterator[tuple[OperatorId, str]]:
         """Sinks, with their targets for messages, whose landmark is in ``written`` but is gone."""
@@ -345,7 +348,10 @@ class SinkPort:
             before_sleep=report,
             reraise=True,
         )
-        self._rows_committed[name] += retrying(once)
+        rows = retrying(once)
+        self._rows_committed[name] += rows
+        if rows:
+            self._have_rows.add(name)
 
     def _check_not_hanging(self, name: OperatorId) -> None:
         doing = self._busy.get(name)
