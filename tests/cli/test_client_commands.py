@@ -330,6 +330,15 @@ def test_an_ended_job_is_not_cancelled(weir: Weir, address: str, gateway: FakeGa
     assert "is already FINISHED" in result.stderr
 
 
+def test_a_cancelled_job_may_be_cancelled_again(
+    weir: Weir, address: str, gateway: FakeGateway
+) -> None:
+    """The answer to the first try may have been lost."""
+    gateway.set_status(JobStatus.CANCELED)
+    result = weir("cancel", "orders", "-m", address)
+    assert (result.exit_code, gateway.calls) == (0, [])
+
+
 def test_weir_debug_shows_the_stack_trace(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
     """For bug reports, the exception itself is raised."""
     monkeypatch.setenv("WEIR_DEBUG", "1")

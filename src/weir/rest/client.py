@@ -4,7 +4,7 @@
 
 1. A request is retried for a short time, and only after a connection problem or a 503. That is also
    safe for requests that start an operation: each carries a trigger id drawn here, and a retry
-   joins the operation that the first try started.
+   joins the operation that the first try started. Cancelling a cancelled job succeeds.
 2. Long operations are polled, with a wait that grows from 10 ms to 2 s.
 3. The server's token comes from ``token``, else from the file in which this user's own job
    published it (``weir.rest.tokens``), else from the environment (``WEIR_REST_TOKEN``). It is sent
@@ -207,7 +207,12 @@ class JobClient:
         If the driver exits before the next poll, the job counts as CANCELED, since the driver had
         accepted the request.
         """
-        self._call(jobs.CANCEL)
+        try:
+            self._call(jobs.CANCEL)
+        except RestError:
+            # A retry after a lost answer finds the job cancelled already.
+            if self.status() is not JobStatus.CANCELED:
+                raise
         poll = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda status: not status.is_terminal), wait=_polling()
         )

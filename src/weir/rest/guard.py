@@ -26,8 +26,11 @@ import hmac
 import ipaddress
 from collections.abc import Collection
 
-from starlette.responses import JSONResponse
+import msgspec
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from weir.rest.schema.base import Errors
 
 #: Bytes of a path with its query, and of all headers.
 MAX_TARGET = 8 * 1024
@@ -104,8 +107,11 @@ class Guard:
             headers = {"connection": "close"}
             if refused.status == 401:
                 headers["www-authenticate"] = "Bearer"
-            refusal = JSONResponse(
-                {"errors": [str(refused)]}, status_code=refused.status, headers=headers
+            refusal = Response(
+                msgspec.json.encode(Errors(errors=(str(refused),))),
+                refused.status,
+                headers,
+                media_type="application/json",
             )
             await refusal(scope, receive, send_with_headers)
             return

@@ -12,7 +12,7 @@ import hashlib
 from collections import Counter
 from datetime import datetime
 
-from weir.config.options import RESTART_TYPE
+from weir.config import Configuration
 from weir.coordinators.rejects import rejects_in
 from weir.core.checkpoints.stats import ExceptionView, JobView, VertexView
 from weir.core.status import JobStatus
@@ -172,7 +172,7 @@ def job_config(view: JobView) -> JobConfig:
         job_id=view.job_id,
         name=view.name,
         execution_config=ExecutionConfig(
-            restart_strategy=view.configuration.get(RESTART_TYPE.key, RESTART_TYPE.default),
+            restart_strategy=Configuration(view.configuration).restart_config().type.value,
             job_parallelism=max((vertex.parallelism for vertex in view.vertices), default=1),
             user_config=dict(view.configuration),
         ),

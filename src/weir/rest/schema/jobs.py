@@ -199,7 +199,7 @@ class ExecutionConfig(Message, frozen=True, kw_only=True, rename="kebab"):
     restart_strategy: str
     job_parallelism: int
     object_reuse_mode: bool = False
-    #: Every configuration key that was set, with its value.
+    #: Every key of Weir with its value in force; secrets are masked.
     user_config: dict[str, str]
 
 
