@@ -19,7 +19,7 @@ from tests.sources.test_file_enumerator import FakeContext
 
 from weir.coordinators import OperatorCoordinator
 from weir.core.json_values import read_back
-from weir.errors import SinkError
+from weir.errors import LostRowsError, SinkError
 from weir.operators import Operator
 from weir.rest import app
 from weir.rest.schema import ENDPOINTS, jobs
@@ -43,6 +43,7 @@ def section(title: str) -> dict[str, Any]:
         "Path": Path,
         "Sequence": Sequence,
         "Sink": Sink,
+        "LostRowsError": LostRowsError,
         "SinkError": SinkError,
         "SplitSource": SplitSource,
         "json": json,
@@ -89,6 +90,27 @@ def test_the_recipe_of_a_sink_commits_each_row_once(tmp_path: Path) -> None:
     [visible] = (tmp_path / "out").glob("[!.]*")
     rows = [json.loads(line)["n"] for line in visible.read_text().splitlines()]
     assert (rows, list((tmp_path / "out").glob(".*"))) == ([1, 2, 3], [])
+
+
+def test_the_recipe_of_a_sink_keeps_two_sinks_of_a_job_apart(tmp_path: Path) -> None:
+    """Their batches and epochs have the same numbers."""
+    lines = section("A sink")["Lines"]
+    sinks = [lines(str(tmp_path)), lines(str(tmp_path))]
+    for number, sink in enumerate(sinks):
+        context = SinkContext(
+            job_id="0" * 32,
+            job_name="orders",
+            sink=f"out-{number}",
+            attempt=1,
+            file_system=lambda _: LocalFileSystem(),
+        )
+        sink.open(context)
+    staged = [sink.stage(Rows(n, n), Batch(batch_id=0)) for n, sink in enumerate(sinks)]
+    committed = [sink.commit(1, sink.flush([one])) for sink, one in zip(sinks, staged, strict=True)]
+    assert committed == [2, 2]
+    (tmp_path / f".{'0' * 32}-out-0-1-0").unlink()
+    with pytest.raises(LostRowsError, match="restore the file"):
+        sinks[0].commit(2, staged[:1])
 
 
 class ReaderContext:
