@@ -8,7 +8,6 @@ from typing import Any
 from tests.operators.test_sent_events import context
 
 from weir.operators import Operator
-from weir.operators.base import KEY_GROUPS
 from weir.spark.operator_worker import _Run
 
 
@@ -43,7 +42,6 @@ def test_two_subtasks_of_one_process_are_opened_once_and_stay(tmp_path: Any) -> 
             "runs": dict(runs),
             "lists": {},
             "groups": {},
-            "key_groups": KEY_GROUPS,
             "events": {},
             "completed": [],
             "aborted": [],

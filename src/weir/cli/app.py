@@ -53,7 +53,7 @@ from weir.cli.options import (
     StateQuery,
     TokenFile,
 )
-from weir.config.values import RecoveryClaimMode, shortened
+from weir.config.values import RecoveryClaimMode, quoted
 from weir.core.types import CheckpointType
 from weir.errors import WeirError
 from weir.rest.schema.base import (
@@ -323,11 +323,11 @@ def send(  # noqa: PLR0917 - typer makes an option of each parameter
         decoded = msgspec.json.decode(request)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(
-            f"{shortened(request)} is not JSON ({error}).", param_hint="JSON"
+            f"{quoted(request)} is not JSON ({error}).", param_hint="JSON"
         ) from error
     if not isinstance(decoded, dict):
         raise typer.BadParameter(
-            f"{shortened(request)} is not a JSON object: write {{...}}.", param_hint="JSON"
+            f"{quoted(request)} is not a JSON object: write {{...}}.", param_hint="JSON"
         )
     with _connected(job, address, token_file, ca_file) as connected:
         typer.echo(json.dumps(connected.send(operator, decoded)))

@@ -211,16 +211,16 @@ class ConfigOption(Generic[T]):
             return self.type.parse(text.strip())
         except (ValueError, KeyError) as error:
             raise ConfigurationError(
-                f"{self.key} is {shortened(self.shown(text))}, but must be {self.type.expectation}."
+                f"{self.key} is {quoted(self.shown(text))}, but must be {self.type.expectation}."
             ) from error
         except StorageError as error:
             raise ConfigurationError(
-                f"{self.key} is {shortened(self.shown(text))}, but must be {self.type.expectation}:"
+                f"{self.key} is {quoted(self.shown(text))}, but must be {self.type.expectation}:"
                 f" {error}"
             ) from error
 
 
-def shortened(text: str) -> str:
+def quoted(text: str) -> str:
     """The text quoted for a message, with the middle of a very long one cut out."""
     shown = repr(text)
     return (

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from weir.core.json_values import KEPT, read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError
-from weir.operators.base import ListCheckpointed, Operator
+from weir.operators.base import KEY_GROUPS, ListCheckpointed, Operator
 from weir.operators.output import fitted
 from weir.operators.state import StateStore, decode_lists
 from weir.runtime.failures import NOTE
@@ -268,8 +268,8 @@ class _Run:
         lists = None if location is None else decode_lists(_read(location))
         owned = [
             group
-            for group in range(order["key_groups"])
-            if group * context.parallelism // order["key_groups"] == self._subtask
+            for group in range(KEY_GROUPS)
+            if group * context.parallelism // KEY_GROUPS == self._subtask
         ]
         groups = {
             name: {

@@ -251,7 +251,6 @@ class QueryOperators:
                 "finish": self._finishes,
                 "has_coordinator": one.has_coordinator,
                 "directory": self._path(),
-                "key_groups": KEY_GROUPS,
                 "runs": held.runs,
                 "completed": completed,
                 "aborted": aborted,

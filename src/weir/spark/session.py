@@ -38,6 +38,7 @@ from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.jvm import Jvm
 from weir.spark.light_session import make_default_session
+from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import as_spark_path, join, root_of
 from weir.storage.paths import is_local as is_local_path
@@ -94,7 +95,7 @@ _SMALL_HEAP_MIB = 8 * 1024
 #: How long the end of a run waits for the session to stop: a query that does not stop can block it.
 _STOP_S = 60.0
 
-_PARTITIONS = "spark.sql.shuffle.partitions"
+_DEFAULT_MASTER = "local[*]"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -145,9 +146,9 @@ class SessionPlan:
                 f"Cannot create a Spark session on master {self.settings['spark.master']!r}:"
                 f" {first}. Check --master, Java and the cluster."
             ) from error
-        if _PARTITIONS not in self.settings:
+        if SHUFFLE_PARTITIONS not in self.settings:
             # Spark's 200 suits a large cluster; a state partition for each core suits every size.
-            session.conf.set(_PARTITIONS, str(session.sparkContext.defaultParallelism))
+            session.conf.set(SHUFFLE_PARTITIONS, str(session.sparkContext.defaultParallelism))
         if self.fast_working_directory:
             _write_no_crc_files(session)
         return session
@@ -177,8 +178,9 @@ def plan_session(
                 f"{key} is set to {conf[key]!r}, but exact checkpoints need {value!r}: remove the"
                 " setting."
             )
-    master = master or conf.get("spark.master") or "local[*]"
-    is_local = master.startswith(("local", "local-cluster"))
+    master = master or conf.get("spark.master") or _DEFAULT_MASTER
+    # Also local-cluster, whose executors are processes of this machine.
+    is_local = master.startswith("local")
     settings = {**DEFAULTS, **(_LOOPBACK if is_local else {})}
     if fast_working_directory:
         settings |= CHEAP_SETTINGS
@@ -190,7 +192,7 @@ def plan_session(
     if java_options:
         settings[_JAVA_OPTIONS] = f"{java_options} {settings.get(_JAVA_OPTIONS, '')}".strip()
     if parallelism is not None:
-        settings[_PARTITIONS] = str(parallelism)
+        settings[SHUFFLE_PARTITIONS] = str(parallelism)
     if is_local:
         # Spark would bind to the machine's address, open to the network.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -232,7 +234,7 @@ class LazySession:
         from pyspark import SparkContext
 
         active = SparkContext._active_spark_context
-        planned = self._master or self._configuration.get("spark.master") or "local[*]"
+        planned = self._master or self._configuration.get("spark.master") or _DEFAULT_MASTER
         return is_local_master(planned if active is None else str(active.master))
 
     def prepare(self) -> None:
