@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,29 @@ def test_what_a_task_still_writes_where_a_target_was_does_not_bring_it_back(
         target.sink.flush([payload])
     with pytest.raises(StorageError, match="Check that its volume is mounted"):
         target.reopen()
+
+
+def test_a_commit_during_which_the_table_goes_away_is_repeated(
+    delta: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs writes its entry where the table was, and a mount would hide it."""
+    delta.sink.commit(1, [delta.flushed(0)])
+    payload = delta.flushed(1)
+    add_files = DeltaTable._add_files
+
+    def while_it_goes(sink: DeltaTable, *arguments: Any) -> None:
+        delta.path.rename(tmp_path / "away")
+        shutil.copytree(tmp_path / "away" / "_delta_log", delta.path / "_delta_log")
+        add_files(sink, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "_add_files", while_it_goes)
+        with pytest.raises(StorageError, match="went away while checkpoint 2 was committed"):
+            delta.sink.commit(2, [payload])
+    shutil.rmtree(delta.path)
+    (tmp_path / "away").rename(delta.path)
+    assert delta.sink.commit(2, [payload]) > 0
+    assert delta.sink.newest_committed() == 2
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, cut_short], ids=["gone", "cut short"])

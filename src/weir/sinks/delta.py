@@ -44,7 +44,7 @@ from urllib.parse import unquote
 import msgspec
 
 from weir.core.types import Count, Payload, Timestamp
-from weir.errors import SinkError, SinkMismatchError, invariant
+from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
 from weir.sinks.base import Commit, SinkContext
 from weir.sinks.delta_log import TableLog
 from weir.sinks.delta_schema import (
@@ -363,6 +363,14 @@ class DeltaTable(FileSink):
                 failure = error
                 continue
             self._sync_log(version + 1)
+            if (damage := self.damaged(payloads[0])) is not None:
+                # delta-rs makes the directories that it writes to. Its table is not this one.
+                self._table = None
+                raise StorageError(
+                    f"{self.describe()} went away while checkpoint {epoch} was committed, since"
+                    f" {damage}. Check that its volume is mounted; the commit is repeated once it"
+                    " is back."
+                )
             return sum(file["rows"] for payload in payloads for file in payload["files"])
         raise SinkError(
             f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"
