@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -216,12 +217,15 @@ def test_work_beside_the_coordinator_comes_back_with_its_result_or_error(bench: 
         self.context.call_async(
             lambda: 1 // 0, lambda result, error: found.append((result, type(error)))
         )
+        self.context.call_async(
+            lambda: sys.exit(1), lambda result, error: found.append((result, type(error)))
+        )
 
     bench.tell(bench.runner(op=Recorded(begin=begin)), reset(), event("begin"))
     deadline = time.monotonic() + 10
-    while len(found) < 2 and time.monotonic() < deadline:
+    while len(found) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert sorted(found, key=str) == [(42, None), (None, ZeroDivisionError)]
+    assert sorted(found, key=str) == [(42, None), (None, SystemExit), (None, ZeroDivisionError)]
 
 
 def test_a_state_that_is_not_json_declines_the_checkpoint(bench: Bench) -> None:

@@ -196,8 +196,9 @@ class _Coordinated:
 
         def run() -> None:
             try:
-                result, error = work(), None
-            except Exception as raised:
+                result: Any = work()
+                error: BaseException | None = None
+            except (Exception, SystemExit) as raised:
                 result, error = None, raised
             self._in_attempt(attempt, lambda: then(result, error))
 
@@ -217,7 +218,8 @@ class _Coordinated:
 
     def _in_attempt(self, attempt: int, function: Callable[[], None]) -> None:
         def run() -> None:
-            if attempt == self._attempt:
+            # 0: it is closed or has failed.
+            if attempt and attempt == self._attempt:
                 self._guarded(function)
 
         self._enqueue(run)

@@ -358,7 +358,7 @@ class DeltaTable(FileSink):
                 raise lost_rows(self.describe(), epoch, damage)
             try:
                 self._add_files(table, epoch, payloads)
-            except DeltaError as error:
+            except (DeltaError, OSError) as error:
                 # Another handle may have committed the epoch, or created the table: look again.
                 failure = error
                 continue
