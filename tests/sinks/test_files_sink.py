@@ -241,11 +241,13 @@ def test_clean_removes_only_what_dead_attempts_of_this_sink_staged(spark, tmp_pa
     "options", [{}, {"header": "true"}, {"header": "true", "compression": "gzip"}]
 )
 def test_rows_of_csv_files_are_counted(spark, tmp_path, options):
-    """A line break inside a value does not start a row, and a header is not one."""
-    rows = [(1, "two\nlines"), (2, 'a "quoted" word'), (3, None), (4, "")]
+    """A line break inside a value does not start a row, however long the value and whatever the
+    backslashes before it, and a header is not one."""
+    values = ["two\nlines", 'a "quoted" word', None, "", "b\\", '\\"\n', ",\n\\", '"\\\\', "c\r"]
+    rows = list(enumerate([*values, "\n" * 200_000, "last\\"]))
     sink = opened(tmp_path / "f", format="csv", options=options)
     frame = spark.createDataFrame(rows, "id int, s string").coalesce(1)
-    assert sink.commit(1, [flushed(sink, frame, 0)]) == 4
+    assert sink.commit(1, [flushed(sink, frame, 0)]) == len(rows)
     (name,) = visible(tmp_path / "f")
     assert name == f"01234567-out-1-0-0.csv{'.gz' if 'compression' in options else ''}"
     if "compression" in options:

@@ -161,13 +161,16 @@ def test_a_row_that_cannot_be_read_is_rejected_and_no_other(
         ("csv", 'more,id\n"a\nb",1\n"c\nd",x\n\n"e",2\n', [1, 2], [4]),
         ("csv", 'more,id\n5" pipe,1\n6" pipe,x\n7" pipe,2', [1, 2], [3]),
         ("csv", "\nmore,id\r\na,1\r\nb\r\nc,2\r\n", [1, 2], [4]),
+        ("csv", 'more,id\n"a ""b"", ' + "\n" * 200_000 + '",1\nx,x\n', [1], [200_003]),
+        ("csv", 'more,id\na,1\nb,x\n"without an end,2\n\n', [1], [3, 4]),
         ("csv", "more,id", [], []),
     ],
 )
 def test_records_are_separated_as_arrow_does(
     tmp_path: Path, format: str, text: str, ids: list[int], lines: list[int]
 ) -> None:
-    """Blank lines, quoted line ends, quotes within a value and an unused column damage no row."""
+    """Blank lines, quoted line ends, quotes within a value, long values and an unused column damage
+    no row."""
     (tmp_path / "a").write_text(text, newline="")
     reader, context = opened(tmp_path, format, rejects=True)
     assert [row["id"] for row in batch(reader, {"splits": ["a"]})] == ids
@@ -198,7 +201,11 @@ def test_a_null_where_none_may_be_is_rejected_with_its_row(tmp_path: Path, forma
             ),
         ),
         ("csv", b"id,id\n1,1\n", "ArrowInvalid: .*multiple columns named id"),
-        ("csv", b'id,more\nx,"' + b"a" * 200_000, "ValueError: the record in line 2 is incomplete"),
+        (
+            "csv",
+            b"id,more\n" + b"x,\n" * 2_000,
+            "ValueError: more than 1000 .* the first in line 2",
+        ),
         ("parquet", b"no parquet", "ArrowInvalid"),
         ("json", None, "FileNotFoundError"),
     ],

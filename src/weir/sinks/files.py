@@ -28,8 +28,6 @@ Payload::
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,6 +76,8 @@ _TEXT_COMPRESSIONS = {"none": None, "uncompressed": None, "gzip": "gzip", "bzip2
 _TEXT_OPTIONS_REFUSED = frozenset(
     ("linesep", "encoding", "charset", "quote", "escape", "escapequotes", "sep", "delimiter")
 )
+#: A quoted value as Spark writes it: only there may a line break be, and does a backslash escape.
+_QUOTED = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 class _File(msgspec.Struct):
@@ -352,16 +352,15 @@ class Files(FileSink):
         raw = pa.BufferReader(self._file_system.read(path))
         compression = _TEXT_COMPRESSIONS[self._compression]
         stream = raw if compression is None else pa.CompressedInputStream(raw, compression)
-        with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:
-            if self._format == "json":
-                return sum(1 for _ in text)
-            # A quoted value may contain line breaks; Spark escapes quotes in it with a backslash.
-            records = sum(1 for _ in csv.reader(text, doublequote=False, escapechar="\\"))
-            return (
-                records - 1
-                if records and self._options.get("header", "false").lower() == "true"
-                else records
-            )
+        text = stream.read()
+        if self._format == "json":
+            return int(text.count(b"\n"))
+        records = _QUOTED.sub(b"", text).count(b"\n")
+        return records - 1 if records and self._has_header else records
+
+    @property
+    def _has_header(self) -> bool:
+        return self._options.get("header", "false").lower() == "true"
 
     @property
     def _compression(self) -> str:
