@@ -27,6 +27,7 @@ from weir.errors import PipelineError
 from weir.spark.channels import (
     EVENT_TIME,
     ChannelSource,
+    OutputSegments,
     channel_frame,
     check_channel_schema,
     plain_schema,
@@ -468,6 +469,21 @@ def test_six_channels_are_read_at_what_one_answer_admits(
                 expected.append(one)
             newest = run.step()
             assert sorted(row[0] for row in run.steps[newest]) == expected
+
+
+def test_the_directory_of_an_empty_batch_is_deleted_at_the_next_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Otherwise a step whose output stays empty would leave one for each batch."""
+    output = OutputSegments(LocalFileSystem(), str(tmp_path))
+    assert [output.write(spark.range(0), position) for position in range(3)] == [None] * 3
+    segment = output.write(spark.range(5), 3)
+    assert segment is not None
+    assert output.write(spark.range(0), 4) is None
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["3", "4"]
+    output.release(4)
+    assert output.write(spark.range(5), 5) is not None
+    assert [entry.name for entry in tmp_path.iterdir()] == ["5"]
 
 
 def test_a_segment_whose_file_has_vanished_fails_the_query(

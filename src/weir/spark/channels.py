@@ -232,6 +232,8 @@ class OutputSegments:
         self._path = path
         #: Positions written and not yet released, ascending.
         self._written: deque[int] = deque()
+        #: The last position written, if it has no rows: only the vertex's own sinks may read it.
+        self._empty: int | None = None
         self._releasing = threading.Lock()
 
     def write(self, frame: DataFrame, position: int) -> Segment | None:
@@ -239,7 +241,9 @@ class OutputSegments:
         path = self._directory(position)
         # With the session's codec, since a sink may add these files to its table.
         write_frame(frame, self._fs, path, format_name="parquet")
-        self._written.append(position)
+        if self._empty is not None:
+            self._fs.delete(self._directory(self._empty))
+        self._empty = position
         # Spark writes an empty frame as a file without rows.
         files = [
             file
@@ -248,6 +252,8 @@ class OutputSegments:
         ]
         if not files:
             return None
+        self._empty = None
+        self._written.append(position)
         payload = {"files": [join(path, file.path) for file in files]}
         return Segment(position=position, size=sum(file.size for file in files), payload=payload)
 
