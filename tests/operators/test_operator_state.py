@@ -318,6 +318,20 @@ def test_a_key_that_is_not_in_the_batch_is_refused() -> None:
         state.put(pa.array([2]), pa.array([1]))
 
 
+def test_new_keys_are_refused_when_no_records_are_processed() -> None:
+    """A key that has a value may get another at any time."""
+    store = StateStore()
+    keys = pa.array([1, 2])
+    state = store.keyed_state("counts", pa.int64(), 0)
+    store.begin_batch(keys, group_of(keys))
+    state.put(keys.slice(0, 1), pa.array([1]))
+    store.end_batch()
+    state.put(keys.slice(0, 1), pa.array([5]))
+    with pytest.raises(OperatorStateError, match="cannot take a new key here"):
+        state.put(keys.slice(1), pa.array([1]))
+    assert value(state, 1, 2) == [5, 0]
+
+
 def test_two_values_for_one_key_are_refused() -> None:
     """It would be unclear which one counts: for a new key, a known one, or a known one among new
     ones."""

@@ -52,10 +52,11 @@ class KeyedState:
         return self._to_arrow(values)
 
     def put(self, keys: pa.Array, values: pa.Array) -> None:
-        """Set the value of each key. Keys must be of the current batch, each at most once.
+        """Set the value of each key. Keys are unique.
 
-        Raises ``OperatorStateError`` for another key, for a key with two values, and for values
-        that cannot be stored.
+        A key without a value must be one of the records being processed, since any other may belong
+        to another subtask. Raises ``OperatorStateError`` for such a key, for a key with two values,
+        and for values that cannot be stored.
         """
         if values.null_count and self._default.is_valid:
             raise OperatorStateError(
@@ -79,6 +80,10 @@ class KeyedState:
     def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
         """A batch starts, with these keys and their key groups."""
         self._current = (_normal(keys), groups.to_numpy(zero_copy_only=False).astype(np.int16))
+
+    def end_batch(self) -> None:
+        """All records have been processed."""
+        self._current = None
 
     def changed_groups(self) -> dict[int, bytes]:
         """The groups with values that changed since the last call, encoded."""
@@ -114,8 +119,9 @@ class KeyedState:
         """Append new keys with default values; return their indexes."""
         if self._current is None:
             raise OperatorStateError(
-                f"The keyed state {self._name!r} cannot be written: give the step key_by, and write"
-                " in process_batch only, since keys belong to the records of a batch."
+                f"The keyed state {self._name!r} cannot take a new key here: give the step key_by,"
+                " and put new keys in process_batch only, since keys belong to the records of a"
+                " batch."
             )
         batch_keys, batch_groups = self._current
         at = pc.index_in(keys, value_set=batch_keys)

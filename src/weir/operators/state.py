@@ -212,6 +212,8 @@ class StateStore:
     def end_batch(self) -> None:
         """All records have been processed."""
         self._records = None
+        for keyed in self._keyed.values():
+            keyed.end_batch()
         for raw in self._raw.values():
             raw.begin_batch(None)
 
