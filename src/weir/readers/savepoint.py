@@ -58,7 +58,8 @@ ReadFile = Callable[[StateHandle], bytes]
 class SavedOperatorState:
     """The state of one Python operator and its coordinator."""
 
-    #: By name, the elements of each subtask: JSON values, or bytes if another serializer was used.
+    #: By name, the elements of each subtask: values if their bytes are JSON, bytes otherwise. Which
+    #: serializer wrote them is not saved.
     lists: dict[str, list[list[Any]]] = field(default_factory=dict)
     #: By name, a table with the columns ``key`` and ``value``; for raw state, ``group`` (the key
     #: group) and ``raw`` (bytes).

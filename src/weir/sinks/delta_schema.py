@@ -44,7 +44,7 @@ _PARTITION_TYPES = frozenset(("string", "long", "integer", "short", "byte", "boo
 def delta_schema_json(spark_schema: str, *, place: str) -> str:
     """The schema of a Delta table for rows of this Spark schema, both as JSON text.
 
-    Raises ``SinkError`` if Delta has no such type; ``place`` names the sink in the message.
+    Raises ``SinkMismatchError`` if Delta has no such type; ``place`` names the sink in the message.
     """
     fields = json.loads(spark_schema)["fields"]
     return json.dumps(_struct([_field(field, field["name"], place) for field in fields]))

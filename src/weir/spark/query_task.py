@@ -117,9 +117,8 @@ class QueryTask:
         self._stopping = threading.Event()
         self._waiters: list[threading.Thread] = []
         self._progress_lock = threading.Lock()
-        #: The last batch of ``_seen_query`` that was counted.
-        self._seen = -1
-        self._seen_query: StreamingQuery | None = None
+        #: The last batch of each query that was counted; a drain has a query of its own.
+        self._counted: dict[StreamingQuery, int] = {}
         self._records_in = 0
         self._rate = 0.0
 
@@ -232,12 +231,10 @@ class QueryTask:
 
     def metrics(self) -> VertexMetrics:
         """The counters of the rows that the task has read."""
+        query = self._query
+        if query is not None:
+            self._count_rows(query)
         with self._progress_lock:
-            try:
-                self._read_progress()
-            except Exception:
-                # The JVM may have gone; earlier counts still hold.
-                _log.debug("Spark's counters can no longer be read.", exc_info=True)
             return VertexMetrics(
                 position=self._position,
                 records_in=self._records_in,
@@ -347,8 +344,8 @@ class QueryTask:
                 when = self._between_batches
                 self._post(self._failure or self._failures.errored(error, when, misfit=changed))
             return
-        # Read this query's last counters before the task's next query replaces it.
-        self.metrics()
+        # The task's next query may already have replaced this one.
+        self._count_rows(query)
         if self._stopping.is_set() or self._draining:
             return
         if self._ends_by_itself:
@@ -428,26 +425,30 @@ class QueryTask:
         except PipelineError as error:
             self._post(TaskErrored(message=str(error), fatal=True))
 
-    def _read_progress(self) -> None:
-        query = self._query
-        if query is None:
+    def _count_rows(self, query: StreamingQuery) -> None:
+        with self._progress_lock:
+            try:
+                self._read_progress(query)
+            except Exception:
+                # The JVM may have gone; earlier counts still hold.
+                _log.debug("Spark's counters can no longer be read.", exc_info=True)
+
+    def _read_progress(self, query: StreamingQuery) -> None:
+        counted = self._counted.get(query, -1)
+        if counted >= self._position:
             return
-        if query is not self._seen_query:
-            self._seen_query, self._seen = query, -1
-        if self._seen >= self._position:
-            return
-        newest, rows = self._seen, 0
+        newest, rows = counted, 0
         entries = query._jsq.recentProgress()
         for index in range(len(entries) - 1, -1, -1):
             batch = int(entries[index].batchId())
-            if batch <= self._seen:
+            if batch <= counted:
                 break
             if index == len(entries) - 1:
                 newest = batch
                 self._rate = float(entries[index].processedRowsPerSecond())
             rows += _rows_read(entries[index].sources())
         self._records_in += rows
-        self._seen = newest
+        self._counted[query] = newest
 
 
 def _rows_read(sources: Any) -> int:
