@@ -179,8 +179,8 @@ def test_the_recipe_of_an_endpoint_is_served_as_it_stands(monkeypatch: pytest.Mo
     monkeypatch.setattr(app, "ENDPOINTS", (*ENDPOINTS, added["UPTIME"]))
     exec(handler.replace("@_serves(jobs.UPTIME)\n", ""), known)
     app._serves(added["UPTIME"])(known["uptime"])
-    server = RestServer(FakeGateway(), port=0)
-    address = server.start()
+    server = RestServer(port=0)
+    address = server.start(FakeGateway())
     try:
         answer = httpx.get(f"{address}/v1/jobs/{JOB_ID}/uptime", trust_env=False)
     finally:

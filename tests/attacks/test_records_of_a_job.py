@@ -59,7 +59,7 @@ def start(world: World) -> None:
         name="orders",
         options=RunOptions(),
         base_directory=str(base(world)),
-        fs=FileSystems(None),
+        fs=FileSystems(),
         clock=SystemClock(),
         sinks=lambda _: sink_port(),
     )
@@ -107,7 +107,7 @@ GARBAGE = [
 def test_a_job_record_with_nonsense_in_it_is_damaged(world: World, record: dict[str, Any]) -> None:
     """Its paths are read, and its ids and paths decide what is deleted."""
     put(base(world) / JOB / "log" / f"{1:020}", record)
-    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(base(world)), job_id=JOB)
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(base(world)), job_id=JOB)
     with (
         world.untouched(),
         pytest.raises(StorageError, match=r"The job record .*/log/0+1 (is damaged|has version)"),
@@ -138,7 +138,7 @@ def test_an_invalid_job_record_is_damage_for_readers_of_tables_too(
     """``read_consistent`` finds the directory in a table's log."""
     put(base(world) / JOB / "log" / f"{1:020}", data)
     with world.untouched(), pytest.raises(StorageError, match="is damaged"):
-        read_job_epochs(str(base(world) / JOB), FileSystems(None))
+        read_job_epochs(str(base(world) / JOB), FileSystems())
 
 
 def test_a_record_under_another_number_is_damaged(world: World) -> None:
@@ -154,7 +154,7 @@ def test_a_number_above_all_others_does_not_hide_the_log(world: World, number: s
     put(base(world) / JOB / "log" / f"{1:020}", RECORD)
     put(base(world) / JOB / "log" / number, {**RECORD, "number": 1})
     put(base(world) / JOB / "ids" / number, b"")
-    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(base(world)), job_id=JOB)
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(base(world)), job_id=JOB)
     with world.untouched(), pytest.raises(StorageError, match="delete the file"):
         JobLog(FILES, storage.log_directory).newest()
     with world.untouched(), pytest.raises(StorageError, match="delete the file"):

@@ -56,8 +56,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def plain() -> Iterator[tuple[FakeGateway, str]]:
     """A server with default settings and its job, for tests that change nothing in it."""
     gateway = FakeGateway()
-    server = RestServer(gateway, port=0)
-    yield gateway, server.start()
+    server = RestServer(port=0)
+    yield gateway, server.start(gateway)
     server.stop()
 
 
@@ -74,13 +74,12 @@ def start(gateway: FakeGateway) -> Iterator[StartServer]:
 
     def start_one(bind_address: str = "127.0.0.1", **security: object) -> str:
         server = RestServer(
-            gateway,
             bind_address=bind_address,
             port=0,
             security=RestSecurity(**security),  # type: ignore[arg-type]
         )
         running.append(server)
-        return server.start()
+        return server.start(gateway)
 
     yield start_one
     for server in running:
@@ -322,7 +321,7 @@ def test_two_tokens_are_none(start: StartServer) -> None:
 @pytest.mark.parametrize("bind_address", ["0.0.0.0", "::"])
 def test_a_server_that_others_can_reach_does_not_start_without_a_token(bind_address: str) -> None:
     """The error gives both ways out, and the port is free again."""
-    server = RestServer(FakeGateway(), bind_address=bind_address, port=0)
+    server = RestServer(bind_address=bind_address, port=0)
     with pytest.raises(RestError, match=r"rest\.authentication\.token-file.*127\.0\.0\.1"):
         server.bind()
 
@@ -441,8 +440,8 @@ def test_a_link_in_place_of_the_token_file_is_not_written_through(tmp_path: Path
 def test_commands_of_the_jobs_owner_find_the_token(start: StartServer, home: Path) -> None:
     """In a file that only they can read and that is deleted with the server; localhost counts as
     its address."""
-    server = RestServer(FakeGateway(), port=0, security=RestSecurity(token=TOKEN))
-    address = server.start()
+    server = RestServer(port=0, security=RestSecurity(token=TOKEN))
+    address = server.start(FakeGateway())
     assert [job.name for job in client.list_jobs(address)] == ["orders"]
     assert [job.name for job in client.list_jobs(address.replace("127.0.0.1", "localhost"))] == [
         "orders"
@@ -581,7 +580,7 @@ def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> No
     for certificate, key in ((tmp_path / "none", KEY), (other, KEY), (CERTIFICATE, other)):
         security = RestSecurity(certificate=str(certificate), key=str(key))
         with pytest.raises(RestError, match=r"security\.ssl\.rest\.certificate"):
-            RestServer(FakeGateway(), port=0, security=security).bind()
+            RestServer(port=0, security=security).bind()
     with pytest.raises(ConfigurationError, match=r"security\.ssl\.rest\.certificate is unset"):
         Configuration({"security.ssl.rest.enabled": "true"})
     with pytest.raises(RestError, match="--ca-file"):
@@ -657,8 +656,8 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch)
     )
     size = 30_000_000
     gateway = FakeGateway(replace(VIEW, configuration={"key": "x" * size}))
-    server = RestServer(gateway, port=0)
-    url = httpx.URL(server.start())
+    server = RestServer(port=0)
+    url = httpx.URL(server.start(gateway))
     with closing(socket.create_connection((url.host, url.port or 80), timeout=10)) as deaf:
         deaf.sendall(f"GET {JOB}/config HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         deadline = time.monotonic() + 30

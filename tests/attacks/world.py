@@ -57,7 +57,7 @@ class World:
         self.landing = root / "landing"
         self.home = root / "home"
         self.storage = CheckpointStorage(
-            fs=FileSystems(None), base_directory=str(root / "checkpoints"), job_id="f" * 32
+            fs=FileSystems(), base_directory=str(root / "checkpoints"), job_id="f" * 32
         )
         self.storage.make_job_directory()
         shutil.copytree(RECORDED, self.snapshot)

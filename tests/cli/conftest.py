@@ -27,8 +27,8 @@ def gateway() -> FakeGateway:
 
 @pytest.fixture
 def address(gateway: FakeGateway) -> Iterator[str]:
-    running = RestServer(gateway, port=0)
-    yield running.start()
+    running = RestServer(port=0)
+    yield running.start(gateway)
     running.stop()
 
 

@@ -184,9 +184,9 @@ def test_a_stopping_server_still_answers_how_the_job_ended() -> None:
     """If a cancel and a stop of the server coincide, the client reads the last status, not a closed
     port."""
     gateway = FakeGateway()
-    server = RestServer(gateway, port=0)
+    server = RestServer(port=0)
     told: list[JobStatus] = []
-    with JobClient(server.start(), JOB_ID) as job:
+    with JobClient(server.start(gateway), JOB_ID) as job:
         cancelling = threading.Thread(target=lambda: told.append(job.cancel()))
         cancelling.start()
         while not gateway.futures:

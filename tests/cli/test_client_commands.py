@@ -389,8 +389,8 @@ def test_a_server_with_a_token_and_a_certificate_is_spoken_to(
         certificate=certificate,
         key=str(attacks / "localhost.key"),
     )
-    server = RestServer(gateway, port=0, security=security)
-    address = server.start()
+    server = RestServer(port=0, security=security)
+    address = server.start(gateway)
     found = weir("list", "-m", address.removeprefix("https://"), "--ca-file", certificate)
     assert (found.exit_code, JOB_ID in found.stdout) == (0, True)
     for entry in (tmp_path / "weir").rglob("*.json"):

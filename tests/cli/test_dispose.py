@@ -30,7 +30,7 @@ TASK = TaskState(
 def written(directory: Path, kind: SnapshotKind, base: Path) -> Path:
     """Write a snapshot with one file, as Weir does."""
     directory.mkdir(parents=True)
-    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(base), job_id=JOB_ID)
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(base), job_id=JOB_ID)
     file = TASK.files[0] if kind.is_savepoint else replace(TASK.files[0], path="shared/8/clean~2_a")
     checkpoint = replace(completed(8, str(directory), kind), tasks=(replace(TASK, files=(file,)),))
     place = Path(storage.file_path(checkpoint, file))

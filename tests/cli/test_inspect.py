@@ -67,7 +67,7 @@ def savepoint(tmp_path: Path) -> Path:
         operators=(OperatorState(operator_id="u1", name="transform gone", fully_finished=True),),
     )
     checkpoint = replace(completed(8, str(directory), SnapshotKind.SAVEPOINT), tasks=(task, ended))
-    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id=JOB_ID)
     storage.write_metadata(checkpoint)
     return directory
 
@@ -183,9 +183,9 @@ def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
         tasks=(task,),
         coordinator_states={"score": {"often": 5}},
     )
-    CheckpointStorage(
-        fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID
-    ).write_metadata(checkpoint)
+    CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id=JOB_ID).write_metadata(
+        checkpoint
+    )
     lines = weir("inspect", str(directory), "--operator", "score", "--json").stdout.splitlines()
     assert [json.loads(line) for line in lines] == [
         {"store": "rules", "subtask": 0, "item": "x"},
@@ -219,9 +219,9 @@ def test_inspect_lists_what_sources_could_not_read(weir: Weir, tmp_path: Path) -
         tasks=(task,),
         coordinator_states={"in": state},
     )
-    CheckpointStorage(
-        fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID
-    ).write_metadata(checkpoint)
+    CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id=JOB_ID).write_metadata(
+        checkpoint
+    )
     lines = [" ".join(line.split()) for line in weir("inspect", str(directory)).stdout.splitlines()]
     assert "rejected by in: 30 (newest 20 shown)" in lines
     assert ("file-9 7 broken" in lines, "file-10 7 broken" in lines, "whole gone" in lines) == (

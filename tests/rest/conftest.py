@@ -23,8 +23,8 @@ def gateway() -> FakeGateway:
 
 @pytest.fixture
 def server(gateway: FakeGateway) -> Iterator[RestServer]:
-    running = RestServer(gateway, port=0)
-    running.start()
+    running = RestServer(port=0)
+    running.start(gateway)
     yield running
     running.stop()
 

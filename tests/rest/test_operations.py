@@ -251,7 +251,7 @@ def test_a_savepoint_is_disposed_of_and_polled_until_it_is_gone(
     """202 with a request id, then COMPLETED with an empty operation, as Flink's command line
     expects."""
     directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
-    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id=JOB_ID)
     directory.mkdir()
     storage.write_metadata(completed(8, str(directory), SnapshotKind.SAVEPOINT))
     triggered = http.post("/v1/savepoint-disposal", json={"savepoint-path": f"file://{directory}"})
@@ -312,7 +312,7 @@ def test_the_restore_point_of_the_running_job_is_not_disposed_of(
 ) -> None:
     """The answer is 409 until the job has a checkpoint of its own (PROTOCOL P40)."""
     directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
-    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id=JOB_ID)
     directory.mkdir()
     storage.write_metadata(completed(8, str(directory), SnapshotKind.SAVEPOINT))
     link = tmp_path / "latest"

@@ -29,7 +29,7 @@ def test_a_taken_port_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(RestError) as caught:
-            RestServer(FakeGateway(), port=port).start()
+            RestServer(port=port).start(FakeGateway())
     assert (
         str(caught.value)
         == f"Port {port} on 127.0.0.1 is taken: give another one with --rest-port N, or 0 for any"
@@ -41,31 +41,30 @@ def test_a_taken_port_is_one_sentence() -> None:
 def test_an_address_that_cannot_be_bound_is_one_sentence(bind_address: str, port: int) -> None:
     """Another machine's interface and an invalid port do not cause a stack trace."""
     with pytest.raises(RestError, match="--rest-port"):
-        RestServer(FakeGateway(), bind_address=bind_address, port=port).bind()
+        RestServer(bind_address=bind_address, port=port).bind()
 
 
 def test_a_server_can_take_its_port_before_there_is_a_job() -> None:
     """The address is known first, the gateway is passed later, and ``start`` keeps the address."""
     server = RestServer(port=0)
     address = server.bind()
-    server.serve(FakeGateway())
-    assert server.start() == address
+    assert server.start(FakeGateway()) == address
     assert httpx.get(f"{address}/jobs", trust_env=False).status_code == 200
     server.stop()
 
 
 def test_after_stop_nothing_answers_and_the_port_is_free() -> None:
     """``stop`` closes the port, ends the thread and may be called again."""
-    server = RestServer(FakeGateway(), port=0)
-    address = server.start()
+    server = RestServer(port=0)
+    address = server.start(FakeGateway())
     assert httpx.get(f"{address}/jobs", trust_env=False).status_code == 200
     server.stop()
     server.stop()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{address}/jobs", trust_env=False)
     port = int(address.rpartition(":")[2])
-    again = RestServer(FakeGateway(), port=port)
-    assert again.start() == address
+    again = RestServer(port=port)
+    assert again.start(FakeGateway()) == address
     again.stop()
 
 
@@ -80,8 +79,10 @@ def test_a_server_that_never_started_can_be_stopped() -> None:
 def test_stop_waits_until_the_client_has_read_the_savepoint() -> None:
     """After a stop with savepoint the driver exits, but its client still learns the path."""
     gateway = FakeGateway()
-    server = RestServer(gateway, port=0)
-    with httpx.Client(base_url=f"{server.start()}/v1/jobs/{JOB_ID}", trust_env=False) as http:
+    server = RestServer(port=0)
+    with httpx.Client(
+        base_url=f"{server.start(gateway)}/v1/jobs/{JOB_ID}", trust_env=False
+    ) as http:
         request = http.post("/stop", json={}).json()["request-id"]
         gateway.futures[0].set_result(completed(8, "/d/savepoint-1"))
         stopping = threading.Thread(target=server.stop)
@@ -108,8 +109,8 @@ def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> Non
     gate = threading.Event()
     with World() as world:
         world.wait_running()
-        server = RestServer(world.job, port=0)
-        with httpx.Client(base_url=server.start(), trust_env=False, timeout=10) as http:
+        server = RestServer(port=0)
+        with httpx.Client(base_url=server.start(world.job), trust_env=False, timeout=10) as http:
             world.job.driver.call(lambda: gate.wait(30) and None)
             began = time.monotonic()
             (job,) = http.get("/jobs/overview").json()["jobs"]

@@ -160,7 +160,7 @@ def test_scenario_46_a_savepoint_that_is_missing_fails_the_submission(tmp_path: 
             name="orders",
             options=RunOptions(from_savepoint=str(missing)),
             base_directory=str(tmp_path / "checkpoints"),
-            fs=FileSystems(None),
+            fs=FileSystems(),
             clock=SystemClock(),
             sinks=lambda _: sink_port(),
         )

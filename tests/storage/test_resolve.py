@@ -11,7 +11,7 @@ from weir.storage.local import LocalFileSystem
 
 def test_plain_paths_are_local() -> None:
     """No Spark is needed for them."""
-    assert isinstance(FileSystems(None)("/data"), LocalFileSystem)
+    assert isinstance(FileSystems()("/data"), LocalFileSystem)
 
 
 def test_other_schemes_go_to_hadoop() -> None:
@@ -32,11 +32,11 @@ def test_without_hadoop_another_scheme_is_refused_in_a_sentence() -> None:
     with pytest.raises(
         UnsupportedEnvironmentError, match=r"hdfs://nn/x can only be read through Spark"
     ):
-        FileSystems(None)("hdfs://nn/x")
+        FileSystems()("hdfs://nn/x")
 
 
 def test_a_relative_path_is_our_bug() -> None:
     """Paths are made absolute where they enter."""
     for path in ("data/x", "file:///data/x"):
         with pytest.raises(InvariantError, match="not an absolute path"):
-            FileSystems(None)(path)
+            FileSystems()(path)

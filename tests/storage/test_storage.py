@@ -35,7 +35,7 @@ def base(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def storage(base: Path) -> CheckpointStorage:
-    storage = CheckpointStorage(FileSystems(None), str(base), JOB)
+    storage = CheckpointStorage(FileSystems(), str(base), JOB)
     storage.make_job_directory()
     return storage
 
@@ -63,14 +63,14 @@ def tree(root: Path) -> list[str]:
 
 def test_a_writable_directory_is_made_and_left_empty(base: Path) -> None:
     """The probe is deleted again."""
-    CheckpointStorage(FileSystems(None), str(base), JOB).check_writable()
+    CheckpointStorage(FileSystems(), str(base), JOB).check_writable()
     assert tree(base) == []
 
 
 def test_a_directory_that_cannot_be_written_is_named_with_its_key(tmp_path: Path) -> None:
     """Before the job starts, not at its first checkpoint."""
     (tmp_path / "file").write_bytes(b"")
-    storage = CheckpointStorage(FileSystems(None), f"{tmp_path}/file/base", JOB)
+    storage = CheckpointStorage(FileSystems(), f"{tmp_path}/file/base", JOB)
     with pytest.raises(StorageError, match=r"execution\.checkpointing\.dir"):
         storage.check_writable()
 
@@ -95,7 +95,7 @@ def test_checkpoint_ids_start_at_one_and_never_repeat(
 ) -> None:
     """Also for another driver of the same job (PROTOCOL P19)."""
     assert [storage.next_checkpoint_id() for _ in range(10)] == list(range(1, 11))
-    assert CheckpointStorage(FileSystems(None), str(base), JOB).next_checkpoint_id() == 11
+    assert CheckpointStorage(FileSystems(), str(base), JOB).next_checkpoint_id() == 11
     assert len(tree(base / JOB / "ids")) < 11
 
 
@@ -203,7 +203,7 @@ def test_a_retained_checkpoint_is_restored_from_wherever_its_job_directory_is(
     handle = put(storage.job_directory, "shared/1/b", b"data")
     take(storage, 2, handle)
     shutil.move(base / JOB, tmp_path / "elsewhere")
-    other = CheckpointStorage(FileSystems(None), str(base), "f" * 32)
+    other = CheckpointStorage(FileSystems(), str(base), "f" * 32)
     found = other.read(f"{tmp_path}/elsewhere/chk-2")
     assert other.file_path(found, handle) == f"{tmp_path}/elsewhere/shared/1/b"
     other.verify(found)
@@ -345,7 +345,7 @@ def test_a_claimed_copy_of_a_checkpoint_is_deleted_where_it_lies(
     shutil.copytree(base / JOB, tmp_path / "backup")
     original = tree(base / JOB)
 
-    other = CheckpointStorage(FileSystems(None), str(base), "f" * 32)
+    other = CheckpointStorage(FileSystems(), str(base), "f" * 32)
     other.discard_claimed(f"{tmp_path}/backup/chk-7", NOW_MS)
 
     assert tree(base / JOB) == original
@@ -473,7 +473,7 @@ def test_others_see_nothing_of_a_jobs_checkpoints_and_savepoints(
     before = os.umask(0o022)
     try:
         storage = CheckpointStorage(
-            fs=FileSystems(None),
+            fs=FileSystems(),
             base_directory=str(tmp_path / "chk"),
             job_id="a" * 32,
             private=private,
@@ -493,7 +493,7 @@ def test_others_see_nothing_of_a_jobs_checkpoints_and_savepoints(
 
 def test_a_directory_that_its_owner_has_opened_stays_open(tmp_path: Path) -> None:
     """The mode is set on creation and never changed afterwards."""
-    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id="a" * 32)
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id="a" * 32)
     storage.make_job_directory()
     Path(storage.job_directory).chmod(0o750)
     storage.make_job_directory()

@@ -41,7 +41,7 @@ _REJECT = ("file", "line", "why")
 def read_metadata(path: str) -> CompletedCheckpoint:
     """The checkpoint or savepoint at a path of the local file system, read without a JVM."""
     directory = normalize(path)
-    storage = CheckpointStorage(fs=FileSystems(None), base_directory=directory, job_id="")
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=directory, job_id="")
     return storage.read(directory)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weir import __version__
-from weir.errors import InvariantError, RestError, invariant
+from weir.errors import RestError, invariant
 from weir.rest import tokens
 from weir.rest.operations import AsyncOperations
 from weir.runtime.concurrency import Clock, SystemClock
@@ -49,11 +49,9 @@ class RestSecurity:
 
 
 class RestServer:
-    """Serves one job. One thread makes it, gives it its gateway, starts and stops it.
+    """Serves one job. One thread makes, binds, starts and stops it.
 
     Args:
-        gateway: The job; ``serve`` may set it later, since the server is bound before the job is
-            submitted.
         bind_address: Interface to bind.
         port: 0 for any free port.
         store_duration_ms: How long the result of an operation can be polled
@@ -63,34 +61,22 @@ class RestServer:
 
     def __init__(
         self,
-        gateway: JobGateway | None = None,
         *,
         bind_address: str = "127.0.0.1",
-        port: int = 8081,
+        port: int = 0,
         store_duration_ms: int = 300_000,
         security: RestSecurity = RestSecurity(),
         clock: Clock | None = None,
     ) -> None:
-        self._gateway = gateway
         self._bind_address = bind_address
         self._port = port
         self._security = security
         self._clock: Clock = SystemClock() if clock is None else clock
         self._operations = AsyncOperations(self._clock, store_duration_ms)
-        self._file_systems: Callable[[str], FileSystem] = FileSystems(None)
         #: The address and its socket, once bound.
         self._taken: tuple[str, socket.socket] | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
-
-    def serve(
-        self, gateway: JobGateway, file_systems: Callable[[str], FileSystem] | None = None
-    ) -> None:
-        """Set the job to serve, and its file systems (None: local ones). Call before ``start``."""
-        invariant(self._thread is None, "the gateway of a REST server is set before it starts")
-        self._gateway = gateway
-        if file_systems is not None:
-            self._file_systems = file_systems
 
     def load(self) -> None:
         """Load the libraries that ``start`` needs.
@@ -109,15 +95,17 @@ class RestServer:
         """
         return self._bound()[0]
 
-    def start(self) -> str:
-        """Bind if necessary, serve in a daemon thread, and return the address.
+    def start(
+        self,
+        gateway: JobGateway,
+        file_systems: Callable[[str], FileSystem] | None = None,
+    ) -> str:
+        """Bind if necessary, serve the job in a daemon thread, and return the address.
 
+        ``file_systems`` gives the file system of a savepoint to dispose of; None: local ones.
         Raises ``RestError``.
         """
         invariant(self._thread is None, "a REST server is started once")
-        gateway = self._gateway
-        if gateway is None:
-            raise InvariantError("a REST server needs its gateway before it starts")
         address, listening = self._bound()
         # Not at the top: see ``load``.
         import uvicorn
@@ -131,7 +119,7 @@ class RestServer:
             operations=self._operations,
             clock=self._clock,
             version=__version__,
-            file_systems=self._file_systems,
+            file_systems=FileSystems() if file_systems is None else file_systems,
         )
         # Logs nothing. uvicorn installs signal handlers on the main thread only, so not here.
         config = uvicorn.Config(

@@ -76,11 +76,12 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         session = LazySession(job.name, options.master, configuration)
         stack.callback(session.close)
         listener.phase("checking for earlier runs")
+        file_systems = FileSystems(session.file_system)
         submission = submit(
             name=job.name,
             options=options,
             base_directory=configuration.value(CHECKPOINT_DIR),
-            fs=FileSystems(session.file_system),
+            fs=file_systems,
             clock=clock,
             sinks=partial(_sinks, job, configuration, listener),
             private=configuration.value(PRIVATE_SNAPSHOTS),
@@ -111,8 +112,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             rest_address=address,
         )
         stack.callback(run.close)
-        rest.serve(run.gateway, FileSystems(session.file_system))
-        rest.start()
+        rest.start(run.gateway, file_systems)
         return run.run()
 
 

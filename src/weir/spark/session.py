@@ -40,7 +40,7 @@ from weir.spark.jvm import Jvm
 from weir.spark.light_session import make_default_session
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import as_spark_path, join, root_of
+from weir.storage.paths import as_spark_path, join
 from weir.storage.paths import is_local as is_local_path
 
 if TYPE_CHECKING:
@@ -226,7 +226,6 @@ class LazySession:
         #: The thread that starts the JVM; None if there is none.
         self._launching: threading.Thread | None = None
         self._is_ours = False
-        self._file_systems: dict[str, FileSystem] = {}
 
     @property
     def is_local(self) -> bool:
@@ -285,10 +284,7 @@ class LazySession:
 
     def file_system(self, path: str) -> FileSystem:
         """Hadoop's file system for a URI."""
-        root = root_of(path)
-        if root not in self._file_systems:
-            self._file_systems[root] = HadoopFileSystem(self.get(), path)
-        return self._file_systems[root]
+        return HadoopFileSystem(self.get(), path)
 
     def close(self) -> None:
         """Stop the session if this run made it. Ignores a JVM that has gone or does not answer."""

@@ -52,7 +52,7 @@ from weir.spark.state_files import OperatorMetadata, operator_metadata
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems, Transfer
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import as_spark_path, join, root_of, temporary_directory
+from weir.storage.paths import as_spark_path, join, temporary_directory
 from weir.storage.records import decoded
 
 if TYPE_CHECKING:
@@ -153,7 +153,6 @@ class StateReader:
         #: Names for directories in it.
         self._numbers = itertools.count()
         self._frames: dict[VertexId, dict[str, DataFrame]] = {}
-        self._hadoop: dict[str, FileSystem] = {}
         #: Paths that are not local are read through the session.
         self.file_systems = FileSystems(self._hadoop_file_system)
 
@@ -235,10 +234,7 @@ class StateReader:
         return self._session
 
     def _hadoop_file_system(self, path: str) -> FileSystem:
-        root = root_of(path)
-        if root not in self._hadoop:
-            self._hadoop[root] = HadoopFileSystem(self._get_session(), path)
-        return self._hadoop[root]
+        return HadoopFileSystem(self._get_session(), path)
 
 
 def query_frames(frames: Mapping[str, DataFrame], sql: str) -> DataFrame:

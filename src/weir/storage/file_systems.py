@@ -8,18 +8,20 @@ from pathlib import Path
 from weir.errors import StorageError, UnsupportedEnvironmentError, invariant
 from weir.storage.filesystem import FileSystem
 from weir.storage.local import LocalFileSystem
-from weir.storage.paths import is_local, scheme_of
+from weir.storage.paths import is_local, root_of, scheme_of
 
 
 class FileSystems:
     """Finds the file system of a path: the local one for plain paths, Hadoop's for URIs.
 
-    ``hadoop`` gives Hadoop's file system for a URI; None without a Spark session.
+    ``hadoop`` makes Hadoop's file system for a URI, once for each root; None without a Spark
+    session.
     """
 
-    def __init__(self, hadoop: Callable[[str], FileSystem] | None) -> None:
+    def __init__(self, hadoop: Callable[[str], FileSystem] | None = None) -> None:
         self._local = LocalFileSystem()
-        self._hadoop = hadoop
+        self._make = hadoop
+        self._hadoop: dict[str, FileSystem] = {}
 
     def __call__(self, path: str) -> FileSystem:
         """The file system that holds an absolute path or URI.
@@ -30,13 +32,16 @@ class FileSystems:
             return self._local
         scheme = scheme_of(path)
         invariant(scheme not in (None, "file"), f"{path!r} is not an absolute path")
-        if self._hadoop is None:
+        if self._make is None:
             raise UnsupportedEnvironmentError(
                 f"{path} can only be read through Spark ({scheme}: is not a local file system):"
                 " use a command that starts Spark, such as weir run or weir inspect --operator,"
                 " or copy the files to a local directory."
             )
-        return self._hadoop(path)
+        root = root_of(path)
+        if root not in self._hadoop:
+            self._hadoop[root] = self._make(path)
+        return self._hadoop[root]
 
 
 class Transfer:

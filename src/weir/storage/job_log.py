@@ -36,6 +36,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 from tenacity.nap import sleep as nap
@@ -248,23 +249,18 @@ class JobLog:
             after = self.newest()
             if after is not None and not after.status.may_be_run:
                 return None
-            record = JobRecord(
-                number=1 if after is None else after.number + 1,
-                kind=RecordKind.SUPERSEDED,
-                job_id=job_id,
-                job_name=job_name,
-                attempt=1 if after is None else after.attempt + 1,
-                writer=writer,
-                timestamp_ms=timestamp_ms,
-                status=RecordStatus.SUPERSEDED,
-                completed=None if after is None else after.completed,
-                checkpoints=() if after is None else after.checkpoints,
-                restored_from=None if after is None else after.restored_from,
-                restored_checksum=None if after is None else after.restored_checksum,
-                origin=None if after is None else after.origin,
-                tables={} if after is None else after.tables,
-                failure=None if after is None else after.failure,
-                superseded_by=by,
+            ends: dict[str, Any] = {
+                "kind": RecordKind.SUPERSEDED,
+                "status": RecordStatus.SUPERSEDED,
+                "job_name": job_name,
+                "writer": writer,
+                "timestamp_ms": timestamp_ms,
+                "superseded_by": by,
+            }
+            record = (
+                JobRecord(number=1, job_id=job_id, attempt=1, **ends)
+                if after is None
+                else replace(after, number=after.number + 1, attempt=after.attempt + 1, **ends)
             )
             outcome, record = _win(recorder, record)
             if outcome is Recorded.WON:
