@@ -22,6 +22,7 @@ the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, nev
     │   ├── CoordinatorError             an operator coordinator broke its contract
     │   │   └── CoordinatorStateError    a coordinator's checkpointed state cannot be restored
     │   ├── OperatorStateError           a Python operator misused its state
+    │   ├── OperatorSnapshotError        an operator cannot take its snapshot
     │   ├── JobError
     │   │   ├── JobNotFoundError         no job with this id or name
     │   │   ├── JobAlreadyRunningError   a live driver holds the job
@@ -114,6 +115,14 @@ class CoordinatorStateError(CoordinatorError):
 
 class OperatorStateError(WeirError):
     """A Python operator asks for a state, or writes one, in a way that cannot be checkpointed."""
+
+
+class OperatorSnapshotError(WeirError):
+    """A Python operator cannot take its snapshot (MISSION B6). ``operator`` is its id."""
+
+    def __init__(self, message: str, *, operator: str) -> None:
+        super().__init__(message)
+        self.operator = operator
 
 
 class JobError(WeirError):

@@ -37,6 +37,7 @@ class Task:
         inputs: tuple[str, ...] = (),
         consumers: tuple[str, ...] = (),
         aligned_timeout_ms: int | None = None,
+        operators_take_part: bool = False,
         restored: tuple[tuple[str, Any], ...] = (),
     ) -> None:
         """``restored`` are channel entries that are present before the task runs."""
@@ -50,6 +51,7 @@ class Task:
             inputs=inputs,
             consumers=consumers,
             aligned_timeout_ms=aligned_timeout_ms,
+            operators_take_part=operators_take_part,
         )
         self.calls = 0
         #: How far the query has read each channel, in its own offsets.

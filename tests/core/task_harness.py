@@ -52,6 +52,7 @@ class TaskHarness:
         started: bool = True,
         closes_at_once: bool = True,
         takes_barriers: bool = False,
+        operators_take_part: bool = False,
         sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
         """``closes_at_once``: operators report CLOSED as soon as they are asked to close."""
@@ -64,6 +65,7 @@ class TaskHarness:
             bounded=bounded,
             requires_final_checkpoint=requires_final_checkpoint,
             prepares_for_barriers=takes_barriers,
+            operators_take_part=operators_take_part,
             coordinated=takes_barriers,
             sent_events=sent_events,
         )

@@ -9,12 +9,12 @@ from weir.core.messages.protocol import DeclineCheckpoint, TaskFailed, TaskStatu
 from weir.core.messages.task import (
     AnswerPlanning,
     CommitSinks,
-    ConfirmBase,
     ContinueSnapshot,
     DropSnapshot,
     TakeSnapshot,
     TaskErrored,
     TaskStarted,
+    TellCompleted,
 )
 from weir.core.status import TASK_STATUS_TRANSITIONS, next_task_status
 from weir.core.types import SnapshotKind, TaskStatus
@@ -46,8 +46,8 @@ def commit(checkpoint_id: int, **payloads: tuple[dict[str, object], ...]) -> Com
     )
 
 
-def confirm(checkpoint_id: int) -> ConfirmBase:
-    return ConfirmBase(vertex=VERTEX, checkpoint_id=checkpoint_id)
+def confirm(checkpoint_id: int) -> TellCompleted:
+    return TellCompleted(vertex=VERTEX, checkpoint_id=checkpoint_id)
 
 
 def declined(effects: list[object]) -> list[tuple[int, str]]:

@@ -36,6 +36,7 @@ from weir.core.messages.task import (
     StartDrain,
     SyncPartDone,
     TakeSnapshot,
+    TellAborted,
 )
 from weir.core.task.output_channels import ChannelBound, OutputChannels
 from weir.core.task.stream_task import StreamTask
@@ -279,6 +280,21 @@ def test_a_task_takes_a_watermark_to_its_query_with_the_next_batch() -> None:
     task.plan(-1)
     (answer,) = task.get("a", Watermark(timestamp_ms=70))
     assert answer == AnswerPlanning(call=1, watermarks_ms={"a": 70})
+
+
+def test_a_resting_task_runs_a_batch_for_operators_that_hear_how_a_checkpoint_ended() -> None:
+    """Its channels have nothing to read, and nobody knows when they will."""
+    task = Task(inputs=("in",), operators_take_part=True)
+    task.plan(-1)
+    task.get("in", segment(0))
+    task.do(BatchStaged(position=0, committables=()))
+    assert AnswerPlanning(call=2) in task.plan(0, **{"in": 0})
+    assert task.plan(0) == []
+    told = TellAborted(vertex="v", checkpoint_id=1)
+    assert task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1)) == [
+        told,
+        AnswerPlanning(call=3),
+    ]
 
 
 def test_a_producer_rests_while_a_consumer_is_too_far_behind() -> None:

@@ -51,7 +51,7 @@ def test_the_call_of_a_stop_is_held_until_the_savepoint_completed_and_then_the_t
     (ack,) = harness.async_done(7)
     assert isinstance(ack, AcknowledgeCheckpoint)
     assert not ack.state.fully_finished
-    assert harness.complete(7) == [commit(7, s1=(flushed(staged(0)),))]
+    assert harness.complete(7) == [confirm(7), commit(7, s1=(flushed(staged(0)),))]
     assert harness.committed(7) == [status(TaskStatus.FINISHED)]
     assert answer(1) not in harness.effects
 
@@ -110,7 +110,7 @@ def test_a_stop_that_finds_the_records_ended_is_taken_after_the_drain() -> None:
     assert taken_ids(harness.drained(5)) == [7]
     assert harness.taken[7].finished
     harness.acknowledge(7)
-    assert harness.complete(7) == [commit(7, s1=(flushed(staged(5)),))]
+    assert harness.complete(7) == [confirm(7), commit(7, s1=(flushed(staged(5)),))]
     assert harness.committed(7) == [status(TaskStatus.FINISHED)]
 
 
@@ -328,7 +328,7 @@ def test_the_savepoint_of_a_stop_serves_as_the_final_checkpoint() -> None:
     harness.trigger(7, STOP)
     harness.acknowledge(7)
     assert harness.taken[7].finished
-    assert harness.complete(7) == [commit(7)]
+    assert harness.complete(7) == [confirm(7), commit(7)]
     assert harness.committed(7) == [status(TaskStatus.FINISHED)]
 
 
@@ -366,7 +366,7 @@ def test_a_stop_that_completes_while_the_final_checkpoint_is_committed_is_commit
     harness.complete(7)
     harness.trigger(8, STOP)
     harness.acknowledge(8)
-    assert harness.complete(8) == []
+    assert harness.complete(8) == [confirm(8)]
     assert harness.committed(7) == [commit(8)]
     assert harness.committed(8) == [status(TaskStatus.FINISHED)]
 

@@ -181,7 +181,7 @@ class PlayedTask(FakePort):
                 transfer,
                 restored=restored,
                 watermark_ms=lambda: None,
-                operator_state=None,
+                snapshot_operators=None,
             ),
             storage=self._storage,
             flush=self._sink_port.flush,
@@ -202,7 +202,7 @@ class PlayedTask(FakePort):
     def drop_snapshot(self, effect: DropSnapshot) -> None:
         self.query.snapshots.drop(effect.checkpoint_id)
 
-    def confirm_base(self, vertex: str, checkpoint_id: int) -> None:
+    def checkpoint_completed(self, vertex: str, checkpoint_id: int) -> None:
         self.query.snapshots.confirm(checkpoint_id)
 
     def answer_planning(self, effect: AnswerPlanning) -> None:

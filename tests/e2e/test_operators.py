@@ -27,7 +27,7 @@ from weir.core.job.restart import GIVEN_UP_FROM
 from weir.core.status import JobStatus
 from weir.core.types import Payload
 from weir.errors import RestError, WeirError
-from weir.operators import ListCheckpointed, Operator, RulesOperator
+from weir.operators import ListCheckpointed, Operator, RulesOperator, SnapshotContext
 from weir.operators.state import StateStore
 from weir.rest import job_answers
 from weir.rest.client import connect
@@ -94,24 +94,19 @@ class Keeper(Operator):
     def __init__(self, fails_at: int | None = None, mark: Path | None = None) -> None:
         self._fails_at = fails_at
         self._mark = mark
-        self._got: list[int] = []
 
     def initialize_state(self, state: StateStore) -> None:
-        self._state = state.list_state("got")
-        self._got = self._state.get()
+        self._got = state.list_state("got")
 
     def handle_operator_event(self, event: Payload) -> None:
         if event["number"] == self._fails_at and self._mark is not None and not self._mark.exists():
             self._mark.touch()
             raise RuntimeError("fails once")
-        self._got.append(event["number"])
+        self._got.add(event["number"])
         self.context.send_event_to_coordinator({"back": event["number"]})
 
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         return [batch] if "operator" in batch.schema.names else []
-
-    def snapshot_state(self, state: StateStore) -> None:
-        self._state.update(self._got)
 
     def finish(self) -> list[pa.RecordBatch]:
         rows = [
@@ -121,7 +116,7 @@ class Keeper(Operator):
                 "at": at,
                 "number": number,
             }
-            for at, number in enumerate(self._got)
+            for at, number in enumerate(self._got.get())
         ]
         schema = pa.schema(
             [
@@ -300,7 +295,7 @@ class Total(Operator, ListCheckpointed):
         row = {"id": pa.array([-1], pa.int64()), "n": pa.array([self._seen], pa.int64())}
         return [pa.RecordBatch.from_pydict(row)]
 
-    def snapshot_list(self, checkpoint_id: int | None) -> list[Any]:
+    def snapshot_list(self, context: SnapshotContext | None) -> list[Any]:
         return [self._seen]
 
     def restore_list(self, elements: list[Any]) -> None:
@@ -384,7 +379,7 @@ class Pairs(ListCheckpointed, Operator):
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         return [batch]
 
-    def snapshot_list(self, checkpoint_id: int | None) -> list[Any]:
+    def snapshot_list(self, context: SnapshotContext | None) -> list[Any]:
         return ["kept", (1, 2)]
 
     def restore_list(self, elements: list[Any]) -> None:
@@ -410,7 +405,7 @@ def test_state_that_json_would_change_fails_the_job_by_its_place(place: Place) -
 
 
 class Told(Operator):
-    """Emits the checkpoints it was notified of; a batch lasts while the mark exists."""
+    """Emits the checkpoints it was notified of; a batch of rows lasts while the mark exists."""
 
     output_schema = "how string, checkpoint long"
 
@@ -424,10 +419,12 @@ class Told(Operator):
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         self._told.append(("aborted", checkpoint_id))
 
-    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def process_batch(self, batch: pa.RecordBatch) -> None:
         while self._mark.exists():
             self._mark.with_name("waits").touch()
             time.sleep(0.05)
+
+    def end_batch(self) -> list[pa.RecordBatch]:
         told, self._told = self._told, []
         how, checkpoints = [one for one, _ in told], pa.array([one for _, one in told], pa.int64())
         return [

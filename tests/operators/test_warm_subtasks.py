@@ -14,6 +14,8 @@ from weir.spark.operator_worker import _Run
 class Counting(Operator):
     """Notes how often its instances are opened and closed."""
 
+    transient = ("calls",)
+
     def __init__(self) -> None:
         self.calls: list[str] = []
 
@@ -53,6 +55,5 @@ def test_two_subtasks_of_one_process_are_opened_once_and_stay(tmp_path: Any) -> 
             run = _Run(order, context(subtask, 2))
             one = run.begin(operator)
             assert list(run.batches(one, [])) == []
-            runs[str(subtask)] = run.result(one)["run"]
-            run.keep(one)
+            runs[str(subtask)] = run.handed_over(one)["run"]
     assert operator.calls == ["open", "open"]

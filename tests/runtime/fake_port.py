@@ -195,8 +195,8 @@ class FakePort:
     def drop_snapshot(self, effect: DropSnapshot) -> None:
         self._called(f"drop_snapshot {effect.checkpoint_id}", effect)
 
-    def confirm_base(self, vertex: str, checkpoint_id: int) -> None:
-        self._called(f"confirm_base {checkpoint_id}")
+    def checkpoint_completed(self, vertex: str, checkpoint_id: int) -> None:
+        self._called(f"checkpoint_completed {checkpoint_id}")
 
     def checkpoint_aborted(self, vertex: str, checkpoint_id: int) -> None:
         self._called(f"checkpoint_aborted {checkpoint_id}")

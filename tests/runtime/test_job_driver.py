@@ -55,7 +55,7 @@ def test_the_calls_of_one_whole_checkpoint_come_in_their_order() -> None:
         "taken 1",
         "continue_snapshot 1",
         "record_checkpoint 1",
-        "confirm_base 1",
+        "checkpoint_completed 1",
         "commit_sinks 1",
     ]
     assert port.calls.index("taken 1") < port.calls.index("answer_planning 2")
@@ -266,7 +266,7 @@ def test_blocking_calls_never_run_on_the_main_thread() -> None:
         world.port.wait_for("commit_sinks 1")
         main = world.port.threads["answer_planning"]
         quick = {name for name, thread in world.port.threads.items() if thread == main}
-    assert quick == {"answer_planning", "confirm_base", "resume"}
+    assert quick == {"answer_planning", "checkpoint_completed", "resume"}
 
 
 # -- the timer -------------------------------------------------------------------------------------

@@ -32,7 +32,6 @@ from weir.core.messages.task import (
     BatchStaged,
     CloseOperators,
     CommitSinks,
-    ConfirmBase,
     ContinueSnapshot,
     Drained,
     OperatorsClosed,
@@ -44,6 +43,7 @@ from weir.core.messages.task import (
     TakeSnapshot,
     TaskErrored,
     TaskStarted,
+    TellCompleted,
 )
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import (
@@ -139,8 +139,8 @@ class Script:
             case AcknowledgeCheckpoint(checkpoint_id=n, state=state):
                 self._newest = (n, state)
                 return [NotifyCheckpointComplete(vertex="v", checkpoint_id=n)]
-            case ConfirmBase(checkpoint_id=n):
-                self._port.confirm_base("v", n)
+            case TellCompleted(checkpoint_id=n):
+                self._port.checkpoint_completed("v", n)
             case CommitSinks(checkpoint_id=n, payloads=payloads):
                 self._tell(f"commit {n}: {sum(len(staged) for staged in payloads.values()) > 0}")
                 return [SinksCommitted(checkpoint_id=n)]

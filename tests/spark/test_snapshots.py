@@ -135,7 +135,7 @@ class World:
             self.transfer,
             restored=restored,
             watermark_ms=lambda: None,
-            operator_state=None,
+            snapshot_operators=None,
         )
         self.snapshots = TaskSnapshots(
             vertex=vertex,

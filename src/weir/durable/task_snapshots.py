@@ -57,8 +57,8 @@ class RestingQuery(Protocol):
     call.
     """
 
-    def read(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The small entries of the state after batch ``position``, and the keys of its files."""
+    def read(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
+        """The small entries of the state after ``effect.position``, and the keys of its files."""
         ...
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
@@ -156,9 +156,8 @@ class TaskSnapshots:
             pending.sources |= files
             pending.in_flight.append(replace(segment, payload=payload))
         keys = list(pending.sources)
-        if not effect.finished:
-            pending.entries, files_of_state = self._query.read(effect.position)
-            keys += files_of_state
+        pending.entries, files_of_state = self._query.read(effect)
+        keys += files_of_state
         base = {} if effect.full or effect.kind.is_savepoint else self._base
         for key in keys:
             handle = base.get(key)
@@ -200,7 +199,8 @@ class TaskSnapshots:
         )
         with self._lock:
             self._written[checkpoint_id] = self._pending.pop(checkpoint_id)
-            self._acknowledged[checkpoint_id] = files
+            if not effect.kind.is_savepoint:
+                self._acknowledged[checkpoint_id] = files
         metrics = SnapshotMetrics(
             sync_duration_ms=pending.sync_duration_ms,
             async_duration_ms=self._clock.now_ms() - begun_ms,
@@ -222,7 +222,10 @@ class TaskSnapshots:
                 self._fs(pending).delete(self._target(pending, key))
 
     def confirm(self, checkpoint_id: int) -> None:
-        """The checkpoint completed: it is the base of the next one. Forget older snapshots."""
+        """The checkpoint completed: it is the base of the next one. Forget older snapshots.
+
+        A savepoint is the base of none.
+        """
         with self._lock:
             files = self._acknowledged.get(checkpoint_id)
             # Not the older ones: they may still have to be dropped, with the files that they wrote.

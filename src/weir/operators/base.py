@@ -2,13 +2,13 @@
 
 An operator runs in Spark's Python workers, with one subtask per unit of parallelism. It gets each
 batch of the query as Arrow record batches. Spark may run a subtask's next batch in another process,
-so data that must survive belongs in state, which is handed over after each batch
-(``snapshot_state``).
+so data that must survive a batch belongs in state, which the runtime hands over after each batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.core.types import OperatorId, Payload
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 #: The number of key groups. Fixed with a job's first batch, since checkpoints hold state by group.
 KEY_GROUPS = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotContext:
+    """The checkpoint or savepoint for which an operator takes its snapshot."""
+
+    checkpoint_id: int
+    #: When it was triggered, in milliseconds since the epoch.
+    timestamp_ms: int
 
 
 class OperatorContext(Protocol):
@@ -72,10 +81,19 @@ class Operator:
     The instance is pickled to Spark's workers, so its attributes must be picklable (no open files,
     no locks): acquire such resources in ``open``.
 
-    The calls of one batch, in order: ``handle_operator_event`` for each event, ``process_batch``
-    for each Arrow batch, then ``end_batch``; at the end of the input ``end_input`` and ``finish``;
-    before a barrier ``prepare_snapshot_pre_barrier``; then ``snapshot_state``. Batches that a call
-    returns or yields go downstream.
+    The calls of one batch, in order: ``notify_checkpoint_complete`` and ``_aborted`` for what ended
+    since the last batch, ``handle_operator_event`` for each event, ``process_batch`` for each Arrow
+    batch, then ``end_batch``; before a barrier ``prepare_snapshot_pre_barrier``. Batches that a
+    call returns or yields go downstream. ``snapshot_state`` is called once for each checkpoint,
+    between two batches.
+
+    At the end of the input, or of a job that is drained, the last batch calls ``end_input`` and
+    ``finish``. Then follow ``snapshot_state`` for the final checkpoint or savepoint,
+    ``notify_checkpoint_complete`` for it, and ``close`` (MISSION E). A stop without a drain omits
+    the first two.
+
+    Between two calls of a batch an operator can use its attributes as it likes, but a batch that
+    leaves another value in one fails: only state survives. ``transient`` names the exceptions.
     """
 
     #: The schema of the output, as a Spark ``StructType`` or DDL; None: the same as the input.
@@ -83,13 +101,13 @@ class Operator:
     #: fails for good, and the error names the column.
     output_schema: str | StructType | None = None
 
-    @property
-    def prepares_for_barriers(self) -> bool:
-        """Whether it overrides ``prepare_snapshot_pre_barrier``.
+    #: Names of attributes that may be lost between two batches, since ``open`` or the operator's
+    #: methods make them again: connections, caches.
+    transient: tuple[str, ...] = ()
 
-        If so, each checkpoint has a batch before its barrier.
-        """
-        return type(self).prepare_snapshot_pre_barrier is not Operator.prepare_snapshot_pre_barrier
+    #: Whether the task waits for a checkpoint after ``finish`` (MISSION E6). False if the operator
+    #: neither keeps anything in that checkpoint's state nor commits with its completion.
+    requires_final_checkpoint: bool = True
 
     def open(self, context: OperatorContext) -> None:
         """A process starts to run this subtask. An override must keep the context if needed."""
@@ -121,25 +139,34 @@ class Operator:
         this method. An exception fails the job.
         """
 
-    def snapshot_state(self, state: StateStore) -> None:
-        """Bring the states up to date.
+    def snapshot_state(self, context: SnapshotContext) -> None:
+        """Bring the states up to date for a checkpoint or savepoint, and pre-commit what it covers.
 
-        Called after every batch, since a checkpoint may follow it, and the next batch may run in
-        another process. ``state.checkpoint_id`` is set in a batch that prepares for a barrier: then
-        an exception fails the checkpoint, otherwise the job.
+        Called once for each, between two batches, unless Spark repeats the call after a failure of
+        its own. An exception fails the checkpoint, not the job (PROTOCOL P9).
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is durable. Called with the next batch, if there is one."""
+        """A checkpoint is durable: what was pre-committed for it can be committed.
+
+        Called with the next batch, which is forced for an operator that overrides this method, or
+        before ``close``. After a failure the call may never come: an operator that was restored
+        from the checkpoint commits in ``initialize_state``. Of the checkpoints that complete
+        between two batches, at least the newest is reported.
+        """
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never complete, whether or not its barrier had arrived.
+        """A checkpoint will never complete, whether or not its snapshot had been taken.
 
-        Called with the next batch, if there is one.
+        Called as ``notify_checkpoint_complete``.
         """
 
     def close(self) -> None:
-        """The process stops running this subtask. Not called if the process is killed."""
+        """The process stops running this subtask.
+
+        Called at the end of the job, however it ends, and when another process has taken the
+        subtask over. Not called if the process is killed.
+        """
 
 
 class PandasOperator(Operator):
@@ -166,13 +193,38 @@ class PandasOperator(Operator):
 class ListCheckpointed:
     """A mix-in for operators whose only state is one list.
 
-    An ``Operator`` with it needs neither ``initialize_state`` nor ``snapshot_state``.
+    An ``Operator`` with it needs neither ``initialize_state`` nor ``snapshot_state``, and its
+    attributes may hold the elements.
     """
 
-    def snapshot_list(self, checkpoint_id: int | None) -> list[Any] | None:
-        """Return the elements to keep, JSON values; None means no elements (PROTOCOL P43)."""
+    def snapshot_list(self, context: SnapshotContext | None) -> list[Any] | None:
+        """Return the elements to keep, JSON values; None means no elements (PROTOCOL P43).
+
+        Called once for each checkpoint, and after each batch with None, since the next batch may
+        run in another process. If it raises or an element cannot be stored, the list in the state
+        is empty and the checkpoint fails.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no snapshot_list")
 
     def restore_list(self, elements: list[Any]) -> None:
         """Take the kept elements, redistributed if the parallelism has changed."""
         raise NotImplementedError(f"{type(self).__name__} has no restore_list")
+
+
+def overrides(operator: Operator, method: str) -> bool:
+    """Whether an operator has its own version of one of ``Operator``'s methods."""
+    return getattr(type(operator), method) is not getattr(Operator, method)
+
+
+def takes_snapshots(operator: Operator) -> bool:
+    """Whether an operator has code of its own for snapshots."""
+    return isinstance(operator, ListCheckpointed) or overrides(operator, "snapshot_state")
+
+
+def takes_part(operator: Operator) -> bool:
+    """Whether an operator has code of its own for snapshots, or hears how checkpoints ended."""
+    return (
+        takes_snapshots(operator)
+        or overrides(operator, "notify_checkpoint_complete")
+        or overrides(operator, "notify_checkpoint_aborted")
+    )

@@ -15,9 +15,11 @@ class RulesOperator(Operator):
     """Base class of operators with broadcast rules.
 
     Read ``self.rules`` (name -> JSON value) in ``process_batch``: they are the same for all records
-    of a batch. A subclass that overrides ``initialize_state`` or ``snapshot_state`` must call
-    ``super()``'s.
+    of a batch. A subclass that overrides ``initialize_state`` or ``handle_operator_event`` must
+    call ``super()``'s.
     """
+
+    transient = ("rules",)
 
     rules: dict[str, Any]
     _kept: ListState[list[Any]]
@@ -32,7 +34,4 @@ class RulesOperator(Operator):
         for name in event.get("remove", ()):
             self.rules.pop(name, None)
         self.rules |= event.get("set", {})
-
-    def snapshot_state(self, state: StateStore) -> None:
-        """Keep the rules."""
         self._kept.update([name, rule] for name, rule in self.rules.items())

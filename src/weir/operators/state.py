@@ -129,7 +129,7 @@ Lists = dict[str, tuple[str, list[bytes]]]
 
 
 class StateStore:
-    """All state of one subtask, as passed to ``initialize_state`` and ``snapshot_state``."""
+    """All state of one subtask, as passed to ``initialize_state``."""
 
     def __init__(
         self,
@@ -152,9 +152,6 @@ class StateStore:
         self._lists: dict[str, ListState[Any]] = {}
         self._keyed: dict[str, KeyedState] = {}
         self._raw: dict[str, RawKeyedState] = {}
-        #: The checkpoint for which ``snapshot_state`` is called; None if the state only passes to
-        #: the next batch.
-        self.checkpoint_id: int | None = None
         #: Whether the subtask has state of a checkpoint or savepoint (Flink: ``isRestored``).
         self.is_restored = bool(self._found or self._found_groups)
 

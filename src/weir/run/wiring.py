@@ -29,7 +29,7 @@ from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.errors import StorageError
-from weir.operators.base import KEY_GROUPS
+from weir.operators.base import KEY_GROUPS, Operator, overrides, takes_part
 from weir.run.lease_keeper import LeaseKeeper
 from weir.run.options import JobResult, RunListener, RunOptions
 from weir.run.phases import StartPhases
@@ -324,7 +324,8 @@ def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
 
 def _task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
     processing = [steps.operators[name] for name in process_steps(vertex)]
-    parts: list[CheckpointListener | Sink] = [
+    parts: list[CheckpointListener | Operator | Sink] = [
+        *(one.operator for one in processing),
         *steps.listeners(vertex),
         *(steps.sinks[name] for name in vertex.sinks),
     ]
@@ -333,10 +334,12 @@ def _task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> 
         operators=vertex.operators,
         sinks=vertex.sinks,
         bounded=vertex.bounded,
-        requires_final_checkpoint=bool(processing)
-        or any(part.requires_final_checkpoint for part in parts),
+        requires_final_checkpoint=any(part.requires_final_checkpoint for part in parts),
         inputs=vertex.inputs,
         aligned_timeout_ms=aligned_timeout_ms,
-        prepares_for_barriers=any(one.operator.prepares_for_barriers for one in processing),
+        prepares_for_barriers=any(
+            overrides(one.operator, "prepare_snapshot_pre_barrier") for one in processing
+        ),
+        operators_take_part=any(takes_part(one.operator) for one in processing),
         coordinated=any(one.coordinator is not None for one in processing),
     )

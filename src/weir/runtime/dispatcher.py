@@ -263,6 +263,7 @@ class Dispatcher:
                 bound=plan.bound,
                 aligned_timeout_ms=plan.aligned_timeout_ms,
                 prepares_for_barriers=plan.prepares_for_barriers,
+                operators_take_part=plan.operators_take_part,
                 coordinated=plan.coordinated,
                 sent_events=() if state is None else state.sent_events,
             )

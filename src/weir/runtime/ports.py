@@ -68,6 +68,9 @@ class TaskPlan:
     aligned_timeout_ms: int | None = None
     #: Whether any of its operators prepare for a barrier in the batch before it (PROTOCOL P6).
     prepares_for_barriers: bool = False
+    #: Some have code of their own for checkpoints: they take no snapshot while they finish, and a
+    #: resting query runs a batch in which they hear how a checkpoint ended.
+    operators_take_part: bool = False
     #: Whether any of its operators have coordinators.
     coordinated: bool = False
 
@@ -135,7 +138,7 @@ class TaskPort(Protocol):
         """Forget a snapshot and delete its files."""
         ...
 
-    def confirm_base(self, vertex: VertexId, checkpoint_id: int) -> None:
+    def checkpoint_completed(self, vertex: VertexId, checkpoint_id: int) -> None:
         """The checkpoint is now the base of the vertex's next incremental snapshot. *Quick.*"""
         ...
 

@@ -12,7 +12,6 @@ from weir.core.messages.task import (
     AsyncPartDone,
     CloseOperators,
     CommitSinks,
-    ConfirmBase,
     ContinueSnapshot,
     DropSnapshot,
     OperatorsClosed,
@@ -25,9 +24,10 @@ from weir.core.messages.task import (
     TaskErrored,
     TaskWork,
     TellAborted,
+    TellCompleted,
 )
 from weir.core.types import VertexId
-from weir.errors import LostWriteError
+from weir.errors import LostWriteError, OperatorSnapshotError
 from weir.runtime.failures import cause_of, describe, is_fatal
 from weir.runtime.ports import DurablePort, PostToTask, TaskPort
 
@@ -88,8 +88,8 @@ def begin_task_work(
         case DropSnapshot():
             drop = tasks.drop_snapshot
             work("dropping a snapshot", lambda: drop(effect), on_error=log_error("drop a snapshot"))
-        case ConfirmBase(checkpoint_id=n):
-            tasks.confirm_base(vertex, n)
+        case TellCompleted(checkpoint_id=n):
+            tasks.checkpoint_completed(vertex, n)
         case StartDrain():
             work(
                 "the drain",
@@ -130,7 +130,8 @@ def snapshot_failed(checkpoint_id: int, error: BaseException, post: PostToTask) 
     The next snapshot would otherwise take the same file without noticing the loss (PROTOCOL P23).
     The restored task writes the file again.
     """
-    post(SnapshotFailed(checkpoint_id=checkpoint_id, message=describe(error)))
+    operator = error.operator if isinstance(error, OperatorSnapshotError) else None
+    post(SnapshotFailed(checkpoint_id=checkpoint_id, message=describe(error), operator=operator))
     if isinstance(error, LostWriteError):
         post(TaskErrored(message=describe(error), cause=cause_of(error)))
 

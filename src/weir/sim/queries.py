@@ -52,7 +52,7 @@ from weir.core.types import (
 )
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
-from weir.errors import StorageError, invariant
+from weir.errors import OperatorSnapshotError, StorageError, invariant
 from weir.runtime.concurrency import Clock, Waits
 from weir.runtime.failures import cause_of, describe
 from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
@@ -210,6 +210,8 @@ class SimQuery:
         self._overtaken = frozenset(one.channel for one in effect.in_flight)
         watermark_ms = MAX_WATERMARK_MS if effect.finished else self._watermark_ms
         self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
+        if self._vertex.subtasks and self._port.declines():
+            raise OperatorSnapshotError("simulated failure", operator=self._vertex.name)
         self.snapshots.take(effect)
 
     def start(self) -> None:
@@ -339,11 +341,8 @@ class SimQuery:
         fs.put(f"{self._directory}/{key}", msgspec.json.encode(rows))
         self._fail_perhaps()
         back = self._operator.handle(answer.events)
-        declined = None
-        if answer.barrier is not None and self._port.declines():
-            declined = (self._vertex.name, "simulated failure of an operator's snapshot")
         ended = self._tells_end(self._offset + len(rows))
-        self._stage(batch, rows, None, sent_events=back, declined=declined, input_ended=ended)
+        self._stage(batch, rows, None, sent_events=back, input_ended=ended)
         self._fail_perhaps()
         fs.put(f"{self._directory}/commits/{batch}", b"")
         self._prepared = answer.barrier
@@ -549,7 +548,7 @@ class SimTaskPort:
         """Forget a snapshot and delete its files."""
         self._queries[effect.vertex].snapshots.drop(effect.checkpoint_id)
 
-    def confirm_base(self, vertex: VertexId, checkpoint_id: int) -> None:
+    def checkpoint_completed(self, vertex: VertexId, checkpoint_id: int) -> None:
         """Make the checkpoint the base of the next incremental snapshot."""
         self._queries[vertex].snapshots.confirm(checkpoint_id)
 

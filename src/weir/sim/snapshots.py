@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weir.core.messages.task import TakeSnapshot
 from weir.core.types import InFlightSegment, Payload, StateHandle
 from weir.errors import StorageError
 from weir.sim.disk import ProcessFileSystem
@@ -48,10 +49,9 @@ class SimState:
         #: Files of in-flight segments that snapshots have requested.
         self._segments: set[str] = set()
 
-    def read(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The state of the query, which is at rest at ``position``."""
-        del position
-        return self._state()
+    def read(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
+        """The state of the query, which is at rest; nothing is left of one that has finished."""
+        return ({}, []) if effect.finished else self._state()
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
         """The payload and the one file of a segment."""

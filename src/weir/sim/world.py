@@ -35,12 +35,12 @@ from weir.core.messages.task import (
     AnswerPlanning,
     CloseOperators,
     CommitSinks,
-    ConfirmBase,
     ContinueSnapshot,
     DropSnapshot,
     StartDrain,
     TakeSnapshot,
     TellAborted,
+    TellCompleted,
 )
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, VertexId
@@ -79,7 +79,7 @@ _AMONG_TASKS = (
     ChannelAppended,
     CloseOperators,
     CommitSinks,
-    ConfirmBase,
+    TellCompleted,
     ContinueSnapshot,
     DropSnapshot,
     ReleaseSegments,

@@ -31,6 +31,9 @@ class FileReader(Operator):
     So it has no state: no file is half read between two batches.
     """
 
+    #: An earlier process may not have asked, and what it had not read is assigned again.
+    transient = ("_asks", "_ended", "_names")
+
     def __init__(
         self, directory: str, *, format: str, schema: str | StructType, rejects: bool
     ) -> None:

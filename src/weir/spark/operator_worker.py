@@ -1,7 +1,7 @@
-"""Runs one subtask of a Python operator for one batch, in Spark's Python workers (``mapInArrow``).
+"""Runs subtasks of Python operators in Spark's Python workers (``mapInArrow``).
 
-The order for a batch arrives as a local property of its Spark job, one JSON text per operator
-(``spark/operators.py``)::
+``OperatorFunction`` runs one subtask for one batch. The order for a batch arrives as a local
+property of its Spark job, one JSON text per operator (``spark/operators.py``)::
 
     {"token": "...", "batch": 7, "barrier": 3, "finish": false,
      "has_coordinator": true, "directory": "...",
@@ -18,6 +18,11 @@ If the process that ran the last batch runs the next one too, its operator goes 
 (``_warm``); otherwise the operator is restored from the state. It may go on if three things match:
 the attempt (``token``), the batch of the driver's state (``version``), and the run of that batch
 whose result counted, since Spark may have run the subtask more than once.
+
+``CallFunction`` calls subtasks between two batches, or after the last one, in a Spark job of its
+own: for the snapshot of a checkpoint, and to close them. Spark chooses the processes, so each of
+its tasks first calls the subtasks that it finds in its process; those found nowhere are then
+restored (``"restore"``: their numbers).
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import base64
 import copy
 import json
 import secrets
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +39,8 @@ from typing import TYPE_CHECKING, Any
 
 from weir.core.json_values import KEPT, read_back
 from weir.core.types import OperatorId, Payload
-from weir.errors import OperatorStateError
-from weir.operators.base import KEY_GROUPS, ListCheckpointed, Operator
+from weir.errors import OperatorStateError, PipelineError
+from weir.operators.base import KEY_GROUPS, ListCheckpointed, Operator, SnapshotContext
 from weir.operators.output import fitted
 from weir.operators.state import StateStore, decode_lists
 from weir.runtime.failures import NOTE
@@ -56,6 +62,9 @@ Location = dict[str, Any]
 #: (batch, subtask) -> the result.
 Results = dict[tuple[int, int], dict[str, Any]]
 
+#: The rows of ``CallFunction``: a subtask, and its result as JSON.
+CALL_SCHEMA = "subtask int, result string"
+
 
 @dataclass
 class _Warm:
@@ -69,7 +78,12 @@ class _Warm:
     operator: Operator
     state: StateStore
     context: Context
+    #: Its attributes when it was restored.
+    attributes: _Attributes
 
+
+#: Name -> value, and its length if it is a container that may change in place.
+_Attributes = dict[str, tuple[object, int | None]]
 
 #: By operator and subtask.
 _warm: dict[tuple[OperatorId, int], _Warm] = {}
@@ -87,12 +101,20 @@ class Context:
     sent: list[Payload] = field(default_factory=list)
     #: ``end_input`` was called.
     input_ended: bool = False
+    #: Whether an event that is sent now goes out with the state that it follows from.
+    may_send: bool = True
 
     def send_event_to_coordinator(self, event: Payload) -> None:
         """See ``OperatorContext``.
 
-        Raises ``OperatorStateError`` without a coordinator, or if JSON cannot represent a value.
+        Raises ``OperatorStateError`` without a coordinator, outside of a batch, or if JSON cannot
+        represent a value.
         """
+        if not self.may_send:
+            raise OperatorStateError(
+                f"Operator {self.operator_id!r} sent an event in snapshot_state or close, after"
+                " what the checkpoint keeps: send it in a batch, at the latest in end_batch."
+            )
         if not self.has_coordinator:
             raise OperatorStateError(
                 f"Operator {self.operator_id!r} sent an event, but has no coordinator: pass"
@@ -135,19 +157,10 @@ class OperatorFunction:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process one partition of one batch. An error gets a note that says where it occurred."""
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        text = None if task is None else task.getLocalProperty(PROPERTY + self._operator_id)
-        if task is None or text is None:
-            raise RuntimeError(
-                f"Operator {self._operator_id!r} runs outside of a batch of its query: a sink must"
-                " not compute its input in another thread."
-            )
-        order = json.loads(text)
+        order, subtask = _order(self._operator_id)
         context = Context(
             operator_id=self._operator_id,
-            subtask=task.partitionId(),
+            subtask=subtask,
             parallelism=self._parallelism,
             has_coordinator=order["has_coordinator"],
             output_schema=self._output_schema,
@@ -159,11 +172,10 @@ class OperatorFunction:
             for put_out in run.batches(one, (self._split(one, batch) for batch in batches)):
                 rows += put_out.num_rows
                 yield fitted(put_out, self._output_schema, self._operator_id)
-            result = run.result(one) | {"rows": rows}
-            self._results.add({(order["batch"], context.subtask): result})
-            run.keep(one)
+            result = run.handed_over(one) | {"rows": rows}
+            self._results.add({(order["batch"], subtask): result})
         except Exception as error:
-            error.add_note(f"{NOTE}subtask {context.subtask} of {self._operator_id!r}{run.at}")
+            error.add_note(f"{NOTE}subtask {subtask} of {self._operator_id!r}{run.at}")
             raise
 
     def _split(self, one: _Warm, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -176,8 +188,85 @@ class OperatorFunction:
         return records
 
 
+class CallFunction:
+    """The function for ``mapInArrow`` that calls subtasks outside of a batch.
+
+    The order is that of a batch, with ``"call"``: ``"snapshot"``, with ``"checkpoint_id"`` and
+    ``"timestamp_ms"``; ``"close"``; or ``"abandon"``, which closes whatever the process has of the
+    operator. ``"batch"`` is the last one. An error is returned as ``"failed"``.
+    """
+
+    def __init__(
+        self,
+        operator_id: OperatorId,
+        operator: Operator,
+        *,
+        output_schema: pa.Schema,
+        parallelism: int,
+    ) -> None:
+        self._operator_id = operator_id
+        self._operator = operator
+        self._output_schema = output_schema
+        self._parallelism = parallelism
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Call the subtasks that are here, or the one of ``"restore"`` that is this task's."""
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        order, index = _order(self._operator_id)
+        if order["call"] == "abandon":
+            _close_all(self._operator_id)
+            return
+        restore = order["restore"]
+        subtasks = self._warm_ones(order) if restore is None else restore[index : index + 1]
+        for subtask in subtasks:
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "subtask": pa.array([subtask], pa.int32()),
+                    "result": [json.dumps(self._called(order, subtask))],
+                }
+            )
+
+    def _warm_ones(self, order: dict[str, Any]) -> list[int]:
+        return sorted(
+            subtask
+            for (name, subtask), one in _warm.items()
+            if name == self._operator_id and _is_current(one, order, subtask)
+        )
+
+    def _called(self, order: dict[str, Any], subtask: int) -> dict[str, Any]:
+        run = _Run(
+            order,
+            Context(
+                operator_id=self._operator_id,
+                subtask=subtask,
+                parallelism=self._parallelism,
+                has_coordinator=order["has_coordinator"],
+                output_schema=self._output_schema,
+            ),
+        )
+        one: _Warm | None = None
+        try:
+            one = run.begin(self._operator)
+            one.context.may_send = False
+            if order["call"] == "close":
+                one.operator.close()
+                return {"failed": None}
+            context = SnapshotContext(
+                checkpoint_id=order["checkpoint_id"], timestamp_ms=order["timestamp_ms"]
+            )
+            return run.handed_over(one, context)
+        except Exception as error:
+            if one is not None and order["call"] == "snapshot":
+                # Nothing that the failed snapshot did to the state remains.
+                one.operator.close()
+            return {"failed": f"{type(error).__name__}: {error}"}
+
+
 class _Run:
-    """One batch of one subtask."""
+    """One batch of one subtask, or one call between two batches."""
 
     def __init__(self, order: dict[str, Any], context: Context) -> None:
         """``context`` is for a subtask that this process has not run yet."""
@@ -185,17 +274,15 @@ class _Run:
         self._context = context
         self._operator_id = context.operator_id
         self._subtask = context.subtask
-        self._declined: str | None = None
         #: The records that the operator is processing, for messages; "" if none.
         self.at = ""
 
     def begin(self, operator: Operator) -> _Warm:
-        """The subtask as the last batch left it, after this batch's notifications and events."""
-        # Removed until the batch has ended: after a failure it is not fit for the next one.
+        """The subtask as the last batch left it, after this order's notifications and events."""
+        # Removed until it is handed over: after a failure it is not fit for the next batch.
         one = _warm.pop((self._operator_id, self._subtask), None)
         order = self._order
-        expected = (order["token"], order["version"], order["runs"].get(str(self._subtask)))
-        if one is None or (one.token, one.version, one.run) != expected:
+        if one is None or not _is_current(one, order, self._subtask):
             if one is not None:
                 one.operator.close()
             one = self._restored(operator)
@@ -224,47 +311,56 @@ class _Run:
         if self._order["barrier"] is not None:
             yield from one.operator.prepare_snapshot_pre_barrier(self._order["barrier"]) or ()
 
-    def result(self, one: _Warm) -> dict[str, Any]:
-        """The result for the driver, with the state after the batch."""
-        state, barrier = one.state, self._order["barrier"]
-        state.checkpoint_id = barrier
-        lists: Location | None = None
-        try:
-            _snapshot(one.operator, state)
-            lists = self._kept(state.dump_lists())
-        except Exception as error:
-            if barrier is None:
-                raise
-            self._declined = f"{type(error).__name__}: {error}"
-        finally:
-            state.checkpoint_id = None
+    def handed_over(self, one: _Warm, snapshot: SnapshotContext | None = None) -> dict[str, Any]:
+        """Take the snapshot, if one is wanted; return the result, with the state.
+
+        The subtask stays in this process, for the next batch or call.
+        """
+        state = one.state
+        if snapshot is not None:
+            one.operator.snapshot_state(snapshot)
+        if isinstance(one.operator, ListCheckpointed):
+            kept = state.list_state(_LIST)
+            # If the operator raises, the list stays empty.
+            kept.clear()
+            kept.update(one.operator.snapshot_list(snapshot) or [])
+        lists = self._kept(state.dump_lists())
+        self._check_attributes(one)
         one.version, one.run = self._order["batch"], secrets.token_hex(8)
-        sent, one.context.sent = one.context.sent, []
+        one.context.may_send = True
+        _warm[self._operator_id, self._subtask] = one
+        sent: list[Payload] = []
+        if snapshot is None:
+            sent, one.context.sent = one.context.sent, []
         return {
             "run": one.run,
             "lists": lists,
             "groups": self._changed_groups(state),
             "sent": sent,
             "input_ended": one.context.input_ended,
-            "declined": self._declined,
+            "failed": None,
         }
 
-    def keep(self, one: _Warm) -> None:
-        """Let the next batch go on with the subtask in this process, unless it has finished."""
-        if self._order["finish"]:
-            one.operator.close()
-        else:
-            _warm[self._operator_id, self._subtask] = one
+    def _check_attributes(self, one: _Warm) -> None:
+        """Raise ``PipelineError`` if an attribute changed that another process would not have.
+
+        A change deep inside of an object goes unnoticed.
+        """
+        if isinstance(one.operator, ListCheckpointed):
+            return
+        for name, (value, length) in _attributes(one.operator).items():
+            before = one.attributes.get(name)
+            if before is None or not _same(value, length, *before):
+                raise PipelineError(
+                    f"Operator {self._operator_id!r} changed its attribute {name!r} while it ran,"
+                    " and the next batch may run in another process, which would not have it: keep"
+                    f" it in a state, or write transient = ({name!r},) in the class if it may be"
+                    " lost (a cache, a connection)."
+                )
 
     def _restored(self, operator: Operator) -> _Warm:
         order, context = self._order, self._context
         location = order["lists"].get(str(self._subtask))
-        if location is None and order["version"] >= 0 and str(self._subtask) in order["lists"]:
-            raise RuntimeError(
-                f"Subtask {self._subtask} of operator {self._operator_id!r} could not take its"
-                " last snapshot, and its process is gone: the job is restored from its newest"
-                " checkpoint."
-            )
         lists = None if location is None else decode_lists(_read(location))
         owned = [
             group
@@ -284,7 +380,9 @@ class _Run:
         operator.initialize_state(state)
         if isinstance(operator, ListCheckpointed):
             operator.restore_list(state.list_state(_LIST).get())
-        return _Warm(order["token"], order["version"], "", operator, state, context)
+        return _Warm(
+            order["token"], order["version"], "", operator, state, context, _attributes(operator)
+        )
 
     def _forget_others(self) -> None:
         """Close subtasks that have run elsewhere since, or belong to another attempt.
@@ -327,13 +425,49 @@ class _Run:
         return f"{self._operator_id}/{name}"
 
 
-def _snapshot(operator: Operator, state: StateStore) -> None:
-    if isinstance(operator, ListCheckpointed):
-        kept = state.list_state(_LIST)
-        # If the operator raises, the list stays empty and the snapshot fails.
-        kept.clear()
-        kept.update(operator.snapshot_list(state.checkpoint_id) or [])
-    operator.snapshot_state(state)
+def _order(operator_id: OperatorId) -> tuple[dict[str, Any], int]:
+    """The order of the running Spark task for the operator, and the number of its partition."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    text = None if task is None else task.getLocalProperty(PROPERTY + operator_id)
+    if task is None or text is None:
+        raise RuntimeError(
+            f"Operator {operator_id!r} runs outside of a batch of its query: a sink must not"
+            " compute its input in another thread."
+        )
+    return json.loads(text), task.partitionId()
+
+
+def _is_current(one: _Warm, order: dict[str, Any], subtask: int) -> bool:
+    """Whether the subtask has the state that the driver has."""
+    expected = (order["token"], order["version"], order["runs"].get(str(subtask)))
+    return (one.token, one.version, one.run) == expected
+
+
+def _close_all(operator_id: OperatorId) -> None:
+    """Close all subtasks of an operator that this process has, whatever they belong to."""
+    for key in [key for key in _warm if key[0] == operator_id]:
+        _warm.pop(key).operator.close()
+
+
+def _attributes(operator: Operator) -> _Attributes:
+    """The attributes that must not change, as they are now."""
+    return {
+        name: (value, len(value) if isinstance(value, list | dict | set | deque) else None)
+        for name, value in vars(operator).items()
+        if name not in operator.transient
+    }
+
+
+def _same(value: object, length: int | None, before: object, length_before: int | None) -> bool:
+    """Whether an attribute is as it was: one object, equal plain values, or empty containers."""
+    if length is not None:
+        return length == length_before and (length == 0 or value is before)
+    plain = (bool, int, float, str, bytes)
+    return value is before or (
+        type(value) is type(before) and type(value) in plain and value == before
+    )
 
 
 def _read(location: Location) -> bytes:

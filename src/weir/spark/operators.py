@@ -5,9 +5,10 @@ See PROTOCOL P6::
     take_orders   the planning call is answered: events, and the barrier that follows the batch
     begin_batch   inside the batch, before Spark computes it: the order as a local property
                   (``operator_worker.py``)
-    end_batch     all N subtasks have reported: state, events, a failed snapshot
-    snapshot      while the query rests: the state after the last batch, as an entry and the files
-                  that it names
+    end_batch     all N subtasks have reported: state, events
+    snapshot      while the query rests: ``snapshot_state``, then the state as an entry and the
+                  files that it names
+    close         everything is committed: the last notifications, then ``close``
 
 Spark must run all N subtasks in every batch, empty ones too, so that every event is handled: the
 query is started with ``SETTINGS``. A batch in which a subtask did not run is an error, never a gap.
@@ -19,7 +20,7 @@ import base64
 import json
 import secrets
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +28,18 @@ from pyspark.accumulators import AccumulatorParam
 
 from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.messages.operators import DeliverEvent
-from weir.core.messages.task import AnswerPlanning, StartDrain
+from weir.core.messages.task import AnswerPlanning, StartDrain, TakeSnapshot
 from weir.core.types import OperatorId, SentEvent
-from weir.errors import InvariantError, OperatorStateError, PipelineError
-from weir.operators.base import KEY_GROUPS
+from weir.errors import InvariantError, OperatorSnapshotError, PipelineError, invariant
+from weir.operators.base import KEY_GROUPS, overrides, takes_part, takes_snapshots
 from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
 from weir.spark.failures import first_cause
 from weir.spark.operator_worker import (
+    CALL_SCHEMA,
     INLINE_BYTES,
     KEY_GROUP,
     PROPERTY,
+    CallFunction,
     Location,
     OperatorFunction,
     Results,
@@ -76,8 +79,8 @@ class _Held:
     Never changed, since a snapshot of it may be taken meanwhile.
     """
 
-    #: By subtask. None: its snapshot failed, and only its own process has the state.
-    lists: dict[int, Location | None]
+    #: By subtask.
+    lists: dict[int, Location]
     #: State -> key group -> location.
     groups: dict[str, dict[str, Location]]
     #: By subtask: the run of the batch whose result counted.
@@ -86,20 +89,20 @@ class _Held:
     @property
     def files(self) -> set[str]:
         """All files that hold part of it."""
-        located: list[Location | None] = [*self.lists.values()]
+        located = [*self.lists.values()]
         located += [found for groups in self.groups.values() for found in groups.values()]
-        return {found["file"] for found in located if found is not None and "file" in found}
+        return {found["file"] for found in located if "file" in found}
 
     def after(self, results: Mapping[int, Mapping[str, Any]]) -> _Held:
-        """The state after a batch, given its results by subtask."""
+        """The state after a batch or a call, given the results of subtasks."""
         groups = {state: dict(found) for state, found in self.groups.items()}
         for result in results.values():
             for state, changed in result["groups"].items():
                 groups.setdefault(state, {}).update(changed)
         return _Held(
-            lists={subtask: result["lists"] for subtask, result in results.items()},
+            lists=self.lists | {subtask: result["lists"] for subtask, result in results.items()},
             groups=groups,
-            runs={subtask: result["run"] for subtask, result in results.items()},
+            runs=self.runs | {subtask: result["run"] for subtask, result in results.items()},
         )
 
 
@@ -121,8 +124,6 @@ class BatchEnd:
     """What the operators of a query report about a batch."""
 
     sent: tuple[SentEvent, ...] = ()
-    #: The operator whose snapshot failed, and why.
-    declined: tuple[OperatorId, str] | None = None
     #: All readers of the source have reported the end of their input, in this batch or before.
     input_ended: bool = False
     #: Rows that the readers of the source emitted.
@@ -150,6 +151,8 @@ class QueryOperators:
         self._results: dict[OperatorId, Accumulator[Results]] = {
             name: session.sparkContext.accumulator({}, _Merge()) for name in steps
         }
+        #: Runs ``CallFunction``, by operator, in the order of the chain.
+        self._calls: dict[OperatorId, DataFrame] = {}
         #: (source, subtask) of all readers; ``_ended`` are those with nothing left to read.
         self._readers = {
             (step.operator_id, subtask)
@@ -167,6 +170,8 @@ class QueryOperators:
         self._events: tuple[DeliverEvent, ...] = ()
         self._barrier: int | None = None
         self._finishes = False
+        #: Files that a snapshot has replaced since the last batch.
+        self._replaced: set[str] = set()
         #: Checkpoints that operators are notified of with the next batch; only the newest if the
         #: query rests for long. Other threads append to them.
         self.completed: deque[int] = deque(maxlen=_TOLD)
@@ -191,14 +196,22 @@ class QueryOperators:
             group = F.pmod(F.xxhash64(F.col(one.key_by)), F.lit(KEY_GROUPS)).cast("int")
             subtask = F.floor(F.col(KEY_GROUP) * one.parallelism / KEY_GROUPS).cast("int")
             frame = frame.withColumn(KEY_GROUP, group).repartitionById(one.parallelism, subtask)
+        output_schema = to_arrow_schema(schema, timezone="UTC")
         function = OperatorFunction(
             name,
             one.operator,
-            output_schema=to_arrow_schema(schema, timezone="UTC"),
+            output_schema=output_schema,
             parallelism=one.parallelism,
             key_by=one.key_by,
             results=self._results[name],
         )
+        call = CallFunction(
+            name, one.operator, output_schema=output_schema, parallelism=one.parallelism
+        )
+        # Enough tasks to reach every Python worker: Spark uses them in turn, and has no more than
+        # cores.
+        tasks = max(one.parallelism, self._session.sparkContext.defaultParallelism)
+        self._calls[name] = self._session.range(0, tasks, 1, tasks).mapInArrow(call, CALL_SCHEMA)
         return frame.mapInArrow(function, schema)
 
     def open(self, directory: QueryDirectory, position: int) -> None:
@@ -234,35 +247,24 @@ class QueryOperators:
         self._finishes = isinstance(effect, StartDrain)
         self._barrier = effect.barrier if isinstance(effect, AnswerPlanning) else None
 
+    @property
+    def has_news(self) -> bool:
+        """Whether checkpoints have ended of which an operator wants to be notified."""
+        return any(self._hears(name, self.completed, self.aborted) for name in self._steps)
+
     def begin_batch(self, batch: int) -> None:
         """Set the orders as local properties. Call it in the thread that runs the batch."""
         completed, aborted = _taken(self.completed), _taken(self.aborted)
-        for name, one in self._steps.items():
-            held = self._held[self._version][name]
+        for name in self._steps:
             events: dict[int, list[Any]] = {}
             for event in self._events:
                 if event.operator == name:
                     events.setdefault(event.subtask, []).append(event.payload)
-            order = {
-                "token": self._token,
+            order = self._order(name, completed, aborted) | {
                 "batch": batch,
-                "version": self._version,
                 "barrier": self._barrier,
                 "finish": self._finishes,
-                "has_coordinator": one.has_coordinator,
-                "directory": self._path(),
-                "runs": held.runs,
-                "completed": completed,
-                "aborted": aborted,
                 "events": events,
-                "lists": {
-                    subtask: None if found is None else self._located(found)
-                    for subtask, found in held.lists.items()
-                },
-                "groups": {
-                    state: {group: self._located(found) for group, found in groups.items()}
-                    for state, groups in held.groups.items()
-                },
             }
             self._session.sparkContext.setLocalProperty(PROPERTY + name, json.dumps(order))
 
@@ -272,7 +274,6 @@ class QueryOperators:
         Raises ``PipelineError`` if a subtask did not run.
         """
         sent: list[SentEvent] = []
-        declined: tuple[OperatorId, str] | None = None
         after: dict[OperatorId, _Held] = {}
         rows_read = 0
         for name, one in self._steps.items():
@@ -294,8 +295,6 @@ class QueryOperators:
                     SentEvent(operator=name, subtask=subtask, payload=event)
                     for event in result["sent"]
                 ]
-                if result["declined"] is not None and declined is None:
-                    declined = (name, f"Subtask {subtask}: {result['declined']}")
                 if (name, subtask) in self._readers:
                     rows_read += result["rows"]
                     self._ended |= {(name, subtask)} if result["input_ended"] else set()
@@ -303,41 +302,146 @@ class QueryOperators:
             position: held for position, held in self._held.items() if position < self._version
         }
         self._held = {self._version: self._held[self._version], batch: after}
-        self._delete(_files(before) - _files(self._held))
+        self._delete((_files(before) | self._replaced) - _files(self._held))
+        self._replaced = set()
         self._version = batch
         self._events, self._barrier = (), None
         return BatchEnd(
             sent=tuple(sent),
-            declined=declined,
             input_ended=bool(self._readers) and self._ended == self._readers,
             rows_read=rows_read,
         )
 
-    # -- snapshots
+    # -- between two batches, and after the last one
 
-    def snapshot(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The state after a batch: entries, and keys of files in the query's directory.
+    def snapshot(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
+        """Take the snapshot of every operator, in the order of the chain (PROTOCOL P6, P43).
 
-        Raises ``OperatorStateError`` if an operator could not take its snapshot in that batch.
+        After the drain only of those with code of their own for checkpoints, which may still have
+        something to commit. Returns entries, and keys of files in the query's directory. Raises
+        ``OperatorSnapshotError`` if an operator cannot take it.
         """
-        kept = {}
-        for name, held in self._held[position].items():
-            failed = [subtask for subtask, found in held.lists.items() if found is None]
-            if failed:
-                raise OperatorStateError(
-                    f"Subtask {failed[0]} of operator {name!r} failed to take its snapshot."
+        completed, aborted = _taken(self.completed), _taken(self.aborted)
+        kept, files = {}, set()
+        for name in self._calls:
+            operator = self._steps[name].operator
+            if effect.finished and not takes_part(operator):
+                continue
+            if takes_snapshots(operator):
+                order = self._order(name, completed, aborted) | {
+                    "call": "snapshot",
+                    "checkpoint_id": effect.checkpoint_id,
+                    "timestamp_ms": effect.timestamp_ms,
+                }
+                invariant(
+                    effect.position == self._version, f"the snapshot of {name} comes too late"
                 )
+                self._call_snapshot(name, order)
+            held = self._held[effect.position][name]
+            files |= held.files
             kept[name] = {
                 "parallelism": self._steps[name].parallelism,
                 "lists": {str(subtask): found for subtask, found in held.lists.items()},
                 "groups": held.groups,
             }
-        files = {file for held in self._held[position].values() for file in held.files}
-        return {ENTRY: json.dumps(kept, sort_keys=True)}, [
-            f"{DIRECTORY}/{file}" for file in sorted(files)
-        ]
+        entries = {ENTRY: json.dumps(kept, sort_keys=True)} if kept else {}
+        return entries, [f"{DIRECTORY}/{file}" for file in sorted(files)]
+
+    def close(self) -> None:
+        """Notify the operators of the checkpoints that have ended, then close them (MISSION E5).
+
+        Raises ``PipelineError`` if one raises.
+        """
+        completed, aborted = _taken(self.completed), _taken(self.aborted)
+        for name in self._calls:
+            order = self._order(name, completed, aborted) | {"call": "close"}
+            news = self._hears(name, completed, aborted)
+            for subtask, result in sorted(self._call(name, order, restore=news).items()):
+                if result["failed"] is not None:
+                    raise PipelineError(
+                        f"Subtask {subtask} of operator {name!r} could not be closed:"
+                        f" {result['failed']}."
+                    )
+
+    def abandon(self) -> None:
+        """Close the subtasks that Spark's workers still have: no batch will follow."""
+        for name in self._calls:
+            self._call(name, {"call": "abandon"}, restore=False)
 
     # -- inside
+
+    def _order(self, name: OperatorId, completed: list[int], aborted: list[int]) -> dict[str, Any]:
+        """The part of an order that a batch and a call have in common."""
+        held = self._held[self._version][name]
+        return {
+            "token": self._token,
+            "version": self._version,
+            "batch": self._version,
+            "has_coordinator": self._steps[name].has_coordinator,
+            "directory": self._path(),
+            "runs": held.runs,
+            "completed": completed,
+            "aborted": aborted,
+            "events": {},
+            "lists": {subtask: self._located(found) for subtask, found in held.lists.items()},
+            "groups": {
+                state: {group: self._located(found) for group, found in groups.items()}
+                for state, groups in held.groups.items()
+            },
+        }
+
+    def _call_snapshot(self, name: OperatorId, order: dict[str, Any]) -> None:
+        """Call ``snapshot_state`` of all subtasks, and take up the state after it.
+
+        Raises ``OperatorSnapshotError`` if one raises; that subtask goes on from the state before.
+        """
+        results = self._call(name, order, restore=True)
+        failed = {
+            subtask: result["failed"]
+            for subtask, result in sorted(results.items())
+            if result["failed"] is not None
+        }
+        before = self._held[self._version][name]
+        after = before.after({one: result for one, result in results.items() if one not in failed})
+        self._held[self._version][name] = after
+        self._replaced |= before.files - after.files
+        for subtask, why in failed.items():
+            raise OperatorSnapshotError(f"Subtask {subtask}: {why}", operator=name)
+
+    def _call(
+        self, name: OperatorId, order: dict[str, Any], *, restore: bool
+    ) -> dict[int, dict[str, Any]]:
+        """Run a call; return the results by subtask.
+
+        With ``restore``, subtasks that no process has are restored and called too.
+        """
+        results = self._round(name, order | {"restore": None})
+        missing = [one for one in range(self._steps[name].parallelism) if one not in results]
+        if restore and missing:
+            results |= self._round(name, order | {"restore": missing})
+            invariant(
+                len(results) == self._steps[name].parallelism, f"subtasks of {name} did not answer"
+            )
+        return results
+
+    def _round(self, name: OperatorId, order: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        context, key = self._session.sparkContext, PROPERTY + name
+        context.setLocalProperty("spark.scheduler.pool", self._vertex.name)
+        context.setLocalProperty(key, json.dumps(order))
+        try:
+            rows = self._calls[name].collect()
+        finally:
+            # The thread runs other jobs too.
+            context.setLocalProperty(key, None)  # type: ignore[arg-type]
+            context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
+        return {row["subtask"]: json.loads(row["result"]) for row in rows}
+
+    def _hears(self, name: OperatorId, completed: Sized, aborted: Sized) -> bool:
+        """Whether the operator wants to be notified of one of these checkpoints."""
+        operator = self._steps[name].operator
+        return (bool(completed) and overrides(operator, "notify_checkpoint_complete")) or (
+            bool(aborted) and overrides(operator, "notify_checkpoint_aborted")
+        )
 
     def _restored(self, name: OperatorId, kept: Mapping[str, Any]) -> _Held:
         """The state, redistributed to the current number of subtasks.
@@ -365,9 +469,7 @@ class QueryOperators:
         self._opened.fs.write(f"{self._path()}/{file}", data)
         return {"file": file, "offset": 0, "length": len(data)}
 
-    def _read(self, location: Location | None) -> bytes:
-        if location is None:
-            raise InvariantError("a snapshot has an operator whose snapshot failed")
+    def _read(self, location: Location) -> bytes:
         if "inline" in location:
             return base64.b64decode(location["inline"])
         data = self._opened.fs.read(self._opened.file(f"{DIRECTORY}/{location['file']}"))

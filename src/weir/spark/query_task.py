@@ -145,13 +145,15 @@ class QueryTask:
         """Take up what the next batch carries; return whether to force it, even without rows.
 
         Forced are the first batch of operators, which would otherwise never be opened, and one with
-        events or a barrier. In an ``availableNow`` query events do not force a batch right after a
-        forced one, or the query would not end as long as there are events.
+        events, a barrier, or a checkpoint's end that operators want to know. In an ``availableNow``
+        query only a barrier forces a batch right after a forced one, or the query would not end as
+        long as there are events.
         """
         if self._operators is None:
             return False
         self._operators.take_orders(effect)
-        wanted = bool(effect.events) and not (self._ends_by_itself and self._forced)
+        news = bool(effect.events) or self._operators.has_news
+        wanted = news and not (self._ends_by_itself and self._forced)
         self._forced = wanted or effect.barrier is not None or self._position < 0
         return self._forced
 
@@ -310,7 +312,6 @@ class QueryTask:
                 committables=committables,
                 segment=segment,
                 sent_events=end.sent,
-                declined=end.declined,
                 input_ended=end.input_ended,
             )
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weir.core.messages.task import TakeSnapshot
 from weir.core.types import CompletedCheckpoint, InFlightSegment, Payload, StateHandle, TaskState
 from weir.spark.channels import kept_payload, keyed_files
 from weir.spark.operators import DIRECTORY
@@ -24,8 +25,8 @@ from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.paths import parent
 
-#: The state of Python operators after a batch: entries, and keys of files in the query's directory.
-ReadOperatorState = Callable[[int], tuple[dict[str, str], list[str]]]
+#: Takes the snapshots of Python operators: entries, and keys of files in the query's directory.
+SnapshotOperators = Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]]
 
 
 class QueryState:
@@ -38,17 +39,17 @@ class QueryState:
         *,
         restored: TaskState | None,
         watermark_ms: Callable[[], int | None],
-        operator_state: ReadOperatorState | None,
+        snapshot_operators: SnapshotOperators | None,
     ) -> None:
         """``restored`` is the state that the query started from; None if it started without.
 
-        While the query rests, ``watermark_ms`` returns its output watermark, and ``operator_state``
-        the state of its Python operators.
+        While the query rests, ``watermark_ms`` returns its output watermark, and
+        ``snapshot_operators`` takes the snapshots of its Python operators.
         """
         self._directory = directory
         self._transfer = transfer
         self._watermark_ms = watermark_ms
-        self._operator_state = operator_state
+        self._snapshot_operators = snapshot_operators
         self._state_files = StateFiles(
             directory,
             [one.key for one in restored.files if not one.key.startswith(f"{DIRECTORY}/")]
@@ -58,20 +59,25 @@ class QueryState:
             max(restored.position - 1, -1) if restored else -1,
         )
 
-    def read(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The small entries of the state after the batch, and the keys of all its other files."""
+    def read(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
+        """The small entries of the state after a batch, and the keys of all its other files.
+
+        Of a query that has finished only the state of its Python operators is left: what they
+        commit once the final checkpoint is complete.
+        """
+        position = effect.position
         if position < 0:
             return {}, []
-        inline, keys = self._directory.source_entries(position)
-        entries = self._directory.log_entries(position) | inline
+        take = self._snapshot_operators
+        kept, keys = ({}, []) if take is None else take(effect)
+        if effect.finished:
+            return kept, keys
+        inline, sources = self._directory.source_entries(position)
+        entries = self._directory.log_entries(position) | inline | kept
         watermark_ms = self._watermark_ms()
         if watermark_ms is not None:
             entries[WATERMARK_ENTRY] = str(watermark_ms)
-        if self._operator_state is not None:
-            kept, files = self._operator_state(position)
-            entries |= kept
-            keys += files
-        return entries, keys + self._state_files.keys(position)
+        return entries, sources + keys + self._state_files.keys(position)
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
         """The payload and files of an in-flight segment: its producer's, or restored ones."""

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,11 +32,12 @@ from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, T
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.runtime.concurrency import Clock, ThreadWaits, in_background
+from weir.runtime.failures import describe
 from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
 from weir.spark.channels import OutputSegments
 from weir.spark.failures import TaskFailures
 from weir.spark.frames import Frames
-from weir.spark.operators import QueryOperators
+from weir.spark.operators import ENTRY, QueryOperators
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
@@ -51,7 +53,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_logger = logging.getLogger(__name__)
+
 _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
+#: How long the end of the job waits for the operators of a vertex to close, in seconds.
+_CLOSING_S = 10.0
 #: The attempt's directory of segments, beside those of its queries. No step can have this name.
 _CHANNELS = "_channels"
 
@@ -100,7 +106,12 @@ class SparkTaskPort:
         self._log = log_of(session)
 
     def close(self) -> None:
-        """Let the JVM forget the inputs of the queries. Call it after ``stop_tasks``."""
+        """Close what Spark's workers still have, and let the JVM forget the queries' inputs.
+
+        Call it after ``stop_tasks``.
+        """
+        if self._frames is not None:
+            self._abandon(self._frames)
         self._release_frames()
 
     def delete_working_directory(self) -> None:
@@ -130,6 +141,7 @@ class SparkTaskPort:
         for status in fs.list(self._working_directory):
             if status.name.isdigit() and int(status.name) < start.attempt:
                 fs.delete(join(self._working_directory, status.name))
+        self._close_finished(self._attempt)
 
     def start_task(
         self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask
@@ -177,7 +189,7 @@ class SparkTaskPort:
                 self._transfer,
                 restored=restored,
                 watermark_ms=lambda: task.watermark_ms,
-                operator_state=None if operators is None else operators.snapshot,
+                snapshot_operators=None if operators is None else operators.snapshot,
             ),
             storage=self._storage,
             flush=self._sinks.flush,
@@ -234,7 +246,10 @@ class SparkTaskPort:
         self._tasks[effect.vertex].drain(effect, starting=starting)
 
     def close_operators(self, vertex: VertexId) -> None:
-        """Close the sinks; Spark's own operators have nothing to close."""
+        """Close the Python operators, then the sinks; Spark's own have nothing to close."""
+        operators = self._operators(vertex)
+        if operators is not None:
+            operators.close()
         self._sinks.close(self._pipeline.vertices[vertex].sinks)
 
     def metrics(self, vertex: VertexId) -> VertexMetrics:
@@ -259,10 +274,10 @@ class SparkTaskPort:
         """Forget a snapshot and delete its files."""
         self._snapshots[effect.vertex].drop(effect.checkpoint_id)
 
-    def confirm_base(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """Make the checkpoint the base of the vertex's next incremental snapshot.
+    def checkpoint_completed(self, vertex: VertexId, checkpoint_id: int) -> None:
+        """Notify the vertex's Python operators with their next batch, or before they close.
 
-        The vertex's Python operators are notified of it with their next batch.
+        Unless it is a savepoint, the next incremental snapshot is based on it.
         """
         self._snapshots[vertex].confirm(checkpoint_id)
         operators = self._operators(vertex)
@@ -280,6 +295,35 @@ class SparkTaskPort:
     def _operators(self, vertex: VertexId) -> QueryOperators | None:
         current = self._attempt
         return None if current is None else current.frames.operators(vertex)
+
+    def _close_finished(self, current: _Attempt) -> None:
+        """Let operators that had finished in the restored checkpoint hear that it is complete.
+
+        The driver may have died before they did, and nothing else starts them again.
+        """
+        checkpoint = current.restored
+        for vertex in self._pipeline.vertices.values():
+            operators = current.frames.operators(vertex.name)
+            restored = checkpoint.task(vertex.name) if checkpoint is not None else None
+            if operators is None or restored is None or checkpoint is None:
+                continue
+            if restored.fully_finished and ENTRY in restored.entries:
+                current.frames.of(vertex.name)
+                directory = self._restored_directory(current, vertex, restored)
+                operators.open(directory, restored.position)
+                operators.completed.append(checkpoint.checkpoint_id)
+                operators.close()
+
+    def _abandon(self, frames: Frames) -> None:
+        """Close the Python operators that were not closed, however the job has ended."""
+        for vertex in self._pipeline.vertices:
+            operators = frames.operators(vertex)
+            if operators is None:
+                continue
+            try:
+                in_background(operators.abandon).result(_CLOSING_S)
+            except Exception as error:
+                _logger.warning("The operators of %r were not closed: %s", vertex, describe(error))
 
     def _on_planning(self, vertex: VertexId, attempt: int, call: int) -> None:
         with self._lock:

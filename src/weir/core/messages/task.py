@@ -77,9 +77,6 @@ class BatchStaged:
     segment: Segment | None = None
     #: What operators sent to their coordinators during it.
     sent_events: tuple[SentEvent, ...] = ()
-    #: For a batch that carried a barrier: the operator that could not take its snapshot, and why
-    #: (PROTOCOL P6, P9).
-    declined: tuple[OperatorId, str] | None = None
     #: The readers of the task's source reported that nothing is left to read: its records end with
     #: this batch.
     input_ended: bool = False
@@ -227,7 +224,8 @@ class TakeSnapshot:
     timestamp_ms: int
     target: str | None
     position: int
-    #: Every operator of the task is fully finished: no entries and no files are needed.
+    #: Every operator of the task is fully finished: nothing is needed but the state of operators
+    #: that still have something to commit.
     finished: bool
     committables: tuple[Committable, ...]
     #: Refer to no file of an earlier checkpoint: everything is written again (PROTOCOL P40).
@@ -257,8 +255,11 @@ class DropSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConfirmBase:
-    """Base the task's next incremental snapshot on this completed checkpoint (PROTOCOL P4)."""
+class TellCompleted:
+    """The checkpoint, or the savepoint with which the job stops, is complete.
+
+    Operators are notified, and the task's next incremental snapshot is based on it (PROTOCOL P4).
+    """
 
     vertex: VertexId
     checkpoint_id: int
@@ -321,7 +322,7 @@ TaskWork: TypeAlias = (
     | TakeSnapshot
     | ContinueSnapshot
     | DropSnapshot
-    | ConfirmBase
+    | TellCompleted
     | StartDrain
     | CloseOperators
     | CommitSinks

@@ -23,9 +23,13 @@ from weir.errors import invariant
 class TaskEnding:
     """The progress of one task towards its end. ``gate`` is only read."""
 
-    def __init__(self, gate: InputGate, *, requires_final_checkpoint: bool) -> None:
+    def __init__(
+        self, gate: InputGate, requires_final_checkpoint: bool, operators_take_part: bool
+    ) -> None:
         self._gate = gate
         self._requires_final_checkpoint = requires_final_checkpoint
+        #: Operators have code of their own for checkpoints.
+        self.operators_take_part = operators_take_part
         self.records = Records.FLOWING
         self.operators = OperatorStatus.RUNNING
         #: The readers have reported the end of their input.
@@ -94,8 +98,14 @@ class TaskEnding:
         return trigger.kind.is_synchronous and ends
 
     def drains_before(self, trigger: TriggerCheckpoint) -> bool:
-        """Whether the drain runs first: a savepoint that ends the job covers all window output."""
-        return trigger.kind.is_synchronous and self.records in (Records.ENDED, Records.DRAINING)
+        """Whether the drain runs first.
+
+        A savepoint that ends the job covers all window output, and an operator with code of its own
+        for snapshots takes none while it finishes. Any other checkpoint is taken at the position
+        before the drain (PROTOCOL P8).
+        """
+        waits = trigger.kind.is_synchronous or self.operators_take_part
+        return waits and self.records in (Records.ENDED, Records.DRAINING)
 
     def drained(self) -> None:
         """The drain is complete: the operators have finished."""

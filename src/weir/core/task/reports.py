@@ -14,7 +14,7 @@ from weir.core.messages.protocol import (
 )
 from weir.core.messages.task import AsyncPartDone, SnapshotFailed
 from weir.core.task.snapshots import SnapshotPart, TaskSnapshot
-from weir.core.types import Cause, Committable, OperatorId, OperatorState, TaskStatus, VertexId
+from weir.core.types import Cause, Committable, OperatorState, TaskStatus, VertexId
 
 
 class TaskReports:
@@ -72,16 +72,6 @@ class TaskReports:
             "CHECKPOINT_DECLINED" if part is SnapshotPart.SYNC else "CHECKPOINT_ASYNC_EXCEPTION",
             f"Could not complete snapshot {event.checkpoint_id} for operator {operator}."
             f" {event.message}",
-        )
-
-    def unprepared(
-        self, checkpoint_id: int, operator: OperatorId, message: str
-    ) -> DeclineCheckpoint:
-        """An operator could not take its snapshot in the batch before the barrier (PROTOCOL P9)."""
-        return self._declined(
-            checkpoint_id,
-            "CHECKPOINT_DECLINED",
-            f"Could not complete snapshot {checkpoint_id} for operator {operator}. {message}",
         )
 
     def synchronous_part_over(self, checkpoint_id: int) -> AcknowledgeCheckpointEvent:

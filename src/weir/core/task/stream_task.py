@@ -7,7 +7,7 @@ stable. That is when snapshots are taken::
     PlanningCalled(4)         a trigger waits: TakeSnapshot(position 4); the call is held
     SyncPartDone              ContinueSnapshot, AnswerPlanning; records flow while files are copied
     AsyncPartDone             AcknowledgeCheckpoint
-    NotifyCheckpointComplete  ConfirmBase, CommitSinks .... SinksCommitted
+    NotifyCheckpointComplete  TellCompleted, CommitSinks .... SinksCommitted
 
 Rules:
 
@@ -17,8 +17,8 @@ Rules:
    the input; without one, windows and timers stay in the state. No record flows after that: if the
    savepoint completes, the task commits and finishes; if not, the job fails over (P34).
 3. After the records have ended, no more planning calls come and the state is stable. Triggers are
-   taken at once: before and during the drain at the position before it, afterwards at the drained
-   position as ``finished``.
+   taken at once: before and during the drain at the position before it (operators with code for
+   snapshots of their own wait for it), afterwards at the drained position as ``finished``.
 4. A committable is marked with the first barrier after it and gets its epoch, once, from the first
    completed checkpoint whose barrier is at or after that mark. It is kept until that epoch's commit
    is confirmed. An intermediate savepoint neither marks nor commits.
@@ -56,8 +56,7 @@ notification for that channel is held back (P27).
 
 ``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is
 dropped when its part ends (P43). Events that arrive after FINISHED or FAILED change nothing else.
-The machine relies on in-order delivery: triggers come with growing ids, and checkpoints complete in
-ascending order (a newer one subsumes older ones).
+The machine relies on in-order delivery: triggers and completions come with growing ids.
 """
 
 from __future__ import annotations
@@ -86,7 +85,6 @@ from weir.core.messages.task import (
     BatchStaged,
     CloseOperators,
     CommitSinks,
-    ConfirmBase,
     ContinueSnapshot,
     Drained,
     DropSnapshot,
@@ -103,6 +101,7 @@ from weir.core.messages.task import (
     TaskErrored,
     TaskStarted,
     TellAborted,
+    TellCompleted,
 )
 from weir.core.status import OperatorStatus, Records, has_ended, next_task_status
 from weir.core.task.barrier_handler import Aligned
@@ -135,6 +134,7 @@ class StreamTask:
         bound: ChannelBound = DEFAULT_BOUND,
         aligned_timeout_ms: int | None = None,
         prepares_for_barriers: bool = False,
+        operators_take_part: bool = False,
         coordinated: bool = False,
         sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
@@ -142,9 +142,8 @@ class StreamTask:
 
         ``inputs`` are the tasks whose channels it reads; ``consumers`` are those that read its
         output, and may lag by ``bound``. A barrier may overtake records ``aligned_timeout_ms``
-        after the first barrier of its checkpoint arrived; None: never. ``prepares_for_barriers``:
-        operators prepare in a batch before each barrier. ``coordinated``: some operators have
-        coordinators. ``sent_events``: the restored unacknowledged events of those operators.
+        after the first barrier of its checkpoint arrived; None: never. ``TaskPlan`` describes the
+        other flags. ``sent_events``: the restored unacknowledged events of coordinated operators.
         """
         self._vertex = vertex
         self._report = TaskReports(vertex=vertex, attempt=attempt, operators=operators)
@@ -159,7 +158,7 @@ class StreamTask:
         self._snapshots = OpenSnapshots()
         self._commits = PendingCommits(sinks)
         self._gate = InputGate(inputs)
-        self._ending = TaskEnding(self._gate, requires_final_checkpoint=requires_final_checkpoint)
+        self._ending = TaskEnding(self._gate, requires_final_checkpoint, operators_take_part)
         #: The position at which a call was last answered with nothing to read: once per position,
         #: since the query may run a batch without records for the last batch's new watermark.
         self._idle_at = -1
@@ -219,18 +218,10 @@ class StreamTask:
 
     def next_deadline(self) -> int | None:
         """When a barrier may overtake records; the coordinator handles checkpoint timeouts."""
-        if (
-            self._call is None
-            or self._ending.closing
-            or self._triggers
-            or self._snapshots.is_syncing
-        ):
+        busy = self._ending.closing or self._triggers or self._snapshots.is_syncing
+        if self._call is None or busy or self._aligned_timeout_ms is None:
             return None
-        return (
-            None
-            if self._aligned_timeout_ms is None
-            else self._gate.overtakes_at(self._aligned_timeout_ms)
-        )
+        return self._gate.overtakes_at(self._aligned_timeout_ms)
 
     def on_deadline(self, now_ms: int) -> list[StreamTaskEffect]:
         """The time that ``next_deadline`` returned has been reached."""
@@ -419,7 +410,7 @@ class StreamTask:
         snapshot = self._snapshots.running(checkpoint_id, SnapshotPart.SYNC, SnapshotPart.ASYNC)
         effects: list[StreamTaskEffect] = []
         if not snapshot.aborted:
-            effects.append(self._report.snapshot_failed(event, snapshot.part))
+            effects = [self._report.snapshot_failed(event, snapshot.part)]
         return effects + self._drop(checkpoint_id) + self._advance()
 
     def _on_complete(self, event: NotifyCheckpointComplete) -> list[StreamTaskEffect]:
@@ -439,9 +430,8 @@ class StreamTask:
         self._ending.checkpoint_completed(
             checkpoint_id, is_final=snapshot.finished or kind.is_synchronous
         )
-        if kind.is_synchronous:
-            return self._commit_next()
-        return [ConfirmBase(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._commit_next()]
+        told = TellCompleted(vertex=self._vertex, checkpoint_id=checkpoint_id)
+        return [told, *self._commit_next(), *self._wake()]
 
     def _on_aborted(self, event: NotifyCheckpointAborted) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -455,7 +445,13 @@ class StreamTask:
             effects += self._drop(checkpoint_id)
         elif snapshot is not None:
             self._snapshots.abort(checkpoint_id)
-        return effects + self._advance()
+        return effects + self._wake()
+
+    def _wake(self) -> list[StreamTaskEffect]:
+        """Let a query run that rests with nothing to read, for what its operators must hear."""
+        if self._ending.operators_take_part:
+            self._idle_at = -1
+        return self._advance()
 
     def _drop(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         self._snapshots.forget(checkpoint_id)
@@ -519,10 +515,7 @@ class StreamTask:
         if event.segment is not None:
             self._outputs.staged(event.segment)
         self._events.sent(event.sent_events)
-        n = self._triggers.carried
-        if event.declined is None or not self._triggers.drop(n):
-            return []
-        return [self._report.unprepared(n, *event.declined), *self._cancel(n)]
+        return []
 
     def _complete_batch(
         self, position: int, watermark_ms: int | None = None
@@ -690,7 +683,7 @@ class StreamTask:
             f"{self._vertex} does not report its read positions",
         )
         ends = self._ending.closing or ended
-        invariant(not self._triggers or not ends, "a trigger waits at an ending task")
+        invariant(not (self._triggers and ends), "a trigger waits at an ending task")
         waits = self._status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
         invariant(
             not waits

@@ -72,10 +72,10 @@ class WaitingTriggers:
         del self._waiting[checkpoint_id]
         return self._alignments.pop(checkpoint_id, None)
 
-    def drop(self, checkpoint_id: int) -> bool:
-        """Remove the trigger of an aborted or declined checkpoint; return whether it waited."""
+    def drop(self, checkpoint_id: int) -> None:
+        """Remove the trigger of an aborted checkpoint, if it waits."""
         self._alignments.pop(checkpoint_id, None)
-        return self._waiting.pop(checkpoint_id, None) is not None
+        self._waiting.pop(checkpoint_id, None)
 
     def clear(self) -> tuple[int, ...]:
         """Remove all triggers; return the ids of those that waited."""
