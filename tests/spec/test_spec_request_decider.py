@@ -278,6 +278,21 @@ def test_a_request_dropped_from_the_full_queue_is_refused_at_once() -> None:
     assert world.master.coordinator.trigger.queued == MAX_QUEUED_REQUESTS
 
 
+def test_the_timer_is_set_again_when_users_push_the_waiting_periodic_request_out_of_the_queue() -> (
+    None
+):
+    """PROTOCOL P38: the timer was off while that request waited, and nobody else sets it again."""
+    world = job(interval_ms=10)
+    assert tick(world, 10) == [1]
+    trigger_of = world.master.coordinator.trigger
+    assert (trigger_of.queued, trigger_of.next_trigger_ms) == (1, None)
+    for number in range(MAX_QUEUED_REQUESTS):
+        assert ask(world, name=f"{number}") == []
+    assert trigger_of.next_trigger_ms == world.now_ms + 10
+    assert tick(world, 10) == []
+    assert trigger_of.next_trigger_ms == world.now_ms + 10
+
+
 # -- 6: testSavepointTiming, testCheckpointTiming --------------------------------------------------
 
 

@@ -4,7 +4,7 @@ That is the timer, the queue, the allocation of the location, and the pre-checks
 
 The timer is a time, not a handle: ``next_trigger_ms``. It is None while the scheduler is off, if
 there is no interval, and while a periodic request waits in the queue (it is set again when that
-request runs, PROTOCOL P38), so two timers cannot exist (MISSION A2).
+request runs or is dropped, PROTOCOL P38), so two timers cannot exist (MISSION A2).
 """
 
 from __future__ import annotations
@@ -139,13 +139,15 @@ class CheckpointTrigger:
         self._next_trigger_ms = due_ms + interval_ms * (1 + (now_ms - due_ms) // interval_ms)
         return CheckpointRequest(origin=RequestOrigin.PERIODIC)
 
-    def enqueue(self, request: CheckpointRequest) -> Rejected | None:
+    def enqueue(self, request: CheckpointRequest, now_ms: int) -> Rejected | None:
         """Add a request to the queue; returns the request that is rejected, if any."""
         if request.origin is RequestOrigin.PERIODIC and not self._scheduling:
             return Rejected(request=request, reason=Reason.PERIODIC_SCHEDULER_SHUTDOWN)
         enqueued = self._decider.enqueue(request)
         if enqueued.dropped is None:
             return None
+        if enqueued.dropped.origin is RequestOrigin.PERIODIC and self._next_trigger_ms is None:
+            self._next_trigger_ms = now_ms + self._interval_ms
         already = enqueued.outcome is EnqueueOutcome.ALREADY_QUEUED
         return Rejected(
             request=enqueued.dropped,
@@ -179,9 +181,7 @@ class CheckpointTrigger:
                 rejected.append(self._too_early(request, decision.retry_ms))
                 continue
             if request.origin is RequestOrigin.PERIODIC and self._next_trigger_ms is None:
-                interval_ms = self._config.effective_interval_ms
-                invariant(interval_ms is not None, "periodic request without an interval")
-                self._next_trigger_ms = now_ms + (interval_ms or 0)
+                self._next_trigger_ms = now_ms + self._interval_ms
             not_ready = self._not_ready(request)
             if not_ready is not None:
                 rejected.append(not_ready)
@@ -240,6 +240,13 @@ class CheckpointTrigger:
         invariant(not (armed and waits), "the timer is set while a periodic request waits")
         if self._scheduling and self._config.effective_interval_ms is not None:
             invariant(armed or waits, "no periodic checkpoint will ever be triggered again")
+
+    @property
+    def _interval_ms(self) -> int:
+        """The interval of periodic requests, one of which is at hand."""
+        interval_ms = self._config.effective_interval_ms
+        invariant(interval_ms is not None, "periodic request without an interval")
+        return interval_ms or 0
 
     def _finish(self, allocation: int) -> CheckpointRequest | None:
         if allocation != self._allocation:
