@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from master_harness import World, checkpoint, of, only, task_state, with_interval
+from master_harness import JOB_ID, World, checkpoint, of, only, task_state, with_interval
 
 from weir.core.checkpoints.requests import Verdict
 from weir.core.checkpoints.stats import CheckpointCounts
@@ -255,6 +255,26 @@ def test_a_finished_task_is_not_triggered_and_is_recorded_as_fully_finished() ->
             (),
             (),
         )
+
+
+@pytest.mark.parametrize("job_id", [JOB_ID, "1" * 32])
+@pytest.mark.parametrize("kind", [SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT])
+def test_a_task_that_was_restored_as_finished_keeps_its_position(
+    kind: SnapshotKind, job_id: str
+) -> None:
+    """MISSION D4: in every checkpoint, also of a job that goes on from another one's snapshot."""
+    ended = task_state("a", position=7, finished=True)
+    restored = checkpoint(1, ended, task_state("b", position=3), kind=kind, job_id=job_id)
+    world = World("a", "b")
+    world.next_id = 2
+    world.submit(restored)
+    world.status(TaskStatus.RUNNING, "b")
+    for _ in range(2):
+        n, _ = world.allocate(request(world))
+        effects = world.acknowledge(n, "b")
+        positions = {task.vertex: task.position for task in only(effects, RecordCheckpoint).tasks}
+        assert positions == {"a": 7, "b": 0}
+        world.record(effects)
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def a_finished_task_recorded_without_its_channels() -> AbstractContextManager[No
     """A restore does not recognize the task, so nothing resumes from the checkpoint (D4, D5)."""
     real = Execution.finished_state
 
-    def unlinked(self: Execution, vertex: str, last: Any) -> TaskState:
-        return replace(real(self, vertex, last), inputs=())
+    def unlinked(self: Execution, vertex: str) -> TaskState:
+        return replace(real(self, vertex), inputs=())
 
     return _with(patch.object(Execution, "finished_state", unlinked))
 

@@ -1,7 +1,7 @@
 """The running attempt's tasks as the job master sees them (a reduced ``ExecutionGraph``).
 
-The job master is the only writer; the checkpoint coordinator reads it to plan checkpoints and to
-find the tasks to notify.
+The job master writes it. The checkpoint coordinator reads it to plan checkpoints and to find the
+tasks to notify, and notes the positions that a completed checkpoint has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from weir.core.status import has_ended
-from weir.core.types import CompletedCheckpoint, OperatorState, TaskState, TaskStatus, VertexId
+from weir.core.types import (
+    CompletedCheckpoint,
+    OperatorState,
+    Position,
+    TaskState,
+    TaskStatus,
+    VertexId,
+)
 from weir.errors import invariant
 
 
@@ -53,6 +60,9 @@ class Execution:
         #: Tasks that have processed all their records and are not yet covered by a completed
         #: checkpoint (PROTOCOL P29), in the order in which they began to wait.
         self._needs_final_checkpoint: dict[VertexId, None] = {}
+        #: The position of each task in the newest completed checkpoint or savepoint of the attempt,
+        #: or in what it was restored from.
+        self._positions: dict[VertexId, Position] = {}
 
     @property
     def attempt(self) -> int:
@@ -114,17 +124,14 @@ class Execution:
         """The operators of a vertex, from source to sinks."""
         return self._operators[vertex]
 
-    def finished_state(self, vertex: VertexId, last: Mapping[VertexId, int]) -> TaskState:
-        """The metadata entry of a FINISHED task (MISSION D4).
-
-        ``last`` holds the positions in the newest completed checkpoint.
-        """
+    def finished_state(self, vertex: VertexId) -> TaskState:
+        """The metadata entry of a FINISHED task, at its last known position (MISSION D4)."""
         operators = tuple(
             OperatorState(operator_id=o.operator_id, name=o.name, fully_finished=True)
             for o in self._operators[vertex]
         )
         inputs = self.producers.get(vertex, ())
-        position = last.get(vertex, -1)
+        position = self._positions.get(vertex, -1)
         return TaskState(vertex=vertex, position=position, operators=operators, inputs=inputs)
 
     def receivers(self, vertices: tuple[VertexId, ...]) -> tuple[VertexId, ...]:
@@ -143,6 +150,7 @@ class Execution:
         self._needs_final_checkpoint.clear()
         tasks = () if restored is None else restored.tasks
         finished = {task.vertex for task in tasks if task.fully_finished}
+        self._positions = {task.vertex: task.position for task in tasks}
         for vertex in self._status:
             self._status[vertex] = (
                 TaskStatus.FINISHED if vertex in finished else TaskStatus.INITIALIZING
@@ -166,6 +174,10 @@ class Execution:
             self._needs_final_checkpoint[vertex] = None
         else:
             self._needs_final_checkpoint.pop(vertex, None)
+
+    def completed(self, checkpoint: CompletedCheckpoint) -> None:
+        """A checkpoint or savepoint completed: note its positions."""
+        self._positions = {task.vertex: task.position for task in checkpoint.tasks}
 
     def released(self, vertices: frozenset[VertexId]) -> None:
         """Release ``vertices``: a checkpoint triggered while they waited has completed.

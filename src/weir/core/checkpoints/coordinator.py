@@ -462,13 +462,11 @@ class CheckpointCoordinator:
             return
         pending.begin_finalizing()
         checkpoint_id, kind = pending.checkpoint_id, pending.kind
-        latest = self._store.latest
-        last = {} if latest is None else {task.vertex: task.position for task in latest.tasks}
         acknowledged = (
             self._epochs.resolve(state, checkpoint_id=checkpoint_id, kind=kind)
             for state in pending.acknowledged_states
         )
-        finished = (self._execution.finished_state(v, last) for v in pending.plan.finished_tasks)
+        finished = (self._execution.finished_state(v) for v in pending.plan.finished_tasks)
         retained = self._store.ids if kind.is_savepoint else self._store.ids_with(checkpoint_id)
         self._out.append(
             pending.record(
@@ -522,6 +520,7 @@ class CheckpointCoordinator:
         pending.record_won()
         del self._pending[checkpoint_id]
         self._recent.completed(checkpoint_id)
+        self._execution.completed(checkpoint)
         self._trigger.completed(now_ms)
         self._failures.handle_success(checkpoint_id)
         self._stats.report_completed(checkpoint, now_ms)
