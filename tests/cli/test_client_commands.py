@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 from fake_job import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
 
+from weir.core.checkpoints.requests import Verdict
 from weir.core.checkpoints.stats import CheckpointCounts, CheckpointStatsSnapshot
 from weir.core.status import JobStatus
 from weir.errors import CoordinatorError, JobError
@@ -137,6 +138,22 @@ def test_a_checkpoint_that_failed_before_it_had_an_id_is_shown_with_its_reason(
     assert lines == [
         "0 completed, 1 failed, 0 in progress, 0 restored",
         "newest failure: disk full",
+    ]
+
+
+def test_a_trigger_that_waits_or_failed_is_shown_below_the_counts(
+    weir: Weir, address: str, gateway: FakeGateway
+) -> None:
+    """PROTOCOL P38, MISSION A9: a declined request is not a failed checkpoint, so only this shows
+    it."""
+    stuck = CheckpointStatsSnapshot(
+        waits_because=Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS, unsuccessful_triggers=3
+    )
+    gateway.current = replace(gateway.current, checkpoints=stuck)
+    lines = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
+    assert lines[1:] == [
+        "requests wait: TOO_MANY_CONCURRENT_CHECKPOINTS",
+        "unsuccessful triggers in a row: 3",
     ]
 
 

@@ -64,7 +64,7 @@ def test_a_request_that_waits_for_the_cleaning_runs_as_soon_as_one_deletion_is_o
     first = declined(subject)
     second = declined(subject)
     assert request(subject, RequestKind.SAVEPOINT) == []
-    waits = subject.master.coordinator.trigger.waits_because
+    waits = subject.master.stats(subject.now_ms).waits_because
     assert waits is Verdict.TOO_MANY_CHECKPOINTS_BEING_CLEANED
     assert of(subject.handle(CheckpointDiscarded(checkpoint_id=second)), AllocateLocation)
     assert subject.handle(CheckpointDiscarded(checkpoint_id=first)) == []

@@ -108,7 +108,7 @@ def test_a_checkpoint_expires_after_its_timeout_and_a_queued_request_then_runs()
     world = World(config=config).running()
     n, _ = world.allocate(request(world, name="1"))
     assert not of(request(world, name="2"), AllocateLocation)
-    assert world.master.coordinator.trigger.waits_because is Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
+    assert world.master.stats(world.now_ms).waits_because is Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
     assert world.pass_time(999) == []
     effects = world.pass_time(1)
     answer = only(effects, AnswerRequest)
@@ -209,7 +209,7 @@ def test_no_checkpoint_is_triggered_before_all_tasks_run() -> None:
     answer = only(request(world), AnswerRequest)
     assert "Not all required tasks are currently running." in (answer.failure or "")
     assert "'b' is INITIALIZING" in (answer.failure or "")
-    assert world.master.coordinator.trigger.unsuccessful_triggers == 1
+    assert world.master.stats(world.now_ms).unsuccessful_triggers == 1
     assert world.master.stats(world.now_ms).counts == CheckpointCounts()
 
 

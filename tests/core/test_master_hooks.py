@@ -105,14 +105,14 @@ def test_a_failing_hook_aborts_the_checkpoint_and_counts_as_an_unsuccessful_trig
     assert "Trigger checkpoint failure." in failure
     assert "'broker': no answer" in failure
     assert subject.master.coordinator.pending == ()
-    assert subject.master.coordinator.trigger.unsuccessful_triggers == 1
+    assert subject.master.stats(subject.now_ms).unsuccessful_triggers == 1
     entry = subject.master.stats(subject.now_ms).history[0]
     assert (entry.status, "no answer" in (entry.failure_message or "")) == ("FAILED", True)
     n, _ = subject.allocate(request(subject, name="2"))
     answer(subject, n, "broker")
-    assert subject.master.coordinator.trigger.unsuccessful_triggers == 1
+    assert subject.master.stats(subject.now_ms).unsuccessful_triggers == 1
     answer(subject, n, "audit")
-    assert subject.master.coordinator.trigger.unsuccessful_triggers == 0
+    assert subject.master.stats(subject.now_ms).unsuccessful_triggers == 0
 
 
 def test_a_failing_hook_does_not_count_against_the_tolerance() -> None:
@@ -130,7 +130,7 @@ def test_late_answers_of_hooks_for_an_aborted_checkpoint_are_ignored() -> None:
     fail(subject, n, "broker")
     assert answer(subject, n, "audit", {"x": 1}) == []
     assert fail(subject, n, "audit") == []
-    assert subject.master.coordinator.trigger.unsuccessful_triggers == 1
+    assert subject.master.stats(subject.now_ms).unsuccessful_triggers == 1
 
 
 def test_a_hook_that_answers_twice_is_a_bug() -> None:
@@ -151,7 +151,7 @@ def test_a_checkpoint_expires_while_a_hook_does_not_answer_and_names_it() -> Non
     failure = only(subject.pass_time(1), AnswerRequest).failure or ""
     assert "Checkpoint expired before completing." in failure
     assert "master hooks that did not acknowledge: broker." in failure
-    assert subject.master.coordinator.trigger.unsuccessful_triggers == 1
+    assert subject.master.stats(subject.now_ms).unsuccessful_triggers == 1
     assert answer(subject, n, "broker") == []
 
 
@@ -160,7 +160,7 @@ def test_no_other_checkpoint_is_triggered_while_hooks_have_not_answered() -> Non
     subject = world()
     n, _ = subject.allocate(request(subject, name="1"))
     assert request(subject, RequestKind.SAVEPOINT, "2") == []
-    assert subject.master.coordinator.trigger.waits_because is Verdict.TRIGGER_IN_PROGRESS
+    assert subject.master.stats(subject.now_ms).waits_because is Verdict.TRIGGER_IN_PROGRESS
     answer(subject, n, "audit")
     assert of(answer(subject, n, "broker"), AllocateLocation)
 
@@ -223,7 +223,7 @@ def test_stopping_the_scheduler_aborts_a_checkpoint_whose_hooks_run_and_resets_t
     n, _ = subject.allocate(request(subject))
     effects = request(subject, RequestKind.STOP, "stop")
     assert "Checkpoint Coordinator is suspending." in (of(effects, AnswerRequest)[0].failure or "")
-    assert subject.master.coordinator.trigger.unsuccessful_triggers == 0
+    assert subject.master.stats(subject.now_ms).unsuccessful_triggers == 0
     stop, _ = subject.allocate(effects)
     assert answer(subject, n, "broker") == []
     assert subject.master.coordinator.pending[0].checkpoint_id == stop

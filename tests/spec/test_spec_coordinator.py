@@ -166,7 +166,7 @@ def test_a_completed_checkpoint_subsumes_an_older_one_that_is_only_partly_acknow
     answers = {answer.request: answer.failure for answer in of(effects, AnswerRequest)}
     assert answers["newer"] is None
     assert "Checkpoint has been subsumed." in (answers["older"] or "")
-    assert world.master.coordinator.trigger.unsuccessful_triggers == 0
+    assert world.master.stats(world.now_ms).unsuccessful_triggers == 0
 
 
 def test_a_late_acknowledgement_of_a_subsumed_checkpoint_has_its_state_discarded() -> None:

@@ -135,9 +135,9 @@ def test_an_id_counter_that_fails_makes_a_failed_checkpoint_and_no_pending_one()
     assert (found.counts.total, found.counts.failed, found.counts.in_progress) == (1, 1, 0)
     assert found.history == ()
     assert pending_ids(world) == []
-    assert world.master.coordinator.trigger.unsuccessful_triggers == 1
+    assert world.master.stats(world.now_ms).unsuccessful_triggers == 1
     assert tick(world, 10) == [1]
-    assert world.master.coordinator.trigger.unsuccessful_triggers == 0
+    assert world.master.stats(world.now_ms).unsuccessful_triggers == 0
 
 
 def test_an_id_counter_that_fails_counts_against_the_tolerable_failures() -> None:

@@ -141,7 +141,7 @@ def test_a_queued_request_runs_as_soon_as_the_pending_checkpoint_completes_expir
     world = job(timeout_ms=1_000)
     first = trigger(world)
     assert ask(world) == []
-    waits = world.master.coordinator.trigger.waits_because
+    waits = world.master.stats(world.now_ms).waits_because
     assert waits is Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
     assert allocate_all(world, end(world, first)) == [first + 1]
 

@@ -51,6 +51,10 @@ def checkpoints_table(info: CheckpointsInfo) -> Group:
     )
     if info.latest_trigger_failure is not None:
         head += f"\nnewest failure: {_one_line(info.latest_trigger_failure)}"
+    if info.waits_because is not None:
+        head += f"\nrequests wait: {info.waits_because}"
+    if info.unsuccessful_triggers:
+        head += f"\nunsuccessful triggers in a row: {info.unsuccessful_triggers}"
     latest = make_table("latest", "id", "kind", "time", "path or failure")
     for name, one in (
         ("completed", info.latest.completed),

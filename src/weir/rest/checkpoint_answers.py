@@ -75,6 +75,8 @@ def checkpoints_info(snapshot: CheckpointStatsSnapshot) -> CheckpointsInfo:
         ),
         history=tuple(_checkpoint_info(stats) for stats in snapshot.history),
         latest_trigger_failure=snapshot.latest_trigger_failure,
+        waits_because=None if snapshot.waits_because is None else snapshot.waits_because.value,
+        unsuccessful_triggers=snapshot.unsuccessful_triggers,
     )
 
 

@@ -23,6 +23,8 @@ progress.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weir.core.checkpoints.epochs import CommitEpochs
 from weir.core.checkpoints.failures import EXCEEDED_MESSAGE, CheckpointFailureManager
 from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
@@ -44,7 +46,7 @@ from weir.core.checkpoints.requests import (
     SnapshotCompleted,
     TolerableFailuresExceeded,
 )
-from weir.core.checkpoints.stats import CheckpointStatsTracker
+from weir.core.checkpoints.stats import CheckpointStatsSnapshot, CheckpointStatsTracker
 from weir.core.checkpoints.store import CompletedCheckpointStore, FullCheckpoints
 from weir.core.checkpoints.trigger import CheckpointTrigger, Rejected, Started
 from weir.core.config import CheckpointConfig
@@ -92,7 +94,6 @@ class CheckpointCoordinator:
         job_id: str,
         config: CheckpointConfig,
         execution: Execution,
-        stats: CheckpointStatsTracker,
         hooks: tuple[str, ...] = (),
         coordinators: OperatorCoordinators,
     ) -> None:
@@ -100,7 +101,7 @@ class CheckpointCoordinator:
         self._job_id = job_id
         self._config = config
         self._execution = execution
-        self._stats = stats
+        self._stats = CheckpointStatsTracker(config.history_size)
         #: Identifiers of the master hooks, which are all triggered at once.
         self._hooks = hooks
         self._coordinators = coordinators
@@ -155,6 +156,14 @@ class CheckpointCoordinator:
     def latest(self) -> CompletedCheckpoint | None:
         """This job's newest completed checkpoint."""
         return self._store.latest
+
+    def stats(self, now_ms: int) -> CheckpointStatsSnapshot:
+        """All checkpoint figures; durations of those in progress run to ``now_ms``."""
+        return replace(
+            self._stats.snapshot(now_ms),
+            waits_because=self._trigger.waits_because,
+            unsuccessful_triggers=self._trigger.unsuccessful_triggers,
+        )
 
     def covers(self, vertex: VertexId) -> bool:
         """Whether a queued or pending checkpoint covers the end of ``vertex``'s records."""

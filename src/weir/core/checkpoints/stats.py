@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weir.core.checkpoints.requests import Verdict
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, SnapshotKind, SnapshotMetrics, TaskStatus, VertexId
 from weir.errors import invariant
@@ -98,6 +99,10 @@ class CheckpointStatsSnapshot:
     #: Why the newest failed checkpoint failed, if it had no id yet; otherwise ``latest_failed`` has
     #: the reason.
     latest_trigger_failure: str | None = None
+    #: Why queued requests wait (PROTOCOL P38); None if none waits.
+    waits_because: Verdict | None = None
+    #: Consecutive requests that failed before their tasks were triggered (MISSION A9).
+    unsuccessful_triggers: int = 0
     #: For completed checkpoints and savepoints since the driver started, in order of completion
     #: (bounded): end-to-end durations, bytes of the full state, and bytes that each wrote itself.
     durations_ms: tuple[int, ...] = ()

@@ -42,7 +42,7 @@ from weir.core.checkpoints.requests import (
     SnapshotCompleted,
     TolerableFailuresExceeded,
 )
-from weir.core.checkpoints.stats import CheckpointStatsSnapshot, CheckpointStatsTracker
+from weir.core.checkpoints.stats import CheckpointStatsSnapshot
 from weir.core.config import CheckpointConfig, RestartConfig
 from weir.core.execution import AttemptPhase, Execution
 from weir.core.job.restart import FinalCheckpointRetry, RestartPolicy
@@ -127,13 +127,11 @@ class JobMaster:
         self._config = config
         self._savepoint_directory = savepoint_directory
         self._execution = Execution(vertices, producers or {})
-        self._stats = CheckpointStatsTracker(config.history_size)
         self._operator_coordinators = OperatorCoordinators(coordinated or {})
         self._coordinator = CheckpointCoordinator(
             job_id=job_id,
             config=config,
             execution=self._execution,
-            stats=self._stats,
             hooks=hooks,
             coordinators=self._operator_coordinators,
         )
@@ -187,7 +185,7 @@ class JobMaster:
 
     def stats(self, now_ms: int) -> CheckpointStatsSnapshot:
         """All checkpoint figures; durations of those in progress run to ``now_ms``."""
-        return self._stats.snapshot(now_ms)
+        return self._coordinator.stats(now_ms)
 
     def next_deadline(self) -> int | None:
         """When to call ``on_deadline``, in monotonic ms; None if nothing is scheduled."""

@@ -200,6 +200,10 @@ class CheckpointsInfo(Message, frozen=True, kw_only=True, omit_defaults=True):
     history: tuple[CheckpointInfo, ...]
     #: Weir's own: why the newest failed checkpoint failed, if it failed before it had an id.
     latest_trigger_failure: str | None = None
+    #: Weir's own: why queued requests wait, such as TOO_MANY_CONCURRENT_CHECKPOINTS.
+    waits_because: str | None = None
+    #: Weir's own: consecutive requests that failed before their tasks were triggered.
+    unsuccessful_triggers: int = 0
 
 
 class SnapshotDurations(Message, frozen=True, kw_only=True):
