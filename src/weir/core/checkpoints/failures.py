@@ -4,9 +4,9 @@ Each reason carries whether it counts against ``tolerable-failed-checkpoints``, 
 elsewhere can miss one. The texts are Flink's, known to its users from the logs and the web UI.
 
 ``CheckpointFailureManager`` counts *consecutive* failures: a success resets the count; a reason
-that does not count neither adds to it nor breaks the streak. A checkpoint counts once, however many
-of its tasks report a failure, and a failure of a checkpoint at or below the newest completed one is
-ignored. Both classes are Flink's.
+that does not count neither adds to it nor breaks the streak. A checkpoint counts once, since its
+first failure ends it. A failure of a checkpoint at or below the newest completed one is ignored.
+Both classes are Flink's.
 """
 
 from __future__ import annotations
@@ -36,15 +36,7 @@ class CheckpointFailureReason(enum.Enum):
         True,
         "An Exception occurred while triggering the checkpoint. IO-problem detected.",
     )
-    BLOCKING_OUTPUT_EXIST = (False, "Blocking output edge exists in running tasks.")
     CHECKPOINT_ASYNC_EXCEPTION = (True, "Asynchronous task checkpoint failed.")
-    CHANNEL_STATE_SHARED_STREAM_EXCEPTION = (
-        False,
-        (
-            "The checkpoint was aborted due to exception of other subtasks sharing the ChannelState"
-            " file."
-        ),
-    )
     CHECKPOINT_EXPIRED = (True, "Checkpoint expired before completing.")
     CHECKPOINT_SUBSUMED = (False, "Checkpoint has been subsumed.")
     CHECKPOINT_DECLINED = (True, "Checkpoint was declined.")
@@ -58,19 +50,9 @@ class CheckpointFailureReason(enum.Enum):
         False,
         "Task received cancellation from one of its inputs.",
     )
-    CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = (
-        False,
-        "Checkpoint was declined because one input stream is finished.",
-    )
     CHECKPOINT_COORDINATOR_SHUTDOWN = (False, "CheckpointCoordinator shutdown.")
     CHECKPOINT_COORDINATOR_SUSPEND = (False, "Checkpoint Coordinator is suspending.")
-    JOB_FAILOVER_REGION = (False, "FailoverRegion is restarting.")
     TASK_FAILURE = (False, "Task has failed.")
-    TASK_CHECKPOINT_FAILURE = (False, "Task local checkpoint failure.")
-    UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = (
-        False,
-        "Unknown task for the checkpoint to notify.",
-    )
     FINALIZE_CHECKPOINT_FAILURE = (True, "Failure to finalize checkpoint.")
     TRIGGER_CHECKPOINT_FAILURE = (False, "Trigger checkpoint failure.")
 
@@ -111,15 +93,8 @@ class CheckpointFailureManager:
         self._tolerable_failures = tolerable_failures
         #: Consecutive counted failures. Law: at most ``_tolerable_failures`` between two calls.
         self._continuous_failures = 0
-        #: Ids that have been counted. Law: at most as many as the count.
-        self._counted_ids: set[int] = set()
         #: The newest checkpoint that completed; 0 before the first.
         self._last_succeeded_id = 0
-
-    @property
-    def continuous_failures(self) -> int:
-        """Counted failures since the last success."""
-        return self._continuous_failures
 
     def handle_failure(
         self, reason: CheckpointFailureReason, checkpoint_id: int | None, *, final: bool = False
@@ -132,10 +107,8 @@ class CheckpointFailureManager:
         counts = reason.counts_when_final if final else reason.counts
         if not counts or self._tolerable_failures >= UNLIMITED_TOLERABLE_FAILURES:
             return False
-        if checkpoint_id is not None:
-            if checkpoint_id <= self._last_succeeded_id or checkpoint_id in self._counted_ids:
-                return False
-            self._counted_ids.add(checkpoint_id)
+        if checkpoint_id is not None and checkpoint_id <= self._last_succeeded_id:
+            return False
         self._continuous_failures += 1
         if self._continuous_failures <= self._tolerable_failures:
             return False
@@ -150,15 +123,10 @@ class CheckpointFailureManager:
     def reset(self) -> None:
         """Start a new count, as each attempt does."""
         self._continuous_failures = 0
-        self._counted_ids.clear()
 
     def validate(self) -> None:
-        """Check the laws of the fields; raises ``InvariantError``."""
+        """Check the law of the count; raises ``InvariantError``."""
         invariant(
             self._continuous_failures <= self._tolerable_failures,
             "counted more failures than tolerated",
-        )
-        invariant(
-            len(self._counted_ids) <= self._continuous_failures,
-            "counted an id without a failure",
         )
