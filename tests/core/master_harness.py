@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
+from weir.core.checkpoints.store import CompletedCheckpointStore
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import (
@@ -257,6 +258,11 @@ class World:
         """Take a whole checkpoint from its AllocateLocation to its won record."""
         checkpoint_id, _ = self.allocate(effects)
         return checkpoint_id, self.record(self.acknowledge(checkpoint_id, *states))
+
+
+def retained_files(store: CompletedCheckpointStore) -> frozenset[str]:
+    """Paths of all files that a retained checkpoint needs."""
+    return frozenset(path for one in store._retained for path in one.files)
 
 
 def of(effects: list[JobMasterEffect], kind: type[E]) -> list[E]:

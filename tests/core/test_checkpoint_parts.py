@@ -242,13 +242,6 @@ def test_an_acknowledgement_is_answered_with_success_then_duplicate_and_unknown_
     assert subject.not_yet_acknowledged == ("b",)
 
 
-def test_a_late_acknowledgement_is_answered_with_discarded() -> None:
-    """Once it has been aborted."""
-    subject = pending("a")
-    subject.abort()
-    assert subject.acknowledge(ack("a")) is TaskAcknowledgeResult.DISCARDED
-
-
 def test_a_finalizing_checkpoint_cannot_be_aborted_and_stays_as_it_is() -> None:
     """PROTOCOL P11."""
     subject = pending("a")

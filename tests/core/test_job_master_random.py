@@ -11,7 +11,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from master_harness import RESTART, World, completed, of, task_state
+from master_harness import RESTART, World, completed, of, retained_files, task_state
 
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
@@ -146,7 +146,7 @@ class RandomWorld(World):
         coordinator = self.master.coordinator
         assert effect.checkpoint_id not in coordinator.store.ids
         assert effect.subsumed == (effect.checkpoint_id in self.won)
-        needed = set(coordinator.store.files)
+        needed = set(retained_files(coordinator.store))
         for pending in coordinator.pending:
             needed |= {h.path for state in pending.acknowledged_states for h in state.files}
             for vertex in pending.plan.tasks_to_trigger:

@@ -112,7 +112,7 @@ def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:
         self: CheckpointTrigger, allocation: int, now_ms: int, *, pending: int
     ) -> Started | None:
         del now_ms, pending
-        request, plan = self._finish(allocation), plans.get(self)
+        request, plan = self.allocation_over(allocation), plans.get(self)
         return None if request is None or plan is None else Started(request=request, plan=plan)
 
     return _with(
@@ -156,7 +156,7 @@ def notify_before_the_record() -> AbstractContextManager[None]:
         if pending is not None and pending is not before and pending.kind.commits_side_effects:
             self._out.extend(
                 NotifyCheckpointComplete(vertex=vertex, checkpoint_id=pending.checkpoint_id)
-                for vertex in self._execution.receivers(pending.plan.tasks_to_commit_to)
+                for vertex in self._execution.receivers(pending.plan.tasks_to_wait_for)
             )
 
     return _with(patch.object(CheckpointCoordinator, "_finalize_next", finalize_and_notify))

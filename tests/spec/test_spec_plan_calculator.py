@@ -85,7 +85,7 @@ def test_exactly_the_active_tasks_are_triggered_and_the_others_are_recorded_as_f
     assert plan is not None
     finished = tuple(place for place, status in enumerate(row.statuses) if status is FINISHED)
     assert plan.tasks_to_trigger == row.names(*row.triggers)
-    assert plan.tasks_to_commit_to == row.names(*row.triggers)
+    assert plan.tasks_to_wait_for == row.names(*row.triggers)
     assert plan.finished_tasks == row.names(*finished)
     assert plan.waiting_tasks == frozenset(row.names(*row.waiting))
 

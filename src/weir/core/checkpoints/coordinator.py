@@ -292,9 +292,13 @@ class CheckpointCoordinator:
     def location_failed(self, event: LocationFailed, now_ms: int) -> list[CheckpointOutput]:
         """No id or location could be allocated: the request fails, and counts (MISSION A9)."""
         self._clocks = (event.timestamp_ms, now_ms)
-        request = self._trigger.allocation_failed(event.allocation)
+        request = self._trigger.allocation_over(event.allocation)
         if request is not None:
-            self._no_location(request, event.message)
+            reason = Reason.IO_EXCEPTION
+            message = reason.describe(event.message)
+            self._trigger.count_unsuccessful()
+            self._stats.report_failed_without_in_progress(message)
+            self._fail(request, reason, message, None)
         self._settle(now_ms)
         return self._drain()
 
@@ -379,19 +383,18 @@ class CheckpointCoordinator:
     def _heard(self, outputs: list[HolderOutput], now_ms: int) -> None:
         """Act on coordinators' parts of checkpoints that completed or failed; pass on the rest."""
         for output in outputs:
-            pending = self._pending.get(getattr(output, "checkpoint_id", 0))
             match output:
                 case CoordinatorAcknowledged():
-                    invariant(pending is not None, f"unexpected {output}")
+                    invariant(output.checkpoint_id in self._pending, f"unexpected {output}")
+                    pending = self._pending[output.checkpoint_id]
                     party = Party.OPERATOR_COORDINATOR
-                    if pending is not None and pending.answered(
-                        party, output.operator, output.state
-                    ):
+                    if pending.answered(party, output.operator, output.state):
                         self._ask(pending, now_ms)
                 case CoordinatorDeclined():
+                    declined = self._pending.get(output.checkpoint_id)
                     detail = f"The coordinator of {output.operator!r}: {output.message}"
-                    if pending is not None:
-                        self._abort(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, detail, now_ms)
+                    if declined is not None:
+                        self._abort(declined, Reason.TRIGGER_CHECKPOINT_FAILURE, detail, now_ms)
                 case _:
                     self._out.append(output)
 
@@ -546,7 +549,7 @@ class CheckpointCoordinator:
                 self._epochs.forget(checkpoint.tasks, checkpoint_id=checkpoint_id)
             self._out.extend(
                 NotifyCheckpointComplete(vertex=vertex, checkpoint_id=checkpoint_id)
-                for vertex in self._execution.receivers(pending.plan.tasks_to_commit_to)
+                for vertex in self._execution.receivers(pending.plan.tasks_to_wait_for)
             )
         told = kind.commits_side_effects
         self._heard(self._coordinators.over(checkpoint_id, completed=True, notifies=told), now_ms)
@@ -602,14 +605,6 @@ class CheckpointCoordinator:
             self._trigger.count_unsuccessful()
         message = rejected.reason.describe(rejected.detail)
         self._fail(rejected.request, rejected.reason, message, None)
-
-    def _no_location(self, request: CheckpointRequest, detail: str) -> None:
-        """Fail a checkpoint that has no id yet (MISSION A9)."""
-        reason = Reason.IO_EXCEPTION
-        message = reason.describe(detail)
-        self._trigger.count_unsuccessful()
-        self._stats.report_failed_without_in_progress(message)
-        self._fail(request, reason, message, None)
 
     def _fail(
         self,

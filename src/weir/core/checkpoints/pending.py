@@ -234,8 +234,6 @@ class PendingCheckpoint:
 
     def acknowledge(self, event: AcknowledgeCheckpoint) -> TaskAcknowledgeResult:
         """Take one task's acknowledgement and return its result."""
-        if self._state is PendingState.ABORTED:
-            return TaskAcknowledgeResult.DISCARDED
         if event.vertex in self._acknowledged:
             return TaskAcknowledgeResult.DUPLICATE
         if event.vertex not in self._awaited[Party.TASK]:

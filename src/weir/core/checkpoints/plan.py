@@ -34,11 +34,6 @@ class CheckpointPlan:
             other.tasks_to_wait_for,
         )
 
-    @property
-    def tasks_to_commit_to(self) -> tuple[VertexId, ...]:
-        """Tasks that are notified when it completes."""
-        return self.tasks_to_wait_for
-
 
 def tasks_not_ready(statuses: Mapping[VertexId, TaskStatus]) -> tuple[VertexId, ...]:
     """Tasks that can neither be triggered nor are FINISHED; all tasks if none can be triggered."""

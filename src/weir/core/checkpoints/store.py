@@ -96,11 +96,6 @@ class CompletedCheckpointStore:
         """The ids that would be retained if ``checkpoint_id`` were added."""
         return (*self.ids, checkpoint_id)[-self._num_retained :]
 
-    @property
-    def files(self) -> frozenset[str]:
-        """Paths of all files that a retained checkpoint needs."""
-        return frozenset(path for checkpoint in self._retained for path in checkpoint.files)
-
     def seed(
         self, restored: CompletedCheckpoint | None, older: tuple[CompletedCheckpoint, ...] = ()
     ) -> None:
@@ -204,10 +199,6 @@ class SharedStateRegistry:
         #: The number of users of each file. Law: equals the number of entries in ``_files`` that
         #: name it, hence never 0.
         self._users: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        """The number of files that have a user."""
-        return len(self._users)
 
     def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
         """Add ``checkpoint_id`` as a user of these files; idempotent."""

@@ -100,11 +100,6 @@ class CheckpointTrigger:
         return self._waits_because
 
     @property
-    def queued(self) -> int:
-        """How many requests wait."""
-        return len(self._decider)
-
-    @property
     def will_commit(self) -> bool:
         """Whether a committing checkpoint is certain to be triggered next.
 
@@ -199,7 +194,7 @@ class CheckpointTrigger:
 
     def allocated(self, allocation: int, now_ms: int, *, pending: int) -> Started | Rejected | None:
         """Repeat the pre-checks after an allocation (A6); None if nobody waits for it any more."""
-        request = self._finish(allocation)
+        request = self.allocation_over(allocation)
         if request is None:
             return None
         retry_ms = self._decider.too_early_until(request, now_ms, self._last_completion_ms)
@@ -215,9 +210,12 @@ class CheckpointTrigger:
             return not_ready
         return Started(request=request, plan=plan)
 
-    def allocation_failed(self, allocation: int) -> CheckpointRequest | None:
+    def allocation_over(self, allocation: int) -> CheckpointRequest | None:
         """The request that waited for this allocation; None if none does any more."""
-        return self._finish(allocation)
+        if allocation != self._allocation:
+            return None
+        request, self._in_progress = self._in_progress, None
+        return request
 
     def completed(self, now_ms: int) -> None:
         """A checkpoint completed: the minimum pause begins."""
@@ -247,12 +245,6 @@ class CheckpointTrigger:
         interval_ms = self._config.effective_interval_ms
         invariant(interval_ms is not None, "periodic request without an interval")
         return interval_ms or 0
-
-    def _finish(self, allocation: int) -> CheckpointRequest | None:
-        if allocation != self._allocation:
-            return None
-        request, self._in_progress = self._in_progress, None
-        return request
 
     def _timer_off_while_periodic_waits(self) -> None:
         if self._decider.waits(RequestOrigin.PERIODIC):
