@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from weir.core.checkpoints.store import CompletedCheckpointStore
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.execution import Execution
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import (
     AllocateLocation,
@@ -263,6 +265,16 @@ class World:
 def retained_files(store: CompletedCheckpointStore) -> frozenset[str]:
     """Paths of all files that a retained checkpoint needs."""
     return frozenset(path for one in store._retained for path in one.files)
+
+
+def execution(
+    statuses: Mapping[str, TaskStatus], producers: dict[str, tuple[str, ...]] | None = None
+) -> Execution:
+    """An attempt whose tasks have these statuses."""
+    subject = Execution({vertex: operators(vertex) for vertex in statuses}, producers or {})
+    for vertex, status in statuses.items():
+        subject.set_status(vertex, status)
+    return subject
 
 
 def of(effects: list[JobMasterEffect], kind: type[E]) -> list[E]:

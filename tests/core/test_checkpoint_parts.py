@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from master_harness import checkpoint, task_state
+from master_harness import checkpoint, execution, task_state
 
 from weir.core.checkpoints.epochs import CommitEpochs
 from weir.core.checkpoints.failures import CheckpointFailureManager
@@ -14,7 +14,7 @@ from weir.core.checkpoints.pending import (
     PendingState,
     TaskAcknowledgeResult,
 )
-from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan, tasks_not_ready
+from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
 from weir.core.checkpoints.requests import (
     MAX_QUEUED_REQUESTS,
     CheckpointRequest,
@@ -176,30 +176,13 @@ def test_the_plan_triggers_running_and_waiting_tasks_and_leaves_out_finished_one
         TaskStatus.WAITING_FOR_FINAL_CHECKPOINT,
         TaskStatus.FINISHED,
     )
-    plan = calculate_plan({"a": running, "b": waiting, "c": finished}, {})
+    plan = calculate_plan(execution({"a": running, "b": waiting, "c": finished}))
     assert plan == CheckpointPlan(
         tasks_to_trigger=("a", "b"),
         tasks_to_wait_for=("a", "b"),
         finished_tasks=("c",),
         waiting_tasks=frozenset({"b"}),
     )
-
-
-@pytest.mark.parametrize(
-    "status", [TaskStatus.INITIALIZING, TaskStatus.FAILED, TaskStatus.CANCELED]
-)
-def test_there_is_no_plan_while_a_task_is_neither_running_nor_finished(
-    status: TaskStatus,
-) -> None:
-    """The reason is that not all required tasks are running."""
-    statuses = {"a": TaskStatus.RUNNING, "b": status}
-    assert calculate_plan(statuses, {}) is None
-    assert tasks_not_ready(statuses) == ("b",)
-
-
-def test_there_is_no_plan_when_every_task_is_finished() -> None:
-    """There is no task to trigger."""
-    assert calculate_plan({"a": TaskStatus.FINISHED}, {}) is None
 
 
 # -- pending ---------------------------------------------------------------------------------------

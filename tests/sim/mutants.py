@@ -105,7 +105,7 @@ def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:
     def planned_run_queue(self: CheckpointTrigger, now_ms: int, **state: Any) -> Any:
         started, rejected = run_queue(self, now_ms, **state)
         if started is not None:
-            plans[self] = calculate_plan(self._execution.statuses, self._execution.producers)
+            plans[self] = calculate_plan(self._execution)
         return started, rejected
 
     def allocated(

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from tests.core.master_harness import World, of, only
+from tests.core.master_harness import World, execution, of, only
 from tests.spec.scenario import ask, job, pending_ids
 
-from weir.core.checkpoints.plan import calculate_plan, tasks_not_ready
+from weir.core.checkpoints.plan import calculate_plan
 from weir.core.messages.job import AnswerRequest, RecordCheckpoint
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.types import TaskStatus
@@ -81,7 +81,7 @@ def test_exactly_the_active_tasks_are_triggered_and_the_others_are_recorded_as_f
 ) -> None:
     """DefaultCheckpointPlanCalculatorTest.testComputeAllRunningGraph,
     testAllToAllEdgeWithSomeSourcesFinished (D1, P31)."""
-    plan = calculate_plan(row.tasks, {})
+    plan = calculate_plan(execution(row.tasks))
     assert plan is not None
     finished = tuple(place for place, status in enumerate(row.statuses) if status is FINISHED)
     assert plan.tasks_to_trigger == row.names(*row.triggers)
@@ -123,20 +123,23 @@ def test_there_is_no_plan_while_one_task_neither_runs_nor_has_finished(
     (MISSION A4)."""
     statuses = dict.fromkeys(("a", "b", "c"), RUNNING)
     task = tuple(statuses)[place]
-    assert calculate_plan(statuses | {task: status}, {}) is None
-    assert tasks_not_ready(statuses | {task: status}) == (task,)
+    subject = execution(statuses | {task: status})
+    assert calculate_plan(subject) is None
+    assert subject.not_ready == (task,)
 
 
 @pytest.mark.parametrize("status", NOT_READY)
 def test_a_finished_task_does_not_make_up_for_one_that_does_not_run(status: TaskStatus) -> None:
     """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A4), after
     tasks have finished."""
-    assert calculate_plan({"a": RUNNING, "b": FINISHED, "c": status}, {}) is None
+    assert calculate_plan(execution({"a": RUNNING, "b": FINISHED, "c": status})) is None
 
 
 def test_there_is_no_plan_when_every_task_has_finished() -> None:
     """DefaultCheckpointPlanCalculator (MISSION D1): there is no task to trigger."""
-    assert calculate_plan({"a": FINISHED, "b": FINISHED}, {}) is None
+    subject = execution({"a": FINISHED, "b": FINISHED})
+    assert calculate_plan(subject) is None
+    assert subject.not_ready == ("a", "b")
 
 
 @pytest.mark.parametrize("status", NOT_READY)

@@ -8,6 +8,7 @@ its partner.
 from __future__ import annotations
 
 import pytest
+from tests.core.master_harness import execution
 
 from weir.core.checkpoints.plan import calculate_plan
 from weir.core.types import TaskStatus
@@ -25,7 +26,7 @@ def triggered(
     statuses: dict[str, TaskStatus], producers: dict[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The triggered tasks and those waited for."""
-    plan = calculate_plan(statuses, producers)
+    plan = calculate_plan(execution(statuses, producers))
     assert plan is not None
     return plan.tasks_to_trigger, plan.tasks_to_wait_for
 
@@ -55,7 +56,7 @@ def test_after_a_one_to_one_edge_the_partner_of_a_finished_source_is_triggered()
 def test_a_finished_pair_takes_no_part() -> None:
     """testOneToOnEdgeWithSomeSourcesAndTargetsFinished (MISSION D4)."""
     tasks = {"a1": FINISHED, "a2": RUNNING, "b1": FINISHED, "b2": RUNNING}
-    plan = calculate_plan(tasks, ONE_TO_ONE)
+    plan = calculate_plan(execution(tasks, ONE_TO_ONE))
     assert plan is not None
     assert (plan.tasks_to_trigger, plan.tasks_to_wait_for) == (("a2",), ("a2", "b2"))
     assert plan.finished_tasks == ("a1", "b1")
@@ -82,4 +83,5 @@ def test_a_source_that_waits_for_its_final_checkpoint_is_running() -> None:
 
 def test_a_consumer_that_does_not_run_means_that_no_checkpoint_can_be_taken() -> None:
     """testWithTriggeredTasksNotRunning (MISSION A4), for a task that is not a source."""
-    assert calculate_plan({"a": RUNNING, "b": TaskStatus.INITIALIZING}, {"b": ("a",)}) is None
+    tasks = {"a": RUNNING, "b": TaskStatus.INITIALIZING}
+    assert calculate_plan(execution(tasks, {"b": ("a",)})) is None

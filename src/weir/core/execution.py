@@ -46,7 +46,7 @@ class Execution:
     ) -> None:
         invariant(vertices, "a job has at least one vertex")
         self._operators = dict(vertices)
-        #: For each task, the tasks whose channels it reads.
+        #: For each task, the tasks whose channels it reads; a task that reads none may be missing.
         self.producers = MappingProxyType(dict(producers))
         #: 0 before the first attempt has begun.
         self._attempt = 0
@@ -110,6 +110,18 @@ class Execution:
         return triggerable > 0 and triggerable + self._counts[TaskStatus.FINISHED] == len(
             self._status
         )
+
+    @property
+    def not_ready(self) -> tuple[VertexId, ...]:
+        """The tasks because of which no checkpoint can be taken; all if all are FINISHED."""
+        if self.can_be_checkpointed:
+            return ()
+        late = tuple(
+            vertex
+            for vertex, status in self._status.items()
+            if not (status.can_be_triggered or status is TaskStatus.FINISHED)
+        )
+        return late or tuple(self._status)
 
     @property
     def last_to_wait(self) -> VertexId | None:

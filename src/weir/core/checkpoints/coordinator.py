@@ -400,7 +400,7 @@ class CheckpointCoordinator:
 
     def _trigger_tasks(self, pending: PendingCheckpoint, now_ms: int) -> None:
         """Trigger the tasks after repeating the plan's pre-check, since hooks take time."""
-        plan = calculate_plan(self._execution.statuses, self._execution.producers)
+        plan = calculate_plan(self._execution)
         if plan is None or not plan.has_tasks_of(pending.plan):
             detail = "Their statuses changed while master hooks were triggered."
             self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now_ms)

@@ -10,9 +10,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weir.core.execution import Execution
 from weir.core.types import TaskStatus, VertexId
 
 
@@ -35,26 +35,11 @@ class CheckpointPlan:
         )
 
 
-def tasks_not_ready(statuses: Mapping[VertexId, TaskStatus]) -> tuple[VertexId, ...]:
-    """Tasks that can neither be triggered nor are FINISHED; all tasks if none can be triggered."""
-    if not any(status.can_be_triggered for status in statuses.values()):
-        return tuple(statuses)
-    finished = TaskStatus.FINISHED
-    return tuple(
-        v for v, status in statuses.items() if not (status.can_be_triggered or status is finished)
-    )
-
-
-def calculate_plan(
-    statuses: Mapping[VertexId, TaskStatus], producers: Mapping[VertexId, tuple[VertexId, ...]]
-) -> CheckpointPlan | None:
-    """The plan for the tasks as they are now; None if a required task is not running (MISSION A4).
-
-    ``producers``: the tasks whose channels a task reads; a task that reads none may be missing.
-    """
-    if tasks_not_ready(statuses):
+def calculate_plan(execution: Execution) -> CheckpointPlan | None:
+    """The plan for the tasks as they are now; None if a required one does not run (MISSION A4)."""
+    if not execution.can_be_checkpointed:
         return None
-    finished = TaskStatus.FINISHED
+    statuses, producers, finished = execution.statuses, execution.producers, TaskStatus.FINISHED
     running = tuple(v for v, status in statuses.items() if status is not finished)
     return CheckpointPlan(
         tasks_to_trigger=tuple(

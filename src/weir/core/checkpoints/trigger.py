@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
-from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan, tasks_not_ready
+from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
 from weir.core.checkpoints.requests import (
     CheckpointRequest,
     CheckpointRequestDecider,
@@ -177,9 +177,8 @@ class CheckpointTrigger:
                 continue
             if request.origin is RequestOrigin.PERIODIC and self._next_trigger_ms is None:
                 self._next_trigger_ms = now_ms + self._interval_ms
-            not_ready = self._not_ready(request)
-            if not_ready is not None:
-                rejected.append(not_ready)
+            if not self._execution.can_be_checkpointed:
+                rejected.append(self._not_ready(request))
                 continue
             self._in_progress = request
             self._allocation += 1
@@ -204,10 +203,9 @@ class CheckpointTrigger:
             request.origin.forced or pending < self._config.max_concurrent_checkpoints,
             "a checkpoint was triggered while another one was being triggered",
         )
-        not_ready = self._not_ready(request)
-        plan = calculate_plan(self._execution.statuses, self._execution.producers)
-        if not_ready is not None or plan is None:
-            return not_ready
+        plan = calculate_plan(self._execution)
+        if plan is None:
+            return self._not_ready(request)
         return Started(request=request, plan=plan)
 
     def allocation_over(self, allocation: int) -> CheckpointRequest | None:
@@ -255,11 +253,8 @@ class CheckpointTrigger:
         self._next_trigger_ms = retry_ms
         return Rejected(request=request, reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS)
 
-    def _not_ready(self, request: CheckpointRequest) -> Rejected | None:
-        statuses = self._execution.statuses
-        tasks = tasks_not_ready(statuses)
-        if not tasks:
-            return None
+    def _not_ready(self, request: CheckpointRequest) -> Rejected:
+        statuses, tasks = self._execution.statuses, self._execution.not_ready
         detail = " ".join(f"Task {vertex!r} is {statuses[vertex].name}." for vertex in tasks)
         return Rejected(
             request=request, reason=Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail=detail
