@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from master_harness import World, checkpoint, of, only, retained_files, task_state
+from master_harness import World, checkpoint, only, retained_files, task_state
 
 from weir.core.checkpoints.store import CompletedCheckpointStore, SharedStateRegistry
 from weir.core.config import CheckpointConfig
@@ -37,17 +37,11 @@ def test_a_file_is_unused_when_its_last_user_is_unregistered() -> None:
 
 
 def test_a_user_that_registers_a_file_again_counts_once() -> None:
-    """A pending checkpoint registers files as they arrive and all of them again when it
-    completes."""
+    """Each attempt registers what its driver has retained again."""
     registry = SharedStateRegistry()
     registry.register(1, ("x",))
     registry.register(1, ("x", "y"))
     assert registry.unregister(1) == ("x", "y")
-
-
-def test_a_checkpoint_that_is_not_registered_has_no_unused_files() -> None:
-    """A checkpoint can be aborted before any task has acknowledged it."""
-    assert SharedStateRegistry().unregister(7) == ()
 
 
 @given(
@@ -59,11 +53,11 @@ def test_the_registry_agrees_with_a_naive_model(
     """The model keeps the set of files of each user and compares them all."""
     registry, model = SharedStateRegistry(), dict[int, set[str]]()
     for registers, user, paths in steps:
-        if registers:
+        if registers or user not in model:
             registry.register(user, sorted(paths))
             model.setdefault(user, set()).update(paths)
         else:
-            files = model.pop(user, set())
+            files = model.pop(user)
             assert set(registry.unregister(user)) == files - set().union(*model.values())
         registry.validate()
         assert registry._users.keys() == set().union(*model.values())
@@ -82,22 +76,6 @@ def test_the_files_of_an_aborted_checkpoint_have_no_user_left() -> None:
     assert only(effects, DiscardCheckpoint).files == ("x", "y")
 
 
-def test_a_file_that_a_pending_checkpoint_has_acknowledged_is_not_deleted() -> None:
-    """Even if the checkpoint was triggered after the one that wrote the file was subsumed."""
-    world = World("a", config=CONFIG).running()
-    first = take(world)
-    world.record(world.acknowledge(first, task_state("a", files=("x", "y"))))
-    savepoint = take(world, RequestKind.SAVEPOINT)
-    second = take(world)
-    world.record(world.acknowledge(second, task_state("a", files=("z",))))
-    third, fourth = take(world), take(world)
-    recording = world.acknowledge(third, task_state("a", files=("x",)))
-    released = world.decline(savepoint, "a")
-    assert [d.files for d in of(released, DiscardCheckpoint) if d.subsumed] == [("y",)]
-    world.decline(fourth, "a")
-    assert [d.files for d in of(world.record(recording), DiscardCheckpoint)] == [("z",)]
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.integers(min_value=0, max_value=2**32 - 1))
 def test_the_store_deletes_every_file_that_nobody_can_need_and_no_other(seed: int) -> None:
@@ -110,23 +88,19 @@ def test_the_store_deletes_every_file_that_nobody_can_need_and_no_other(seed: in
     store = CompletedCheckpointStore(num_retained=random.choice((1, 2, 3)))
     written: set[str] = set()
     deleted: set[str] = set()
-    #: By id: the files of the base and those acknowledged so far.
+    #: By id: the files of the base and its own.
     pending: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     newest: tuple[str, ...] = ()
     for checkpoint_id in range(1, 30):
         kept = tuple(path for path in newest if random.random() < 0.7)
         new = tuple(f"{checkpoint_id}/{i}" for i in range(random.randrange(3)))
         pending[checkpoint_id] = (newest, (*kept, *new))
-        store.acknowledged(checkpoint_id, random.sample((*kept, *new), len(kept) // 2))
         while pending and (len(pending) > 3 or random.random() < 0.5):
             over = random.choice(sorted(pending))
             _, files = pending.pop(over)
-            if random.random() < 0.3:
-                store.aborted(over)
-            else:
+            if random.random() >= 0.3:
                 for older in [n for n in pending if n < over]:
                     del pending[older]
-                    store.aborted(older)
                 written |= set(files)
                 store.add(checkpoint(over, task_state("a", files=files)), pending=pending.keys())
                 newest = files
@@ -136,8 +110,6 @@ def test_the_store_deletes_every_file_that_nobody_can_need_and_no_other(seed: in
                 assert deleted.isdisjoint(subsumed.files)
                 deleted |= set(subsumed.files)
             store.validate()
-    for over in sorted(pending):
-        store.aborted(over)
     for subsumed in store.release(()):
         deleted |= set(subsumed.files)
     assert written - deleted == retained_files(store)

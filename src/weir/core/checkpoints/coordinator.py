@@ -431,13 +431,8 @@ class CheckpointCoordinator:
             self._out.append(
                 self._cleaner.aborted(checkpoint_id, self._recent.target_of(checkpoint_id))
             )
-        elif pending is not None and result is TaskAcknowledgeResult.SUCCESS:
-            if pending.kind is SnapshotKind.CHECKPOINT:
-                self._store.acknowledged(
-                    checkpoint_id, (handle.path for handle in event.state.files)
-                )
-            if pending.fully_acknowledged:
-                self._finalize_next()
+        elif pending is not None and pending.fully_acknowledged:
+            self._finalize_next()
         return result, self._drain()
 
     def decline(self, event: DeclineCheckpoint, now_ms: int) -> list[CheckpointOutput]:
@@ -510,7 +505,6 @@ class CheckpointCoordinator:
         else:
             pending.record_lost()
             del self._pending[event.checkpoint_id]
-            self._store.aborted(event.checkpoint_id)
             # The attempt has ended, so the events that the checkpoint held back are dropped.
             self._coordinators.over(event.checkpoint_id, completed=False)
             self._stats.report_failed(
@@ -583,7 +577,6 @@ class CheckpointCoordinator:
         """Do everything that is due once a checkpoint is ABORTED (PROTOCOL P12)."""
         checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]
-        self._store.aborted(checkpoint_id)
         self._recent.aborted(checkpoint_id, pending.target)
         message = reason.describe(detail)
         self._stats.report_failed(checkpoint_id, message, self._wall_ms(now_ms), now_ms)

@@ -2,10 +2,9 @@
 
 An incremental checkpoint refers to files that older ones wrote, so subsuming a checkpoint does not
 mean that its files can be deleted. The rule: a file is deleted only if no retained and no pending
-checkpoint needs it. ``SharedStateRegistry`` (Flink's) counts the users of each file: a pending
-checkpoint from its first acknowledgement on, a completed one until it is released. A call costs
-time proportional to the files of the one checkpoint it concerns; file sets are never compared with
-each other::
+checkpoint needs it. ``SharedStateRegistry`` (Flink's) counts the users of each file: a completed
+checkpoint from its completion until it is released. A call costs time proportional to the files of
+the one checkpoint it concerns; file sets are never compared with each other::
 
     register(1, {x, y})        x: 1    y: 1
     register(2, {y, z})        x: 1    y: 1, 2    z: 2
@@ -23,9 +22,10 @@ the one that was just subsumed::
 
 So a subsumed checkpoint is *deferred*: it remains a user of its files until every checkpoint that
 was pending when it was subsumed has completed or aborted. A checkpoint triggered later is based on
-a retained one, since triggers and completions reach a task in order. Aborting a pending checkpoint
-leaves no files to delete by name: what only it used is in its own directories. Savepoints are
-self-contained, belong to the user and never enter the store.
+a retained one, since triggers and completions reach a task in order. A pending checkpoint therefore
+registers nothing: each of its files is its own or belongs to a retained or deferred one. If it
+aborts, what only it used is in its own directories. Savepoints are self-contained, belong to the
+user and never enter the store.
 
 ``FullCheckpoints`` decides which checkpoints must not refer to files of earlier ones (PROTOCOL
 P40). An attempt restored from a savepoint or from another job's snapshot builds on files that this
@@ -78,8 +78,7 @@ class CompletedCheckpointStore:
         self._retained: list[CompletedCheckpoint] = []
         #: Subsumed checkpoints whose deletion waits. Law: none is retained.
         self._deferred: list[_Deferred] = []
-        #: Its users are the retained, deferred and pending checkpoints; savepoints are
-        #: self-contained.
+        #: Its users are the retained and deferred checkpoints.
         self._registry = SharedStateRegistry()
 
     @property
@@ -126,14 +125,6 @@ class CompletedCheckpointStore:
             self._registry.register(checkpoint.checkpoint_id, checkpoint.files)
         self._retained = retained
         self._trim(frozenset())
-
-    def acknowledged(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """Keep files acknowledged for a pending checkpoint, until it aborts or is released."""
-        self._registry.register(checkpoint_id, paths)
-
-    def aborted(self, checkpoint_id: int) -> None:
-        """A pending checkpoint was aborted and no longer needs any file."""
-        self._registry.unregister(checkpoint_id)
 
     def add(self, checkpoint: CompletedCheckpoint, *, pending: Collection[int]) -> None:
         """Add a completed checkpoint and subsume the oldest beyond the limit.
@@ -209,12 +200,9 @@ class SharedStateRegistry:
                 self._users[path] = self._users.get(path, 0) + 1
 
     def unregister(self, checkpoint_id: int) -> tuple[str, ...]:
-        """Remove ``checkpoint_id`` and return those of its files that now have no user.
-
-        Returns an empty tuple if it is not registered.
-        """
+        """Remove ``checkpoint_id`` and return those of its files that now have no user."""
         unused = []
-        for path in self._files.pop(checkpoint_id, {}):
+        for path in self._files.pop(checkpoint_id):
             self._users[path] -= 1
             if not self._users[path]:
                 del self._users[path]
