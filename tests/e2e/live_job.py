@@ -29,11 +29,12 @@ from tests.e2e.numbers_pipeline import by_minute, timed
 from tests.e2e.support import PATIENCE_S, Place, Rows, assert_same, files_rows, wait_until
 
 import weir
-from weir.core.checkpoints.stats import CheckpointStats, JobView
+from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import CompletedCheckpoint, Payload, TaskStatus
 from weir.run.options import JobResult, RunOptions
 from weir.run.runner import run_job
 from weir.runtime.gateway import JobGateway
+from weir.runtime.views import JobView
 from weir.sinks.base import Batch
 
 _POLL_S = 0.02

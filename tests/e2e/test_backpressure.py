@@ -14,9 +14,9 @@ from tests.e2e.live_job import Gate, LiveJob, WatchedFiles, numbers, settings
 from tests.e2e.support import PATIENCE_S, Place, assert_same, files_rows, wait_until
 
 import weir
-from weir.core.checkpoints.stats import JobView
 from weir.core.status import JobStatus
 from weir.core.task.output_channels import ChannelBound
+from weir.runtime.views import JobView
 
 pytestmark = pytest.mark.spark
 

@@ -11,11 +11,8 @@ from weir.core.checkpoints.stats import (
     CheckpointCounts,
     CheckpointStats,
     CheckpointStatsSnapshot,
-    ExceptionView,
-    JobView,
     RestoredCheckpointStats,
     TaskCheckpointStats,
-    VertexView,
 )
 from weir.core.status import JobStatus
 from weir.core.types import (
@@ -28,6 +25,7 @@ from weir.core.types import (
 )
 from weir.errors import CoordinatorError
 from weir.runtime.ports import CoordinatorAnswer
+from weir.runtime.views import ExceptionView, JobView, VertexView
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
 OTHER_ID = "f" * 32

@@ -12,9 +12,9 @@ import pytest
 from fake_job import JOB_ID, VIEW, FakeGateway, completed
 from tests.runtime.fake_port import World
 
-from weir.core.checkpoints.stats import JobView
 from weir.errors import RestError
 from weir.rest.server import RestServer
+from weir.runtime.views import JobView
 
 
 def test_port_zero_picks_a_free_port_of_the_loopback_interface(address: str) -> None:

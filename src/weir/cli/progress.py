@@ -22,11 +22,12 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.core.checkpoints.failures import CheckpointFailureReason
-from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot, JobView
+from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
 from weir.core.types import CompletedCheckpoint, SnapshotKind
 from weir.run.phases import WORTH_A_LINE_MS, Phases, describe_time
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway
+from weir.runtime.views import JobView
 
 _POLL_S = 0.2
 #: The minimum time between two lines with totals on a plain stream.

@@ -26,7 +26,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 
-from weir.core.checkpoints.stats import CheckpointStats, JobView
+from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import CompletedCheckpoint
 from weir.errors import CoordinatorError, StorageError, WeirError
 from weir.rest import checkpoint_answers, job_answers
@@ -47,6 +47,7 @@ from weir.rest.schema.checkpoints import CheckpointInfo
 from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
 from weir.runtime.ports import CoordinatorAnswer
+from weir.runtime.views import JobView
 from weir.storage.checkpoints import CheckpointStorage, snapshot_directory
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import is_same, normalize

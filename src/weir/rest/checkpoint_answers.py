@@ -16,7 +16,6 @@ from weir.config.options import CHECKPOINT_ALIGNED_TIMEOUT
 from weir.core.checkpoints.stats import (
     CheckpointStats,
     CheckpointStatsSnapshot,
-    JobView,
     TaskCheckpointStats,
 )
 from weir.core.config import RetainExternalized
@@ -41,6 +40,7 @@ from weir.rest.schema.checkpoints import (
     SubtasksSummary,
     TaskCheckpointInfo,
 )
+from weir.runtime.views import JobView
 
 
 def checkpoints_info(snapshot: CheckpointStatsSnapshot) -> CheckpointsInfo:

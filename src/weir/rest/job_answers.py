@@ -14,7 +14,6 @@ from datetime import datetime
 
 from weir.config import Configuration
 from weir.coordinators.rejects import rejects_in
-from weir.core.checkpoints.stats import ExceptionView, JobView, VertexView
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus, VertexId
 from weir.rest.schema.base import (
@@ -40,6 +39,7 @@ from weir.rest.schema.jobs import (
     Rejects,
     VertexInfo,
 )
+from weir.runtime.views import ExceptionView, JobView, VertexView
 
 #: Flink's ``ExecutionState``, in its order.
 EXECUTION_STATES = (

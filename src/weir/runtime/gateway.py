@@ -9,9 +9,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
-from weir.core.checkpoints.stats import JobView
 from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload
 from weir.runtime.ports import CoordinatorAnswer
+from weir.runtime.views import JobView
 
 
 class JobGateway(Protocol):

@@ -19,7 +19,6 @@ from concurrent.futures import Future, InvalidStateError, wait
 from functools import partial
 from typing import Any
 
-from weir.core.checkpoints.stats import ExceptionView, JobView, VertexView
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import (
     AnswerRequest,
@@ -44,6 +43,7 @@ from weir.runtime.ports import (
     TaskPlan,
     TaskPort,
 )
+from weir.runtime.views import ExceptionView, JobView, VertexView
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,67 @@
+"""The frozen values that REST and progress output read: the job, its vertices, its failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weir.core.checkpoints.stats import CheckpointStatsSnapshot
+from weir.core.status import JobStatus
+from weir.core.types import CompletedCheckpoint, TaskStatus, VertexId
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexView:
+    """One vertex of the running job."""
+
+    vertex: VertexId
+    #: Names of its steps, from sources to sinks.
+    operators: tuple[str, ...]
+    parallelism: int
+    status: TaskStatus
+    position: int = -1
+    #: Since the driver started.
+    records_in: int = 0
+    #: Rows per second in the newest batch.
+    records_in_per_second: float = 0.0
+    #: Rows that sinks committed since the driver started.
+    records_committed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExceptionView:
+    """Why an attempt failed."""
+
+    #: Milliseconds since the Unix epoch.
+    timestamp_ms: int
+    message: str
+    #: Bounded by whoever made it; "" for none.
+    trace: str = ""
+    #: The task that failed; None if it was not a task.
+    vertex: VertexId | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """The job as a whole."""
+
+    job_id: str
+    name: str
+    status: JobStatus
+    attempt: int
+    #: Milliseconds since the Unix epoch.
+    start_time_ms: int
+    #: -1 while the job runs.
+    end_time_ms: int
+    last_modification_ms: int
+    #: When the job entered each status, by status name.
+    timestamps_ms: dict[str, int]
+    vertices: tuple[VertexView, ...]
+    checkpoints: CheckpointStatsSnapshot
+    failure: str | None = None
+    savepoint: str | None = None
+    #: Why restarts happened, newest last, bounded.
+    exceptions: tuple[ExceptionView, ...] = ()
+    #: Flink's configuration keys in force, as text.
+    configuration: dict[str, str] = field(default_factory=dict)
+    #: This job's newest completed checkpoint, in full.
+    latest_completed: CompletedCheckpoint | None = None
