@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from master_harness import World, of, task_state
 
+from weir.core.checkpoints.outputs import CheckpointOutput
 from weir.core.checkpoints.pending import TaskAcknowledgeResult as Result
-from weir.core.checkpoints.requests import CheckpointOutput
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     DiscardCheckpoint,

@@ -11,12 +11,8 @@ from tests.core.master_harness import World, of, only
 from tests.spec.scenario import ask, fail, job, pending_ids, status, tick, trigger
 
 from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
-from weir.core.checkpoints.requests import (
-    CheckpointOutput,
-    CheckpointRequest,
-    RequestFailed,
-    RequestOrigin,
-)
+from weir.core.checkpoints.outputs import CheckpointOutput, RequestFailed
+from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     AllocateLocation,

@@ -28,6 +28,13 @@ from dataclasses import replace
 from weir.core.checkpoints.epochs import CommitEpochs
 from weir.core.checkpoints.failures import EXCEEDED_MESSAGE, CheckpointFailureManager
 from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
+from weir.core.checkpoints.outputs import (
+    AttemptFenced,
+    CheckpointOutput,
+    RequestFailed,
+    SnapshotCompleted,
+    TolerableFailuresExceeded,
+)
 from weir.core.checkpoints.past import CheckpointsCleaner, RecentCheckpoints
 from weir.core.checkpoints.pending import (
     Party,
@@ -37,15 +44,7 @@ from weir.core.checkpoints.pending import (
     TaskAcknowledgeResult,
 )
 from weir.core.checkpoints.plan import calculate_plan
-from weir.core.checkpoints.requests import (
-    AttemptFenced,
-    CheckpointOutput,
-    CheckpointRequest,
-    RequestFailed,
-    RequestOrigin,
-    SnapshotCompleted,
-    TolerableFailuresExceeded,
-)
+from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
 from weir.core.checkpoints.stats import CheckpointStatsSnapshot, CheckpointStatsTracker
 from weir.core.checkpoints.store import CompletedCheckpointStore, FullCheckpoints
 from weir.core.checkpoints.trigger import CheckpointTrigger, Rejected, Started

@@ -17,9 +17,6 @@ Rules (MISSION A4, A5, PROTOCOL P38):
    remainder.
 5. One periodic request may wait; a second is declined. Others queue up to ``MAX_QUEUED_REQUESTS``;
    beyond that the request with the lowest priority is dropped.
-
-The coordinator's methods return one list (``CheckpointOutput``): the effects in it are passed on,
-and the facts at the end of this file stay inside the job master, which acts on them.
 """
 
 from __future__ import annotations
@@ -27,12 +24,8 @@ from __future__ import annotations
 import bisect
 import enum
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from weir.core.checkpoints.failures import CheckpointFailureReason
-from weir.core.messages.job import JobMasterEffect
-from weir.core.messages.operators import FailJob, FailSubtask
-from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, VertexId
+from weir.core.types import CheckpointType, SnapshotKind
 from weir.errors import invariant
 
 MAX_QUEUED_REQUESTS = 1_000
@@ -207,51 +200,3 @@ class CheckpointRequestDecider:
         invariant(len(self._queue) <= MAX_QUEUED_REQUESTS, "too many requests are queued")
         keys = [entry[:2] for entry in self._queue]
         invariant(keys == sorted(keys), "the queue of checkpoint requests is out of order")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SnapshotCompleted:
-    """A checkpoint or savepoint is durable."""
-
-    request: CheckpointRequest
-    checkpoint: CompletedCheckpoint
-    #: Tasks whose records it covers to their end: they waited when it was triggered, or ended their
-    #: records before its barrier.
-    waiting_tasks: frozenset[VertexId]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestFailed:
-    """A request ended without a checkpoint."""
-
-    request: CheckpointRequest
-    reason: CheckpointFailureReason
-    message: str
-    #: Whether tasks were triggered for it.
-    tasks_know: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class TolerableFailuresExceeded:
-    """More consecutive checkpoints failed than tolerated: the job must fail."""
-
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttemptFenced:
-    """A newer attempt holds the job: stop and touch no file (PROTOCOL P17)."""
-
-    message: str
-
-
-#: What the job master itself acts on.
-CheckpointFact: TypeAlias = (
-    SnapshotCompleted
-    | RequestFailed
-    | TolerableFailuresExceeded
-    | AttemptFenced
-    | FailSubtask
-    | FailJob
-)
-CheckpointOutput: TypeAlias = JobMasterEffect | CheckpointFact

@@ -32,16 +32,15 @@ from functools import cached_property
 from typing import Any, TypeAlias, get_args
 
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
-from weir.core.checkpoints.requests import (
+from weir.core.checkpoints.outputs import (
     AttemptFenced,
     CheckpointFact,
     CheckpointOutput,
-    CheckpointRequest,
     RequestFailed,
-    RequestOrigin,
     SnapshotCompleted,
     TolerableFailuresExceeded,
 )
+from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
 from weir.core.checkpoints.stats import CheckpointStatsSnapshot
 from weir.core.config import CheckpointConfig, RestartConfig
 from weir.core.execution import AttemptPhase, Execution

@@ -1,0 +1,63 @@
+"""What the methods of ``CheckpointCoordinator`` return, in one list (``CheckpointOutput``).
+
+The job master passes the effects among them on, and acts on the facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weir.core.checkpoints.failures import CheckpointFailureReason
+from weir.core.checkpoints.requests import CheckpointRequest
+from weir.core.messages.job import JobMasterEffect
+from weir.core.messages.operators import FailJob, FailSubtask
+from weir.core.types import CompletedCheckpoint, VertexId
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotCompleted:
+    """A checkpoint or savepoint is durable."""
+
+    request: CheckpointRequest
+    checkpoint: CompletedCheckpoint
+    #: Tasks whose records it covers to their end: they waited when it was triggered, or ended their
+    #: records before its barrier.
+    waiting_tasks: frozenset[VertexId]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestFailed:
+    """A request ended without a checkpoint."""
+
+    request: CheckpointRequest
+    reason: CheckpointFailureReason
+    message: str
+    #: Whether tasks were triggered for it.
+    tasks_know: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TolerableFailuresExceeded:
+    """More consecutive checkpoints failed than tolerated: the job must fail."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFenced:
+    """A newer attempt holds the job: stop and touch no file (PROTOCOL P17)."""
+
+    message: str
+
+
+#: What the job master itself acts on.
+CheckpointFact: TypeAlias = (
+    SnapshotCompleted
+    | RequestFailed
+    | TolerableFailuresExceeded
+    | AttemptFenced
+    | FailSubtask
+    | FailJob
+)
+CheckpointOutput: TypeAlias = JobMasterEffect | CheckpointFact
