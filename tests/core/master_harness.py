@@ -24,6 +24,7 @@ from weir.core.messages.job import (
 )
 from weir.core.messages.protocol import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
 from weir.core.operators.coordinators import CoordinatedOperator
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
@@ -229,7 +230,7 @@ class World:
         return out
 
     def decline(
-        self, checkpoint_id: int, vertex: str, reason: str = "CHECKPOINT_DECLINED"
+        self, checkpoint_id: int, vertex: str, reason: Reason = Reason.CHECKPOINT_DECLINED
     ) -> list[JobMasterEffect]:
         """Decline for one task."""
         return self.handle(

@@ -9,9 +9,9 @@ import random
 
 import pytest
 
-from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.task.barrier_handler import Aligned, BarrierHandler, Misaligned
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import SnapshotKind
 from weir.errors import InvariantError
 

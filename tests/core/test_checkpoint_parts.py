@@ -7,7 +7,6 @@ from master_harness import checkpoint, execution, task_state
 
 from weir.core.checkpoints.epochs import CommitEpochs
 from weir.core.checkpoints.failures import CheckpointFailureManager
-from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
 from weir.core.checkpoints.pending import (
     PENDING_TRANSITIONS,
     PendingCheckpoint,
@@ -26,6 +25,7 @@ from weir.core.checkpoints.requests import (
 from weir.core.checkpoints.store import CompletedCheckpointStore, Subsumed
 from weir.core.job.stop_with_savepoint import STOP_TRANSITIONS, StopState, StopWithSavepoint
 from weir.core.messages.protocol import AcknowledgeCheckpoint
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import Committable, SnapshotKind, SnapshotMetrics, TaskStatus
 from weir.errors import InvariantError
 

@@ -50,6 +50,7 @@ from weir.core.messages.protocol import (
     TriggerCheckpoint,
 )
 from weir.core.status import JobStatus
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import (
     CheckpointType,
     CompletedCheckpoint,
@@ -277,7 +278,7 @@ class RandomWorld(World):
                     vertex=vertex,
                     attempt=attempt,
                     checkpoint_id=n,
-                    reason="CHECKPOINT_DECLINED",
+                    reason=Reason.CHECKPOINT_DECLINED,
                     message="x",
                 )
             )

@@ -51,7 +51,7 @@ def confirm(checkpoint_id: int) -> TellCompleted:
 
 
 def declined(effects: list[object]) -> list[tuple[int, str]]:
-    return [(e.checkpoint_id, e.reason) for e in effects if isinstance(e, DeclineCheckpoint)]
+    return [(e.checkpoint_id, e.reason.name) for e in effects if isinstance(e, DeclineCheckpoint)]
 
 
 def taken_ids(effects: list[object]) -> list[int]:

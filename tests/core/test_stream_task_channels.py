@@ -40,6 +40,7 @@ from weir.core.messages.task import (
 )
 from weir.core.task.output_channels import ChannelBound, OutputChannels
 from weir.core.task.stream_task import StreamTask
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import TaskStatus
 
 
@@ -126,7 +127,7 @@ def test_a_checkpoint_whose_barrier_will_not_come_is_declined_and_cancelled_down
     task.get("a", barrier(1))
     effects = task.get("b", CancelCheckpointMarker(checkpoint_id=1))
     assert kinds(effects) == ["DeclineCheckpoint", "CancelCheckpointMarker"]
-    assert effects[0].reason == "CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER"
+    assert effects[0].reason is Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
 
 
 def test_a_task_that_cannot_be_triggered_cancels_the_checkpoint_downstream() -> None:
@@ -224,7 +225,7 @@ def test_a_trigger_to_a_closing_task_is_declined_and_cancelled_downstream() -> N
     assert kinds(task.do(consumed)) == ["ReleaseSegments"], "checkpoint 2 is answered first"
     effects = task.do(trigger(3))
     assert isinstance(effects[0], DeclineCheckpoint)
-    assert effects[0].reason == "CHECKPOINT_DECLINED_TASK_CLOSING"
+    assert effects[0].reason is Reason.CHECKPOINT_DECLINED_TASK_CLOSING
     assert kinds(effects)[1:] == ["CancelCheckpointMarker"]
 
 

@@ -23,6 +23,7 @@ from weir.core.messages.protocol import (
     TriggerCheckpoint,
 )
 from weir.core.messages.task import AnswerPlanning, BatchStaged, SinkCommitFailed, TaskErrored
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import InvariantError
 
@@ -153,7 +154,7 @@ def test_a_failed_synchronous_part_names_the_operator_or_else_the_last_one_of_th
     harness.plan(3, 2)
     answer, *others = harness.snapshot_failed(7, operator)
     assert isinstance(answer, DeclineCheckpoint)
-    assert answer.reason == "CHECKPOINT_DECLINED"
+    assert answer.reason is Reason.CHECKPOINT_DECLINED
     assert answer.message == f"Could not complete snapshot 7 for operator {named}. disk full"
     assert others == [drop(7), AnswerPlanning(call=3)]
 
@@ -186,7 +187,7 @@ def test_a_failed_asynchronous_part_is_declined_with_its_own_reason_and_names_th
             vertex=VERTEX,
             attempt=3,
             checkpoint_id=7,
-            reason="CHECKPOINT_ASYNC_EXCEPTION",
+            reason=Reason.CHECKPOINT_ASYNC_EXCEPTION,
             message="Could not complete snapshot 7 for operator o. disk full",
         ),
         drop(7),

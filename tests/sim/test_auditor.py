@@ -22,6 +22,7 @@ from weir.core.messages.protocol import (
     TriggerCheckpoint,
 )
 from weir.core.types import (
+    CheckpointFailureReason,
     Committable,
     CompletedCheckpoint,
     InFlightSegment,
@@ -224,7 +225,11 @@ def test_no_snapshot_fails_for_a_segment_that_is_gone() -> None:
     """A full disk may decline a checkpoint, a segment deleted too early may not (P27)."""
     scene = Scene()
     decline = DeclineCheckpoint(
-        vertex="v0", attempt=1, checkpoint_id=1, reason="r", message="disk full"
+        vertex="v0",
+        attempt=1,
+        checkpoint_id=1,
+        reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
+        message="disk full",
     )
     scene.effect(decline)
     lost = replace(decline, message="LostStateError: v0: the segment s is gone")

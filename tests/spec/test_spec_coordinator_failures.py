@@ -10,7 +10,6 @@ import pytest
 from tests.core.master_harness import World, of, only
 from tests.spec.scenario import ask, fail, job, pending_ids, status, tick, trigger
 
-from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
 from weir.core.checkpoints.outputs import CheckpointOutput, RequestFailed
 from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
 from weir.core.config import CheckpointConfig
@@ -31,6 +30,7 @@ from weir.core.messages.job import (
 )
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.status import JobStatus
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import Recorded, TaskStatus
 
 PERIODIC = CheckpointRequest(origin=RequestOrigin.PERIODIC)
@@ -78,7 +78,7 @@ def test_a_discarded_stop_savepoint_fails_the_job_whatever_number_of_failures_is
     """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (PROTOCOL P34):
     it cannot continue."""
     world = job(tolerable_failed_checkpoints=2**31 - 1)
-    world.decline(trigger(world, RequestKind.STOP), "a", "CHECKPOINT_DECLINED_TASK_NOT_READY")
+    world.decline(trigger(world, RequestKind.STOP), "a", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
     assert status(world) is JobStatus.FAILING
 
 

@@ -11,9 +11,9 @@ from tests.core.master_harness import of, only
 from tests.spec.scenario import complete, job, status, trigger
 
 from weir.core.checkpoints.failures import UNLIMITED_TOLERABLE_FAILURES, CheckpointFailureManager
-from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
 from weir.core.messages.job import AnswerRequest, StopTasks
 from weir.core.status import JobStatus
+from weir.core.types import CheckpointFailureReason as Reason
 
 COUNTED = (
     Reason.IO_EXCEPTION,
@@ -77,7 +77,7 @@ def test_a_job_that_tolerates_two_failed_checkpoints_fails_over_with_the_third()
     world = job(tolerable_failed_checkpoints=2)
     for _ in range(2):
         world.decline(trigger(world), "a")
-    world.decline(trigger(world), "a", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY.name)
+    world.decline(trigger(world), "a", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
     assert status(world) is JobStatus.RUNNING
     effects = world.decline(trigger(world), "a")
     assert status(world) is JobStatus.FAILING
@@ -127,7 +127,7 @@ def test_a_job_without_tolerance_fails_exactly_for_a_decline_whose_reason_counts
     """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9), in the job master; the user
     is always informed."""
     world = job(tolerable_failed_checkpoints=0)
-    effects = world.decline(trigger(world), "a", reason.name)
+    effects = world.decline(trigger(world), "a", reason)
     assert reason.message in (only(effects, AnswerRequest).failure or "")
     assert bool(of(effects, StopTasks)) == (reason in COUNTED)
 

@@ -21,9 +21,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from weir.core.checkpoints.failures import CheckpointFailureReason
 from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
-from weir.core.types import CompletedCheckpoint, SnapshotKind
+from weir.core.types import CheckpointFailureReason, CompletedCheckpoint, SnapshotKind
 from weir.run.phases import WORTH_A_LINE_MS, Phases, describe_time
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway

@@ -97,6 +97,69 @@ class CheckpointType(enum.Enum):
     INCREMENTAL = "INCREMENTAL"
 
 
+class CheckpointFailureReason(enum.Enum):
+    """Why a checkpoint failed. The value is (counts, message); the messages are Flink's."""
+
+    PERIODIC_SCHEDULER_SHUTDOWN = (False, "Periodic checkpoint scheduler is shut down.")
+    TOO_MANY_CHECKPOINT_REQUESTS = (
+        False,
+        "The maximum number of queued checkpoint requests exceeded.",
+    )
+    MINIMUM_TIME_BETWEEN_CHECKPOINTS = (
+        False,
+        (
+            "The minimum time between checkpoints is still pending."
+            " Checkpoint will be triggered after the minimum time."
+        ),
+    )
+    NOT_ALL_REQUIRED_TASKS_RUNNING = (False, "Not all required tasks are currently running.")
+    IO_EXCEPTION = (
+        True,
+        "An Exception occurred while triggering the checkpoint. IO-problem detected.",
+    )
+    CHECKPOINT_ASYNC_EXCEPTION = (True, "Asynchronous task checkpoint failed.")
+    CHECKPOINT_EXPIRED = (True, "Checkpoint expired before completing.")
+    CHECKPOINT_SUBSUMED = (False, "Checkpoint has been subsumed.")
+    CHECKPOINT_DECLINED = (True, "Checkpoint was declined.")
+    CHECKPOINT_DECLINED_TASK_NOT_READY = (False, "Checkpoint was declined (tasks not ready).")
+    CHECKPOINT_DECLINED_TASK_CLOSING = (False, "Checkpoint was declined (task is closing).")
+    CHECKPOINT_DECLINED_SUBSUMED = (
+        False,
+        "Checkpoint was canceled because a barrier from newer checkpoint was received.",
+    )
+    CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = (
+        False,
+        "Task received cancellation from one of its inputs.",
+    )
+    CHECKPOINT_COORDINATOR_SHUTDOWN = (False, "CheckpointCoordinator shutdown.")
+    CHECKPOINT_COORDINATOR_SUSPEND = (False, "Checkpoint Coordinator is suspending.")
+    TASK_FAILURE = (False, "Task has failed.")
+    FINALIZE_CHECKPOINT_FAILURE = (True, "Failure to finalize checkpoint.")
+    TRIGGER_CHECKPOINT_FAILURE = (False, "Trigger checkpoint failure.")
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts against ``execution.checkpointing.tolerable-failed-checkpoints``."""
+        return self.value[0]
+
+    @property
+    def counts_when_final(self) -> bool:
+        """``counts`` for a final checkpoint.
+
+        The job requests one until it has one, so a failed trigger counts too.
+        """
+        return self.counts or self is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+
+    @property
+    def message(self) -> str:
+        """The sentence that users see."""
+        return self.value[1]
+
+    def describe(self, detail: str = "") -> str:
+        """The sentence, followed by ``detail`` if given."""
+        return f"{self.message} {detail}".rstrip()
+
+
 class TaskStatus(enum.Enum):
     """A task's status as the coordinator sees it (Flink: ExecutionState plus FLIP-147's wait)."""
 

@@ -27,7 +27,6 @@ from dataclasses import replace
 
 from weir.core.checkpoints.epochs import CommitEpochs
 from weir.core.checkpoints.failures import EXCEEDED_MESSAGE, CheckpointFailureManager
-from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
 from weir.core.checkpoints.outputs import (
     AttemptFenced,
     CheckpointOutput,
@@ -74,6 +73,7 @@ from weir.core.messages.protocol import (
     NotifyCheckpointComplete,
 )
 from weir.core.operators.coordinators import OperatorCoordinators
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import (
     CompletedCheckpoint,
     Recorded,
@@ -439,7 +439,7 @@ class CheckpointCoordinator:
         pending = self._pending.get(event.checkpoint_id)
         if pending is not None and pending.awaits(Party.TASK, event.vertex):
             detail = f"Task {event.vertex!r}: {event.message}"
-            self._abort(pending, Reason[event.reason], detail, now_ms)
+            self._abort(pending, event.reason, detail, now_ms)
             self._settle(now_ms)
         return self._drain()
 

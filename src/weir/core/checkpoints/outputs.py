@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weir.core.checkpoints.failures import CheckpointFailureReason
 from weir.core.checkpoints.requests import CheckpointRequest
 from weir.core.messages.job import JobMasterEffect
 from weir.core.messages.operators import FailJob, FailSubtask
-from weir.core.types import CompletedCheckpoint, VertexId
+from weir.core.types import CheckpointFailureReason, CompletedCheckpoint, VertexId
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
 from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
 from weir.core.checkpoints.requests import (
     CheckpointRequest,
@@ -23,6 +22,7 @@ from weir.core.checkpoints.requests import (
 from weir.core.config import CheckpointConfig
 from weir.core.execution import Execution
 from weir.core.messages.job import AllocateLocation
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.errors import invariant
 
 

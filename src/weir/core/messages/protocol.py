@@ -31,6 +31,7 @@ from weir.core.messages.channel import CheckpointBarrier
 from weir.core.types import (
     UNKNOWN,
     Cause,
+    CheckpointFailureReason,
     SnapshotKind,
     SnapshotMetrics,
     TaskState,
@@ -74,15 +75,12 @@ class AcknowledgeCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class DeclineCheckpoint:
-    """S -> M: the task takes no snapshot for this checkpoint.
-
-    ``reason`` is the name of a ``CheckpointFailureReason``.
-    """
+    """S -> M: the task takes no snapshot for this checkpoint."""
 
     vertex: VertexId
     attempt: int
     checkpoint_id: int
-    reason: str
+    reason: CheckpointFailureReason
     message: str
 
 

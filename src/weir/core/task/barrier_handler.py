@@ -29,8 +29,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
 from weir.core.messages.channel import CheckpointBarrier
+from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import InFlightSegment, VertexId
 from weir.errors import invariant
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.core.checkpoints.failures import CheckpointFailureReason
 from weir.core.messages.operators import AcknowledgeCheckpointEvent
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
@@ -15,6 +14,7 @@ from weir.core.messages.protocol import (
 from weir.core.messages.task import AsyncPartDone, SnapshotFailed
 from weir.core.task.snapshots import SnapshotPart, TaskSnapshot
 from weir.core.types import Cause, Committable, OperatorState, TaskStatus, VertexId
+from weir.core.types import CheckpointFailureReason as Reason
 
 
 class TaskReports:
@@ -69,7 +69,9 @@ class TaskReports:
         operator = event.operator or self._operators[-1].operator_id
         return self._declined(
             event.checkpoint_id,
-            "CHECKPOINT_DECLINED" if part is SnapshotPart.SYNC else "CHECKPOINT_ASYNC_EXCEPTION",
+            Reason.CHECKPOINT_DECLINED
+            if part is SnapshotPart.SYNC
+            else Reason.CHECKPOINT_ASYNC_EXCEPTION,
             f"Could not complete snapshot {event.checkpoint_id} for operator {operator}."
             f" {event.message}",
         )
@@ -84,7 +86,7 @@ class TaskReports:
         """The task is not running, so it cannot be triggered (MISSION B1)."""
         return self._declined(
             checkpoint_id,
-            "CHECKPOINT_DECLINED_TASK_NOT_READY",
+            Reason.CHECKPOINT_DECLINED_TASK_NOT_READY,
             f"Task {self._vertex} is {status.name} and not ready for checkpoint {checkpoint_id}.",
         )
 
@@ -92,20 +94,20 @@ class TaskReports:
         """The task is ending and takes no more snapshots (PROTOCOL P32)."""
         return self._declined(
             checkpoint_id,
-            "CHECKPOINT_DECLINED_TASK_CLOSING",
+            Reason.CHECKPOINT_DECLINED_TASK_CLOSING,
             f"Task {self._vertex} is ending and cannot take part in checkpoint {checkpoint_id}.",
         )
 
-    def misaligned(self, checkpoint_id: int, reason: CheckpointFailureReason) -> DeclineCheckpoint:
+    def misaligned(self, checkpoint_id: int, reason: Reason) -> DeclineCheckpoint:
         """Not every channel will deliver this checkpoint's barrier."""
         return self._declined(
             checkpoint_id,
-            reason.name,
+            reason,
             f"Task {self._vertex} will not receive the barrier of checkpoint {checkpoint_id} on"
             " every channel.",
         )
 
-    def _declined(self, checkpoint_id: int, reason: str, message: str) -> DeclineCheckpoint:
+    def _declined(self, checkpoint_id: int, reason: Reason, message: str) -> DeclineCheckpoint:
         return DeclineCheckpoint(
             vertex=self._vertex,
             attempt=self._attempt,
