@@ -503,12 +503,8 @@ class CheckpointCoordinator:
             self._over(pending, Reason.FINALIZE_CHECKPOINT_FAILURE, event.message, now_ms)
         else:
             pending.record_lost()
-            del self._pending[event.checkpoint_id]
             # The attempt has ended, so the events that the checkpoint held back are dropped.
-            self._coordinators.over(event.checkpoint_id, completed=False)
-            self._stats.report_failed(
-                event.checkpoint_id, event.message, self._wall_ms(now_ms), now_ms
-            )
+            self._forget(pending, event.message, now_ms)
             message = f"Checkpoint {event.checkpoint_id} was not recorded: {event.message}"
             self._answer_failure(pending.request, message)
             self._out.append(AttemptFenced(message=message))
@@ -575,21 +571,27 @@ class CheckpointCoordinator:
     ) -> None:
         """Do everything that is due once a checkpoint is ABORTED (PROTOCOL P12)."""
         checkpoint_id = pending.checkpoint_id
-        del self._pending[checkpoint_id]
-        self._recent.aborted(checkpoint_id, pending.target)
         message = reason.describe(detail)
-        self._stats.report_failed(checkpoint_id, message, self._wall_ms(now_ms), now_ms)
+        held_back = self._forget(pending, message, now_ms)
+        self._recent.aborted(checkpoint_id, pending.target)
         self._out.extend(
             NotifyCheckpointAborted(vertex=vertex, checkpoint_id=checkpoint_id)
             for vertex in self._execution.receivers(
                 pending.plan.tasks_to_wait_for if tell_tasks else ()
             )
         )
-        self._heard(self._coordinators.over(checkpoint_id, completed=False), now_ms)
+        self._heard(held_back, now_ms)
         self._out.append(self._cleaner.aborted(checkpoint_id, pending.target))
         what = "Savepoint" if pending.kind.is_savepoint else "Checkpoint"
         message = f"{what} {checkpoint_id} failed: {message}"
         self._fail(pending.request, reason, message, checkpoint_id, tasks_know=tell_tasks)
+
+    def _forget(self, pending: PendingCheckpoint, message: str, now_ms: int) -> list[HolderOutput]:
+        """Remove a checkpoint that is ABORTED; returns the events that it held back."""
+        checkpoint_id = pending.checkpoint_id
+        del self._pending[checkpoint_id]
+        self._stats.report_failed(checkpoint_id, message, self._wall_ms(now_ms), now_ms)
+        return self._coordinators.over(checkpoint_id, completed=False)
 
     def _reject(self, rejected: Rejected) -> None:
         """Fail a request that a pre-check declined; it never enters the statistics (MISSION A4)."""
