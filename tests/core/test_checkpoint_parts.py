@@ -18,7 +18,6 @@ from weir.core.checkpoints.requests import (
     MAX_QUEUED_REQUESTS,
     CheckpointRequest,
     CheckpointRequestDecider,
-    EnqueueOutcome,
     RequestOrigin,
     Verdict,
 )
@@ -144,11 +143,11 @@ def test_only_a_periodic_request_is_dropped_inside_the_minimum_pause(origin: Req
     assert (decision.verdict is Verdict.RUN) != periodic
 
 
-def test_a_second_periodic_request_is_declined_as_already_queued() -> None:
-    """PROTOCOL P38."""
+def test_a_second_periodic_request_is_declined() -> None:
+    """PROTOCOL P38: one may wait."""
     subject = decider()
-    subject.enqueue(ask(RequestOrigin.PERIODIC))
-    assert subject.enqueue(ask(RequestOrigin.PERIODIC)).outcome is EnqueueOutcome.ALREADY_QUEUED
+    assert subject.enqueue(ask(RequestOrigin.PERIODIC)) is None
+    assert subject.enqueue(ask(RequestOrigin.PERIODIC)) == ask(RequestOrigin.PERIODIC)
     assert len(subject) == 1
 
 
@@ -157,11 +156,10 @@ def test_a_full_queue_drops_the_request_of_the_lowest_priority() -> None:
     subject = decider()
     for number in range(MAX_QUEUED_REQUESTS):
         subject.enqueue(ask(RequestOrigin.USER_CHECKPOINT, str(number)))
-    enqueued = subject.enqueue(ask(RequestOrigin.SAVEPOINT, "s"))
-    assert enqueued.outcome is EnqueueOutcome.TOO_MANY_CHECKPOINT_REQUESTS
-    assert enqueued.dropped == ask(RequestOrigin.USER_CHECKPOINT, str(MAX_QUEUED_REQUESTS - 1))
+    dropped = subject.enqueue(ask(RequestOrigin.SAVEPOINT, "s"))
+    assert dropped == ask(RequestOrigin.USER_CHECKPOINT, str(MAX_QUEUED_REQUESTS - 1))
     new = ask(RequestOrigin.PERIODIC)
-    assert subject.enqueue(new).dropped == new
+    assert subject.enqueue(new) == new
     assert len(subject) == MAX_QUEUED_REQUESTS
     subject.validate()
 

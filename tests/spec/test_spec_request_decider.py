@@ -18,7 +18,6 @@ from weir.core.checkpoints.requests import (
     CheckpointRequest,
     CheckpointRequestDecider,
     Decision,
-    EnqueueOutcome,
     RequestOrigin,
     Verdict,
 )
@@ -113,7 +112,7 @@ def test_a_request_that_is_not_forced_is_queued_while_too_many_are_pending_and_r
     """CheckpointRequestDeciderTest.testEnqueueOnTooManyPending,
     testNonForcedEnqueueOnTooManyPending (MISSION A5)."""
     subject = decider(max_concurrent_checkpoints=1)
-    assert subject.enqueue(request(origin)).outcome is EnqueueOutcome.QUEUED
+    assert subject.enqueue(request(origin)) is None
     assert choose(subject, pending=1) == Decision(verdict=Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS)
     assert len(subject) == 1
     assert choose(subject, pending=0) == Decision(verdict=Verdict.RUN, request=request(origin))
@@ -232,7 +231,7 @@ def test_requests_that_waited_for_a_trigger_in_progress_are_triggered_by_their_r
 def full_queue(origin: RequestOrigin) -> CheckpointRequestDecider:
     subject = decider()
     for number in range(MAX_QUEUED_REQUESTS):
-        assert subject.enqueue(request(origin, f"{number}")).dropped is None
+        assert subject.enqueue(request(origin, f"{number}")) is None
     return subject
 
 
@@ -243,17 +242,15 @@ def test_a_request_beyond_the_size_of_the_queue_is_dropped_as_one_too_many(
     """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): among equals the newest is
     dropped."""
     subject = full_queue(origin)
-    enqueued = subject.enqueue(request(origin, "last"))
-    assert enqueued.outcome is EnqueueOutcome.TOO_MANY_CHECKPOINT_REQUESTS
-    assert enqueued.dropped == request(origin, "last")
+    assert subject.enqueue(request(origin, "last")) == request(origin, "last")
     assert len(subject) == MAX_QUEUED_REQUESTS
 
 
 def test_a_full_queue_drops_the_newest_of_the_lowest_rank_for_a_higher_request() -> None:
     """CheckpointRequestDeciderTest.testQueueSizeLimitPriority (PROTOCOL P38)."""
     subject = full_queue(RequestOrigin.USER_CHECKPOINT)
-    enqueued = subject.enqueue(request(RequestOrigin.SAVEPOINT, "high"))
-    assert enqueued.dropped == request(RequestOrigin.USER_CHECKPOINT, f"{MAX_QUEUED_REQUESTS - 1}")
+    dropped = subject.enqueue(request(RequestOrigin.SAVEPOINT, "high"))
+    assert dropped == request(RequestOrigin.USER_CHECKPOINT, f"{MAX_QUEUED_REQUESTS - 1}")
     assert choose(subject).request == request(RequestOrigin.SAVEPOINT, "high")
 
 
@@ -262,7 +259,7 @@ def test_a_full_queue_has_no_place_for_a_request_of_the_lowest_rank() -> None:
     itself is dropped."""
     subject = full_queue(RequestOrigin.SAVEPOINT)
     low = request(RequestOrigin.PERIODIC)
-    assert subject.enqueue(low).dropped == low
+    assert subject.enqueue(low) == low
 
 
 def test_a_request_dropped_from_the_full_queue_is_refused_at_once() -> None:

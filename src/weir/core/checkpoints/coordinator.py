@@ -258,7 +258,7 @@ class CheckpointCoordinator:
             reason = Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
             self._reject(Rejected(request=request, reason=reason))
             return
-        rejected = self._trigger.enqueue(request, now_ms)
+        rejected = self._trigger.enqueue(request)
         if rejected is not None:
             self._reject(rejected)
         self._run_queue(now_ms)

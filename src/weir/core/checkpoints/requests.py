@@ -84,22 +84,6 @@ class CheckpointRequest:
         return self.checkpoint_type is CheckpointType.CONFIGURED and not incremental
 
 
-class EnqueueOutcome(enum.Enum):
-    """The outcome of adding a request to the queue."""
-
-    QUEUED = "QUEUED"
-    ALREADY_QUEUED = "ALREADY_QUEUED"
-    TOO_MANY_CHECKPOINT_REQUESTS = "TOO_MANY_CHECKPOINT_REQUESTS"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Enqueued:
-    """The result of ``enqueue``; ``dropped`` need not be the new request."""
-
-    outcome: EnqueueOutcome
-    dropped: CheckpointRequest | None = None
-
-
 class Verdict(enum.Enum):
     """What to do with the first request in the queue."""
 
@@ -142,17 +126,14 @@ class CheckpointRequestDecider:
         """Whether a request of this origin is in the queue."""
         return any(request.origin is origin for _, _, request in self._queue)
 
-    def enqueue(self, request: CheckpointRequest) -> Enqueued:
-        """Add a request; the result names the one that is dropped if there is no room."""
+    def enqueue(self, request: CheckpointRequest) -> CheckpointRequest | None:
+        """Add a request; returns the one dropped for lack of room, which may be another one."""
         if request.origin is RequestOrigin.PERIODIC and self.waits(RequestOrigin.PERIODIC):
-            return Enqueued(outcome=EnqueueOutcome.ALREADY_QUEUED, dropped=request)
+            return request
         self._numbers += 1
         # The number is unique, so requests themselves are never compared.
         bisect.insort(self._queue, (request.origin.priority, self._numbers, request))
-        if len(self._queue) <= MAX_QUEUED_REQUESTS:
-            return Enqueued(outcome=EnqueueOutcome.QUEUED)
-        dropped = self._queue.pop()[2]
-        return Enqueued(outcome=EnqueueOutcome.TOO_MANY_CHECKPOINT_REQUESTS, dropped=dropped)
+        return self._queue.pop()[2] if len(self._queue) > MAX_QUEUED_REQUESTS else None
 
     def too_early_until(
         self, request: CheckpointRequest, now_ms: int, last_end_ms: int | None

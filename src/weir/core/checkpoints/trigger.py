@@ -15,7 +15,6 @@ from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
 from weir.core.checkpoints.requests import (
     CheckpointRequest,
     CheckpointRequestDecider,
-    EnqueueOutcome,
     RequestOrigin,
     Verdict,
 )
@@ -134,21 +133,14 @@ class CheckpointTrigger:
         self._next_trigger_ms = due_ms + interval_ms * (1 + (now_ms - due_ms) // interval_ms)
         return CheckpointRequest(origin=RequestOrigin.PERIODIC)
 
-    def enqueue(self, request: CheckpointRequest, now_ms: int) -> Rejected | None:
-        """Add a request to the queue; returns the request that is rejected, if any."""
+    def enqueue(self, request: CheckpointRequest) -> Rejected | None:
+        """Add a request, before ``run_queue``; returns the one that is rejected, if any."""
         if request.origin is RequestOrigin.PERIODIC and not self._scheduling:
             return Rejected(request=request, reason=Reason.PERIODIC_SCHEDULER_SHUTDOWN)
-        enqueued = self._decider.enqueue(request)
-        if enqueued.dropped is None:
+        dropped = self._decider.enqueue(request)
+        if dropped is None:
             return None
-        if enqueued.dropped.origin is RequestOrigin.PERIODIC and self._next_trigger_ms is None:
-            self._next_trigger_ms = now_ms + self._interval_ms
-        already = enqueued.outcome is EnqueueOutcome.ALREADY_QUEUED
-        return Rejected(
-            request=enqueued.dropped,
-            reason=Reason.TOO_MANY_CHECKPOINT_REQUESTS,
-            detail="A periodic request is already queued." if already else "",
-        )
+        return Rejected(request=dropped, reason=Reason.TOO_MANY_CHECKPOINT_REQUESTS)
 
     def run_queue(
         self, now_ms: int, *, triggering: bool, pending: int, cleaning: int
@@ -170,20 +162,18 @@ class CheckpointTrigger:
             if request is None:
                 nothing = decision.verdict is Verdict.NOTHING_QUEUED
                 self._waits_because = None if nothing else decision.verdict
-                self._timer_off_while_periodic_waits()
+                self._set_timer(now_ms)
                 return None, rejected
             if decision.retry_ms is not None:
                 rejected.append(self._too_early(request, decision.retry_ms))
                 continue
-            if request.origin is RequestOrigin.PERIODIC and self._next_trigger_ms is None:
-                self._next_trigger_ms = now_ms + self._interval_ms
             if not self._execution.can_be_checkpointed:
                 rejected.append(self._not_ready(request))
                 continue
             self._in_progress = request
             self._allocation += 1
             self._waits_because = None
-            self._timer_off_while_periodic_waits()
+            self._set_timer(now_ms)
             return (
                 AllocateLocation(
                     allocation=self._allocation, kind=request.kind, target=request.target
@@ -237,16 +227,13 @@ class CheckpointTrigger:
         if self._scheduling and self._config.effective_interval_ms is not None:
             invariant(armed or waits, "no periodic checkpoint will ever be triggered again")
 
-    @property
-    def _interval_ms(self) -> int:
-        """The interval of periodic requests, one of which is at hand."""
+    def _set_timer(self, now_ms: int) -> None:
+        """Keep the timer off while a periodic request waits, and set it again afterwards."""
         interval_ms = self._config.effective_interval_ms
-        invariant(interval_ms is not None, "periodic request without an interval")
-        return interval_ms or 0
-
-    def _timer_off_while_periodic_waits(self) -> None:
         if self._decider.waits(RequestOrigin.PERIODIC):
             self._next_trigger_ms = None
+        elif self._next_trigger_ms is None and self._scheduling and interval_ms is not None:
+            self._next_trigger_ms = now_ms + interval_ms
 
     def _too_early(self, request: CheckpointRequest, retry_ms: int) -> Rejected:
         """Drop a periodic request inside the minimum pause; set the timer to the pause's end."""
