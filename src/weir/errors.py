@@ -22,7 +22,7 @@ the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, nev
     │   ├── CoordinatorError             an operator coordinator broke its contract
     │   │   └── CoordinatorStateError    a coordinator's checkpointed state cannot be restored
     │   ├── OperatorStateError           a Python operator misused its state
-    │   ├── OperatorSnapshotError        an operator cannot take its snapshot
+    │   ├── OperatorError                an operator raised between two batches, or at its end
     │   ├── JobError
     │   │   ├── JobNotFoundError         no job with this id or name
     │   │   ├── JobAlreadyRunningError   a live driver holds the job
@@ -117,8 +117,11 @@ class OperatorStateError(WeirError):
     """A Python operator asks for a state, or writes one, in a way that cannot be checkpointed."""
 
 
-class OperatorSnapshotError(WeirError):
-    """A Python operator cannot take its snapshot (MISSION B6). ``operator`` is its id."""
+class OperatorError(WeirError):
+    """A Python operator raised in its snapshot or at its end (MISSION B6, E5).
+
+    ``operator`` is its id.
+    """
 
     def __init__(self, message: str, *, operator: str) -> None:
         super().__init__(message)

@@ -7,6 +7,7 @@ between.
 from __future__ import annotations
 
 import contextlib
+from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -41,9 +42,12 @@ from weir.core.messages.protocol import (
 )
 from weir.core.messages.task import (
     AnswerPlanning,
+    CloseOperators,
     CommitSinks,
     StartDrain,
+    StreamTaskEvent,
     TaskErrored,
+    TaskWork,
     TellAborted,
 )
 from weir.core.status import JobStatus
@@ -57,6 +61,8 @@ from weir.core.types import (
 )
 from weir.errors import PipelineError
 from weir.runtime.dispatcher import Dispatcher, Envelope
+from weir.runtime.failures import cause_of
+from weir.runtime.task_work import begin_task_work
 
 START_TASK = "StartTask"
 
@@ -397,6 +403,28 @@ def test_a_task_whose_start_calls_exit_has_failed_and_the_job_is_restarted() -> 
     assert (bench.master.status, bench.master.attempt) == (JobStatus.RUNNING, 2)
 
 
+@pytest.mark.parametrize(
+    "effect",
+    [
+        StartDrain(vertex="v", position=0),
+        CloseOperators(vertex="v"),
+        TellAborted(vertex="v", checkpoint_id=1),
+    ],
+)
+def test_an_error_that_no_attempt_can_fix_is_final_whatever_raises_it(effect: TaskWork) -> None:
+    """The pipeline has to be changed, so a restart would only hide the reason."""
+    posted: list[StreamTaskEvent] = []
+
+    def fail(what: str, work: object, **callbacks: Any) -> None:
+        callbacks["on_error"](PipelineError("wrong"))
+
+    port: Any = FakePort()
+    begin_task_work(effect, "v", tasks=port, durable=port, work=fail, post=posted.append)
+    assert posted == [
+        TaskErrored(message="wrong", fatal=True, cause=cause_of(PipelineError("wrong")))
+    ]
+
+
 def test_a_hook_that_calls_exit_has_failed_and_the_job_continues() -> None:
     """The checkpoint is aborted and counted; the next one is taken (A9)."""
     bench = Bench("v", hooks=("h",), tolerable_failed_checkpoints=1).run()
@@ -416,7 +444,7 @@ def test_a_hook_that_calls_exit_has_failed_and_the_job_continues() -> None:
     assert bench.answer("r2").failure is None
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), RuntimeError("no")])
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), CancelledError()])
 def test_every_call_that_fails_is_answered(error: BaseException) -> None:
     """Here the start of an attempt: without an answer the job would wait forever."""
     bench = Bench("v")

@@ -147,6 +147,37 @@ def test_an_error_of_a_listener_is_reported_with_its_line() -> None:
     assert cause_of(error).key == f"KeyError in lookup, {__file__}, line {line_of(lookup)}"
 
 
+def test_an_error_that_is_its_own_cause_is_reported_once() -> None:
+    """``raise error from error``, or two errors that name each other, are circles."""
+    try:
+        try:
+            raise ValueError("first")
+        except ValueError as first:
+            second = KeyError("second")
+            first.__cause__ = second
+            raise second from first
+    except KeyError as error:
+        assert describe(error).startswith("KeyError: 'second' (in test_an_error_that_is_its_own")
+        assert cause_of(error).key.startswith("KeyError in test_an_error_that_is_its_own")
+    own = PipelineError("of itself")
+    own.__cause__ = own
+    assert (describe(own), cause_of(own).trace) == (
+        "of itself",
+        "weir.errors.PipelineError: of itself\n",
+    )
+
+
+def test_an_error_that_cannot_say_its_message_is_reported_by_its_kind() -> None:
+    """Whatever reports it must not fail itself."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    assert describe(Mute()) == "Mute: (its message cannot be read)"
+    assert cause_of(Mute()).key == "Mute: (its message cannot be read)"
+
+
 def test_a_trace_is_bounded() -> None:
     """The start and the end are kept, since they contain the locations."""
     trace = cause_of(ValueError("x" * 100_000 + "end")).trace

@@ -35,7 +35,7 @@ from weir.core.messages.operators import (
 )
 from weir.core.types import OperatorId, Payload
 from weir.errors import CoordinatorError
-from weir.runtime.concurrency import Waits, Workers
+from weir.runtime.concurrency import RAISED, Waits, Workers
 from weir.runtime.failures import cause_of, describe, is_fatal
 from weir.runtime.ports import CoordinatorAnswer
 
@@ -198,7 +198,7 @@ class _Coordinated:
             try:
                 result: Any = work()
                 error: BaseException | None = None
-            except (Exception, SystemExit) as raised:
+            except RAISED as raised:
                 result, error = None, raised
             self._in_attempt(attempt, lambda: then(result, error))
 
@@ -244,7 +244,7 @@ class _Coordinated:
     def _guarded(self, function: Callable[[], None]) -> None:
         try:
             function()
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             if not self._attempt:
                 # The attempt has ended: nobody waits for this.
                 _log.warning("The coordinator of %r failed.", self._name, exc_info=True)

@@ -7,6 +7,7 @@ unchanged, interrupt it at any blocking call, and replay it. Nothing else in Wei
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import random
@@ -236,6 +237,11 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
+#: What user code may raise: ``sys.exit()`` or a cancelled coroutine must not leave an effect
+#: without an answer.
+RAISED = (Exception, SystemExit, KeyboardInterrupt, asyncio.CancelledError)
+
+
 def answered(
     work: Callable[[], Any],
     *,
@@ -247,8 +253,7 @@ def answered(
     def run() -> None:
         try:
             result = work()
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            # User code may call sys.exit(), which must not leave an effect without an answer.
+        except RAISED as error:
             _log.debug("A blocking effect failed.", exc_info=True)
             on_error(error)
         else:

@@ -70,14 +70,14 @@ from weir.core.messages.protocol import (
     NotifyCheckpointComplete,
     TriggerCheckpoint,
 )
-from weir.core.messages.task import StreamTaskEvent, TaskErrored, TaskWork
+from weir.core.messages.task import StreamTaskEvent, TaskWork
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import Recorded, TaskState, VertexId
 from weir.errors import JobError, invariant
 from weir.runtime.concurrency import Clock, Work, Workers, answered
 from weir.runtime.failures import cause_of, describe, is_fatal
 from weir.runtime.ports import AttemptStart, CoordinatorPort, DurablePort, TaskPlan, TaskPort
-from weir.runtime.task_work import begin_task_work
+from weir.runtime.task_work import begin_task_work, task_errored
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,8 @@ class Dispatcher:
         if _is_due(self._master.next_deadline(), now_ms):
             self._carry_out(self._master.on_deadline(now_ms), None)
         for vertex, task in list(self._tasks.items()):
-            if _is_due(task.next_deadline(), now_ms):
+            # What an earlier deadline caused may have ended the attempt.
+            if self._tasks.get(vertex) is task and _is_due(task.next_deadline(), now_ms):
                 self._carry_out(task.on_deadline(now_ms), vertex)
 
     def poster(self, vertex: VertexId, attempt: int) -> Callable[[StreamTaskEvent], None]:
@@ -291,10 +292,7 @@ class Dispatcher:
             "the start",
             lambda: self._task_port.start_task(plan, start.attempt, state, post),
             runs_query=True,
-            # Weir's own error about a plan means that the same plan would fail again.
-            on_error=lambda error: post(
-                TaskErrored(message=describe(error), fatal=is_fatal(error), cause=cause_of(error))
-            ),
+            on_error=lambda error: post(task_errored(error)),
         )
 
     def _carry_out(self, effects: list[Any], vertex: VertexId | None) -> None:

@@ -101,7 +101,7 @@ def is_final_by_name(raised: Raised) -> bool:
 def describe(error: BaseException) -> str:
     """A message for people: that of a Weir error, or any other error's first line and place."""
     if isinstance(error, WeirError):
-        return str(error)
+        return _message(error)
     return at_place(read_exception(error))
 
 
@@ -117,8 +117,10 @@ def cause_of(error: BaseException) -> Cause:
     unless that was raised by user code.
     """
     root = error
-    while isinstance(root, WeirError) and root.__cause__ is not None:
-        root = root.__cause__
+    for one in _led_to(error):
+        root = one
+        if not isinstance(one, WeirError) or one.__cause__ is None:
+            break
     raised = read_exception(root)
     if raised.place is None and root is not error:
         return UNKNOWN
@@ -206,7 +208,7 @@ def read_exception(error: BaseException) -> Raised:
 
     Rust libraries print the causes of an error below it, each after an arrow: they belong to it.
     """
-    first, *more = str(error).strip().split("\n")
+    first, *more = _message(error).strip().split("\n")
     first = ": ".join(
         [first, *(line[cause.end() :] for line in more if (cause := _CAUSE.match(line)))]
     )
@@ -253,8 +255,24 @@ def read_text(text: str) -> Raised | None:
 
 def _frames(error: BaseException) -> Iterator[Frame]:
     """The frames of the exceptions that led to it, then its own."""
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if before is not None:
-        yield from _frames(before)
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        yield Frame(file=frame.f_code.co_filename, line=line, function=frame.f_code.co_name)
+    for one in reversed(list(_led_to(error))):
+        for frame, line in traceback.walk_tb(one.__traceback__):
+            yield Frame(file=frame.f_code.co_filename, line=line, function=frame.f_code.co_name)
+
+
+def _led_to(error: BaseException) -> Iterator[BaseException]:
+    """The error, then those that led to it, each once: ``raise error from error`` is a circle."""
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        yield one
+        seen.add(id(one))
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+def _message(error: BaseException) -> str:
+    """The message of an error, even of one that cannot say it."""
+    try:
+        return str(error)
+    except Exception:
+        return "(its message cannot be read)"

@@ -27,7 +27,7 @@ from weir.core.messages.task import (
     TellCompleted,
 )
 from weir.core.types import VertexId
-from weir.errors import LostWriteError, OperatorSnapshotError
+from weir.errors import LostWriteError, OperatorError
 from weir.runtime.failures import cause_of, describe, is_fatal
 from weir.runtime.ports import DurablePort, PostToTask, TaskPort
 
@@ -95,14 +95,14 @@ def begin_task_work(
                 "the drain",
                 lambda: tasks.drain(effect),
                 runs_query=True,
-                on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
+                on_error=lambda e: post(task_errored(e)),
             )
         case CloseOperators():
             work(
                 "closing operators and sinks",
                 lambda: tasks.close_operators(vertex),
                 on_done=lambda _: post(OperatorsClosed()),
-                on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
+                on_error=lambda e: post(task_errored(e)),
             )
         case CommitSinks(checkpoint_id=n):
             work(
@@ -120,8 +120,13 @@ def begin_task_work(
             work(
                 f"reporting that checkpoint {n} was aborted",
                 lambda: durable.tell_aborted(effect),
-                on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
+                on_error=lambda e: post(task_errored(e)),
             )
+
+
+def task_errored(error: BaseException) -> TaskErrored:
+    """The failure of a task by an error; no attempt can fix one of the pipeline's own."""
+    return TaskErrored(message=describe(error), fatal=is_fatal(error), cause=cause_of(error))
 
 
 def snapshot_failed(checkpoint_id: int, error: BaseException, post: PostToTask) -> None:
@@ -130,10 +135,10 @@ def snapshot_failed(checkpoint_id: int, error: BaseException, post: PostToTask) 
     The next snapshot would otherwise take the same file without noticing the loss (PROTOCOL P23).
     The restored task writes the file again.
     """
-    operator = error.operator if isinstance(error, OperatorSnapshotError) else None
+    operator = error.operator if isinstance(error, OperatorError) else None
     post(SnapshotFailed(checkpoint_id=checkpoint_id, message=describe(error), operator=operator))
     if isinstance(error, LostWriteError):
-        post(TaskErrored(message=describe(error), cause=cause_of(error)))
+        post(task_errored(error))
 
 
 def log_error(what: str) -> Callable[[BaseException], None]:

@@ -39,7 +39,6 @@ from weir.core.messages.task import (
     RecordsEnded,
     StartDrain,
     TakeSnapshot,
-    TaskErrored,
     TaskStarted,
 )
 from weir.core.types import (
@@ -52,10 +51,10 @@ from weir.core.types import (
 )
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
-from weir.errors import OperatorSnapshotError, StorageError, invariant
+from weir.errors import OperatorError, StorageError, invariant
 from weir.runtime.concurrency import Clock, Waits
-from weir.runtime.failures import cause_of, describe
 from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.runtime.task_work import task_errored
 from weir.sim.channel_offsets import ChannelOffsets
 from weir.sim.disk import ProcessFileSystem
 from weir.sim.job import SimVertex
@@ -211,7 +210,7 @@ class SimQuery:
         watermark_ms = MAX_WATERMARK_MS if effect.finished else self._watermark_ms
         self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
         if self._vertex.subtasks and self._port.declines():
-            raise OperatorSnapshotError("simulated failure", operator=self._vertex.name)
+            raise OperatorError("simulated failure", operator=self._vertex.name)
         self.snapshots.take(effect)
 
     def start(self) -> None:
@@ -248,7 +247,7 @@ class SimQuery:
         try:
             run()
         except Exception as error:
-            self._post(TaskErrored(message=describe(error), cause=cause_of(error)))
+            self._post(task_errored(error))
 
     def _write_late(self, path: str) -> None:
         try:

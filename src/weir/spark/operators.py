@@ -30,7 +30,7 @@ from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.messages.operators import DeliverEvent
 from weir.core.messages.task import AnswerPlanning, StartDrain, TakeSnapshot
 from weir.core.types import OperatorId, SentEvent
-from weir.errors import InvariantError, OperatorSnapshotError, PipelineError, invariant
+from weir.errors import InvariantError, OperatorError, PipelineError, invariant
 from weir.operators.base import KEY_GROUPS, overrides, takes_part, takes_snapshots
 from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
 from weir.spark.failures import first_cause
@@ -319,7 +319,7 @@ class QueryOperators:
 
         After the drain only of those with code of their own for checkpoints, which may still have
         something to commit. Returns entries, and keys of files in the query's directory. Raises
-        ``OperatorSnapshotError`` if an operator cannot take it.
+        ``OperatorError`` if an operator cannot take it.
         """
         completed, aborted = _taken(self.completed), _taken(self.aborted)
         kept, files = {}, set()
@@ -350,7 +350,7 @@ class QueryOperators:
     def close(self) -> None:
         """Notify the operators of the checkpoints that have ended, then close them (MISSION E5).
 
-        Raises ``PipelineError`` if one raises.
+        Raises ``OperatorError`` if one raises.
         """
         completed, aborted = _taken(self.completed), _taken(self.aborted)
         for name in self._calls:
@@ -358,9 +358,10 @@ class QueryOperators:
             news = self._hears(name, completed, aborted)
             for subtask, result in sorted(self._call(name, order, restore=news).items()):
                 if result["failed"] is not None:
-                    raise PipelineError(
+                    raise OperatorError(
                         f"Subtask {subtask} of operator {name!r} could not be closed:"
-                        f" {result['failed']}."
+                        f" {result['failed']}.",
+                        operator=name,
                     )
 
     def abandon(self) -> None:
@@ -393,7 +394,7 @@ class QueryOperators:
     def _call_snapshot(self, name: OperatorId, order: dict[str, Any]) -> None:
         """Call ``snapshot_state`` of all subtasks, and take up the state after it.
 
-        Raises ``OperatorSnapshotError`` if one raises; that subtask goes on from the state before.
+        Raises ``OperatorError`` if one raises; that subtask goes on from the state before.
         """
         results = self._call(name, order, restore=True)
         failed = {
@@ -406,7 +407,7 @@ class QueryOperators:
         self._held[self._version][name] = after
         self._replaced |= before.files - after.files
         for subtask, why in failed.items():
-            raise OperatorSnapshotError(f"Subtask {subtask}: {why}", operator=name)
+            raise OperatorError(f"Subtask {subtask}: {why}", operator=name)
 
     def _call(
         self, name: OperatorId, order: dict[str, Any], *, restore: bool
