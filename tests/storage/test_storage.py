@@ -275,8 +275,8 @@ def test_a_subsumed_checkpoint_loses_its_directory_and_the_named_files(
     assert tree(base / JOB) == ["shared", "shared/2", "shared/2/d"]
 
 
-def test_what_is_deleted_loses_its_metadata_first(base: Path) -> None:
-    """So a half-deleted checkpoint is never offered."""
+def recording(base: Path) -> tuple[CheckpointStorage, list[str]]:
+    """A storage, and the list of what it deletes."""
     deleted: list[str] = []
 
     class Recording(LocalFileSystem):
@@ -285,7 +285,12 @@ def test_what_is_deleted_loses_its_metadata_first(base: Path) -> None:
             super().delete(path)
 
     fs = Recording()
-    storage = CheckpointStorage(lambda path: fs, str(base), JOB)
+    return CheckpointStorage(lambda path: fs, str(base), JOB), deleted
+
+
+def test_what_is_deleted_loses_its_metadata_first(base: Path) -> None:
+    """So a half-deleted checkpoint is never offered."""
+    storage, deleted = recording(base)
     storage.discard(1, ("shared/1/b",), None, subsumed=True)
     storage.discard(2, (), None, subsumed=False)
     storage.discard_all((3,))
@@ -294,6 +299,15 @@ def test_what_is_deleted_loses_its_metadata_first(base: Path) -> None:
         *("chk-2/_metadata", "shared/2", "chk-2"),
         *("chk-3/_metadata", "chk-3", "shared"),
     ]
+
+
+def test_what_is_deleted_is_deleted_in_an_order_that_no_hash_decides(base: Path) -> None:
+    """A seed of the simulator replays in every interpreter; inner directories come first."""
+    storage, deleted = recording(base)
+    files = tuple(f"shared/{n}/{'d/' * (n % 2)}file" for n in range(8))
+    storage.discard(8, files, None, subsumed=True)
+    emptied = ("7/d", "7", "6", "5/d", "5", "4", "3/d", "3", "2", "1/d", "1", "0")
+    assert deleted == ["chk-8/_metadata", *files, *(f"shared/{name}" for name in emptied), "chk-8"]
 
 
 def test_discarding_everything_keeps_log_and_ids(storage: CheckpointStorage, base: Path) -> None:

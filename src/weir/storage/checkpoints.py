@@ -327,7 +327,7 @@ class CheckpointStorage:
                 for file in self.read(other).files
             }
             files -= needed
-        for place in {parent(join(base, file)) for file in files}:
+        for place in sorted({parent(join(base, file)) for file in files}):
             if not lies_in(fs.real_path(place), base):
                 raise StorageError(
                     f"The claimed snapshot {directory} is not deleted, because {place} is a link"
@@ -403,7 +403,8 @@ class CheckpointStorage:
             parts = path.split("/")[:-1]
             emptied.update("/".join(parts[:length]) for length in range(1, len(parts) + 1))
         emptied.discard("shared")
-        for name in sorted(emptied, key=lambda name: name.count("/"), reverse=True):
+        # Inner directories come first.
+        for name in sorted(emptied, reverse=True):
             directory = join(base, name)
             if not fs.list(directory):
                 fs.delete(directory)
