@@ -37,6 +37,7 @@ from weir.core.task.snapshots import OpenSnapshots
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import Committable, CompletedCheckpoint, Recorded, SnapshotKind, TaskStatus
 from weir.durable import recovery as recovery_module
+from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
@@ -447,6 +448,17 @@ def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:
     )
 
 
+def a_hook_restored_with_what_another_checkpoint_has() -> AbstractContextManager[None]:
+    """A hook gets its state with the id of another checkpoint (MISSION A8)."""
+    restore = MasterHooks.restore
+
+    def restore_wrongly(self: MasterHooks, checkpoint: CompletedCheckpoint | None) -> None:
+        other = checkpoint and replace(checkpoint, checkpoint_id=checkpoint.checkpoint_id + 1)
+        restore(self, other)
+
+    return _with(patch.object(MasterHooks, "restore", restore_wrongly))
+
+
 def failures_counted_over_checkpoints() -> AbstractContextManager[None]:
     """A completed checkpoint does not reset the count of failures of one cause (P39)."""
     return _with(patch.object(RepeatedFailures, "notify_checkpoint", lambda self: None))
@@ -484,6 +496,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (finished_before_an_aborted_part_has_ended, 2_441, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 2_175, "appear twice"),
         (no_minimum_pause, 2, "after the last one completed"),
+        (a_hook_restored_with_what_another_checkpoint_has, 3, "is restored with"),
         (failures_counted_over_checkpoints, 112, "is given up after"),
     )
 )

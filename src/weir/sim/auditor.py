@@ -54,7 +54,7 @@ from weir.core.types import CompletedCheckpoint, JobId, SnapshotKind, TaskStatus
 from weir.sim.disk import Disk
 from weir.sim.job import SimVertex, expected_rows
 from weir.sim.operators import disagreement
-from weir.sim.table import TableVersion
+from weir.sim.table import LATE_ROWS, TableVersion
 from weir.storage import metadata
 from weir.storage.job_log import JobRecord, RecordKind, RecordStatus
 from weir.storage.metadata import METADATA_FILE
@@ -226,8 +226,10 @@ class Auditor:
                     raise self._broken(
                         f"{vertex} is triggered for checkpoint {n} while it is {name}"
                     )
-            case JobStatusChanged(status=JobStatus.FAILING):
+            case JobStatusChanged(status=JobStatus.FAILING, message=message):
                 self._failures[driver] += 1
+                if any(word in message for word in _NEVER):
+                    raise self._broken(f"the job failed for a forbidden reason: {message}")
             case RecordEnd(failure=str(failure)) if (
                 "is given up" in failure and "not restarted" not in failure
             ):
@@ -316,7 +318,7 @@ class Auditor:
                 for path in disk.below(f"{root}/staged")
                 if path not in version.files
                 and f"/{job_id[:8]}-" in path
-                and disk.files[path] != b"[]"
+                and disk.files[path] != LATE_ROWS
             ]
             if orphans:
                 raise self._broken(f"{orphans[0]} stays staged forever")

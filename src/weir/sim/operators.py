@@ -197,10 +197,10 @@ class CountingHook(MasterHook):
 
     def restore(self, checkpoint_id: int, state: dict[str, Any] | None) -> None:
         """Check that the state is the one made for this checkpoint."""
-        if state != {"id": checkpoint_id}:
-            raise AssertionError(
-                f"hook {self._identifier} is restored with {state} for checkpoint {checkpoint_id}"
-            )
+        invariant(
+            state == {"id": checkpoint_id},
+            f"hook {self._identifier} is restored with {state} for checkpoint {checkpoint_id}",
+        )
 
 
 class OrderedListener(CheckpointListener):

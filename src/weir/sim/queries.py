@@ -61,7 +61,7 @@ from weir.sim.job import SimVertex
 from weir.sim.loop import Loop, Process, SimEvent, Task
 from weir.sim.operators import LostEventError, SimOperator
 from weir.sim.snapshots import LostStateError, SimState, segment_path
-from weir.sim.table import SimTable
+from weir.sim.table import LATE_ROWS, SimTable
 from weir.sinks.base import Batch
 from weir.storage.checkpoints import CheckpointStorage
 
@@ -251,7 +251,7 @@ class SimQuery:
 
     def _write_late(self, path: str) -> None:
         try:
-            self._port.fs.put(path, b"[]")
+            self._port.fs.put(path, LATE_ROWS)
         except StorageError:
             return
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _COMMIT_TRIES = 4
 
+#: What an executor writes that outlives its query. No table may ever show it.
+LATE_ROWS = b"[-1]"
+
 
 class TableVersion(msgspec.Struct, frozen=True):
     """One entry of the log: the whole state of the table."""
