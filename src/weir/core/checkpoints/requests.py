@@ -119,9 +119,6 @@ class CheckpointRequestDecider:
         self._queue: list[tuple[int, int, CheckpointRequest]] = []
         self._numbers = 0
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
     def waits(self, origin: RequestOrigin) -> bool:
         """Whether a request of this origin is in the queue."""
         return any(request.origin is origin for _, _, request in self._queue)
