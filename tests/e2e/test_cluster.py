@@ -7,18 +7,53 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pyspark
 import pytest
-from tests.e2e.support import Place
+from tests.e2e.support import Place, files_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 #: Spark's own processes bind to loopback, and Python functions run with this interpreter.
 ENVIRONMENT = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+
+
+HELPERS = """
+import weir.operators
+
+
+class Pass(weir.operators.Operator):
+    def process_batch(self, batch):
+        return [batch]
+
+
+def double(number):
+    return 2 * number
+"""
+
+PIPELINE = """
+import helpers
+from pyspark.sql.functions import udf
+
+import weir
+
+
+def numbers(spark):
+    return spark.readStream.schema("id long, ts timestamp").parquet("in")
+
+
+job = weir.Job("helped")
+stream = job.source("numbers", numbers, bounded=True)
+stream = stream.transform(
+    "doubled",
+    lambda frame: frame.select((udf(helpers.double, "long")("id") / 2).cast("long").alias("id")),
+)
+stream.process("pass", helpers.Pass(), parallelism=2).sink("out", weir.sinks.Files("out"))
+"""
 
 
 @pytest.mark.slow
@@ -66,6 +101,19 @@ def test_a_job_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
     run = place.start("--master", master, environment=ENVIRONMENT)
     assert run.wait() == 0, run.story()
     place.assert_exact()
+
+
+@pytest.mark.slow
+def test_a_helper_module_beside_the_pipeline_reaches_the_workers_of_a_cluster(
+    place: Place, master: str
+) -> None:
+    """An operator's class and a function of a transform come from it."""
+    place.land(2)
+    place.write("helpers.py", HELPERS)
+    pipeline = place.write("pipeline.py", PIPELINE)
+    run = place.start("--master", master, pipeline=pipeline, environment=ENVIRONMENT)
+    assert run.wait() == 0, run.story()
+    assert files_rows(place.directory / "out") == Counter((row[0],) for row in place.rows())
 
 
 @pytest.mark.slow

@@ -7,14 +7,13 @@ work on Spark's Python workers, which do not have the file:
 1. The module is removed from ``sys.modules`` once it is loaded. Spark then pickles its functions by
    value, as for a script, and not by reference to a module that the workers cannot import.
 2. The file's directory, from which it may import helpers, is put on the module path of this process
-   and of the workers that Spark starts on this machine. On a cluster, name helper modules with
-   ``spark.submit.pyFiles``.
+   and of the workers that Spark starts on this machine. Workers of a cluster get the helpers as a
+   zip file (``spark/user_modules.py``).
 """
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import traceback
 from pathlib import Path
@@ -22,6 +21,7 @@ from types import ModuleType
 
 from weir.errors import PipelineError
 from weir.job import Job
+from weir.spark.user_modules import prepend_to_module_path
 
 #: The module name that the file gets.
 _MODULE_NAME = "weir_pipeline"
@@ -87,7 +87,7 @@ def _named(module: ModuleType, path: Path, attribute: str) -> Job:
 
 def _load(path: Path) -> ModuleType:
     directory = str(path.resolve().parent)
-    _prepend_to_module_path(directory)
+    prepend_to_module_path(directory)
     spec = importlib.util.spec_from_file_location(_MODULE_NAME, path.resolve())
     if spec is None or spec.loader is None:
         raise PipelineError(f"{path} is not a Python file: its name must end in .py.")
@@ -100,14 +100,6 @@ def _load(path: Path) -> ModuleType:
     finally:
         del sys.modules[_MODULE_NAME]
     return module
-
-
-def _prepend_to_module_path(directory: str) -> None:
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if directory not in inherited:
-        os.environ["PYTHONPATH"] = os.pathsep.join([directory, *filter(None, inherited)])
 
 
 def _describe(path: Path, error: BaseException) -> str:

@@ -61,6 +61,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     from weir.runtime.concurrency import SystemClock
     from weir.spark.environment import check_environment
     from weir.spark.session import LazySession, make_working_directory
+    from weir.spark.user_modules import add_script_directory
     from weir.storage.file_systems import FileSystems
     from weir.storage.paths import join
 
@@ -73,6 +74,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         stack.callback(rest.stop)
         address = rest.bind()
         check_environment()
+        add_script_directory()
         session = LazySession(job.name, options.master, configuration)
         stack.callback(session.close)
         listener.phase("checking for earlier runs")

@@ -203,6 +203,7 @@ def _make_ports(
     working = join(configuration.value(WORKING_DIR), submission.job_id)
     listener.phase("starting Spark")
     check_reachable(session.get(), storage.fs(working), working)
+    session.share_modules()
     steps = steps_of(job)
     vertices = steps.vertices()
     operators = _operators(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import sys
 import threading
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.jvm import Jvm
 from weir.spark.light_session import make_default_session
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
+from weir.spark.user_modules import write_modules
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import as_spark_path, join
 from weir.storage.paths import is_local as is_local_path
@@ -276,6 +278,15 @@ class LazySession:
                 archive=self._configuration.value(CLASS_ARCHIVE),
             ),
         )
+
+    def share_modules(self) -> None:
+        """Let the workers of a cluster import the pipeline's own modules."""
+        if not self.is_local:
+            context = self.get().sparkContext
+            # Spark's own directory: executors that start later fetch the file too.
+            path = Path(str(context._temp_dir), f"weir-{secrets.token_hex(8)}.zip")
+            if write_modules(path):
+                context.addPyFile(str(path))
 
     def _log_file(self) -> str | None:
         """``spark.log`` in the working directory; None if that is not local."""

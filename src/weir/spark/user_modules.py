@@ -1,0 +1,54 @@
+"""The pipeline's own modules, for Spark's Python workers, which import what user code refers to.
+
+A worker on this machine finds them by ``PYTHONPATH``. Workers of a cluster get a zip file of those
+that the driver has imported, as from ``--py-files``; a module that is first imported inside of a
+function has to be named there by the user.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+from weir.runtime.failures import Frame
+
+
+def prepend_to_module_path(directory: str) -> None:
+    """Let this process, and the workers that Spark starts on this machine, import from there."""
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if directory not in inherited:
+        os.environ["PYTHONPATH"] = os.pathsep.join([directory, *filter(None, inherited)])
+
+
+def add_script_directory() -> None:
+    """Let workers import what lies beside the script that this process runs, if it runs one."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is not None and main.__spec__ is None and file.endswith(".py"):
+        prepend_to_module_path(str(Path(file).resolve().parent))
+
+
+def write_modules(path: Path) -> list[str]:
+    """Write the user's modules that are loaded into a zip file; return their names.
+
+    Of a package it gets all modules. A module counts as the user's if it is neither installed nor
+    part of Python.
+    """
+    tops = {name.partition(".")[0] for name in list(sys.modules)} - {"__main__", "weir"}
+    found = {}
+    for name in sorted(tops):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or not file.endswith(".py"):
+            continue
+        if Frame(file=str(Path(file).resolve()), line=0, function="").is_the_users:
+            found[name] = Path(file)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in found.values():
+            package = file.parent if file.name == "__init__.py" else None
+            for one in sorted(package.rglob("*.py")) if package else [file]:
+                archive.write(one, one.relative_to((package or file).parent))
+    return list(found)
