@@ -247,9 +247,9 @@ def test_a_module_that_the_workers_do_not_have_fails_the_job_at_once(place: Plac
         result = live.result()
         attempt = live.gateway.view().attempt
     assert (result.status, attempt) == (JobStatus.FAILED, 1)
-    assert "ModuleNotFoundError: No module named 'geo' (in process_batch, " in (
-        result.failure or ""
-    )
+    says = "ModuleNotFoundError: No module named 'geo' in Spark's workers: install it there"
+    assert says in (result.failure or "")
+    assert "spark.submit.pyFiles (in process_batch, " in (result.failure or "")
 
 
 class Counts(Operator):

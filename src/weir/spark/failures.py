@@ -63,6 +63,11 @@ _CALLED_FROM = re.compile(
     r'"(?P<function>[^"\n]+)" was called from\s+(?P<file>\S[^\n]*):(?P<line>\d+)'
 )
 _JAVA_CLASS = re.compile(r"\w*(?:Exception|Error)\b")
+#: The way out, for a module that a worker does not have.
+_ELSEWHERE = (
+    " in Spark's workers: install it there, import it at the top of the pipeline if it is one of"
+    " the pipeline's own, or name it in spark.submit.pyFiles"
+)
 #: How many frames of Java's root cause are kept.
 _JAVA_FRAMES = 30
 
@@ -96,6 +101,8 @@ def read_error(error: BaseException) -> ErrorText:
         said = text.removesuffix(".")
     else:
         said = first_cause(error) if from_worker or java else read_exception(error).error
+        if from_worker is not None and from_worker.kind == "ModuleNotFoundError":
+            said += _ELSEWHERE
     # For an error in the JVM, or in a package's code in a worker, only the line in the driver is
     # known.
     place = (raised and raised.place) or _called_from(text) or read_exception(error).place
