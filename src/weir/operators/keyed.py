@@ -1,9 +1,10 @@
 """Keyed state of Python operators (MISSION B7): values by key, and raw bytes by key group.
 
 ``KeyedState`` holds one value per key, and reads and writes whole Arrow arrays of keys at once. A
-Python call per key would be too slow, so there is none: Arrow looks up keys, NumPy gathers and
-scatters values. A subtask holds the keys of its key groups; a group is written only when one of its
-values has changed. As in Spark, ``0.0`` and ``-0.0`` are the same key, and so are all NaN.
+Python call per key would be too slow, so there is none: ``KeyIndex`` looks up keys, NumPy gathers
+and scatters values, at a cost by the batch and not by the keys that exist. A subtask holds the keys
+of its key groups; a group is written only when one of its values has changed. As in Spark, ``0.0``
+and ``-0.0`` are the same key, and so are all NaN.
 
 ``RawKeyedState`` holds bytes per key group, which only the operator can interpret (raw state): an
 index, a sketch, a library's own model. Raw state that belongs to the subtask is a list of bytes
@@ -12,20 +13,28 @@ instead: ``list_state(name, BYTES)``.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import OperatorStateError
 from weir.operators.base import KEY_GROUPS
+from weir.operators.key_index import NOWHERE, KeyIndex, Places
 from weir.operators.output import to_python
+
+#: How many keys ``items`` returns at a time.
+_ITEMS = 100_000
 
 
 class KeyedState:
-    """The keyed values of one state name in one subtask."""
+    """The keyed values of one state name in one subtask.
+
+    A key that was deleted keeps its place, without a value, until half of the places are such.
+    """
 
     def __init__(
         self, name: str, value_type: pa.DataType, default: Any, groups: Mapping[int, bytes]
@@ -34,22 +43,24 @@ class KeyedState:
         self._name = name
         self._value_type = value_type
         self._default = pa.scalar(default, value_type)
-        self._keys: pa.Array | None = None
-        self._values = self._to_numpy(pa.array([], value_type))
-        self._groups = np.empty(0, np.int16)
         self._changed = np.zeros(KEY_GROUPS, bool)
         #: The keys of the current batch, and their groups.
         self._current: tuple[pa.Array, np.ndarray[Any, Any]] | None = None
+        self._forget()
         if groups:
             self._load(groups)
 
     def get(self, keys: pa.Array) -> pa.Array:
         """The value of each key, or the default."""
-        places = self._places(_normal(keys))
-        known = places >= 0
+        places = self._index.find(_normal(keys))
+        known = self._has(places)
         values = self._defaults(len(places))
         values[known] = self._values[places[known]]
         return self._to_arrow(values)
+
+    def contains(self, keys: pa.Array) -> pa.Array:
+        """Whether each key has a value of its own."""
+        return pa.array(self._has(self._index.find(_normal(keys))))
 
     def put(self, keys: pa.Array, values: pa.Array) -> None:
         """Set the value of each key. Keys are unique.
@@ -67,13 +78,45 @@ class KeyedState:
             values.cast(self._value_type) if values.type != self._value_type else values
         )
         keys = _normal(keys)
-        places = self._places(keys)
-        new = places < 0
+        places = self._index.find(keys)
+        new = places == NOWHERE
         if new.any():
             places[new] = self._add(keys.filter(pa.array(new)))
         self._check_once(places, keys)
         self._values[places] = array
+        self._count += len(places) - int(np.count_nonzero(self._live[places]))
+        self._live[places] = True
         self._changed[self._groups[places]] = True
+
+    def delete(self, keys: pa.Array) -> None:
+        """Forget the values of keys; those without one are ignored."""
+        places = self._index.find(_normal(keys))
+        places = np.unique(places[self._has(places)])
+        self._live[places] = False
+        self._values[places] = self._defaults(len(places))
+        self._count -= len(places)
+        self._changed[self._groups[places]] = True
+        if len(self._index) > _ITEMS and 2 * self._count < len(self._index):
+            self._compact()
+
+    def items(self) -> Iterator[pa.RecordBatch]:
+        """All keys of this subtask with their values, as the columns ``key`` and ``value``.
+
+        They come in batches, in no order that means anything. The state must not be changed before
+        the last batch.
+        """
+        places = np.flatnonzero(self._live[: len(self._index)])
+        for start in range(0, len(places), _ITEMS):
+            yield from self._table(places[start : start + _ITEMS]).to_batches()
+
+    def __len__(self) -> int:
+        """The number of keys with a value, in this subtask."""
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the keys and values in memory, without the index; objects as pointers."""
+        return self._index.nbytes + self._values.nbytes
 
     # ---- for the runtime
 
@@ -85,38 +128,52 @@ class KeyedState:
         """All records have been processed."""
         self._current = None
 
-    def changed_groups(self) -> dict[int, bytes]:
-        """The groups with values that changed since the last call, encoded."""
+    def changed_groups(self) -> dict[int, bytes | None]:
+        """The groups that changed since the last call, encoded; None for one that is empty now."""
         changed = np.flatnonzero(self._changed)
-        self._changed[:] = False
-        if not len(changed) or self._keys is None:
+        if not len(changed):
             return {}
-        order = np.argsort(self._groups, kind="stable")
-        ordered = self._groups[order]
-        table = pa.table(
-            {"key": self._keys.take(pa.array(order)), "value": self._to_arrow(self._values[order])}
-        )
+        count = len(self._index)
+        places = np.flatnonzero(self._changed[self._groups[:count]] & self._live[:count])
+        self._changed[:] = False
+        groups = self._groups[places]
+        order = np.argsort(groups, kind="stable")
+        ordered = groups[order]
+        table = self._table(places).take(pa.array(order))
         starts = np.searchsorted(ordered, changed, "left")
         ends = np.searchsorted(ordered, changed, "right")
         return {
-            int(group): _encoded(table.slice(start, end - start))
+            int(group): _encoded(table.slice(start, end - start)) if start < end else None
             for group, start, end in zip(changed, starts, ends, strict=True)
         }
 
     # ---- internals
 
-    def _places(self, keys: pa.Array) -> np.ndarray[Any, Any]:
-        """The index of each key; -1 for a key without a value."""
-        if self._keys is None:
-            return np.full(len(keys), -1, np.int64)
-        found = pc.index_in(keys, value_set=self._keys)
-        places: np.ndarray[Any, Any] = (
-            found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        )
-        return places
+    def _forget(self) -> None:
+        self._index = KeyIndex()
+        #: By place, with room for more than there are.
+        self._values = self._to_numpy(pa.array([], self._value_type))
+        self._groups = np.empty(0, np.int16)
+        self._live = np.empty(0, bool)
+        #: Places with a value.
+        self._count = 0
 
-    def _add(self, keys: pa.Array) -> np.ndarray[Any, Any]:
-        """Append new keys with default values; return their indexes."""
+    def _has(self, places: Places) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether there is a value at each place."""
+        known: np.ndarray[Any, np.dtype[np.bool_]] = places != NOWHERE
+        known[known] = self._live[places[known]]
+        return known
+
+    def _table(self, places: Places) -> pa.Table:
+        return pa.table(
+            {
+                "key": self._index.keys_at(places),
+                "value": self._to_arrow(self._values[places]),
+            }
+        )
+
+    def _add(self, keys: pa.Array) -> Places:
+        """Append new keys with default values; return their places."""
         if self._current is None:
             raise OperatorStateError(
                 f"The keyed state {self._name!r} cannot take a new key here: give the step key_by,"
@@ -130,27 +187,43 @@ class KeyedState:
                 f"The keyed state {self._name!r} was given a key that is not in the batch: put"
                 " values only for keys of the batch, since others may belong to another subtask."
             )
-        unique = keys.unique()
-        if len(unique) != len(keys):
+        if len(keys.unique()) != len(keys):
             raise self._two_values(keys)
-        first = 0 if self._keys is None else len(self._keys)
-        self._keys = keys if self._keys is None else pa.concat_arrays([self._keys, keys])
-        self._groups = np.concatenate(
-            [self._groups, batch_groups[at.to_numpy(zero_copy_only=False)]]
+        return self._append(keys, batch_groups[at.to_numpy(zero_copy_only=False)])
+
+    def _append(self, keys: pa.Array, groups: np.ndarray[Any, Any]) -> Places:
+        places = self._index.add(keys)
+        room = len(self._live)
+        if len(self._index) > room:
+            more = max(len(self._index), 2 * room) - room
+            self._values = np.concatenate([self._values, self._defaults(more)])
+            self._groups = np.concatenate([self._groups, np.zeros(more, np.int16)])
+            self._live = np.concatenate([self._live, np.zeros(more, bool)])
+        self._groups[places] = groups
+        return places
+
+    def _compact(self) -> None:
+        """Leave out the places without a value."""
+        places = np.flatnonzero(self._live[: len(self._index)])
+        keys, values, groups = (
+            self._index.keys_at(places),
+            self._values[places],
+            self._groups[places],
         )
-        self._values = np.concatenate([self._values, self._defaults(len(keys))])
-        return np.arange(first, first + len(keys))
+        self._forget()
+        self._fill(keys, values, groups)
 
-    def _check_once(self, places: np.ndarray[Any, Any], keys: pa.Array) -> None:
-        """Raise ``OperatorStateError`` unless all places differ.
+    def _fill(
+        self, keys: pa.Array, values: np.ndarray[Any, Any], groups: np.ndarray[Any, Any]
+    ) -> None:
+        places = self._append(keys, groups)
+        self._values[places] = values
+        self._live[places] = True
+        self._count = len(places)
 
-        Each key writes its number to its place; if keys share a place, only the last of them finds
-        its number there again.
-        """
-        numbers = np.arange(len(places))
-        written = np.empty(len(self._values), numbers.dtype)
-        written[places] = numbers
-        if not np.array_equal(written[places], numbers):
+    def _check_once(self, places: Places, keys: pa.Array) -> None:
+        """Raise ``OperatorStateError`` unless all places differ."""
+        if pd.Index(places).has_duplicates:
             raise self._two_values(keys)
 
     def _two_values(self, keys: pa.Array) -> OperatorStateError:
@@ -174,9 +247,8 @@ class KeyedState:
             tables.append(table)
             numbers.append(np.full(len(table), group, np.int16))
         whole = pa.concat_tables(tables).combine_chunks()
-        self._keys = _normal(_array(whole["key"]))
-        self._values = self._to_numpy(_array(whole["value"]).cast(self._value_type))
-        self._groups = np.concatenate(numbers)
+        values = self._to_numpy(_array(whole["value"]).cast(self._value_type))
+        self._fill(_normal(_array(whole["key"])), values, np.concatenate(numbers))
 
     def _defaults(self, count: int) -> np.ndarray[Any, Any]:
         return np.repeat(self._to_numpy(pa.array([self._default.as_py()], self._value_type)), count)
@@ -273,7 +345,7 @@ class RawKeyedState:
         """Records in these key groups are processed from now on; None: no records are."""
         self._current = groups
 
-    def changed_groups(self) -> dict[int, bytes]:
+    def changed_groups(self) -> dict[int, bytes | None]:
         """The groups that were set since the last call, encoded."""
         changed, self._changed = self._changed, set()
         return {group: _encoded_group(group, self._bytes[group]) for group in sorted(changed)}

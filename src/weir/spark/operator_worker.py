@@ -401,19 +401,20 @@ class _Run:
         path = self._write([data])
         return {"file": path, "offset": 0, "length": len(data)}
 
-    def _changed_groups(self, state: StateStore) -> dict[str, dict[str, Location]]:
-        """Write the key groups that have changed, all to one file; return where each is."""
+    def _changed_groups(self, state: StateStore) -> dict[str, dict[str, Location | None]]:
+        """Write the key groups that have changed, all to one file; return where each is.
+
+        None for a group that is empty now.
+        """
         changed = {name: keyed.changed_groups() for name, keyed in state.keyed}
-        pieces = [data for groups in changed.values() for data in groups.values()]
-        if not pieces:
-            return {}
-        path, offset = self._write(pieces), 0
-        located: dict[str, dict[str, Location]] = {}
+        pieces = [data for groups in changed.values() for data in groups.values() if data]
+        path, offset = self._write(pieces) if pieces else "", 0
+        located: dict[str, dict[str, Location | None]] = {}
         for name, groups in changed.items():
             for group, data in groups.items():
-                found = {"file": path, "offset": offset, "length": len(data)}
-                located.setdefault(name, {})[str(group)] = found
-                offset += len(data)
+                found = data and {"file": path, "offset": offset, "length": len(data)}
+                located.setdefault(name, {})[str(group)] = found or None
+                offset += len(data or b"")
         return located
 
     def _write(self, pieces: list[bytes]) -> str:

@@ -98,7 +98,8 @@ class _Held:
         groups = {state: dict(found) for state, found in self.groups.items()}
         for result in results.values():
             for state, changed in result["groups"].items():
-                groups.setdefault(state, {}).update(changed)
+                known = groups.setdefault(state, {}) | changed
+                groups[state] = {group: at for group, at in known.items() if at is not None}
         return _Held(
             lists=self.lists | {subtask: result["lists"] for subtask, result in results.items()},
             groups=groups,

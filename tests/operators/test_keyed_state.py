@@ -1,0 +1,104 @@
+"""Keyed state under random use, compared with a dictionary (weir/operators/keyed.py)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from weir.operators.key_index import NOWHERE, KeyIndex
+from weir.operators.keyed import KeyedState
+
+#: Makes the key of a number; few numbers have the same.
+KINDS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
+    "integers": (pa.int64(), lambda n: n - 50),
+    "unsigned": (pa.uint64(), lambda n: 2**64 - 1 - n),
+    "small": (pa.int8(), lambda n: n - 50),
+    "floats": (pa.float64(), lambda n: n / 4),
+    "texts": (pa.string(), lambda n: f"key {n}"),
+    "bytes": (pa.binary(), lambda n: bytes([n])),
+    "dates": (pa.date32(), lambda n: dt.date(2026, 1, 1) + dt.timedelta(n)),
+    "times": (pa.timestamp("us", "UTC"), lambda n: dt.datetime(2026, 1, 1, n % 24, n % 60)),
+    "decimals": (pa.decimal128(20, 2), lambda n: Decimal(n) / 4),
+    "with null": (pa.int32(), lambda n: None if n == 7 else n),
+}
+
+
+def group_of(numbers: list[int]) -> pa.Array:
+    return pa.array([number % 16 for number in numbers], pa.int32())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("same_hash", [False, True])
+def test_any_use_agrees_with_a_dictionary(
+    kind: str, same_hash: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put, get, delete, contains, items, and state that is handed over by its changed groups."""
+    if same_hash:
+        monkeypatch.setattr(
+            pd.util, "hash_array", lambda values, categorize: np.full(len(values), 3, np.uint64)
+        )
+    kind_of, key_of = KINDS[kind]
+    random = Random(kind)
+    state, expected = KeyedState("s", pa.int64(), 0, {}), dict[Any, int]()
+    handed_over: dict[int, bytes] = {}
+    for _ in range(60):
+        numbers = random.sample(range(100), random.randrange(1, 30))
+        keys = pa.array([key_of(number) for number in numbers], kind_of)
+        values = [random.randrange(1_000) for _ in numbers]
+        state.begin_batch(keys, group_of(numbers))
+        if random.random() < 0.7:
+            state.put(keys, pa.array(values, pa.int64()))
+            expected |= dict(zip(keys.to_pylist(), values, strict=True))
+        else:
+            state.delete(keys)
+            for key in keys.to_pylist():
+                expected.pop(key, None)
+        asked = pa.array([key_of(number) for number in random.choices(range(100), k=20)], kind_of)
+        assert state.get(asked).to_pylist() == [expected.get(key, 0) for key in asked.to_pylist()]
+        assert state.contains(asked).to_pylist() == [key in expected for key in asked.to_pylist()]
+        state.end_batch()
+        for group, data in state.changed_groups().items():
+            if data is None:
+                handed_over.pop(group, None)
+            else:
+                handed_over[group] = data
+        assert len(state) == len(expected)
+        if random.random() < 0.2:
+            state = KeyedState("s", pa.int64(), 0, handed_over)
+    rows = [row for batch in state.items() for row in batch.to_pylist()]
+    assert {row["key"]: row["value"] for row in rows} == expected
+    assert len(rows) == len(expected)
+
+
+def test_the_keys_of_deleted_values_are_forgotten_in_the_end() -> None:
+    """Neither the index nor the arrays grow with keys that come and go."""
+    state = KeyedState("s", pa.int64(), 0, {})
+    for round in range(8):
+        keys = pa.array(np.arange(60_000) + round * 60_000)
+        state.begin_batch(keys, pa.array(np.zeros(60_000, np.int32)))
+        state.put(keys, keys)
+        state.delete(keys)
+        state.end_batch()
+    assert len(state) == 0
+    assert len(state._index) <= 120_000
+    assert state.changed_groups() == {0: None}
+
+
+def test_a_lookup_asks_few_levels_however_the_keys_came() -> None:
+    """So its cost does not grow with the keys that exist, or with the batches that brought them."""
+    index = KeyIndex()
+    for batch in range(1_000):
+        assert index.add(pa.array(np.arange(7) + 7 * batch)).tolist() == list(
+            range(7 * batch, 7 * batch + 7)
+        )
+    assert len(index._levels) <= 14
+    found = index.find(pa.array([-1, 0, 6_999, 7_000]))
+    assert found.tolist() == [NOWHERE, 0, 6_999, NOWHERE]
