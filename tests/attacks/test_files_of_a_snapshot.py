@@ -321,13 +321,18 @@ LOCATIONS: list[Any] = [
 
 
 @pytest.mark.parametrize("location", LOCATIONS)
-@pytest.mark.parametrize("place", ["lists", "groups"])
+@pytest.mark.parametrize("place", ["lists", "groups", "keyed"])
 def test_operator_state_cannot_lie_in_files_elsewhere(
     world: World, location: Any, place: str
 ) -> None:
     """Workers read them, and the driver deletes them two batches later."""
     kept = json.loads(world.fields["tasks"][-1]["entries"]["weir-operators"])
-    kept["score"][place] = {"0": location} if place == "lists" else {"seen": {"0": location}}
+    layer = location | {"groups": [0, 128]} if isinstance(location, dict) else location
+    kept["score"][place] = {
+        "lists": {"0": location},
+        "groups": {"seen": {"0": location}},
+        "keyed": {"values": {"0": [layer]}},
+    }[place]
     set_entry(world, -1, "weir-operators", json.dumps(kept))
     for reader in (restore, read, inspect_operator):
         refused(world, reader, "invalid entry for vertex")
@@ -360,6 +365,31 @@ def test_lists_and_keyed_state_that_are_none_are_damage(world: World, data: byte
         for reader in (read, inspect_operator):
             with world.untouched(), pytest.raises((CheckpointDamagedError, OperatorStateError)):
                 reader(world)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [{}, {"groups": [0, 129]}, {"groups": [-1, 4]}, {"groups": [0]}, {"groups": [0, 128], "x": 1}],
+)
+def test_a_layer_of_keyed_state_that_is_none_is_damage(world: World, layer: Any) -> None:
+    """Its key groups decide who reads it."""
+    kept = json.loads(world.fields["tasks"][-1]["entries"]["weir-operators"])
+    located = kept["score"]["groups"]["seen"]["0"]
+    kept["score"]["keyed"] = {"values": {"0": [located | layer]}}
+    set_entry(world, -1, "weir-operators", json.dumps(kept))
+    for reader in (restore, read, inspect_operator):
+        refused(world, reader, "invalid entry for vertex")
+
+
+def test_a_layer_without_the_columns_of_one_is_refused_by_its_state(world: World) -> None:
+    """Here the stream of another kind of state."""
+    kept = json.loads(world.fields["tasks"][-1]["entries"]["weir-operators"])
+    located = kept["score"]["groups"]["seen"]["0"]
+    kept["score"]["keyed"] = {"values": {"0": [located | {"groups": [0, 128]}]}}
+    set_entry(world, -1, "weir-operators", json.dumps(kept))
+    for reader in (read, inspect_operator):
+        with pytest.raises(OperatorStateError, match="keyed state 'values' cannot be read back"):
+            reader(world)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from weir.operators.base import Layer
 from weir.operators.key_index import NOWHERE, KeyIndex
 from weir.operators.keyed import KeyedState
 
@@ -47,8 +48,8 @@ def test_any_use_agrees_with_a_dictionary(
         )
     kind_of, key_of = KINDS[kind]
     random = Random(kind)
-    state, expected = KeyedState("s", pa.int64(), 0, {}), dict[Any, int]()
-    handed_over: dict[int, bytes] = {}
+    state, expected = KeyedState("s", pa.int64(), 0), dict[Any, int]()
+    layers: list[Layer] = []
     for _ in range(60):
         numbers = random.sample(range(100), random.randrange(1, 30))
         keys = pa.array([key_of(number) for number in numbers], kind_of)
@@ -65,14 +66,14 @@ def test_any_use_agrees_with_a_dictionary(
         assert state.get(asked).to_pylist() == [expected.get(key, 0) for key in asked.to_pylist()]
         assert state.contains(asked).to_pylist() == [key in expected for key in asked.to_pylist()]
         state.end_batch()
-        for group, data in state.changed_groups().items():
-            if data is None:
-                handed_over.pop(group, None)
-            else:
-                handed_over[group] = data
+        written = state.next_layer()
+        if written is not None:
+            stay, data = written
+            layers = [*layers[:stay], *([] if data is None else [Layer(data, (0, 128))])]
+            assert len(layers) <= 8
         assert len(state) == len(expected)
         if random.random() < 0.2:
-            state = KeyedState("s", pa.int64(), 0, handed_over)
+            state = KeyedState("s", pa.int64(), 0, layers)
     rows = [row for batch in state.items() for row in batch.to_pylist()]
     assert {row["key"]: row["value"] for row in rows} == expected
     assert len(rows) == len(expected)
@@ -80,7 +81,7 @@ def test_any_use_agrees_with_a_dictionary(
 
 def test_the_keys_of_deleted_values_are_forgotten_in_the_end() -> None:
     """Neither the index nor the arrays grow with keys that come and go."""
-    state = KeyedState("s", pa.int64(), 0, {})
+    state = KeyedState("s", pa.int64(), 0)
     for round in range(8):
         keys = pa.array(np.arange(60_000) + round * 60_000)
         state.begin_batch(keys, pa.array(np.zeros(60_000, np.int32)))
@@ -89,7 +90,48 @@ def test_the_keys_of_deleted_values_are_forgotten_in_the_end() -> None:
         state.end_batch()
     assert len(state) == 0
     assert len(state._index) <= 120_000
-    assert state.changed_groups() == {0: None}
+    assert state.next_layer() == (0, None)
+
+
+def test_a_batch_writes_what_it_changed_and_not_what_exists() -> None:
+    """The bytes of a small batch beside many keys: older layers are seldom written again."""
+    state = KeyedState("s", pa.int64(), 0)
+    keys = pa.array(np.arange(100_000))
+    state.begin_batch(keys, group_of(list(range(100_000))))
+    state.put(keys, keys)
+    whole = len(_data(state))
+    small = []
+    for batch in range(200):
+        state.put(keys.slice(100 * batch, 100), keys.slice(0, 100))
+        small.append(len(_data(state)))
+    assert sorted(small)[len(small) // 2] < whole / 100
+    assert sum(small) < whole
+
+
+def test_layers_follow_their_key_groups_to_other_subtasks() -> None:
+    """What one subtask wrote is read by two, each its groups, and back by one."""
+    state = KeyedState("s", pa.int64(), 0)
+    keys = pa.array(np.arange(128))
+    state.begin_batch(keys, keys.cast(pa.int32()))
+    state.put(keys, keys)
+    first = _data(state)
+    state.put(keys.slice(60, 10), pa.array(np.zeros(10, np.int64)))
+    second = _data(state)
+    halves = [
+        KeyedState("s", pa.int64(), -1, [Layer(first, groups), Layer(second, groups)])
+        for groups in ((0, 64), (64, 128))
+    ]
+    assert [len(half) for half in halves] == [64, 64]
+    assert halves[0].get(keys).to_pylist() == [*range(60), *[0] * 4, *[-1] * 64]
+    assert halves[1].get(keys).to_pylist() == [*[-1] * 64, *[0] * 6, *range(70, 128)]
+
+
+def _data(state: KeyedState) -> bytes:
+    """The layer that is written now."""
+    written = state.next_layer()
+    assert written is not None
+    assert written[1] is not None
+    return written[1]
 
 
 def test_a_lookup_asks_few_levels_however_the_keys_came() -> None:

@@ -44,6 +44,7 @@ def test_two_subtasks_of_one_process_are_opened_once_and_stay(tmp_path: Any) -> 
             "runs": dict(runs),
             "lists": {},
             "groups": {},
+            "keyed": {},
             "events": {},
             "completed": [],
             "aborted": [],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from weir.core.types import OperatorId, Payload
 
@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 
 #: The number of key groups. Fixed with a job's first batch, since checkpoints hold state by group.
 KEY_GROUPS = 128
+
+
+def groups_of(subtask: int, parallelism: int) -> range:
+    """The key groups of a subtask."""
+    first, end = (-(-one * KEY_GROUPS // parallelism) for one in (subtask, subtask + 1))
+    return range(first, end)
+
+
+class Layer(NamedTuple):
+    """A part of a keyed state: an Arrow stream, of which only the rows of some groups count."""
+
+    data: bytes
+    #: The first key group, and the one after the last.
+    groups: tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,13 @@
 
 ``KeyedState`` holds one value per key, and reads and writes whole Arrow arrays of keys at once. A
 Python call per key would be too slow, so there is none: ``KeyIndex`` looks up keys, NumPy gathers
-and scatters values, at a cost by the batch and not by the keys that exist. A subtask holds the keys
-of its key groups; a group is written only when one of its values has changed. As in Spark, ``0.0``
-and ``-0.0`` are the same key, and so are all NaN.
+and scatters values, at a cost by the batch and not by the keys that exist. As in Spark, ``0.0`` and
+``-0.0`` are the same key, and so are all NaN.
+
+It is handed over in *layers*, which cost by what changed as well. A layer has the rows that changed
+in a batch, and what a later layer says about a key counts. A layer that is not at least twice as
+large as the next one is written again together with it, so there are few, and a row is written a
+logarithmic number of times. A deleted key has a row without life; the first layer has none such.
 
 ``RawKeyedState`` holds bytes per key group, which only the operator can interpret (raw state): an
 index, a sketch, a library's own model. Raw state that belongs to the subtask is a list of bytes
@@ -13,7 +17,7 @@ instead: ``list_state(name, BYTES)``.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import OperatorStateError
-from weir.operators.base import KEY_GROUPS
+from weir.operators.base import Layer
 from weir.operators.key_index import NOWHERE, KeyIndex, Places
 from weir.operators.output import to_python
 
@@ -37,18 +41,25 @@ class KeyedState:
     """
 
     def __init__(
-        self, name: str, value_type: pa.DataType, default: Any, groups: Mapping[int, bytes]
+        self, name: str, value_type: pa.DataType, default: Any, layers: Sequence[Layer] = ()
     ) -> None:
-        """``groups``: the restored state, by key group, as Arrow streams with key and value."""
+        """``layers``: the restored state, oldest first.
+
+        Raises ``OperatorStateError`` if it cannot be read.
+        """
         self._name = name
         self._value_type = value_type
         self._default = pa.scalar(default, value_type)
-        self._changed = np.zeros(KEY_GROUPS, bool)
+        #: The places that changed since the last layer was written, by call.
+        self._touched: list[Places] = []
+        #: Rows of the first layer (None: none is written), and the places in each later one.
+        self._first_rows: int | None = None
+        self._layers: list[Places] = []
         #: The keys of the current batch, and their groups.
         self._current: tuple[pa.Array, np.ndarray[Any, Any]] | None = None
         self._forget()
-        if groups:
-            self._load(groups)
+        for layer in layers:
+            self._load(layer)
 
     def get(self, keys: pa.Array) -> pa.Array:
         """The value of each key, or the default."""
@@ -86,7 +97,7 @@ class KeyedState:
         self._values[places] = array
         self._count += len(places) - int(np.count_nonzero(self._live[places]))
         self._live[places] = True
-        self._changed[self._groups[places]] = True
+        self._touched.append(places)
 
     def delete(self, keys: pa.Array) -> None:
         """Forget the values of keys; those without one are ignored."""
@@ -95,7 +106,7 @@ class KeyedState:
         self._live[places] = False
         self._values[places] = self._defaults(len(places))
         self._count -= len(places)
-        self._changed[self._groups[places]] = True
+        self._touched.append(places)
         if len(self._index) > _ITEMS and 2 * self._count < len(self._index):
             self._compact()
 
@@ -128,24 +139,25 @@ class KeyedState:
         """All records have been processed."""
         self._current = None
 
-    def changed_groups(self) -> dict[int, bytes | None]:
-        """The groups that changed since the last call, encoded; None for one that is empty now."""
-        changed = np.flatnonzero(self._changed)
-        if not len(changed):
-            return {}
-        count = len(self._index)
-        places = np.flatnonzero(self._changed[self._groups[:count]] & self._live[:count])
-        self._changed[:] = False
-        groups = self._groups[places]
-        order = np.argsort(groups, kind="stable")
-        ordered = groups[order]
-        table = self._table(places).take(pa.array(order))
-        starts = np.searchsorted(ordered, changed, "left")
-        ends = np.searchsorted(ordered, changed, "right")
-        return {
-            int(group): _encoded(table.slice(start, end - start)) if start < end else None
-            for group, start, end in zip(changed, starts, ends, strict=True)
-        }
+    def next_layer(self) -> tuple[int, bytes | None] | None:
+        """What has changed since the last call; None: nothing.
+
+        Otherwise how many of the layers so far stay, and the layer that follows them, encoded; None
+        if the state is empty now.
+        """
+        if not self._touched:
+            return None
+        places = np.unique(np.concatenate(self._touched))
+        self._touched = []
+        while self._layers and len(self._layers[-1]) < 2 * len(places):
+            places = np.union1d(self._layers.pop(), places)
+        first = self._first_rows
+        if first is not None and (self._layers or 2 * len(places) <= first <= 2 * self._count):
+            self._layers.append(places)
+            return len(self._layers), _encoded(self._rows(places))
+        places = np.flatnonzero(self._live[: len(self._index)])
+        self._first_rows = len(places) or None
+        return 0, _encoded(self._rows(places)) if len(places) else None
 
     # ---- internals
 
@@ -165,11 +177,15 @@ class KeyedState:
         return known
 
     def _table(self, places: Places) -> pa.Table:
-        return pa.table(
-            {
-                "key": self._index.keys_at(places),
-                "value": self._to_arrow(self._values[places]),
-            }
+        keys, values = self._index.keys_at(places), self._to_arrow(self._values[places])
+        return pa.table({"key": keys, "value": values})
+
+    def _rows(self, places: Places) -> pa.Table:
+        """The rows of a layer."""
+        return (
+            self._table(places)
+            .append_column("group", pa.array(self._groups[places], pa.int16()))
+            .append_column("live", pa.array(self._live[places]))
         )
 
     def _add(self, keys: pa.Array) -> Places:
@@ -211,15 +227,12 @@ class KeyedState:
             self._groups[places],
         )
         self._forget()
-        self._fill(keys, values, groups)
-
-    def _fill(
-        self, keys: pa.Array, values: np.ndarray[Any, Any], groups: np.ndarray[Any, Any]
-    ) -> None:
         places = self._append(keys, groups)
         self._values[places] = values
         self._live[places] = True
         self._count = len(places)
+        # Its places are new, so it is written as a whole.
+        self._first_rows, self._layers, self._touched = None, [], [places]
 
     def _check_once(self, places: Places, keys: pa.Array) -> None:
         """Raise ``OperatorStateError`` unless all places differ."""
@@ -234,21 +247,22 @@ class KeyedState:
             " key once."
         )
 
-    def _load(self, groups: Mapping[int, bytes]) -> None:
-        tables, numbers = [], []
-        for group, data in groups.items():
-            with pa.ipc.open_stream(data) as reader:
-                if is_raw(reader.schema):
-                    raise OperatorStateError(
-                        f"The state {self._name!r} was saved as raw state and is now requested as"
-                        " keyed state: request it as raw state, or give the new one another name."
-                    )
-                table = reader.read_all()
-            tables.append(table)
-            numbers.append(np.full(len(table), group, np.int16))
-        whole = pa.concat_tables(tables).combine_chunks()
-        values = self._to_numpy(_array(whole["value"]).cast(self._value_type))
-        self._fill(_normal(_array(whole["key"])), values, np.concatenate(numbers))
+    def _load(self, layer: Layer) -> None:
+        rows = layer_rows(layer, self._name)
+        keys = _normal(_array(rows["key"]))
+        places = self._index.find(keys)
+        new = places == NOWHERE
+        if new.any():
+            groups = _array(rows["group"]).to_numpy()
+            places[new] = self._append(keys.filter(pa.array(new)), groups[new])
+        live = _array(rows["live"]).to_numpy(zero_copy_only=False)
+        self._count += int(live.sum()) - int(self._live[places].sum())
+        self._live[places] = live
+        self._values[places] = self._to_numpy(_array(rows["value"]).cast(self._value_type))
+        if self._first_rows is None:
+            self._first_rows = len(places)
+        else:
+            self._layers.append(places)
 
     def _defaults(self, count: int) -> np.ndarray[Any, Any]:
         return np.repeat(self._to_numpy(pa.array([self._default.as_py()], self._value_type)), count)
@@ -275,6 +289,27 @@ def _normal(keys: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(keys), nan, pc.add(keys, pa.scalar(0.0, keys.type)))
 
 
+def layer_rows(layer: Layer, name: str) -> pa.Table:
+    """The rows of a layer that are in its key groups: ``key``, ``value``, ``group``, ``live``.
+
+    Raises ``OperatorStateError`` if it cannot be read.
+    """
+    try:
+        with pa.ipc.open_stream(layer.data) as reader:
+            rows = reader.read_all()
+        # Arrow trusts what a stream says about its own buffers.
+        rows.validate(full=True)
+        group = rows["group"]
+        first, end = layer.groups
+        rows = rows.select(["key", "value", "group", "live"])
+        return rows.filter(pc.and_(pc.greater_equal(group, first), pc.less(group, end)))
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise OperatorStateError(
+            f"The keyed state {name!r} cannot be read back ({error}): restore from another"
+            " checkpoint or savepoint."
+        ) from error
+
+
 def _array(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
@@ -294,10 +329,7 @@ class RawKeyedState:
     """The raw bytes of one state name, by key group, in one subtask."""
 
     def __init__(self, name: str, groups: Mapping[int, bytes], owned: Container[int]) -> None:
-        """``groups``: the restored state; ``owned``: the subtask's key groups.
-
-        Raises ``OperatorStateError`` if the state is not raw.
-        """
+        """``groups``: the restored state; ``owned``: the subtask's key groups."""
         self._name = name
         self._owned = owned
         self._bytes = {group: self._decoded(data) for group, data in groups.items()}
@@ -345,25 +377,15 @@ class RawKeyedState:
         """Records in these key groups are processed from now on; None: no records are."""
         self._current = groups
 
-    def changed_groups(self) -> dict[int, bytes | None]:
+    def changed_groups(self) -> dict[int, bytes]:
         """The groups that were set since the last call, encoded."""
         changed, self._changed = self._changed, set()
         return {group: _encoded_group(group, self._bytes[group]) for group in sorted(changed)}
 
     def _decoded(self, data: bytes) -> bytes:
         with pa.ipc.open_stream(data) as reader:
-            if reader.schema != _SCHEMA:
-                raise OperatorStateError(
-                    f"The state {self._name!r} was saved as keyed state and is now requested as"
-                    " raw state: request it as keyed state, or give the new one another name."
-                )
             raw: bytes = reader.read_all()["raw"][0].as_py()
             return raw
-
-
-def is_raw(schema: pa.Schema) -> bool:
-    """Whether a key group with this schema is raw state."""
-    return bool(schema == _SCHEMA)
 
 
 def _encoded_group(group: int, data: bytes) -> bytes:

@@ -12,8 +12,7 @@ Serializers never use pickle, since other versions read the checkpoints.
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -21,7 +20,7 @@ import msgspec
 from weir.core.json_values import KEPT, encode_each
 from weir.core.types import OperatorId
 from weir.errors import OperatorStateError
-from weir.operators.base import KEY_GROUPS
+from weir.operators.base import KEY_GROUPS, Layer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,11 +134,12 @@ class StateStore:
         self,
         lists: Lists | None = None,
         groups: Mapping[str, Mapping[int, bytes]] | None = None,
+        keyed: Mapping[str, Sequence[Layer]] | None = None,
         *,
         operator_id: OperatorId = "",
         owned: Container[int] = range(KEY_GROUPS),
     ) -> None:
-        """``lists`` and ``groups`` (state -> key group -> bytes) are the restored state.
+        """``lists``, ``groups`` (raw state -> key group -> bytes) and ``keyed`` are restored state.
 
         ``owned``: the subtask's key groups.
         """
@@ -149,11 +149,12 @@ class StateStore:
         self._records: tuple[pa.Array, pa.Array] | None = None
         self._found = dict(lists or {})
         self._found_groups = {name: dict(found) for name, found in (groups or {}).items()}
+        self._found_keyed = dict(keyed or {})
         self._lists: dict[str, ListState[Any]] = {}
         self._keyed: dict[str, KeyedState] = {}
         self._raw: dict[str, RawKeyedState] = {}
         #: Whether the subtask has state of a checkpoint or savepoint (Flink: ``isRestored``).
-        self.is_restored = bool(self._found or self._found_groups)
+        self.is_restored = bool(self._found or self._found_groups or self._found_keyed)
 
     def list_state(self, name: str, serializer: Serializer = JSON) -> ListState[Any]:
         """The list of this name; its elements are redistributed when the parallelism changes."""
@@ -177,8 +178,8 @@ class StateStore:
 
         state = self._keyed.get(name)
         if state is None:
-            self._check_new(name, self._raw)
-            state = KeyedState(name, value_type, default, self._found_groups.pop(name, {}))
+            self._check_new(name, self._raw, self._found_groups, "raw state", "keyed state")
+            state = KeyedState(name, value_type, default, self._found_keyed.pop(name, ()))
             self._keyed[name] = state
             if self._records is not None:
                 state.begin_batch(*self._records)
@@ -190,7 +191,7 @@ class StateStore:
 
         state = self._raw.get(name)
         if state is None:
-            self._check_new(name, self._keyed)
+            self._check_new(name, self._keyed, self._found_keyed, "keyed state", "raw state")
             state = RawKeyedState(name, self._found_groups.pop(name, {}), self._owned)
             self._raw[name] = state
             state.begin_batch(None if self._records is None else self._records[1])
@@ -215,9 +216,14 @@ class StateStore:
             raw.begin_batch(None)
 
     @property
-    def keyed(self) -> Iterator[tuple[str, KeyedState | RawKeyedState]]:
-        """The keyed states by name, raw ones included."""
-        return chain(self._keyed.items(), self._raw.items())
+    def keyed(self) -> Mapping[str, KeyedState]:
+        """The keyed states by name, without raw ones."""
+        return self._keyed
+
+    @property
+    def raw(self) -> Mapping[str, RawKeyedState]:
+        """The raw keyed states by name."""
+        return self._raw
 
     def dump_lists(self) -> bytes:
         """All lists, encoded. Restored lists that the operator did not ask for stay unchanged."""
@@ -233,11 +239,23 @@ class StateStore:
                 ) from error
         return encode_lists(lists)
 
-    def _check_new(self, name: str, others: Mapping[str, object]) -> None:
+    def _check_new(
+        self,
+        name: str,
+        others: Mapping[str, object],
+        saved: Mapping[str, object],
+        was: str,
+        wanted: str,
+    ) -> None:
         if name in others:
             raise OperatorStateError(
                 f"The state {name!r} is requested as keyed state and as raw state: give each its"
                 " own name."
+            )
+        if name in saved:
+            raise OperatorStateError(
+                f"The state {name!r} was saved as {was} and is now requested as {wanted}: request"
+                " it as it was, or give the new one another name."
             )
 
     def _list(

@@ -101,6 +101,12 @@ def read_operator_state(
         },
         keyed={
             name: _table(map(located, groups.values())) for name, groups in kept["groups"].items()
+        }
+        | {
+            name: _keyed(
+                name, [(located(one), one["groups"]) for layers in by.values() for one in layers]
+            )
+            for name, by in kept["keyed"].items()
         },
         coordinator=coordinator,
     )
@@ -111,6 +117,20 @@ def _value(item: bytes) -> Any:
         return msgspec.json.decode(item)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return item
+
+
+def _keyed(name: str, layers: list[tuple[bytes, tuple[int, int]]]) -> pa.Table:
+    """The values of a keyed state by key."""
+    import pyarrow as pa
+
+    from weir.operators.base import Layer
+    from weir.operators.keyed import KeyedState, layer_rows
+
+    if not layers:
+        return pa.table({"key": pa.array([], pa.null()), "value": pa.array([], pa.null())})
+    found = [Layer(data, (first, end)) for data, (first, end) in layers]
+    kind = layer_rows(found[0], name).schema.field("value").type
+    return pa.Table.from_batches(KeyedState(name, kind, None, found).items())
 
 
 def _table(groups: Any) -> pa.Table:

@@ -7,12 +7,14 @@ property of its Spark job, one JSON text per operator (``spark/operators.py``)::
      "has_coordinator": true, "directory": "...",
      "completed": [2], "aborted": [], "events": {"0": [{...}]},
      "version": 6, "runs": {"0": "..."},
-     "lists": {"0": location}, "groups": {"counts": {"17": location}}, ...}
+     "lists": {"0": location}, "keyed": {"counts": {"0": [layer, ...]}},
+     "groups": {"raw": {"17": location}}, ...}
 
-A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``. The
-result goes back through an accumulator, keyed by batch and subtask: a Spark task that runs again
-replaces its earlier result, and one that failed has none. Large state goes through files in the
-query's directory, which have unique names and never change.
+A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``; a
+layer also says which key groups count: ``"groups": [first, end]``. The result goes back through an
+accumulator, keyed by batch and subtask: a Spark task that runs again replaces its earlier result,
+and one that failed has none. Large state goes through files in the query's directory, which have
+unique names and never change.
 
 If the process that ran the last batch runs the next one too, its operator goes on as it is
 (``_warm``); otherwise the operator is restored from the state. It may go on if three things match:
@@ -40,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 from weir.core.json_values import KEPT, read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError, PipelineError
-from weir.operators.base import KEY_GROUPS, ListCheckpointed, Operator, SnapshotContext
+from weir.operators.base import Layer, ListCheckpointed, Operator, SnapshotContext, groups_of
 from weir.operators.output import fitted
 from weir.operators.state import StateStore, decode_lists
 from weir.runtime.failures import NOTE
@@ -335,7 +337,7 @@ class _Run:
         return {
             "run": one.run,
             "lists": lists,
-            "groups": self._changed_groups(state),
+            **self._changed(state),
             "sent": sent,
             "input_ended": one.context.input_ended,
             "failed": None,
@@ -362,20 +364,21 @@ class _Run:
         order, context = self._order, self._context
         location = order["lists"].get(str(self._subtask))
         lists = None if location is None else decode_lists(_read(location))
-        owned = [
-            group
-            for group in range(KEY_GROUPS)
-            if group * context.parallelism // KEY_GROUPS == self._subtask
-        ]
+        owned = groups_of(self._subtask, context.parallelism)
         groups = {
             name: {
                 int(group): _read(place) for group, place in by_group.items() if int(group) in owned
             }
             for name, by_group in order["groups"].items()
         }
+        keyed = {
+            name: [Layer(_read(one), tuple(one["groups"])) for one in layers]
+            for name, by_subtask in order["keyed"].items()
+            if (layers := by_subtask.get(str(self._subtask)))
+        }
         operator = copy.deepcopy(operator)
         found = {name: by_group for name, by_group in groups.items() if by_group}
-        state = StateStore(lists, found, operator_id=self._operator_id, owned=owned)
+        state = StateStore(lists, found, keyed, operator_id=self._operator_id, owned=owned)
         operator.open(context)
         operator.initialize_state(state)
         if isinstance(operator, ListCheckpointed):
@@ -401,21 +404,37 @@ class _Run:
         path = self._write([data])
         return {"file": path, "offset": 0, "length": len(data)}
 
-    def _changed_groups(self, state: StateStore) -> dict[str, dict[str, Location | None]]:
-        """Write the key groups that have changed, all to one file; return where each is.
+    def _changed(self, state: StateStore) -> dict[str, Any]:
+        """Write the keyed state that has changed, all to one file; return where it is.
 
-        None for a group that is empty now.
+        ``"keyed"``: by state, the number of layers that stay and the one that follows, or None;
+        ``"groups"``: raw state, by state and key group.
         """
-        changed = {name: keyed.changed_groups() for name, keyed in state.keyed}
-        pieces = [data for groups in changed.values() for data in groups.values() if data]
+        layers = {name: one.next_layer() for name, one in state.keyed.items()}
+        groups = {name: one.changed_groups() for name, one in state.raw.items()}
+        pieces = [layer[1] for layer in layers.values() if layer is not None and layer[1]]
+        pieces += [data for one in groups.values() for data in one.values()]
         path, offset = self._write(pieces) if pieces else "", 0
-        located: dict[str, dict[str, Location | None]] = {}
-        for name, groups in changed.items():
-            for group, data in groups.items():
-                found = data and {"file": path, "offset": offset, "length": len(data)}
-                located.setdefault(name, {})[str(group)] = found or None
-                offset += len(data or b"")
-        return located
+
+        def located(data: bytes) -> Location:
+            nonlocal offset
+            found = {"file": path, "offset": offset, "length": len(data)}
+            offset += len(data)
+            return found
+
+        owned = groups_of(self._subtask, self._context.parallelism)
+        counted = {"groups": [owned.start, owned.stop]}
+        return {
+            "keyed": {
+                name: [layer[0], located(layer[1]) | counted if layer[1] else None]
+                for name, layer in layers.items()
+                if layer is not None
+            },
+            "groups": {
+                name: {str(group): located(data) for group, data in one.items()}
+                for name, one in groups.items()
+            },
+        }
 
     def _write(self, pieces: list[bytes]) -> str:
         """Write a new file in the query's directory; the checkpoint that needs it flushes it."""

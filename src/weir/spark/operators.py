@@ -31,7 +31,13 @@ from weir.core.messages.operators import DeliverEvent
 from weir.core.messages.task import AnswerPlanning, StartDrain, TakeSnapshot
 from weir.core.types import OperatorId, SentEvent
 from weir.errors import InvariantError, OperatorError, PipelineError, invariant
-from weir.operators.base import KEY_GROUPS, overrides, takes_part, takes_snapshots
+from weir.operators.base import (
+    KEY_GROUPS,
+    groups_of,
+    overrides,
+    takes_part,
+    takes_snapshots,
+)
 from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
 from weir.spark.failures import first_cause
 from weir.spark.operator_worker import (
@@ -81,8 +87,10 @@ class _Held:
 
     #: By subtask.
     lists: dict[int, Location]
-    #: State -> key group -> location.
-    groups: dict[str, dict[str, Location]]
+    #: Raw state -> key group -> location.
+    groups: dict[str, dict[str, Location]] = field(default_factory=dict)
+    #: Keyed state -> subtask -> layers, oldest first (``weir/operators/keyed.py``).
+    keyed: dict[str, dict[int, list[Location]]] = field(default_factory=dict)
     #: By subtask: the run of the batch whose result counted.
     runs: dict[int, str] = field(default_factory=dict)
 
@@ -91,18 +99,23 @@ class _Held:
         """All files that hold part of it."""
         located = [*self.lists.values()]
         located += [found for groups in self.groups.values() for found in groups.values()]
+        located += [one for by in self.keyed.values() for layers in by.values() for one in layers]
         return {found["file"] for found in located if "file" in found}
 
     def after(self, results: Mapping[int, Mapping[str, Any]]) -> _Held:
         """The state after a batch or a call, given the results of subtasks."""
         groups = {state: dict(found) for state, found in self.groups.items()}
-        for result in results.values():
+        keyed = {state: dict(found) for state, found in self.keyed.items()}
+        for subtask, result in results.items():
             for state, changed in result["groups"].items():
-                known = groups.setdefault(state, {}) | changed
-                groups[state] = {group: at for group, at in known.items() if at is not None}
+                groups.setdefault(state, {}).update(changed)
+            for state, (stay, layer) in result["keyed"].items():
+                layers = keyed.setdefault(state, {}).get(subtask, [])[:stay]
+                keyed[state][subtask] = [*layers, *([] if layer is None else [layer])]
         return _Held(
             lists=self.lists | {subtask: result["lists"] for subtask, result in results.items()},
             groups=groups,
+            keyed=keyed,
             runs=self.runs | {subtask: result["run"] for subtask, result in results.items()},
         )
 
@@ -233,9 +246,7 @@ class QueryOperators:
         kept = json.loads(directory.fs.read(path)) if directory.fs.status(path) is not None else {}
         self._held = {
             position: {
-                name: (
-                    self._restored(name, kept[name]) if name in kept else _Held(lists={}, groups={})
-                )
+                name: (self._restored(name, kept[name]) if name in kept else _Held(lists={}))
                 for name in self._steps
             }
         }
@@ -344,6 +355,7 @@ class QueryOperators:
                 "parallelism": self._steps[name].parallelism,
                 "lists": {str(subtask): found for subtask, found in held.lists.items()},
                 "groups": held.groups,
+                "keyed": held.keyed,
             }
         entries = {ENTRY: json.dumps(kept, sort_keys=True)} if kept else {}
         return entries, [f"{DIRECTORY}/{file}" for file in sorted(files)]
@@ -389,6 +401,13 @@ class QueryOperators:
             "groups": {
                 state: {group: self._located(found) for group, found in groups.items()}
                 for state, groups in held.groups.items()
+            },
+            "keyed": {
+                state: {
+                    subtask: [self._located(one) for one in layers]
+                    for subtask, layers in by_subtask.items()
+                }
+                for state, by_subtask in held.keyed.items()
             },
         }
 
@@ -460,7 +479,11 @@ class QueryOperators:
                     subtask: self._placed(name, subtask, encode_lists(given))
                     for subtask, given in enumerate(dealt)
                 }
-        return _Held(lists=lists, groups=kept["groups"])
+        keyed = {
+            state: _dealt(by_subtask, kept["parallelism"], parallelism)
+            for state, by_subtask in kept["keyed"].items()
+        }
+        return _Held(lists=lists, groups=kept["groups"], keyed=keyed)
 
     def _placed(self, name: OperatorId, subtask: int, data: bytes) -> Location:
         """Store redistributed lists where a worker finds them."""
@@ -497,6 +520,25 @@ class QueryOperators:
 
 def _files(held: Mapping[int, Mapping[OperatorId, _Held]]) -> set[str]:
     return {file for of_batch in held.values() for one in of_batch.values() for file in one.files}
+
+
+def _dealt(
+    by_subtask: Mapping[str, list[Location]], before: int, parallelism: int
+) -> dict[int, list[Location]]:
+    """The layers of a keyed state for another number of subtasks: each where its groups are."""
+    kept = {int(subtask): layers for subtask, layers in by_subtask.items()}
+    if before == parallelism:
+        return kept
+    dealt: dict[int, list[Location]] = {}
+    for subtask in range(parallelism):
+        owned = groups_of(subtask, parallelism)
+        for old in sorted(kept):
+            for layer in kept[old]:
+                first, end = layer["groups"]
+                groups = [max(first, owned.start), min(end, owned.stop)]
+                if groups[0] < groups[1]:
+                    dealt.setdefault(subtask, []).append(layer | {"groups": groups})
+    return dealt
 
 
 def _taken(told: deque[int]) -> list[int]:

@@ -39,6 +39,7 @@ _OTHER_ENTRY = re.compile(r"metadata|sources/[0-9]+/.+|weir-[a-z-]+")
 _FILES = re.compile(rf"(?:sources|state)/[0-9]+/.+|(?:{DIRECTORY}|in-flight)/.+")
 _CLASS = re.compile(r"[A-Za-z_$]\.[A-Za-z_$]")
 
+_FileName = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME}/[A-Za-z0-9_-]{{1,200}}\Z")]
 _Number = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,3}\Z")]
 
 
@@ -46,10 +47,7 @@ class _Location(msgspec.Struct, forbid_unknown_fields=True):
     """Bytes, or their place in a file."""
 
     inline: bytes | msgspec.UnsetType = msgspec.UNSET
-    file: (
-        Annotated[str, msgspec.Meta(pattern=rf"\A{NAME}/[A-Za-z0-9_-]{{1,200}}\Z")]
-        | msgspec.UnsetType
-    ) = msgspec.UNSET
+    file: _FileName | msgspec.UnsetType = msgspec.UNSET
     offset: Count | msgspec.UnsetType = msgspec.UNSET
     length: Count | msgspec.UnsetType = msgspec.UNSET
 
@@ -59,12 +57,26 @@ class _Location(msgspec.Struct, forbid_unknown_fields=True):
             raise ValueError("a location is neither bytes nor a part of a file")
 
 
+_Group = Annotated[int, msgspec.Meta(ge=0, le=KEY_GROUPS)]
+
+
+class _Layer(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a keyed state, and which key groups count."""
+
+    file: _FileName
+    offset: Count
+    length: Count
+    groups: tuple[_Group, _Group]
+
+
 class _KeptOperator(msgspec.Struct, forbid_unknown_fields=True):
     parallelism: Annotated[int, msgspec.Meta(ge=1, le=KEY_GROUPS)]
     #: By subtask.
     lists: dict[_Number, _Location]
-    #: By state and key group.
+    #: Raw state, by state and key group.
     groups: dict[str, dict[_Number, _Location]]
+    #: By state and subtask.
+    keyed: dict[str, dict[_Number, list[_Layer]]] = {}
 
 
 class _KeptSegment(msgspec.Struct, forbid_unknown_fields=True):
@@ -109,9 +121,10 @@ def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
     kept = decoded(state.entries.get(ENTRY, "{}"), dict[OperatorId, _KeptOperator])
     files = {handle.key for handle in state.files}
     for name, operator in kept.items():
-        located = [
+        located: list[_Location | _Layer] = [
             *operator.lists.values(),
             *(one for groups in operator.groups.values() for one in groups.values()),
+            *(one for by in operator.keyed.values() for layers in by.values() for one in layers),
         ]
         for one in located:
             if one.file is not msgspec.UNSET and f"{DIRECTORY}/{one.file}" not in files:
