@@ -131,7 +131,7 @@ class Job:
         *,
         coordinator: OperatorCoordinator | None = None,
         parallelism: int | None = None,
-        key_by: str | None = None,
+        key_by: str | Sequence[str] | None = None,
         uid: str | None = None,
     ) -> Stream:
         """Add a Python operator: see ``Stream.process``."""
@@ -155,7 +155,10 @@ class Job:
             )
         step = GraphStep(name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), uid=uid)
         function = ProcessFunction(
-            operator=operator, coordinator=coordinator, parallelism=parallelism, key_by=key_by
+            operator=operator,
+            coordinator=coordinator,
+            parallelism=parallelism,
+            key_by=(key_by,) if isinstance(key_by, str) else tuple(key_by or ()),
         )
         return self._added_operator(step, function)
 
@@ -227,7 +230,7 @@ class Job:
             operator=source.reader(),
             coordinator=source.enumerator(),
             parallelism=parallelism,
-            key_by=None,
+            key_by=(),
         )
         return self._added_operator(step, function)
 
@@ -274,17 +277,17 @@ class Stream:
         *,
         coordinator: OperatorCoordinator | None = None,
         parallelism: int | None = None,
-        key_by: str | None = None,
+        key_by: str | Sequence[str] | None = None,
         uid: str | None = None,
     ) -> Stream:
         """Process the stream with a Python operator.
 
         It runs in ``parallelism`` subtasks (by default ``parallelism.default``). ``coordinator``
         runs in the driver and exchanges events with the subtasks. With ``key_by``, the name of a
-        column, all records of a key go to one subtask, and the operator may have keyed state. An
-        operator with its own ``output_schema`` emits rows without a watermark: call
-        ``withWatermark`` downstream of it, not upstream. ``uid`` is the id by which state is
-        matched.
+        column or of several, all records of a key go to one subtask, and the operator may have
+        keyed state; the key of several columns is an Arrow struct of them. An operator with its own
+        ``output_schema`` emits rows without a watermark: call ``withWatermark`` downstream of it,
+        not upstream. ``uid`` is the id by which state is matched.
         """
         return self.job.process(
             name,

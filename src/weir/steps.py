@@ -24,7 +24,7 @@ class ProcessFunction:
     operator: Operator
     coordinator: OperatorCoordinator | None
     parallelism: int | None
-    key_by: str | None
+    key_by: tuple[str, ...]
 
 
 class Steps:

@@ -348,6 +348,60 @@ def test_state_continues_over_restarts_and_with_another_number_of_subtasks(place
     assert sum(totals) == len(ids)
 
 
+class PairCounts(Operator):
+    """The number of rows per pair, emitted at the end."""
+
+    output_schema = "key long, half double, n long"
+
+    def initialize_state(self, state: StateStore) -> None:
+        self._counts = state.keyed_state("counts", pa.int64(), 0)
+
+    def process_batch(self, batch: pa.RecordBatch) -> None:
+        counted = batch.to_pandas().groupby(["key", "half"], dropna=False).size().reset_index()
+        names = ["key", "half"]
+        columns = [pa.array(counted[name], batch.schema.field(name).type) for name in names]
+        pairs = pa.StructArray.from_arrays(columns, names)
+        before = self._counts.get(pairs).to_numpy()
+        self._counts.put(pairs, pa.array(before + counted[0].to_numpy()))
+
+    def finish(self) -> list[pa.RecordBatch]:
+        return [
+            pa.RecordBatch.from_arrays(
+                [*batch["key"].flatten(), batch["value"]], names=["key", "half", "n"]
+            )
+            for batch in self._counts.items()
+        ]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_several_columns_are_one_key(place: Place) -> None:
+    """With zeros of both signs, over a restore with another number of subtasks."""
+    conf = settings(place, RESTARTED)
+
+    def job(parallelism: int, *, bounded: bool) -> weir.Job:
+        one = weir.Job("pairs")
+        stream = one.source("numbers", numbers(place), bounded=bounded)
+        pairs = "id % 3 as key", "if(id % 2 = 0, 0D, -0D) * (id % 2) + id % 4 as half"
+        stream = stream.transform("pairs", lambda frame: frame.selectExpr(*pairs))
+        stream = stream.process(
+            "counts", PairCounts(), key_by=["key", "half"], parallelism=parallelism
+        )
+        stream.sink("counted", weir.sinks.Files(str(place.directory / "out")))
+        return one
+
+    place.land(2)
+    with LiveJob(job(2, bounded=False), conf) as live:
+        live.wait_for_records(2 * ROWS_PER_FILE)
+        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+    place.land(1)
+    with LiveJob(job(3, bounded=True), conf, from_savepoint=savepoint) as live:
+        assert live.result().status is JobStatus.FINISHED
+    ids = [row[0] for row in place.rows().elements()]
+    counted = Counter((number % 3, float(number % 4)) for number in ids)
+    assert files_rows(place.directory / "out") == Counter((*pair, n) for pair, n in counted.items())
+
+
 class Misspelt(Operator):
     """Emits another column than it declares."""
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from weir.errors import OperatorStateError
 from weir.operators.base import Layer
 from weir.operators.key_index import NOWHERE, KeyIndex
 from weir.operators.keyed import KeyedState
@@ -28,12 +29,21 @@ KINDS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "dates": (pa.date32(), lambda n: dt.date(2026, 1, 1) + dt.timedelta(n)),
     "times": (pa.timestamp("us", "UTC"), lambda n: dt.datetime(2026, 1, 1, n % 24, n % 60)),
     "decimals": (pa.decimal128(20, 2), lambda n: Decimal(n) / 4),
+    "pairs": (
+        pa.struct({"name": pa.string(), "at": pa.float64()}),
+        lambda n: {"name": None if n % 5 == 0 else f"n{n // 10}", "at": n / 2},
+    ),
     "with null": (pa.int32(), lambda n: None if n == 7 else n),
 }
 
 
 def group_of(numbers: list[int]) -> pa.Array:
     return pa.array([number % 16 for number in numbers], pa.int32())
+
+
+def plain(keys: pa.Array) -> list[Any]:
+    """The keys as keys of a dictionary."""
+    return [tuple(key.values()) if isinstance(key, dict) else key for key in keys.to_pylist()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -57,14 +67,14 @@ def test_any_use_agrees_with_a_dictionary(
         state.begin_batch(keys, group_of(numbers))
         if random.random() < 0.7:
             state.put(keys, pa.array(values, pa.int64()))
-            expected |= dict(zip(keys.to_pylist(), values, strict=True))
+            expected |= dict(zip(plain(keys), values, strict=True))
         else:
             state.delete(keys)
-            for key in keys.to_pylist():
+            for key in plain(keys):
                 expected.pop(key, None)
         asked = pa.array([key_of(number) for number in random.choices(range(100), k=20)], kind_of)
-        assert state.get(asked).to_pylist() == [expected.get(key, 0) for key in asked.to_pylist()]
-        assert state.contains(asked).to_pylist() == [key in expected for key in asked.to_pylist()]
+        assert state.get(asked).to_pylist() == [expected.get(key, 0) for key in plain(asked)]
+        assert state.contains(asked).to_pylist() == [key in expected for key in plain(asked)]
         state.end_batch()
         written = state.next_layer()
         if written is not None:
@@ -74,8 +84,12 @@ def test_any_use_agrees_with_a_dictionary(
         assert len(state) == len(expected)
         if random.random() < 0.2:
             state = KeyedState("s", pa.int64(), 0, layers)
-    rows = [row for batch in state.items() for row in batch.to_pylist()]
-    assert {row["key"]: row["value"] for row in rows} == expected
+    rows = [
+        row
+        for batch in state.items()
+        for row in zip(plain(batch["key"]), batch["value"].to_pylist(), strict=True)
+    ]
+    assert dict(rows) == expected
     assert len(rows) == len(expected)
 
 
@@ -144,3 +158,15 @@ def test_a_lookup_asks_few_levels_however_the_keys_came() -> None:
     assert len(index._levels) <= 14
     found = index.find(pa.array([-1, 0, 6_999, 7_000]))
     assert found.tolist() == [NOWHERE, 0, 6_999, NOWHERE]
+
+
+def test_two_values_for_one_pair_are_refused() -> None:
+    """Of several columns as of one, with the one zero and the one NaN."""
+    state = KeyedState("s", pa.int64(), 0)
+    kind = pa.struct({"a": pa.float64(), "b": pa.int32()})
+    keys = pa.array([{"a": 0.0, "b": 1}, {"a": -0.0, "b": 1}], kind)
+    state.begin_batch(keys, pa.array([3, 3], pa.int32()))
+    with pytest.raises(OperatorStateError, match="two values for one key"):
+        state.put(keys, pa.array([1, 2]))
+    state.put(keys.slice(0, 1), pa.array([1]))
+    assert state.get(keys).to_pylist() == [1, 1]

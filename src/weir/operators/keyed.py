@@ -197,15 +197,15 @@ class KeyedState:
                 " batch."
             )
         batch_keys, batch_groups = self._current
-        at = pc.index_in(keys, value_set=batch_keys)
-        if at.null_count:
+        at = _rows_in(keys, batch_keys)
+        if (at == NOWHERE).any():
             raise OperatorStateError(
                 f"The keyed state {self._name!r} was given a key that is not in the batch: put"
                 " values only for keys of the batch, since others may belong to another subtask."
             )
-        if len(keys.unique()) != len(keys):
+        if len(_first_rows(keys)) != len(keys):
             raise self._two_values(keys)
-        return self._append(keys, batch_groups[at.to_numpy(zero_copy_only=False)])
+        return self._append(keys, batch_groups[at])
 
     def _append(self, keys: pa.Array, groups: np.ndarray[Any, Any]) -> Places:
         places = self._index.add(keys)
@@ -240,8 +240,8 @@ class KeyedState:
             raise self._two_values(keys)
 
     def _two_values(self, keys: pa.Array) -> OperatorStateError:
-        counts = keys.value_counts()
-        twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")[0]
+        again = np.setdiff1d(np.arange(len(keys)), _first_rows(keys))
+        twice = keys[int(again[0])]
         return OperatorStateError(
             f"The keyed state {self._name!r} was given two values for one key, {twice}: put each"
             " key once."
@@ -283,6 +283,9 @@ class KeyedState:
 
 def _normal(keys: pa.Array) -> pa.Array:
     """The keys with a single zero and a single NaN, which Arrow would distinguish by their bits."""
+    if pa.types.is_struct(keys.type):
+        fields = [_normal(field) for field in keys.flatten()]
+        return pa.StructArray.from_arrays(fields, [field.name for field in keys.type])
     if not pa.types.is_floating(keys.type):
         return keys
     nan = pa.scalar(float("nan"), keys.type)
@@ -308,6 +311,24 @@ def layer_rows(layer: Layer, name: str) -> pa.Table:
             f"The keyed state {name!r} cannot be read back ({error}): restore from another"
             " checkpoint or savepoint."
         ) from error
+
+
+def _first_rows(keys: pa.Array) -> Places:
+    """The row of each key at its first occurrence."""
+    fields = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
+    coded = [field.dictionary_encode(null_encoding="encode").indices for field in fields]
+    frame = pd.DataFrame({number: one.to_numpy() for number, one in enumerate(coded)})
+    return np.flatnonzero(~frame.duplicated().to_numpy()).astype(np.int64)
+
+
+def _rows_in(keys: pa.Array, among: pa.Array) -> Places:
+    """A row of each key in another array; ``NOWHERE`` if it is not there."""
+    first, index = _first_rows(among), KeyIndex()
+    index.add(among.take(pa.array(first)))
+    places = index.find(keys)
+    found = places != NOWHERE
+    places[found] = first[places[found]]
+    return places
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:

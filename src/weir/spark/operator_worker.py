@@ -147,7 +147,7 @@ class OperatorFunction:
         *,
         output_schema: pa.Schema,
         parallelism: int,
-        key_by: str | None,
+        key_by: tuple[str, ...],
         results: Accumulator[Results],
     ) -> None:
         self._operator_id = operator_id
@@ -182,11 +182,16 @@ class OperatorFunction:
 
     def _split(self, one: _Warm, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records without the key group column."""
-        if self._key_by is None:
+        import pyarrow as pa
+
+        if not self._key_by:
             return batch
         records = batch.select(batch.schema.names[:-1])
-        groups = batch.column(batch.num_columns - 1)
-        one.state.begin_batch(records.column(self._key_by), groups)
+        keys = [records.column(name) for name in self._key_by]
+        one.state.begin_batch(
+            keys[0] if len(keys) == 1 else pa.StructArray.from_arrays(keys, list(self._key_by)),
+            batch.column(batch.num_columns - 1),
+        )
         return records
 
 

@@ -199,15 +199,17 @@ class QueryOperators:
         one, name = self._steps[step.operator_id], step.operator_id
         declared = one.operator.output_schema
         schema = frame.schema if declared is None else declared_schema(step, declared)
-        if one.key_by is None:
+        if not one.key_by:
             frame = frame.repartition(one.parallelism)
         else:
-            if one.key_by not in frame.columns:
-                raise PipelineError(
-                    f"Step {step.name!r} is keyed by {one.key_by!r}, but its input has the columns"
-                    f" {', '.join(frame.columns)}: name one of these with key_by."
-                )
-            group = F.pmod(F.xxhash64(F.col(one.key_by)), F.lit(KEY_GROUPS)).cast("int")
+            for column in one.key_by:
+                if column not in frame.columns:
+                    raise PipelineError(
+                        f"Step {step.name!r} is keyed by {column!r}, but its input has the columns"
+                        f" {', '.join(frame.columns)}: name some of these with key_by."
+                    )
+            hashed = F.xxhash64(*[F.col(column) for column in one.key_by])
+            group = F.pmod(hashed, F.lit(KEY_GROUPS)).cast("int")
             subtask = F.floor(F.col(KEY_GROUP) * one.parallelism / KEY_GROUPS).cast("int")
             frame = frame.withColumn(KEY_GROUP, group).repartitionById(one.parallelism, subtask)
         output_schema = to_arrow_schema(schema, timezone="UTC")

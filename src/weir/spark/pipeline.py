@@ -19,7 +19,7 @@ class ProcessStep:
     operator: Operator
     #: The number of subtasks.
     parallelism: int
-    key_by: str | None
+    key_by: tuple[str, ...]
     has_coordinator: bool
 
 
