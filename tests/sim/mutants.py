@@ -26,6 +26,7 @@ from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
 from weir.core.checkpoints.requests import CheckpointRequestDecider
 from weir.core.checkpoints.store import CompletedCheckpointStore, SharedStateRegistry
 from weir.core.checkpoints.trigger import CheckpointTrigger, Started
+from weir.core.execution import Execution
 from weir.core.job.restart import RepeatedFailures
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
@@ -464,6 +465,21 @@ def failures_counted_over_checkpoints() -> AbstractContextManager[None]:
     return _with(patch.object(RepeatedFailures, "notify_checkpoint", lambda self: None))
 
 
+def tasks_of_a_new_attempt_that_count_as_running() -> AbstractContextManager[None]:
+    """A driver's second attempt starts with the statuses that the first one left (MISSION A4)."""
+    begin = Execution.begin
+
+    def begin_as_before(self: Execution, attempt: int, restored: Any) -> None:
+        again = self.attempt > 0
+        begin(self, attempt, restored)
+        if again:
+            for vertex, status in self.statuses.items():
+                if status is TaskStatus.INITIALIZING:
+                    self.set_status(vertex, TaskStatus.RUNNING)
+
+    return _with(patch.object(Execution, "begin", begin_as_before))
+
+
 def no_minimum_pause() -> AbstractContextManager[None]:
     """A periodic checkpoint begins when it is due, however recently the last completed (A4)."""
     return _with(patch.object(CheckpointRequestDecider, "too_early_until", lambda self, *_: None))
@@ -495,6 +511,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (a_late_drop_that_deletes_nothing, 192, "is orphaned"),
         (finished_before_an_aborted_part_has_ended, 2_441, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 2_175, "appear twice"),
+        (tasks_of_a_new_attempt_that_count_as_running, 401, "while it is unknown"),
         (no_minimum_pause, 2, "after the last one completed"),
         (a_hook_restored_with_what_another_checkpoint_has, 3, "is restored with"),
         (failures_counted_over_checkpoints, 112, "is given up after"),

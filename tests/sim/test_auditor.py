@@ -202,6 +202,16 @@ def test_a_task_that_is_finished_is_not_triggered() -> None:
     broken(scene, lambda: scene.effect(trigger(1)), "while it is FINISHED")
 
 
+def test_a_task_of_a_new_attempt_is_triggered_only_once_it_runs() -> None:
+    """The status that the task had in an earlier attempt does not count."""
+    scene = Scene()
+    scene.allocate(1)
+    scene.effect(BeginAttempt(), driver="d2")
+    scene.effect(trigger(1))
+    scene.effect(BeginAttempt())
+    broken(scene, lambda: scene.effect(trigger(1)), "while it is unknown")
+
+
 def test_tasks_are_notified_of_recorded_checkpoints_only() -> None:
     """The same notification is a breach before the record, and correct after it."""
     told = NotifyCheckpointComplete(vertex="v0", checkpoint_id=1)

@@ -16,7 +16,7 @@ reports a broken law at the moment it breaks. Laws, with the rules that they fol
    ``queries.py``, ``snapshots.py`` and ``channel_offsets.py``, and a breach fails the task or its
    snapshot (P7, P25, P27).
 9. A periodic checkpoint begins no sooner than the minimum pause after one completed (A4).
-10. A task is triggered only while the status that it last reported is RUNNING or
+10. A task is triggered only while the status that it last reported in this attempt is RUNNING or
     WAITING_FOR_FINAL_CHECKPOINT (A4, A6).
 11. In a completed checkpoint, operators and their coordinators agree; those laws are in
     ``operators.py`` (P2, P41).
@@ -143,7 +143,7 @@ class Auditor:
         self._needed_by_job: dict[JobId, set[str]] = {}
         #: Job -> path -> the files that its retained checkpoints have staged.
         self._staged: dict[JobId, dict[str, _Staged]] = {}
-        #: (driver, vertex) -> the status that the task reported last.
+        #: (driver, vertex) -> the status that the task reported last in this attempt.
         self._statuses: dict[tuple[str, VertexId], TaskStatus] = {}
         #: Table root -> its newest version.
         self.tables: dict[str, TableVersion] = {}
@@ -216,6 +216,9 @@ class Auditor:
                 self._final.pop(driver, None)
             case BeginAttempt():
                 self._final.pop(driver, None)
+                self._statuses = {
+                    task: status for task, status in self._statuses.items() if task[0] != driver
+                }
             case TaskStatusChanged(vertex=vertex, status=status):
                 self._statuses[driver, vertex] = status
             case TriggerCheckpoint(checkpoint_id=n, vertex=vertex):
