@@ -78,10 +78,10 @@ def a_failed_final_checkpoint_tried_again_at_once() -> AbstractContextManager[No
 ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (a_savepoint_taken_before_the_drain, 45, "not drained"),
+        (a_savepoint_taken_before_the_drain, 135, "not drained"),
         (a_drain_that_nobody_downstream_hears_of, 11, "not drained", "did not finish", "missing"),
         (a_task_that_finishes_though_one_channel_did_not, 245, "missing", "Invariant"),
-        (a_stop_with_drain_taken_for_one_without, 25, "not drained"),
+        (a_stop_with_drain_taken_for_one_without, 135, "not drained"),
         (a_finished_task_recorded_without_its_channels, 521, "did not finish"),
         (a_failed_final_checkpoint_tried_again_at_once, 4, "requested again"),
         (operators_closed_before_their_last_commit, 1, "closed", "Invariant", "missing", "totals"),

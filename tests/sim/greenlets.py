@@ -48,8 +48,9 @@ class ScriptedFaults:
         """Whether the operation is named."""
         return operation in self.after
 
-    def loses_writes(self) -> bool:
+    def loses_writes(self, path: str) -> bool:
         """Whether syncs fail, as set."""
+        del path
         return self.syncs_fail
 
 

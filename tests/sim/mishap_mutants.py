@@ -5,17 +5,20 @@ A job checks its targets before it starts.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with
 
-from weir.core.types import CompletedCheckpoint, JobId
+from weir.core.types import CompletedCheckpoint, JobId, Recorded
 from weir.durable import job as job_module
 from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
+from weir.errors import LostWriteError
 from weir.runtime import task_work
+from weir.sim.disk import ProcessFileSystem
+from weir.storage.numbered_log import Recorder
 
 
 def records_that_may_be_older_than_the_tables() -> AbstractContextManager[None]:
@@ -56,6 +59,28 @@ def a_failed_sync_that_only_declines() -> AbstractContextManager[None]:
     return _with(patch.object(task_work, "LostWriteError", _NeverRaisedError))
 
 
+def a_record_believed_although_its_sync_failed() -> AbstractContextManager[None]:
+    """A record that is found after a failed sync counts as won once a later sync succeeds (P23)."""
+    look = Recorder._look
+
+    def trusting(self: Recorder, number: int, data: bytes, lost: Any) -> Recorded:
+        del lost
+        return look(self, number, data, None)
+
+    return _with(patch.object(Recorder, "_look", trusting))
+
+
+def metadata_believed_although_its_sync_failed() -> AbstractContextManager[None]:
+    """A checkpoint is recorded although the sync of its ``_metadata`` failed (P23)."""
+    write = ProcessFileSystem.write
+
+    def trusting(self: ProcessFileSystem, path: str, data: bytes) -> None:
+        with suppress(LostWriteError):
+            write(self, path, data)
+
+    return _with(patch.object(ProcessFileSystem, "write", trusting))
+
+
 class _NeverRaisedError(Exception):
     """An exception that is never raised."""
 
@@ -71,4 +96,6 @@ MISHAP_MUTANTS: tuple[Mutant, ...] = (
     _mutant(a_savepoint_that_may_be_begun_again, _BEGINS, 2_279),
     _mutant(a_new_job_over_the_rows_of_its_namesake, _BEGINS, 357),
     _mutant(a_failed_sync_that_only_declines, ("is not flushed",), 32),
+    _mutant(a_record_believed_although_its_sync_failed, ("tasks are notified",), 54),
+    _mutant(metadata_believed_although_its_sync_failed, ("is not flushed",), 54),
 )

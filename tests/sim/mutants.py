@@ -514,6 +514,6 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (tasks_of_a_new_attempt_that_count_as_running, 401, "while it is unknown"),
         (no_minimum_pause, 2, "after the last one completed"),
         (a_hook_restored_with_what_another_checkpoint_has, 3, "is restored with"),
-        (failures_counted_over_checkpoints, 112, "is given up after"),
+        (failures_counted_over_checkpoints, 60, "is given up after"),
     )
 )

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -344,6 +346,18 @@ def test_a_record_may_be_there_once_more_under_the_next_number() -> None:
     again = msgspec.json.encode({**msgspec.json.decode(first), "number": 2})
     scene.disk.create(f"{BASE}/log/{2:020d}", again)
     assert scene.auditor.violation is None
+
+
+def test_a_record_whose_sync_failed_counts_once_a_later_one_repeats_it() -> None:
+    """The driver died after the failed sync, and the next attempt's record has the checkpoint."""
+    scene = Scene()
+    told = NotifyCheckpointComplete(vertex="v0", checkpoint_id=1)
+    with patch.object(scene.disk, "create", partial(scene.disk.create, synced=False)):
+        scene.complete(scene.checkpoint(1))
+    lost = msgspec.json.decode(scene.disk.files[f"{BASE}/log/{1:020d}"])
+    began = {**lost, "number": 2, "kind": RecordKind.ATTEMPT_BEGAN.value, "attempt": 2}
+    scene.disk.create(f"{BASE}/log/{2:020d}", msgspec.json.encode(began))
+    scene.effect(told)
 
 
 def test_a_checkpoint_is_recorded_once() -> None:

@@ -83,6 +83,26 @@ def test_a_failed_sync_loses_the_file_whatever_a_later_one_says() -> None:
     assert disk.files == {"/anew": b"1"}
 
 
+def test_a_file_whose_sync_failed_as_it_was_made_is_there_until_a_crash() -> None:
+    """Created or written, it can be read, and no later sync makes it durable (PROTOCOL P23)."""
+    loop, disk = Loop(), new_disk()
+    fs = file_system(disk, loop, faults=ScriptedFaults(loses_writes=True))
+
+    def make() -> None:
+        with pytest.raises(LostWriteError):
+            fs.create("/created", b"1")
+        with pytest.raises(LostWriteError):
+            fs.write("/written", b"2")
+        assert fs.create("/created", b"3") is CreateResult.ALREADY_EXISTS
+
+    run_all(loop, make)
+    assert disk.files == {"/created": b"1", "/written": b"2"}
+    for path in list(disk.files):
+        disk.sync(path)
+    disk.crash(LOSES_ALL)
+    assert disk.files == {}
+
+
 def test_a_crash_brings_back_a_file_whose_deletion_was_not_synced() -> None:
     """The file exists again, and its directory lists it."""
     disk = new_disk()

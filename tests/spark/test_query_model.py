@@ -283,7 +283,7 @@ class NoFaults:
     def fails_after(self, operation: str) -> bool:
         return False
 
-    def loses_writes(self) -> bool:
+    def loses_writes(self, path: str) -> bool:
         return False
 
 

@@ -195,7 +195,8 @@ class Auditor:
         """Roll a job's account back to ``record``, as putting back its directory did."""
         account = self._account(record.job_id)
         account.record = record
-        account.recorded = {n for n in account.recorded if n <= (record.completed or 0)}
+        account.recorded = {n for n in account.recorded if n < (record.completed or 0)}
+        account.recorded |= set() if record.completed is None else {record.completed}
         account.newest_id = newest_id
         account.triggered = {n: driver for n, driver in account.triggered.items() if n <= newest_id}
         self._retain(record)
@@ -358,10 +359,13 @@ class Auditor:
             return
         if before is not None and record.attempt < before.attempt:
             raise self._broken(f"attempt {record.attempt} writes after attempt {before.attempt}")
-        if record.kind is RecordKind.CHECKPOINT_COMPLETED and record.completed is not None:
-            if record.completed in account.recorded:
-                raise self._broken(f"checkpoint {record.completed} is recorded twice")
-            account.recorded.add(record.completed)
+        completed = record.completed
+        if record.kind is RecordKind.CHECKPOINT_COMPLETED and completed in account.recorded:
+            raise self._broken(f"checkpoint {completed} is recorded twice")
+        if completed is not None:
+            # Of any kind: the record that completed it may be one whose sync failed, left by a
+            # driver that died then.
+            account.recorded.add(completed)
         if record.status is RecordStatus.FINISHED:
             self._check_complete()
         if before is None or before.checkpoints != record.checkpoints:

@@ -29,7 +29,7 @@ class Watcher(Protocol):
         ...
 
     def created(self, path: str, data: bytes) -> None:
-        """A conditional create made a file, durably."""
+        """A conditional create made a file, and a crash cannot lose it."""
         ...
 
 
@@ -63,13 +63,20 @@ class Disk:
         self.put(target, self.files[source], durable=False)
         self._file_ids[target] = self._file_ids[source]
 
-    def create(self, path: str, data: bytes) -> CreateResult:
-        """Create a file durably unless the path is taken."""
+    def create(self, path: str, data: bytes, *, synced: bool = True) -> CreateResult:
+        """Create a file unless the path is taken; durably, unless its sync fails."""
         if path in self.files:
             return CreateResult.ALREADY_EXISTS
-        self.put(path, data, durable=True)
-        self._watcher.created(path, data)
+        self.write(path, data, synced=synced)
+        if synced:
+            self._watcher.created(path, data)
         return CreateResult.CREATED
+
+    def write(self, path: str, data: bytes, *, synced: bool = True) -> None:
+        """Create or replace a file; durably, unless its sync fails."""
+        self.put(path, data, durable=synced)
+        if not synced:
+            self.fail_sync(path)
 
     def make_directory(self, path: str) -> None:
         """Create a directory."""
@@ -181,8 +188,8 @@ class StorageFaults(Protocol):
         """Whether the operation takes effect and still reports a failure."""
         ...
 
-    def loses_writes(self) -> bool:
-        """Whether a sync fails."""
+    def loses_writes(self, path: str) -> bool:
+        """Whether a sync of this file fails."""
         ...
 
 
@@ -200,17 +207,22 @@ class ProcessFileSystem:
         self._links = links
 
     def create(self, path: str, data: bytes) -> CreateResult:
-        """Create the file with this content unless the name is taken."""
+        """Create the file with this content unless the name is taken, durably.
+
+        Raises ``LostWriteError`` if the file is there but its sync failed.
+        """
         self._begin("create", path)
-        result = self._disk.create(path, data)
-        self._end("create", path)
+        synced = path in self._disk.files or not self._faults.loses_writes(path)
+        result = self._disk.create(path, data, synced=synced)
+        self._end("create", path, synced=synced)
         return result
 
     def write(self, path: str, data: bytes) -> None:
-        """Create or replace the file, durably."""
+        """Create or replace the file, durably. Raises ``LostWriteError`` as ``create`` does."""
         self._begin("write", path)
-        self._disk.put(path, data, durable=True)
-        self._end("write", path)
+        synced = not self._faults.loses_writes(path)
+        self._disk.write(path, data, synced=synced)
+        self._end("write", path, synced=synced)
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace the file without syncing it, as Spark and its executors do."""
@@ -308,9 +320,9 @@ class ProcessFileSystem:
             self._begin("sync", path)
             if path not in self._disk.files and not self._disk.is_directory(path):
                 raise StorageError(f"{path} vanished before it was synced.")
-            if self._faults.loses_writes():
+            if self._faults.loses_writes(path):
                 self._disk.fail_sync(path)
-                raise LostWriteError(f"Simulated: {path} could not be synced.")
+                raise _lost(path)
             self._disk.sync(path)
 
     def _begin(self, operation: str, path: str) -> None:
@@ -318,6 +330,12 @@ class ProcessFileSystem:
         if self._faults.fails_before(operation):
             raise StorageError(f"Simulated: {operation} of {path} failed.")
 
-    def _end(self, operation: str, path: str) -> None:
+    def _end(self, operation: str, path: str, *, synced: bool) -> None:
+        if not synced:
+            raise _lost(path)
         if self._faults.fails_after(operation):
             raise StorageError(f"Simulated: {operation} of {path} has an unknown outcome.")
+
+
+def _lost(path: str) -> LostWriteError:
+    return LostWriteError(f"Simulated: {path} could not be synced.")

@@ -34,6 +34,7 @@ from weir.storage.checkpoints import CheckpointStorage
 
 BASE_DIRECTORY = "/checkpoints"
 SAVEPOINT_DIRECTORY = "/savepoints"
+_TABLES_DIRECTORY = "/tables"
 _WORKING_DIRECTORY = "/working"
 
 _WALL_CLOCK_BASE_MS = 1_700_000_000_000
@@ -82,8 +83,11 @@ class _Faults:
         del operation
         return self._injector.strikes(Fault.STORAGE_IN_DOUBT, self._driver.protocol_state)
 
-    def loses_writes(self) -> bool:
-        """Whether a sync fails and loses its writes."""
+    def loses_writes(self, path: str) -> bool:
+        """Whether a sync fails and loses its writes; never of the log of a table, which has no
+        answer to that."""
+        if path.startswith(_TABLES_DIRECTORY) and path.split("/")[-2] == "log":
+            return False
         return self._injector.strikes(Fault.SYNC_FAILED, self._driver.protocol_state)
 
 
@@ -133,7 +137,7 @@ class SimDriver:
         strikes = {fault: partial(injector.strikes, fault, self.protocol_state) for fault in Fault}
         waits = SimWaits(loop, self.process)
         tables = {
-            name: SimTable(f"/tables/{name}", fs, fails=strikes[Fault.COMMIT_FAILED])
+            name: SimTable(f"{_TABLES_DIRECTORY}/{name}", fs, fails=strikes[Fault.COMMIT_FAILED])
             for vertex in job.vertices
             for name in vertex.sinks
         }
