@@ -1,11 +1,8 @@
-"""Broken variants of everything but operator events run in jobs without coordinators.
-
-Coordinators have variants of their own. Without coordinators a run is shorter, and the other
-variants are still caught at their known seeds.
-"""
+"""Fixtures for runs of the simulator."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from unittest.mock import patch
 
@@ -15,7 +12,18 @@ from weir.sim import job as job_module
 
 
 @pytest.fixture
+def quiet() -> Iterator[None]:
+    """Silence what the product logs under faults, which is a lot."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
 def no_coordinators() -> Iterator[None]:
-    """The simulator's jobs have no coordinators."""
+    """The simulator's jobs have no coordinators.
+
+    A run is then shorter, and broken variants of everything else are still caught.
+    """
     with patch.object(job_module, "_coordinated", lambda vertices, random: list(vertices)):
         yield

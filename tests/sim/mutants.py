@@ -10,14 +10,12 @@ the disk, the tables and the effects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 from unittest.mock import patch
-
-import pytest
-from _pytest.mark import ParameterSet
 
 from weir.core.checkpoints import pending as pending_module
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
@@ -45,6 +43,8 @@ from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import StorageError
 from weir.sim import faults as faults_module
 from weir.sim import world as world_module
+from weir.sim.faults import Fault
+from weir.sim.job import SimJob
 from weir.sim.table import SimTable
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import CreateResult
@@ -65,31 +65,27 @@ class Mutant:
     known_seed: int
 
 
-#: Variants whose known seed no longer catches them since the simulator changed, and for which no
-#: other seed is known. The search takes long, so they run with the slow tests only.
-SOUGHT = frozenset(
-    (
-        "a_trigger_that_ignores_restored_segments",
-        "an_unread_checkpoint_counts_as_damaged",
-        "finished_before_an_aborted_part_has_ended",
-    )
-)
-
-
-def parameters(mutants: Iterable[Mutant]) -> list[ParameterSet]:
-    """The variants as test parameters."""
-    return [
-        pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.name in SOUGHT else [])
-        for one in mutants
-    ]
-
-
 @contextmanager
 def _with(*patches: Any) -> Iterator[None]:
     with ExitStack() as stack:
         for one in patches:
             stack.enter_context(one)
         yield
+
+
+def _jobs_with(*, upload_us: int | None = None, **config: Any) -> AbstractContextManager[None]:
+    """Jobs with these settings, in which a fault that is rare otherwise is common."""
+    draw_job = world_module.draw_job
+
+    def drawn(random: Random, **streams: Random) -> SimJob:
+        job = draw_job(random, **streams)
+        return replace(
+            job,
+            upload_us=job.upload_us if upload_us is None else upload_us,
+            config=replace(job.config, **config),
+        )
+
+    return _with(patch.object(world_module, "draw_job", drawn))
 
 
 def closed_at_once(task: StreamTask) -> list[Any]:
@@ -409,6 +405,9 @@ def an_unread_checkpoint_counts_as_damaged() -> AbstractContextManager[None]:
 
     return _with(
         patch.object(recovery_module, "CheckpointDamagedError", StorageError),
+        # Reads fail often, and there is an older checkpoint.
+        patch.dict(faults_module._RATES, {Fault.STORAGE_ERROR: (0.02, 0.1)}),
+        _jobs_with(num_retained=3),
         patch.object(DurableJob, "_commit_again", commit_and_clean),
     )
 
@@ -428,7 +427,11 @@ def a_late_drop_that_deletes_nothing() -> AbstractContextManager[None]:
 def finished_before_an_aborted_part_has_ended() -> AbstractContextManager[None]:
     """A task finishes while an aborted snapshot still writes files, which then remain (P43)."""
     any_under_way = property(lambda self: self.any_under_way)
-    return _with(patch.object(OpenSnapshots, "any_part_running", any_under_way))
+    return _with(
+        patch.object(OpenSnapshots, "any_part_running", any_under_way),
+        # Snapshots often take longer than their checkpoint may.
+        _jobs_with(timeout_ms=200, upload_us=300_000),
+    )
 
 
 def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:
@@ -507,9 +510,9 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (a_shared_file_deleted_with_its_first_user, 1, "needs it"),
         (a_fenced_driver_that_still_commits, 3, "tasks are notified", "not recorded"),
         (orphans_of_newer_attempts_deleted, 156, "needs it", "is not there"),
-        (an_unread_checkpoint_counts_as_damaged, 6_579, "not committed, is deleted"),
+        (an_unread_checkpoint_counts_as_damaged, 694, "not committed, is deleted"),
         (a_late_drop_that_deletes_nothing, 192, "is orphaned"),
-        (finished_before_an_aborted_part_has_ended, 2_441, "is orphaned"),
+        (finished_before_an_aborted_part_has_ended, 71, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 2_175, "appear twice"),
         (tasks_of_a_new_attempt_that_count_as_running, 401, "while it is unknown"),
         (no_minimum_pause, 2, "after the last one completed"),

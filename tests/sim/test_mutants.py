@@ -7,25 +7,22 @@ each variant was caught, and the violation.
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Iterator
 from itertools import chain
 
 import pytest
-from tests.sim.mutants import MUTANTS, Mutant, parameters
+from tests.sim.channel_mutants import CHANNEL_MUTANTS
+from tests.sim.coordinator_mutants import COORDINATOR_MUTANTS
+from tests.sim.ending_mutants import ENDING_MUTANTS
+from tests.sim.mishap_mutants import MISHAP_MUTANTS
+from tests.sim.mutants import MUTANTS, Mutant
+from tests.sim.unaligned_mutants import UNALIGNED_MUTANTS
 
 from weir.sim.world import RunResult, run_seed
 
 SEEDS = 2_000
 
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence what the product logs under faults, which is a lot."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def first_catch(mutant: Mutant) -> RunResult | None:
@@ -38,15 +35,29 @@ def first_catch(mutant: Mutant) -> RunResult | None:
     return None
 
 
-@pytest.mark.usefixtures("no_coordinators")
-@pytest.mark.parametrize("mutant", parameters(MUTANTS))
-def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
-    """Within 2,000 seeds the auditor names a law that the variant breaks, at a seed where the
-    product breaks none."""
+def check_caught(mutant: Mutant) -> None:
+    """Assert that the variant is caught at a seed at which the product breaks no law."""
     caught = first_catch(mutant)
     assert caught is not None, f"{mutant.name} went through {SEEDS} seeds"
     print(f"{mutant.name}: seed {caught.seed}: {caught.violation}")
     assert run_seed(caught.seed).violation is None
+
+
+@pytest.mark.usefixtures("no_coordinators")
+@pytest.mark.parametrize(
+    "mutant",
+    [*MUTANTS, *CHANNEL_MUTANTS, *UNALIGNED_MUTANTS, *ENDING_MUTANTS, *MISHAP_MUTANTS],
+    ids=lambda mutant: mutant.name,
+)
+def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
+    """Within 2,000 seeds the auditor names a law that the variant breaks."""
+    check_caught(mutant)
+
+
+@pytest.mark.parametrize("mutant", COORDINATOR_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_variant_of_operator_events_is_caught_for_the_right_reason(mutant: Mutant) -> None:
+    """The same, in jobs whose operators have coordinators."""
+    check_caught(mutant)
 
 
 def test_every_variant_says_which_rule_it_breaks() -> None:

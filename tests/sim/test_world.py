@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +23,7 @@ PRINT_DIGEST = (
 )
 
 
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence what the product logs under faults, which is a lot."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def test_the_same_seed_goes_the_same_way_twice() -> None:
