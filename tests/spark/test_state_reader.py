@@ -161,7 +161,7 @@ class Saved:
                 Transfer(lambda _: FILES),
                 restored=None,
                 watermark_ms=lambda: None,
-                operator_state=None,
+                snapshot_operators=None,
             ),
             storage=storage,
             flush=lambda committables, _: tuple(committables),
