@@ -164,9 +164,12 @@ def test_two_checkpoints_are_in_flight_at_once_and_never_three(place: Place) -> 
         assert raw_rows(place).total() == 0
         gate.open()
         wait_until_copied(place)
+        # A view may be older than what the sinks have committed.
+        live.wait_for(
+            lambda view: view.checkpoints.counts.completed > len(in_flight), "a third completed"
+        )
         completed = [checkpoint.checkpoint_id for checkpoint in live.history("COMPLETED")]
         assert [known for known in completed if known in in_flight] == in_flight
-        assert max(completed) > in_flight[1]
         live.cancel()
     assert_copied(place)
 
