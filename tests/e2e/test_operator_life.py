@@ -286,7 +286,7 @@ def test_an_operator_commits_in_two_phases_over_failures(place: Place) -> None:
     mark, directory = place.directory / "mark", place.directory / "files"
     job = diary_job(place, TwoPhase(directory, mark), bounded=False, parallelism=2)
     with LiveJob(job, settings(place, RESTARTED, interval="200ms")) as live:
-        for _ in range(4):
+        for _ in range(2):
             place.land(1)
             live.wait_for_records(1)
             mark.write_text("records")
