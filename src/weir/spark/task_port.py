@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
-#: How long the end of the job waits for the operators of a vertex to close, in seconds.
+#: How long the end of the job waits for operators to close, in seconds.
 _CLOSING_S = 10.0
 #: The attempt's directory of segments, beside those of its queries. No step can have this name.
 _CHANNELS = "_channels"
@@ -316,13 +317,15 @@ class SparkTaskPort:
 
     def _abandon(self, frames: Frames) -> None:
         """Close the Python operators that were not closed, however the job has ended."""
-        for vertex in self._pipeline.vertices:
-            operators = frames.operators(vertex)
-            if operators is None:
-                continue
-            try:
-                in_background(operators.abandon).result(_CLOSING_S)
-            except Exception as error:
+        closing = {
+            vertex: in_background(operators.abandon)
+            for vertex in self._pipeline.vertices
+            if (operators := frames.operators(vertex)) is not None
+        }
+        wait(closing.values(), timeout=_CLOSING_S)
+        for vertex, closed in closing.items():
+            error = closed.exception() if closed.done() else TimeoutError("Spark does not answer")
+            if error is not None:
                 _logger.warning("The operators of %r were not closed: %s", vertex, describe(error))
 
     def _on_planning(self, vertex: VertexId, attempt: int, call: int) -> None:
