@@ -327,12 +327,12 @@ class Stream:
                 f"Step {self.name!r} is a source, which always starts a chain: call"
                 " start_new_chain() on a later step."
             )
-        self.job._steps.graph.cut(self.uid, before=True)
+        self.job._steps.graph.cut(self.uid, upstream=True)
         return self
 
     def disable_chaining(self) -> Stream:
         """Run this step as its own query, with channels on both sides."""
-        self.job._steps.graph.cut(self.uid, before=True, behind=True)
+        self.job._steps.graph.cut(self.uid, upstream=True, downstream=True)
         return self
 
     def sink(self, name: str, sink: Sink, *, uid: str | None = None) -> None:

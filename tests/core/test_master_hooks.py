@@ -188,7 +188,7 @@ def test_the_pre_check_of_the_plan_is_repeated_after_the_hooks() -> None:
     unnoticed."""
     subject = world()
     n, _ = subject.allocate(request(subject))
-    subject.master._execution.set_status("b", TaskStatus.CANCELED)
+    subject.master._execution.set_status("b", TaskStatus.FAILED)
     answer(subject, n, "audit")
     effects = answer(subject, n, "broker")
     assert not of(effects, TriggerCheckpoint)

@@ -283,5 +283,5 @@ def test_the_sequences_reach_every_end() -> None:
     """Laws prove nothing if nothing happens."""
     models = [run(seed) for seed in range(200)]
     statuses = {model.harness.task.status for model in models}
-    assert statuses >= set(TaskStatus) - {TaskStatus.INITIALIZING, TaskStatus.CANCELED}
+    assert statuses >= set(TaskStatus) - {TaskStatus.INITIALIZING}
     assert sum(len(model.epochs) for model in models) > 500

@@ -187,13 +187,13 @@ class JobGraph:
         """Whether the step is a source."""
         return self._steps[name].kind is StepKind.SOURCE
 
-    def cut(self, name: OperatorId, *, before: bool = False, behind: bool = False) -> None:
-        """Cut the chain upstream (``before``) or downstream (``behind``) of a step."""
+    def cut(self, name: OperatorId, *, upstream: bool = False, downstream: bool = False) -> None:
+        """Cut the chain upstream or downstream of a step."""
         step = self._steps[name]
         self._steps[name] = replace(
             step,
-            chains_backward=step.chains_backward and not before,
-            chains_forward=step.chains_forward and not behind,
+            chains_backward=step.chains_backward and not upstream,
+            chains_forward=step.chains_forward and not downstream,
         )
 
     def vertices(self) -> tuple[Vertex, ...]:

@@ -105,7 +105,6 @@ TASK_STATUS_TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.WAITING_FOR_FINAL_CHECKPOINT: frozenset({TaskStatus.FINISHED, TaskStatus.FAILED}),
     TaskStatus.FINISHED: frozenset(),
     TaskStatus.FAILED: frozenset(),
-    TaskStatus.CANCELED: frozenset(),
 }
 
 

@@ -45,7 +45,7 @@ RelativePath: TypeAlias = Annotated[
 AbsolutePath: TypeAlias = Annotated[
     str, Meta(pattern=r"\A(?:/|[A-Za-z][A-Za-z0-9+.-]*:/)[^\x00]*\Z")
 ]
-#: SHA-256 of a whole ``_metadata`` file (``state.metadata.checksum_of``); it identifies a snapshot
+#: SHA-256 of a whole ``_metadata`` file (``storage.metadata.checksum_of``): identifies a snapshot,
 #: wherever it is stored.
 MetadataChecksum: TypeAlias = Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")]
 #: Ids and attempt numbers, counted from 1.
@@ -170,7 +170,6 @@ class TaskStatus(enum.Enum):
     WAITING_FOR_FINAL_CHECKPOINT = "WAITING_FOR_FINAL_CHECKPOINT"
     FINISHED = "FINISHED"
     FAILED = "FAILED"
-    CANCELED = "CANCELED"
 
     @property
     def can_be_triggered(self) -> bool:
