@@ -3,7 +3,7 @@
 *List state* belongs to the subtask. When the operator is restored with another parallelism, the
 list's elements are redistributed one by one; for a *union* list every subtask gets all elements,
 for a *broadcast* list every subtask gets those of the first. *Keyed state* belongs to the keys of
-the stream (``key_by``): it moves with its key, in key groups, and only changed groups are written.
+the stream (``key_by``): it moves with its key, in key groups, and only what changed is written.
 *Raw* state is bytes: a list per subtask (``BYTES``), or bytes per key group.
 
 Serializers never use pickle, since other versions read the checkpoints.
