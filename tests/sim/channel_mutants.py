@@ -175,10 +175,10 @@ def a_producer_not_woken_when_its_channel_has_room() -> AbstractContextManager[N
 CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (a_channel_not_held, 140, "missing", "twice", "falls"),
-        (aligned_at_the_first_barrier, 25, "missing", "twice", "at the barrier"),
+        (a_channel_not_held, 140, "missing", "too often", "falls"),
+        (aligned_at_the_first_barrier, 25, "missing", "too often", "at the barrier"),
         (an_ended_channel_not_counted, 5, "did not finish"),
-        (the_barrier_behind_the_next_segment, 2, "missing", "twice", "did not finish"),
+        (the_barrier_behind_the_next_segment, 2, "missing", "too often", "did not finish"),
         (a_watermark_that_overtakes, 140, "below the watermark"),
         (a_watermark_before_its_segment, 1, "below the watermark"),
         (an_ended_channel_that_holds_the_watermark_back, 2, "at the barrier"),

@@ -6,6 +6,7 @@ A job checks its targets before it starts.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +18,10 @@ from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
 from weir.errors import LostWriteError
 from weir.runtime import task_work
+from weir.sim import faults as faults_module
+from weir.sim import world as world_module
 from weir.sim.disk import ProcessFileSystem
+from weir.sim.faults import Mishap
 from weir.storage.numbered_log import Recorder
 
 
@@ -41,6 +45,9 @@ def a_savepoint_that_may_be_begun_again() -> AbstractContextManager[None]:
     return _with(
         patch.object(DurableJob, "_rows_before", trusting),
         patch.object(SinkPort, "check_newest", lambda self, checkpoint: None),
+        # Savepoints are frequent, and each run starts one of them again.
+        patch.object(faults_module, "_TIMED_RATES_MS", (100.0, 400.0)),
+        patch.object(world_module, "draw_mishaps", _a_savepoint_again),
     )
 
 
@@ -81,6 +88,10 @@ def metadata_believed_although_its_sync_failed() -> AbstractContextManager[None]
     return _with(patch.object(ProcessFileSystem, "write", trusting))
 
 
+def _a_savepoint_again(random: Random, until_us: int) -> list[tuple[int, Mishap]]:
+    return [(random.randrange(until_us // 2, until_us), Mishap.SAVEPOINT_AGAIN)]
+
+
 class _NeverRaisedError(Exception):
     """An exception that is never raised."""
 
@@ -92,9 +103,9 @@ def _mutant(variant: Any, says: tuple[str, ...], known_seed: int) -> Mutant:
 _BEGINS = ("starts over unknown rows",)
 
 MISHAP_MUTANTS: tuple[Mutant, ...] = (
-    _mutant(records_that_may_be_older_than_the_tables, _BEGINS, 789),
-    _mutant(a_savepoint_that_may_be_begun_again, _BEGINS, 2_279),
-    _mutant(a_new_job_over_the_rows_of_its_namesake, _BEGINS, 357),
+    _mutant(records_that_may_be_older_than_the_tables, _BEGINS, 227),
+    _mutant(a_savepoint_that_may_be_begun_again, _BEGINS, 133),
+    _mutant(a_new_job_over_the_rows_of_its_namesake, _BEGINS, 253),
     _mutant(a_failed_sync_that_only_declines, ("is not flushed",), 32),
     _mutant(a_record_believed_although_its_sync_failed, ("tasks are notified",), 54),
     _mutant(metadata_believed_although_its_sync_failed, ("is not flushed",), 54),

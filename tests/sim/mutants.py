@@ -73,8 +73,10 @@ def _with(*patches: Any) -> Iterator[None]:
         yield
 
 
-def _jobs_with(*, upload_us: int | None = None, **config: Any) -> AbstractContextManager[None]:
-    """Jobs with these settings, in which a fault that is rare otherwise is common."""
+def _jobs_with(
+    *, upload_us: int | None = None, reader_us: int | None = None, **config: Any
+) -> AbstractContextManager[None]:
+    """Jobs with these settings, in which what a variant needs is common."""
     draw_job = world_module.draw_job
 
     def drawn(random: Random, **streams: Random) -> SimJob:
@@ -82,6 +84,7 @@ def _jobs_with(*, upload_us: int | None = None, **config: Any) -> AbstractContex
         return replace(
             job,
             upload_us=job.upload_us if upload_us is None else upload_us,
+            reader_us=job.reader_us if reader_us is None else reader_us,
             config=replace(job.config, **config),
         )
 
@@ -421,7 +424,11 @@ def a_late_drop_that_deletes_nothing() -> AbstractContextManager[None]:
         self._written.pop(checkpoint_id)
         return result
 
-    return _with(patch.object(TaskSnapshots, "proceed", proceed_and_forget))
+    return _with(
+        patch.object(TaskSnapshots, "proceed", proceed_and_forget),
+        # Snapshots often take longer than their checkpoint may.
+        _jobs_with(timeout_ms=200, upload_us=300_000),
+    )
 
 
 def finished_before_an_aborted_part_has_ended() -> AbstractContextManager[None]:
@@ -468,6 +475,17 @@ def failures_counted_over_checkpoints() -> AbstractContextManager[None]:
     return _with(patch.object(RepeatedFailures, "notify_checkpoint", lambda self: None))
 
 
+def attempts_that_stage_in_one_directory() -> AbstractContextManager[None]:
+    """Sinks open every attempt under one number, whose executors may write late (P22)."""
+    open_sinks = SinkPort.open
+
+    def open_first(self: SinkPort, job_id: str, attempt: int) -> None:
+        del attempt
+        open_sinks(self, job_id, 1)
+
+    return _with(patch.object(SinkPort, "open", open_first))
+
+
 def tasks_of_a_new_attempt_that_count_as_running() -> AbstractContextManager[None]:
     """A driver's second attempt starts with the statuses that the first one left (MISSION A4)."""
     begin = Execution.begin
@@ -511,10 +529,11 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (a_fenced_driver_that_still_commits, 3, "tasks are notified", "not recorded"),
         (orphans_of_newer_attempts_deleted, 156, "needs it", "is not there"),
         (an_unread_checkpoint_counts_as_damaged, 694, "not committed, is deleted"),
-        (a_late_drop_that_deletes_nothing, 192, "is orphaned"),
+        (a_late_drop_that_deletes_nothing, 66, "is orphaned"),
         (finished_before_an_aborted_part_has_ended, 71, "is orphaned"),
-        (an_attempt_of_a_job_that_was_stopped, 2_175, "appear twice"),
-        (tasks_of_a_new_attempt_that_count_as_running, 401, "while it is unknown"),
+        (an_attempt_of_a_job_that_was_stopped, 2_175, "there too often"),
+        (attempts_that_stage_in_one_directory, 27, "such as [-1]"),
+        (tasks_of_a_new_attempt_that_count_as_running, 415, "while it is unknown"),
         (no_minimum_pause, 2, "after the last one completed"),
         (a_hook_restored_with_what_another_checkpoint_has, 3, "is restored with"),
         (failures_counted_over_checkpoints, 60, "is given up after"),

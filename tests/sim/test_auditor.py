@@ -491,7 +491,7 @@ def test_a_job_is_finished_when_every_record_is_in_its_tables_once() -> None:
     ("rows", "total", "words"),
     [
         ([0, 1], [3, 3], "1 records are missing"),
-        ([0, 1, 2, 2], [3, 3], "1 appear twice"),
+        ([0, 1, 2, 2], [3, 3], r"1 are there too often \(such as \[2\]\)"),
         ([0, 1, 2], [3, 4], "totals"),
     ],
 )

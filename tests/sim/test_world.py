@@ -68,7 +68,7 @@ def test_a_hundred_seeds_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
     results = [run_seed(seed) for seed in range(100)]
     assert [(result.seed, result.violation) for result in results if result.violation] == []
     assert sum(result.checkpoints for result in results) > 100
-    assert {fault for result in results for fault, _ in result.struck} == set(Fault)
+    assert {fault for result in results for fault, _ in result.struck} >= set(Fault)
 
 
 def test_a_run_that_held_all_laws_carries_no_story() -> None:

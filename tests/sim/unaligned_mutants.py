@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from tests.sim.mutants import Mutant, _with
+from tests.sim.mutants import Mutant, _jobs_with, _with
 
 from weir.core.messages.channel import ChannelAppended, Segment
 from weir.core.messages.task import TakeSnapshot
@@ -86,6 +86,9 @@ def a_trigger_that_ignores_restored_segments() -> AbstractContextManager[None]:
         patch.object(output_channels_module, "_BATCHES_AHEAD", 100),
         patch.object(batch_bound_module, "FIRST", 1),
         patch.object(batch_bound_module, "_MOST", 1),
+        _jobs_with(
+            aligned_timeout_ms=0, max_concurrent_checkpoints=1, timeout_ms=1_000, reader_us=50_000
+        ),
     )
 
 
@@ -97,6 +100,6 @@ UNALIGNED_MUTANTS: tuple[Mutant, ...] = tuple(
         (an_offset_behind_what_was_overtaken, 25, "missing"),
         (a_segment_deleted_before_its_snapshot_has_it, 235, "is gone"),
         (a_savepoint_that_overtakes, 739, "in flight"),
-        (a_trigger_that_ignores_restored_segments, 3, "missing"),
+        (a_trigger_that_ignores_restored_segments, 415, "missing"),
     )
 )

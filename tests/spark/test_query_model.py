@@ -316,6 +316,7 @@ def trace_of_model(seed: int) -> list[str]:
         loop=loop,
         process=process,
         file_system=fs,
+        executors=fs,
         storage=storage,
         sinks=sink_port(tables, fs, waits),
         tables=tables,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from weir.sim.faults import STATES, Fault
+from weir.sim.faults import STATES, Fault, Mishap
 from weir.sim.runner import Totals, run_seeds
 from weir.sim.world import RunResult
 
@@ -76,7 +76,7 @@ def coverage_table(totals: Totals) -> Table:
     table.add_column("fault", no_wrap=True)
     for state in states:
         table.add_column(state, justify="right", no_wrap=True)
-    for fault in Fault:
+    for fault in (*Fault, *Mishap):
         counts = [totals.struck.get((fault, state), 0) for state in states]
         table.add_row(fault.value, *(f"{number:,}" for number in counts))
     return table

@@ -54,7 +54,7 @@ from weir.core.types import CompletedCheckpoint, JobId, SnapshotKind, TaskStatus
 from weir.sim.disk import Disk
 from weir.sim.job import SimVertex, expected_rows
 from weir.sim.operators import disagreement
-from weir.sim.table import LATE_ROWS, TableVersion
+from weir.sim.table import TableVersion
 from weir.storage import metadata
 from weir.storage.job_log import JobRecord, RecordKind, RecordStatus
 from weir.storage.metadata import METADATA_FILE
@@ -320,9 +320,7 @@ class Auditor:
             orphans = [
                 path
                 for path in disk.below(f"{root}/staged")
-                if path not in version.files
-                and f"/{job_id[:8]}-" in path
-                and disk.files[path] != LATE_ROWS
+                if path not in version.files and f"/{job_id[:8]}-" in path
             ]
             if orphans:
                 raise self._broken(f"{orphans[0]} stays staged forever")
@@ -487,10 +485,11 @@ class Auditor:
             expected = expected_of[vertex.name]
             if sorted(rows) != expected:
                 missing = Counter(expected) - Counter(rows)
-                twice = Counter(rows) - Counter(expected)
+                surplus = Counter(rows) - Counter(expected)
                 raise self._broken(
                     f"{vertex.name} is finished: {missing.total()} records are missing (such as"
-                    f" {sorted(missing)[:3]}), {twice.total()} appear twice"
+                    f" {sorted(missing)[:3]}), {surplus.total()} are there too often (such"
+                    f" as {sorted(surplus)[:3]})"
                 )
             if totals != [[len(expected), sum(expected)]]:
                 raise self._broken(

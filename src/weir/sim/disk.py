@@ -201,7 +201,7 @@ class ProcessFileSystem:
     ) -> None:
         self._disk = disk
         self._loop = loop
-        self._process = process
+        self.process = process
         self._faults = faults
         #: Whether hard links exist; without them ``link_or_copy`` copies the content.
         self._links = links
@@ -326,7 +326,7 @@ class ProcessFileSystem:
             self._disk.sync(path)
 
     def _begin(self, operation: str, path: str) -> None:
-        self._loop.sleep(self._process, self._faults.delay_us())
+        self._loop.sleep(self.process, self._faults.delay_us())
         if self._faults.fails_before(operation):
             raise StorageError(f"Simulated: {operation} of {path} failed.")
 

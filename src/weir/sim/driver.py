@@ -114,6 +114,8 @@ class SimDriver:
         broken: Callable[[str], None],
     ) -> None:
         self.process = Process(f"d{number}")
+        #: The executors of its queries, which may outlive it.
+        self.executors = Process(f"executors of d{number}")
         self.job_id = job_id
         self.clock = SimClock(loop)
         self._loop = loop
@@ -133,6 +135,7 @@ class SimDriver:
         self._on_effect = on_effect
         faults = _Faults(self, injector, random)
         fs = ProcessFileSystem(disk, loop, self.process, faults, links=job.links)
+        executors = ProcessFileSystem(disk, loop, self.executors, faults, links=job.links)
         storage = CheckpointStorage(fs=lambda _: fs, base_directory=BASE_DIRECTORY, job_id=job_id)
         strikes = {fault: partial(injector.strikes, fault, self.protocol_state) for fault in Fault}
         waits = SimWaits(loop, self.process)
@@ -151,7 +154,7 @@ class SimDriver:
             waits=waits,
             random=random,
             hook_fails=lambda: (
-                strikes[Fault.HOOK_FAILED]()
+                strikes[Fault.DECLINED]()
                 or (self._records_are_over and strikes[Fault.END_HOOK_FAILED]())
             ),
         )
@@ -160,6 +163,7 @@ class SimDriver:
             number,
             job,
             fs=fs,
+            executors=executors,
             storage=storage,
             sinks=sinks,
             tables=tables,
@@ -176,6 +180,7 @@ class SimDriver:
         job: SimJob,
         *,
         fs: ProcessFileSystem,
+        executors: ProcessFileSystem,
         storage: CheckpointStorage,
         sinks: SinkPort,
         tables: dict[str, SimTable],
@@ -189,6 +194,7 @@ class SimDriver:
             loop=self._loop,
             process=self.process,
             file_system=fs,
+            executors=executors,
             storage=storage,
             sinks=sinks,
             tables=tables,
@@ -201,7 +207,7 @@ class SimDriver:
             retain_us=2_000 * job.config.timeout_ms,
             reader_us=job.reader_us,
             partitions=partitions.choice(job.partitions),
-            declines=strikes[Fault.HOOK_FAILED],
+            declines=strikes[Fault.DECLINED],
             clock=self.clock,
             waits=waits,
         )

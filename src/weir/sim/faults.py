@@ -40,7 +40,8 @@ class Fault(enum.Enum):
     TASK_FAILED = "task failed"
     #: A table rejects a commit.
     COMMIT_FAILED = "commit failed"
-    HOOK_FAILED = "hook failed"
+    #: User code in a checkpoint fails: a master hook, or an operator whose state is taken.
+    DECLINED = "failed hook or operator"
     #: A master hook refuses the final checkpoint, after every task has ended its records.
     END_HOOK_FAILED = "hook failed at the end"
     #: An executor of a stopped query keeps writing.
@@ -78,7 +79,7 @@ _RATES: dict[Fault, tuple[float, float]] = {
     Fault.STORAGE_SLOW: (0.002, 0.2),
     Fault.TASK_FAILED: (0.005, 0.08),
     Fault.COMMIT_FAILED: (0.02, 0.6),
-    Fault.HOOK_FAILED: (0.02, 0.3),
+    Fault.DECLINED: (0.02, 0.3),
     Fault.END_HOOK_FAILED: (0.3, 1.0),
     Fault.LATE_WRITE: (0.1, 0.5),
 }
@@ -150,8 +151,9 @@ class Injector:
         self._plan = plan
         self._random = random
         self._now_us = now_us
-        #: (fault, protocol state in which it struck) -> how often.
-        self.struck: Counter[tuple[Fault, str]] = Counter()
+        #: (fault, protocol state in which it struck) -> how often; for a mishap, the state in
+        #: which it ended the newest driver.
+        self.struck: Counter[tuple[Fault | Mishap, str]] = Counter()
 
     @property
     def over(self) -> bool:
@@ -166,7 +168,7 @@ class Injector:
         self.note(fault, state())
         return True
 
-    def note(self, fault: Fault, state: str) -> None:
+    def note(self, fault: Fault | Mishap, state: str) -> None:
         """Count a fault that struck."""
         self.struck[fault, state] += 1
 

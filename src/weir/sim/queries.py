@@ -22,6 +22,7 @@ its records is ever late; ``channel_offsets.py`` has the state of a query that r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from random import Random
 from typing import Any
@@ -218,18 +219,18 @@ class SimQuery:
         self._task = self._port.loop.spawn(self._port.process, partial(self._guarded, self._run))
 
     def stop(self) -> None:
-        """Interrupt the query; one of its executors may write once more, later."""
+        """Interrupt the query; one of its executors may write once more, even after the driver."""
         if self._task is None:
             return
         task, self._task = self._task, None
         task.interrupt()
         if self._port.writes_late():
-            table = self._port.tables[self._vertex.sinks[0]]
-            path = f"{table._staged(self._attempt)}/{self._position + 1}"
-            self._port.loop.at(
+            path = self._port.tables[self._vertex.sinks[0]].staged_path(self._position + 1)
+            executors = self._port.executors
+            self._port.loop.spawn(
+                executors.process,
+                lambda: self._write_late(path),
                 self._port.random.randrange(1_000_000),
-                self._port.process,
-                lambda: self._port.loop.spawn(self._port.process, lambda: self._write_late(path)),
             )
 
     def drain(self, effect: StartDrain) -> None:
@@ -250,10 +251,8 @@ class SimQuery:
             self._post(task_errored(error))
 
     def _write_late(self, path: str) -> None:
-        try:
-            self._port.fs.put(path, LATE_ROWS)
-        except StorageError:
-            return
+        with suppress(StorageError):
+            self._port.executors.put(path, LATE_ROWS)
 
     def _run(self) -> None:
         self._post(TaskStarted(position=self._position))
@@ -418,6 +417,7 @@ class SimTaskPort:
         loop: Loop,
         process: Process,
         file_system: ProcessFileSystem,
+        executors: ProcessFileSystem,
         storage: CheckpointStorage,
         sinks: SinkPort,
         tables: dict[str, SimTable],
@@ -436,6 +436,7 @@ class SimTaskPort:
     ) -> None:
         """Create a task port for one driver.
 
+        ``executors`` is the file system as executors see it, which may outlive the driver.
         ``fails`` decides whether a query fails at this point, ``writes_late`` whether a stopped
         query still writes, ``declines`` whether an operator declines a snapshot. Without ``links``
         maintenance keeps old state files for ``retain_us``. ``upload_us`` is the longest
@@ -445,6 +446,7 @@ class SimTaskPort:
         self.loop = loop
         self.process = process
         self.fs = file_system
+        self.executors = executors
         self.storage = storage
         self.sinks = sinks
         self.tables = tables

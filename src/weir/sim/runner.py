@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice
 
-from weir.sim.faults import Fault
+from weir.sim.faults import Fault, Mishap
 from weir.sim.world import RunResult, run_seed
 
 #: Seeds that a worker takes at a time.
@@ -28,7 +28,7 @@ class Totals:
     checkpoints: int = 0
     subtask_failures: int = 0
     virtual_s: float = 0.0
-    struck: Counter[tuple[Fault, str]] = field(default_factory=Counter)
+    struck: Counter[tuple[Fault | Mishap, str]] = field(default_factory=Counter)
 
     def add(self, result: RunResult) -> None:
         """Count one run."""

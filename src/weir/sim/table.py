@@ -75,9 +75,13 @@ class SimTable(Sink):
         rows: Any = frame
         if not rows:
             return None
-        path = f"{self._staged(self._context.attempt)}/{batch.batch_id}"
+        path = self.staged_path(batch.batch_id)
         self._fs.put(path, msgspec.json.encode(rows))
         return {"file": path, "rows": len(rows), "flushed": False}
+
+    def staged_path(self, batch_id: int) -> str:
+        """The file with the rows of a batch of this attempt."""
+        return f"{self._staged(self._context.attempt)}/{batch_id}"
 
     def close(self) -> None:
         """Close the table: nothing may be staged or committed after this (PROTOCOL P37)."""

@@ -105,7 +105,7 @@ class RunResult:
     events: int
     virtual_s: float
     checkpoints: int
-    struck: Counter[tuple[Fault, str]]
+    struck: Counter[tuple[Fault | Mishap, str]]
     #: How many times a subtask failed alone.
     subtask_failures: int = 0
 
@@ -182,8 +182,7 @@ class World:
             )
         if self._auditor.violation is None:
             self._settle()
-        for driver in self._drivers:
-            self._loop.kill(driver.process)
+        self._kill_drivers(executors=True)
         recorded = sum(len(account.recorded) for account in self._auditor.jobs.values())
         return RunResult(
             seed=self.seed,
@@ -252,6 +251,12 @@ class World:
             refused, self._refused = self._refused, None
             self._loop.at(0, self._outside, partial(self._undo, refused))
 
+    def _kill_drivers(self, *, executors: bool = False) -> None:
+        for driver in self._drivers:
+            self._loop.kill(driver.process)
+            if executors:
+                self._loop.kill(driver.executors)
+
     # -- mishaps
 
     def _back_up(self) -> None:
@@ -268,17 +273,17 @@ class World:
             return
         if self._finished or (record is not None and record.status is RecordStatus.FINISHED):
             return
+        backups = [one for one in self._backups if one.job_id == self._job_id]
+        needs = {Mishap.BACKUP_PUT_BACK: backups, Mishap.SAVEPOINT_AGAIN: self._savepoints}
+        if not needs.get(mishap, True):
+            return
         standing = Standing(job_id=self._job_id, from_savepoint=self._from_savepoint)
-        for driver in self._drivers:
-            self._loop.kill(driver.process)
+        self._injector.note(mishap, self._drivers[-1].protocol_state())
+        self._kill_drivers(executors=True)
         tables = self._auditor.tables
         match mishap:
             case Mishap.BACKUP_PUT_BACK:
-                backup = next(
-                    (one for one in reversed(self._backups) if one.job_id == self._job_id), None
-                )
-                if backup is None:
-                    return
+                backup = backups[-1]
                 directory = f"{BASE_DIRECTORY}/{self._job_id}"
                 standing = replace(standing, files=self._disk.copy_of(directory))
                 self._disk.put_back(directory, backup.files)
@@ -294,8 +299,6 @@ class World:
                         if one.job_id != self._job_id or one.checkpoint_id <= completed
                     ]
             case Mishap.SAVEPOINT_AGAIN:
-                if not self._savepoints:
-                    return
                 savepoint = self._mishap_random.choice(self._savepoints)
                 refused = since_savepoint(tables, savepoint)
                 self._restore_from(savepoint.external_path)
@@ -310,8 +313,7 @@ class World:
 
     def _undo(self, refused: Refused) -> None:
         """Undo a refused mishap, as a person would after reading the driver's message."""
-        for driver in self._drivers:
-            self._loop.kill(driver.process)
+        self._kill_drivers()
         before = refused.before
         self._job_id, self._from_savepoint = before.job_id, before.from_savepoint
         if before.files is not None:
@@ -411,6 +413,7 @@ class World:
         """
         self._story.tell(self._loop.now_us, "-", "faults are over")
         for driver in self._drivers:
+            self._loop.kill(driver.executors)
             driver.process.paused_until_us = min(driver.process.paused_until_us, self._loop.now_us)
             if driver.is_live and self._random.random() < 0.5:
                 self._loop.kill(driver.process)
@@ -451,8 +454,7 @@ class World:
             case Fault.DRIVER_KILLED:
                 self._loop.kill(driver.process)
             case Fault.MACHINE_CRASHED:
-                for one in self._drivers:
-                    self._loop.kill(one.process)
+                self._kill_drivers()
                 self._disk.crash(self._random)
             case Fault.DRIVER_PAUSED:
                 pause_us = self._random.randrange(100_000, 2_000_000)
