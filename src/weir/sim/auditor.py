@@ -113,7 +113,7 @@ class Auditor:
         vertices: Sequence[SimVertex],
         max_concurrent: int,
         claims: bool,
-        min_pause_ms: int = 0,
+        min_pause_ms: int,
     ) -> None:
         """Watch one run. ``claims``: a job that starts from a savepoint may delete it."""
         self._base = base_directory

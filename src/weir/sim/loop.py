@@ -34,7 +34,6 @@ class Loop:
 
     def __init__(self) -> None:
         self.now_us = 0
-        self.steps = 0
         #: The greenlet in which the loop runs; all others yield to it.
         self.hub = getcurrent()
         self._number = 0
@@ -63,7 +62,6 @@ class Loop:
             if time_us > limit_us:
                 return False
             self.now_us = time_us
-            self.steps += 1
             function()
         return until()
 

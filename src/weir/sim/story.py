@@ -26,6 +26,6 @@ class Story:
         """The digest of all lines: equal for equal runs, and practically never otherwise."""
         return self._digest.hexdigest()
 
-    def lines(self, newest: int = _KEPT_LINES) -> list[str]:
+    def lines(self) -> list[str]:
         """The newest lines, oldest first."""
-        return list(self._lines)[-newest:]
+        return list(self._lines)

@@ -153,7 +153,8 @@ class World:
         #: master.
         self._touched: set[VertexId] = set()
         self._master_touched = False
-        self._attempts_begun_us: dict[str, int] = {}
+        #: The number of the driver that starts after the faults, if none outlives them.
+        self._undisturbed: int | None = None
         #: A separate stream, so that seeds without mishaps keep their stories.
         self._mishap_random = Random(f"mishaps {seed}")
         self._refused: Refused | None = None
@@ -395,8 +396,7 @@ class World:
     def _settle(self) -> None:
         """Check what must hold when the job has finished."""
         newest = self._drivers[-1]
-        begun_us = self._attempts_begun_us.get(newest.process.name, 0)
-        undisturbed = begun_us > self._plan.until_us and not self._records_are_older
+        undisturbed = self._undisturbed == len(self._drivers) and not self._records_are_older
         self._loop.run(lambda: not newest.is_live, self._loop.now_us + 60_000_000)
         with contextlib.suppress(AuditError):
             self._auditor.settle(self._job_id, undisturbed=undisturbed)
@@ -418,7 +418,7 @@ class World:
             if driver.is_live and self._random.random() < 0.5:
                 self._loop.kill(driver.process)
         if not any(driver.is_live for driver in self._drivers):
-            self._attempts_begun_us[f"d{len(self._drivers) + 1}"] = self._loop.now_us + 1
+            self._undisturbed = len(self._drivers) + 1
 
     def _arm(self, fault: Fault) -> None:
         delay_us = self._injector.next_us(fault)
