@@ -10,6 +10,7 @@ from tests.storage.lost_syncs import LostSyncs
 
 from weir.core.types import Recorded
 from weir.errors import JobFencedError, LostWriteError, StorageError
+from weir.storage.filesystem import CreateResult
 from weir.storage.job_log import (
     KEPT_RECORDS,
     CheckpointReference,
@@ -272,6 +273,27 @@ def test_a_record_that_may_not_last_twice_is_an_error_and_no_outcome(
     LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log", times=2)
     with pytest.raises(LostWriteError, match="check the disk"):
         complete(writer, 1)
+
+
+def test_a_record_that_may_not_last_and_cannot_be_repeated_is_an_error_and_no_outcome(
+    log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next driver may find it, so nothing that it names may be deleted (P17, P23)."""
+    writer = begin(log, "A", None)
+    LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
+    create = LocalFileSystem.create
+
+    def first_only(self: LocalFileSystem, path: str, data: bytes) -> CreateResult:
+        if path.endswith("2"):
+            return create(self, path, data)
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(LocalFileSystem, "create", first_only)
+    with pytest.raises(LostWriteError, match="check the disk"):
+        complete(writer, 1)
+    newest = log.newest()
+    assert newest is not None
+    assert newest.completed == 1
 
 
 def test_an_attempt_whose_start_cannot_be_recorded_is_a_storage_error(tmp_path: Path) -> None:

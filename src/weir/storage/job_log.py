@@ -355,12 +355,18 @@ class JobLogWriter:
 
 
 def _win(recorder: Recorder, record: JobRecord) -> tuple[Recorded, JobRecord]:
-    """Take the record's number, or the next one if the record was written but may be lost."""
+    """Take the record's number, or the next one if the record was written but may be lost.
+
+    Raises ``LostWriteError`` if that is not written: other drivers may still find the first.
+    """
     try:
         return recorder.record(record.number, _encode(record)), record
     except LostWriteError:
         record = replace(record, number=record.number + 1)
-        return recorder.record(record.number, _encode(record)), record
+        outcome = recorder.record(record.number, _encode(record))
+        if outcome is Recorded.FAILED:
+            raise
+        return outcome, record
 
 
 def _prune(log: NumberedLog) -> None:
