@@ -201,7 +201,7 @@ class _Watched(Sink):
     """A sink that reports its stages and commits."""
 
     watched_as: str
-    commits: _Commits
+    watcher: _Commits
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Stage, and report it."""
@@ -209,22 +209,22 @@ class _Watched(Sink):
         try:
             return super().stage(frame, batch)  # type: ignore[safe-super]
         finally:
-            self.commits.staged(self.watched_as, begun)
+            self.watcher.staged(self.watched_as, begun)
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Commit, and report it."""
         rows = super().commit(epoch, payloads)  # type: ignore[safe-super]
-        self.commits.committed(self.watched_as, epoch)
+        self.watcher.committed(self.watched_as, epoch)
         return rows
 
 
 class _WatchedTable(_Watched, weir.sinks.DeltaTable):
     def __init__(self, path: str, commits: _Commits) -> None:
         super().__init__(path)
-        self.watched_as, self.commits = "raw", commits
+        self.watched_as, self.watcher = "raw", commits
 
 
 class _WatchedFiles(_Watched, weir.sinks.Files):
     def __init__(self, path: str, commits: _Commits) -> None:
         super().__init__(path, format="parquet")
-        self.watched_as, self.commits = "minutes", commits
+        self.watched_as, self.watcher = "minutes", commits
