@@ -6,12 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.spark.test_snapshots import FILES, FakeQuery, World
+from tests.spark.test_snapshots import FakeQuery, World, restored
 
 from weir.core.types import InFlightSegment, TaskState
 from weir.spark.channels import segment_files
-from weir.spark.query_directory import QueryDirectory
-from weir.spark.snapshots import restore_directory
 
 KEYS = [f"in-flight/a_metadata/{4:020d}-{part}.parquet" for part in range(2)]
 
@@ -41,20 +39,6 @@ def take(
         replace(world.effect(checkpoint_id, position=position), in_flight=segments)
     )
     return world.snapshots.proceed(checkpoint_id)[0]
-
-
-def restored(world: World, checkpoint_id: int, state: TaskState, path: Path) -> QueryDirectory:
-    """A new query directory with the checkpoint's files."""
-    path.mkdir()
-    directory = QueryDirectory(FILES, str(path))
-    restore_directory(
-        state=state,
-        checkpoint=world.completed(checkpoint_id, state),
-        storage=world.storage,
-        transfer=world.transfer,
-        directory=directory,
-    )
-    return directory
 
 
 def test_a_restored_query_finds_below_its_directory_what_was_in_flight(tmp_path: Path) -> None:

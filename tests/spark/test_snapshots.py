@@ -35,7 +35,7 @@ from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import CheckpointDamagedError, StorageError
 from weir.runtime.concurrency import ThreadWaits
 from weir.spark.query_directory import QueryDirectory, log_offset
-from weir.spark.snapshots import QueryState, restore_directory
+from weir.spark.snapshots import QueryState, SnapshotOperators, restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.filesystem import FileSystem
@@ -121,6 +121,7 @@ class World:
         *,
         restored: TaskState | None = None,
         vertex: str = "v",
+        snapshot_operators: SnapshotOperators | None = None,
     ) -> None:
         self.query = query
         self.base = checkpoints
@@ -135,7 +136,7 @@ class World:
             self.transfer,
             restored=restored,
             watermark_ms=lambda: None,
-            snapshot_operators=None,
+            snapshot_operators=snapshot_operators,
         )
         self.snapshots = TaskSnapshots(
             vertex=vertex,
@@ -676,21 +677,23 @@ def test_a_real_query_continues_exactly_from_an_incremental_snapshot_of_a_restor
 def test_names_stay_within_what_a_file_system_takes(query: FakeQuery, tmp_path: Path) -> None:
     """However long the names of step and key are; common prefixes stay distinct, and files are
     dropped as written."""
-    world = World(query, tmp_path / "checkpoints", vertex="v" * 100)
-    position = query.step()
-    for name in ("a", "b"):
-        query.write(f"sources/1/{position}", "file-0")
-        query.write(f"operators/{'u' * 100}/{'0' * 40}{name}", name)
-    world.state._operator_state = lambda _: (
-        {},
-        [f"operators/{'u' * 100}/{'0' * 40}{name}" for name in ("a", "b")],
+    long = [f"operators/{'u' * 100}/{'0' * 40}{name}" for name in ("a", "b")]
+    for key in long:
+        query.write(key, key)
+    world = World(
+        query,
+        tmp_path / "checkpoints",
+        vertex="v" * 100,
+        snapshot_operators=lambda _: ({}, long),
     )
     state = world.take(1)
+    assert set(long) < keys(state)
     paths = [handle.path.rpartition("/")[2] for handle in state.files]
-    assert len(set(paths)) == len(paths) >= 3
+    assert len(set(paths)) == len(paths)
     assert max(map(len, paths)) <= 240
-    shared = Path(world.storage.shared_directory(1))
-    assert sorted(path.name for path in shared.iterdir()) == sorted(paths)
+    assert world.shared(1) == sorted(paths)
+    world.snapshots.drop(1)
+    assert world.shared(1) == []
 
 
 def test_handles_name_files_by_key_and_place(world: World, query: FakeQuery) -> None:
