@@ -162,8 +162,10 @@ def test_a_missing_java_is_reported_with_the_command_that_installs_it(place: Pla
     assert "openjdk-17" in message
 
 
-def test_an_unknown_job_is_one_sentence_that_points_to_its_driver(place: Place) -> None:
-    """No driver listens at the address."""
+def test_a_command_to_a_driver_that_is_not_there_is_one_sentence_with_its_address(
+    place: Place,
+) -> None:
+    """And with the command that starts one."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"http://127.0.0.1:{probe.getsockname()[1]}"
     done = place.weir("stop", "0123abcd", "--address", address)
