@@ -31,7 +31,7 @@ def recorded(place: Place, pipeline: Path, *arguments: str, unbounded: bool = Tr
 
 def failed_tasks(run: Run) -> list[str]:
     """The task of each failure, in order."""
-    return re.findall(r"^task (\w+) failed", run.output, re.MULTILINE)
+    return re.findall(r"^FAILING: Task '(\w+)' failed", run.output, re.MULTILINE)
 
 
 def test_a_recorded_job_fails_over_stops_continues_and_drains(place: Place) -> None:
