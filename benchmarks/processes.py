@@ -31,8 +31,8 @@ _RUN_TIMEOUT_S = 3_600
 #: How long killed processes may take to disappear.
 _KILL_TIMEOUT_S = 30.0
 _LOOK_S = 0.02
-#: File name of a ``started`` process's output, in its directory.
-_LOG = "log"
+#: File name of a process's output, in its directory.
+LOG = "log"
 
 
 class RunFailedError(Exception):
@@ -57,11 +57,9 @@ def run_in_process(
     with the end of the log if there is no result.
     """
     directory.mkdir(parents=True)
-    spec_path, result_path, log_path = (
-        directory / name for name in ("spec.json", "result.json", "log")
-    )
+    spec_path, result_path = directory / "spec.json", directory / "result.json"
     spec_path.write_bytes(msgspec.json.encode(spec))
-    with log_path.open("w") as log:
+    with (directory / LOG).open("w") as log:
         code = subprocess.run(
             [sys.executable, "-m", *module, str(spec_path), str(result_path)],
             stdout=log,
@@ -70,8 +68,9 @@ def run_in_process(
             timeout=_RUN_TIMEOUT_S,
         ).returncode
     if code != 0 or not result_path.exists():
-        lines = "\n".join(log_path.read_text().splitlines()[-_LOG_LINES_SHOWN:])
-        raise RunFailedError(f"The run {directory.name} ended with exit code {code}:\n{lines}")
+        raise RunFailedError(
+            f"The run {directory.name} ended with exit code {code}:\n{log_of(directory)}"
+        )
     return msgspec.json.decode(result_path.read_bytes(), type=result_type)
 
 
@@ -83,7 +82,7 @@ def started(
 
     Its output goes to the file ``log`` in the directory.
     """
-    with (directory / _LOG).open("ab") as log:
+    with (directory / LOG).open("ab") as log:
         process = subprocess.Popen(
             command,
             cwd=directory,
@@ -113,10 +112,8 @@ def check_alive(process: subprocess.Popen[bytes], directory: Path, deadline_s: f
 
 
 def log_of(directory: Path) -> str:
-    """The end of the output of the process that ``started`` started in the directory."""
-    return "\n".join(
-        (directory / _LOG).read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
-    )
+    """The end of the output of the process that runs or ran in the directory."""
+    return "\n".join((directory / LOG).read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
 
 
 def kill_session(leader: subprocess.Popen[bytes]) -> None:

@@ -29,8 +29,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from benchmarks.commands import weir_command
 from benchmarks.machine import describe_machine
-from benchmarks.processes import RunFailedError
+from benchmarks.processes import (
+    LOG,
+    RunFailedError,
+    check_alive,
+    end_on_sigterm,
+    log_of,
+    started,
+)
 
 SLACK_MS = 3_000
 
@@ -94,32 +102,27 @@ class Bench:
         arguments = [word for setting in _CONF for word in ("--conf", setting)]
         if self._savepoint is not None:
             arguments += ["--from-savepoint", self._savepoint]
-        with (self._directory / "output").open("w+") as output:
-            run = subprocess.Popen(
-                self._weir("run", "pipeline.py", "--rest-port", "0", *arguments),
+        command = weir_command("run", "pipeline.py", "--rest-port", "0", *arguments)
+        (self._directory / LOG).unlink(missing_ok=True)
+        with started(command, self._directory) as run:
+            address = self._wait_for_address(run)
+            self._wait_for_rows(run)
+            begun = time.perf_counter()
+            stop = subprocess.run(
+                weir_command("stop", "stopping", "-m", address),
                 cwd=self._directory,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                capture_output=True,
+                text=True,
+                timeout=_PATIENCE_S,
+                check=False,
             )
-            try:
-                address = self._wait_for(r"REST server: (\S+)", run)
-                self._wait_for_rows(run)
-                begun = time.perf_counter()
-                stop = subprocess.run(
-                    self._weir("stop", "stopping", "-m", address),
-                    cwd=self._directory,
-                    capture_output=True,
-                    text=True,
-                    timeout=_PATIENCE_S,
-                    check=False,
-                )
-                run.wait(_PATIENCE_S)
-                elapsed_ms = (time.perf_counter() - begun) * 1000
-            finally:
-                run.kill()
-        found = re.search(r"Savepoint: (\S+)", stop.stdout)
-        if stop.returncode or run.returncode or found is None:
-            raise RunFailedError(f"{stop.stdout}{stop.stderr}{self._output()}")
+            found = re.search(r"Savepoint: (\S+)", stop.stdout)
+            if found is None:
+                raise RunFailedError(f"{stop.stdout}{stop.stderr}{log_of(self._directory)}")
+            code = run.wait(_PATIENCE_S)
+            elapsed_ms = (time.perf_counter() - begun) * 1000
+        if stop.returncode or code:
+            raise RunFailedError(f"{stop.stdout}{stop.stderr}{log_of(self._directory)}")
         self._savepoint = found[1]
         self._check()
         return elapsed_ms
@@ -151,32 +154,24 @@ class Bench:
     def _wait_for_rows(self, run: subprocess.Popen[bytes]) -> None:
         """Wait until this life has committed some files."""
         wanted = self._committed + _FILES_BEFORE_STOP * self._rows
-        end = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + _PATIENCE_S
         while self._count() < wanted:
-            self._check_alive(run, end)
+            self._pause(run, deadline_s)
 
     def _count(self) -> int:
         if not (self._directory / "copy" / "_delta_log").exists():
             return 0
         return int(DeltaTable(self._directory / "copy").count())
 
-    def _wait_for(self, pattern: str, run: subprocess.Popen[bytes]) -> str:
-        end = time.monotonic() + _PATIENCE_S
-        while (found := re.search(pattern, self._output())) is None:
-            self._check_alive(run, end)
+    def _wait_for_address(self, run: subprocess.Popen[bytes]) -> str:
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while (found := re.search(r"REST server: (\S+)", log_of(self._directory))) is None:
+            self._pause(run, deadline_s)
         return found[1]
 
-    def _check_alive(self, run: subprocess.Popen[bytes], end: float) -> None:
-        if run.poll() is not None or time.monotonic() > end:
-            raise RunFailedError(f"weir run ended or made no progress:\n{self._output()}")
+    def _pause(self, run: subprocess.Popen[bytes], deadline_s: float) -> None:
+        check_alive(run, self._directory, deadline_s)
         time.sleep(_LOOK_S)
-
-    def _output(self) -> str:
-        return (self._directory / "output").read_text()
-
-    @staticmethod
-    def _weir(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "weir", *arguments]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -199,6 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="parent of the working directory (default: the temporary directory)",
     )
     options = parser.parse_args(arguments)
+    end_on_sigterm()
     print(describe_machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
         bench = Bench(Path(name), options.files, options.rows)
