@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from benchmarks.query import COMMON_SETTINGS, MASTER
 #: The scripts and pipelines that the benchmarks run.
 JOBS = Path(__file__).parent / "jobs"
 
-_ARCHIVE_KEY = "weir.class-archive"
 _WARMUP_TIMEOUT_S = 600.0
 
 
@@ -21,30 +19,19 @@ def weir_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "weir", *arguments]
 
 
-def weir_run(pipeline: Path, *, interval: str, archive: str | None = None) -> list[str]:
+def weir_run(pipeline: Path, *, interval: str, archive: bool = True) -> list[str]:
     """The command line of ``weir run`` with the settings that both sides share.
 
     A job that fails at its start is restarted by its own strategy, as for a user, and the clock
-    keeps running. ``archive`` is the value of the class archive's key; None leaves the key out, for
-    a version of Weir that does not know it.
+    keeps running. ``archive``: whether Spark's JVM uses the class archive.
     """
     settings = {
         **COMMON_SETTINGS,
         "execution.checkpointing.interval": interval,
-        **({} if archive is None else {_ARCHIVE_KEY: archive}),
+        "weir.class-archive": str(archive).lower(),
     }
     words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     return weir_command("run", str(pipeline), "--master", MASTER, "--rest-port", "0", *words)
-
-
-def has_class_archive() -> bool:
-    """Whether this version of Weir can make a class archive."""
-    return (
-        subprocess.run(
-            weir_command("warmup", "--help"), capture_output=True, check=False
-        ).returncode
-        == 0
-    )
 
 
 def make_class_archive(directory: Path) -> None:

@@ -138,20 +138,6 @@ def test_the_start_benchmark_ends_well_only_if_both_targets_are_met(
     )
 
 
-def test_a_start_without_a_class_archive_misses_its_target() -> None:
-    """A target that was not measured is not met."""
-    pair: dict[start.Side, start.FirstRows] = {
-        start.Side.PLAIN: {"a": 2},
-        start.Side.WEIR: {"a": 1},
-    }
-    lines, met = start.verdict("x", [pair])
-    assert lines == [
-        "x ratio=0.500 target=1.0",
-        "x_warm not measured: this Weir has no class archive",
-    ]
-    assert not met
-
-
 def test_the_recovery_is_the_median_of_all() -> None:
     """One slow recovery does not decide."""
     assert start.recovery_verdict([1_000, 6_000, 90_000]) == ("recovery ms=6000 target=6000", True)
