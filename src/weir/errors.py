@@ -127,6 +127,9 @@ class OperatorError(WeirError):
         super().__init__(message)
         self.operator = operator
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args[0], {"operator": self.operator})
+
 
 class JobError(WeirError):
     """A request about a job cannot be met."""

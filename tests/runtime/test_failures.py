@@ -5,6 +5,7 @@ Its location, whether a retry can help, and its identity.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pickle import PicklingError
@@ -13,13 +14,16 @@ import pytest
 
 from weir.durable.hooks import CheckpointListener, CheckpointListeners
 from weir.errors import (
+    CheckpointDamagedError,
     CoordinatorStateError,
     JobFailedError,
     ListenerError,
+    OperatorError,
     PipelineError,
     SinkError,
     SinkMismatchError,
     StorageError,
+    WeirError,
 )
 from weir.runtime.concurrency import ThreadWaits
 from weir.runtime.failures import TRACE_LENGTH, cause_of, describe, is_fatal, read_text
@@ -165,6 +169,19 @@ def test_an_error_that_is_its_own_cause_is_reported_once() -> None:
         "of itself",
         "weir.errors.PipelineError: of itself\n",
     )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CheckpointDamagedError("gone", path="/chk-1", file="_metadata"),
+        OperatorError("no space", operator="totals"),
+    ],
+)
+def test_an_error_with_attributes_can_be_copied(error: WeirError) -> None:
+    """Python copies and pickles errors by their arguments, as a pool of processes does."""
+    again = copy.copy(error)
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 def test_an_error_that_cannot_say_its_message_is_reported_by_its_kind() -> None:
