@@ -294,7 +294,9 @@ def trace_of_model(seed: int) -> list[str]:
     """
     loop, process = Loop(), Process("d1")
     vertex = SimVertex(name="v", records=STEPS, batch=1, pace_us=1)
-    auditor = Auditor(base_directory="/cp", vertices=[vertex], max_concurrent=1, claims=False)
+    auditor = Auditor(
+        base_directory="/cp", vertices=[vertex], max_concurrent=1, min_pause_ms=0, claims=False
+    )
     disk = auditor.disk = Disk(auditor)
     fs = ProcessFileSystem(disk, loop, process, NoFaults(), links=True)
     storage = CheckpointStorage(fs=lambda _: fs, base_directory="/cp", job_id=JOB)
