@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-CODE := src tests examples scripts $(wildcard benchmarks)
+CODE := src tests examples scripts benchmarks
 
 # How long `make soak` kills.
 SOAK_MINUTES ?= 120

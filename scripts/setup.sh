@@ -5,7 +5,8 @@
 # A step whose result already exists is skipped, so running the script again takes well under a
 # second. .venv/weir-setup records what was installed, as a checksum over the files that determine
 # it. Needs Python 3.11 or newer and make; as root on a Debian system it installs what else is
-# missing, otherwise it prints what to install.
+# missing, otherwise it prints what to install. Without a PostgreSQL server only the tests of that
+# sink fail.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -53,6 +54,12 @@ have_java() {
     [ "$(java_major "$java")" -ge 17 ]
 }
 
+# Looks for a PostgreSQL server where tests/postgres_server.py does.
+have_postgres() {
+    compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null \
+        || { command -v pg_config >/dev/null && [ -x "$(pg_config --bindir)/postgres" ]; }
+}
+
 # Changes with what is installed: the declared and the pinned dependencies, this script, the
 # interpreter and the directory.
 fingerprint() {
@@ -71,6 +78,15 @@ if ! have_java; then
     apt_install "$java_package" "Java 17 or newer"
     have_java || fail "the java command is still older than 17: set JAVA_HOME to a newer one and" \
         "run 'make setup' again."
+fi
+
+if ! have_postgres; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt_install postgresql "the PostgreSQL server, for tests of the sink,"
+    else
+        say "without a PostgreSQL server: to run the tests of that sink, install one (on Debian" \
+            "and Ubuntu: apt-get install postgresql)"
+    fi
 fi
 
 # A failure does not fail setup. It runs this code, not the weir command, since the command's

@@ -76,6 +76,17 @@ def test_an_empty_file_is_a_file(fs: HadoopFileSystem, base: str) -> None:
     assert fs.status(f"{base}/empty") == FileStatus(name="empty", size=0, is_directory=False)
 
 
+def test_the_end_of_a_file_is_read_without_the_rest(fs: HadoopFileSystem, base: str) -> None:
+    """More than there is is the whole file."""
+    fs.write(f"{base}/one", b"0123456789")
+    assert (fs.read_end(f"{base}/one", 3), fs.read_end(f"{base}/one", 30)) == (
+        b"789",
+        b"0123456789",
+    )
+    with pytest.raises(FileNotFoundError):
+        fs.read_end(f"{base}/none", 3)
+
+
 def test_a_missing_file_is_distinguished_from_an_error(fs: HadoopFileSystem, base: str) -> None:
     """Reading raises what callers expect; status and listing find nothing."""
     with pytest.raises(FileNotFoundError):

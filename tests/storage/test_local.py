@@ -172,6 +172,15 @@ def test_files_are_readable_by_others_as_the_umask_allows(
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
 
 
+def test_the_end_of_a_file_is_read_without_the_rest(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """More than there is is the whole file."""
+    path = str(tmp_path / "one")
+    fs.write(path, b"0123456789")
+    assert (fs.read_end(path, 3), fs.read_end(path, 30)) == (b"789", b"0123456789")
+    with pytest.raises(FileNotFoundError):
+        fs.read_end(str(tmp_path / "none"), 3)
+
+
 def test_reading_what_is_missing_is_a_file_not_found_error(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from rich.table import Table
 import weir
 from weir.demo.driver import Chaos, Driver, Outcome
 from weir.demo.landing import Landing, land
+from weir.demo.postgres import DemoDatabase
 from weir.demo.reference import AFTER_MINUTES, RuleChange, anomalies_of, expected_tables
 from weir.demo.verify import Cut, TableReport, look, verify_tables
 from weir.errors import ConfigurationError
@@ -40,6 +41,7 @@ def run_demo(
     seed: int | None,
     directory: Path | None,
     master: str | None,
+    postgres: str | None = None,
     flights: int | None = None,
     console: Console | None = None,
 ) -> int:
@@ -51,6 +53,8 @@ def run_demo(
         directory: Where all files of the run are kept (must be empty or not exist). None: a new
             directory below ``.weir/demo``, removed on success.
         master: Spark's master; None leaves it to the configuration.
+        postgres: Connection string, without a password, of a PostgreSQL database that gets two of
+            the tables as well, in a schema of its own, removed on success.
         flights: Process only this many flights, the first in event time; None: all.
         console: Where to print; standard output by default.
 
@@ -72,12 +76,21 @@ def run_demo(
     )
     _say(console, f"kills: {kill}, seed {seed}")
     tables = place / "out"
+    database = None if postgres is None else DemoDatabase(postgres)
     outcome, cuts, change = _run(
-        console, kill, seed, place=place, landing=landing, expected=expected, master=master
+        console,
+        kill,
+        seed,
+        place=place,
+        expected=expected,
+        master=master,
+        environment=_environment(landing, tables, database),
     )
     anomalies = _found(tables / "anomalies")
     expected["anomalies"] = anomalies_of(expected["flights_clean"], anomalies)
     reports = verify_tables(tables, expected)
+    if database is not None:
+        reports += database.verify(expected)
     _summarize(console, outcome, reports)
     found = [outcome.problem, _unchanged(change, anomalies), *(one.problem for one in cuts)]
     found += [report.problem for report in reports]
@@ -89,6 +102,10 @@ def run_demo(
         _say(console, problem, style="bold red")
     if outcome.problem is not None:
         _show_log(console, place / "driver.log")
+    if exact and database is not None:
+        database.drop()
+    elif database is not None:
+        _say(console, f"The run's tables in PostgreSQL are in the schema {database.schema}.")
     if exact and directory is None:
         shutil.rmtree(place)
     else:
@@ -102,9 +119,9 @@ def _run(
     seed: int,
     *,
     place: Path,
-    landing: Landing,
     expected: Mapping[str, pa.Table],
     master: str | None,
+    environment: dict[str, str],
 ) -> tuple[Outcome, list[Cut], RuleChange]:
     """Kill the job ``kill`` times while its rule is changed, and let it finish.
 
@@ -125,7 +142,7 @@ def _run(
             Driver(
                 _command(master),
                 directory=place,
-                environment=_environment(landing, tables),
+                environment=environment,
                 show=lambda line: _say(console, f"  | {line}", style="dim"),
             )
         )
@@ -174,8 +191,9 @@ def _command(master: str | None) -> Sequence[str]:
     return command if master is None else [*command, "--master", master]
 
 
-def _environment(landing: Landing, tables: Path) -> dict[str, str]:
+def _environment(landing: Landing, tables: Path, database: DemoDatabase | None) -> dict[str, str]:
     return {
+        **({} if database is None else {"WEIR_FLIGHTS_POSTGRES": database.dsn}),
         "WEIR_FLIGHTS_LANDING": str(landing.directory),
         "WEIR_FLIGHTS_OUT": str(tables),
         # The driver runs in the run's directory and must import this same Weir there, installed or

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import tenacity
 
@@ -45,6 +45,9 @@ from weir.runtime.concurrency import Event, Waits
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import normalize
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -75,14 +78,16 @@ class SinkPort:
         retries: CommitRetries,
         waits: Waits,
         job_directory: str | None = None,
+        session: Callable[[], SparkSession] | None = None,
     ) -> None:
         """``job_directory``: where the job keeps its records.
 
-        Sinks may publish it to readers of their targets.
+        Sinks may publish it to readers of their targets. ``session``: see ``SinkContext``.
         """
         self._sinks = sinks
         self.job_name = job_name
         self._job_directory = job_directory
+        self._session = session
         self._file_system = file_system
         self._retries = retries
         self._locks = {name: waits.lock() for name in sinks}
@@ -380,6 +385,7 @@ class SinkPort:
             attempt=attempt,
             file_system=self._file_system,
             job_directory=self._job_directory,
+            session=self._session,
         )
 
 

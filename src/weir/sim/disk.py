@@ -6,7 +6,8 @@ for every name of the file, although everyone can read it until the machine cras
 succeed (PROTOCOL P23).
 
 ``ProcessFileSystem`` yields before each operation, so that kills, pauses and other drivers can come
-between any two operations. It also makes operations fail before or after they took effect.
+between any two operations. It also makes operations fail before they took effect, and ``create``
+and ``write`` after it.
 """
 
 from __future__ import annotations
@@ -235,6 +236,10 @@ class ProcessFileSystem:
         if path not in self._disk.files:
             raise FileNotFoundError(path)
         return self._disk.files[path]
+
+    def read_end(self, path: str, size: int) -> bytes:
+        """The file's last ``size`` bytes. Raises ``FileNotFoundError``."""
+        return self.read(path)[-size:]
 
     def status(self, path: str) -> FileStatus | None:
         """The file or directory at the path; None if the path does not exist."""

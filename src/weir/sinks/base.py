@@ -43,7 +43,7 @@ from weir.storage.filesystem import FileSystem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,8 @@ class SinkContext:
     #: Where the running job keeps its records and checkpoints, for readers of the target; None if
     #: unknown.
     job_directory: str | None = None
+    #: Gives the job's Spark session, for commits that read with it; None if there is none.
+    session: Callable[[], SparkSession] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

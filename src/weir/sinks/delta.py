@@ -46,7 +46,7 @@ import msgspec
 from weir.core.types import Count, Payload, Timestamp
 from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
 from weir.sinks.base import Commit, SinkContext
-from weir.sinks.delta_log import TableLog
+from weir.sinks.delta_log import TableLog, commit_metadata
 from weir.sinks.delta_schema import (
     check_fits,
     check_no_rules,
@@ -434,14 +434,7 @@ class DeltaTable(FileSink):
                     for directory, position in sorted(marks.items())
                 ),
             ],
-            custom_metadata={
-                "weir.job.id": self._context.job_id,
-                "weir.job.name": self._context.job_name,
-                "weir.job.directory": self._context.job_directory or "",
-                "weir.sink": self._context.sink,
-                "weir.checkpoint.id": str(epoch),
-                "weir.attempt": str(self._context.attempt),
-            },
+            custom_metadata=commit_metadata(self._context, epoch),
         )
 
     def _sync_log(self, version: int) -> None:

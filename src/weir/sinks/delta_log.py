@@ -17,7 +17,7 @@ import msgspec
 
 from weir.core.types import AbsolutePath, JobId, OperatorId, Timestamp
 from weir.errors import StorageError
-from weir.sinks.base import Commit
+from weir.sinks.base import Commit, SinkContext
 from weir.sinks.staging import slug
 from weir.storage.paths import as_delta_path, normalize
 from weir.storage.records import converted, decoded
@@ -52,6 +52,22 @@ class _CommitInfo(msgspec.Struct):
     )
     job_directory: str = msgspec.field(name="weir.job.directory", default="")
     timestamp_ms: Timestamp = msgspec.field(name="timestamp", default=0)
+
+
+def commit_metadata(context: SinkContext, epoch: int) -> dict[str, str]:
+    """What a commit says of itself in the table's log."""
+    info = _CommitInfo(
+        job_id=context.job_id,
+        job_name=context.job_name,
+        sink=context.sink,
+        checkpoint_id=str(epoch),
+        attempt=str(context.attempt),
+        job_directory=context.job_directory or "",
+    )
+    fields: dict[str, str] = msgspec.to_builtins(info)
+    # The table's log has a time of its own.
+    del fields["timestamp"]
+    return fields
 
 
 class _Change(msgspec.Struct):

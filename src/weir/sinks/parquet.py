@@ -26,6 +26,9 @@ _TEXT_MAX_CHARACTERS = 32
 #: Every decimal with this many digits survives a round trip through a double.
 _DOUBLE_DIGITS = 15
 
+#: How much of a remote file's end is read at first: most footers are shorter.
+_FOOTER_BYTES = 64 * 1024
+
 _Json: TypeAlias = str | int | float
 
 
@@ -39,7 +42,7 @@ class Footer:
 
 
 def read_footer(file_system: FileSystem, path: str) -> Footer:
-    """Read the footer of one file. A remote file is read whole, through the file system."""
+    """Read the footer of one file."""
     metadata = _metadata(file_system, path)
     columns = [
         index
@@ -80,7 +83,7 @@ def read_footer(file_system: FileSystem, path: str) -> Footer:
 
 
 def count_rows(file_system: FileSystem, path: str) -> int:
-    """The row count in a file's footer. A remote file is read whole, through the file system."""
+    """The row count in a file's footer."""
     return int(_metadata(file_system, path).num_rows)
 
 
@@ -89,7 +92,14 @@ def _metadata(file_system: FileSystem, path: str) -> pq.FileMetaData:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.read_metadata(path if is_local(path) else pa.BufferReader(file_system.read(path)))
+    if is_local(path):
+        return pq.read_metadata(path)
+    end = file_system.read_end(path, _FOOTER_BYTES)
+    # The file ends with the footer's length, in four bytes, and ``PAR1``.
+    length = int.from_bytes(end[-8:-4], "little") + 8
+    if length > len(end):
+        end = file_system.read_end(path, length)
+    return pq.read_metadata(pa.BufferReader(end))
 
 
 def _bounds(statistics: list[Any]) -> tuple[_Json, _Json] | None:

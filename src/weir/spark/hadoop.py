@@ -79,18 +79,11 @@ class HadoopFileSystem:
 
     def read(self, path: str) -> bytes:
         """The content. Raises ``FileNotFoundError`` if there is no such file."""
-        try:
-            stream = self._fs.open(self._path(path))
-            try:
-                return bytes(
-                    self._jvm.java_class("org.apache.commons.io.IOUtils").toByteArray(stream)
-                )
-            finally:
-                stream.close()
-        except Exception as error:
-            if "FileNotFoundException" in str(error):
-                raise FileNotFoundError(path) from error
-            raise _failure("read", path, error) from error
+        return self._read(path, None)
+
+    def read_end(self, path: str, size: int) -> bytes:
+        """The last ``size`` bytes. Raises ``FileNotFoundError`` if there is no such file."""
+        return self._read(path, size)
 
     def status(self, path: str) -> FileStatus | None:
         """What is at the path; None if nothing is."""
@@ -170,6 +163,24 @@ class HadoopFileSystem:
 
     def sync(self, files: Iterable[str]) -> None:
         """Do nothing: a closed file is durable here."""
+
+    def _read(self, path: str, last: int | None) -> bytes:
+        """The content, or the ``last`` bytes of it."""
+        try:
+            place = self._path(path)
+            stream = self._fs.open(place)
+            try:
+                if last is not None:
+                    stream.seek(max(0, self._fs.getFileStatus(place).getLen() - last))
+                return bytes(
+                    self._jvm.java_class("org.apache.commons.io.IOUtils").toByteArray(stream)
+                )
+            finally:
+                stream.close()
+        except Exception as error:
+            if "FileNotFoundException" in str(error):
+                raise FileNotFoundError(path) from error
+            raise _failure("read", path, error) from error
 
     def _replace(self, path: str, content: _Fill) -> None:
         """Create or replace a file; it never shows part of its content."""

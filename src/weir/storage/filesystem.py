@@ -65,6 +65,10 @@ class FileSystem(Protocol):
         """
         ...
 
+    def read_end(self, path: str, size: int) -> bytes:
+        """The last ``size`` bytes, or all if there are fewer. Raises what ``read`` does."""
+        ...
+
     def status(self, path: str) -> FileStatus | None:
         """What is at the path, or None."""
         ...

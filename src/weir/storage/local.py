@@ -60,6 +60,7 @@ _WAY_OUT = {
     errno.EDQUOT: "disk quota exceeded; free some space, or choose another directory",
     errno.EROFS: "the file system is read-only; choose a writable directory",
     errno.ENOENT: "no such file or directory",
+    errno.EEXIST: "a file is where a directory is needed; choose another path",
     errno.ENOTDIR: "part of the path is a file, not a directory; choose another path",
     errno.EISDIR: "it is a directory, but a file was expected",
     errno.ENAMETOOLONG: (
@@ -117,6 +118,12 @@ class LocalFileSystem:
     def read(self, path: str) -> bytes:
         """The content. Raises ``FileNotFoundError`` if there is no such file."""
         with _explained("read", path, expected=FileNotFoundError), _open_plain(path) as file:
+            return file.read()
+
+    def read_end(self, path: str, size: int) -> bytes:
+        """The last ``size`` bytes. Raises ``FileNotFoundError`` if there is no such file."""
+        with _explained("read", path, expected=FileNotFoundError), _open_plain(path) as file:
+            file.seek(-min(size, os.fstat(file.fileno()).st_size), os.SEEK_END)
             return file.read()
 
     def status(self, path: str) -> FileStatus | None:

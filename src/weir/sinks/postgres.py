@@ -1,0 +1,512 @@
+"""Exactly-once writes to a PostgreSQL table: Spark's executors stage the rows, the driver commits.
+
+What is not yet committed lies in ordinary (logged) tables of the schema ``weir``: an unlogged one
+is empty after a crash of the server, and a checkpoint is acknowledged on the strength of its rows.
+
+1. ``stage``: each Spark task copies its rows into a staging table of the attempt, in a transaction
+   of its own (``postgres_copy``). Readers of the target see nothing of it.
+2. ``flush``: the rows are on disk since their transaction was committed; the next batch begins a
+   new staging table. So an epoch's rows lie in one or two tables, which are dropped when all their
+   batches are committed. Deleted rows would stay behind, and slow every commit down, whenever
+   something keeps VACUUM from removing them.
+3. ``commit``: one transaction locks the sink's row in ``weir.commits``, inserts the epoch's rows
+   into the target and enters the epoch in that row. A repeated commit finds the epoch there. Two
+   drivers that commit the same epoch wait for each other at the lock (PROTOCOL P18). Before the
+   insert the staged rows are counted: if some are gone, nothing is made visible. So it is if the
+   ledger has an older epoch than was committed before, because a standby that lagged behind has
+   taken over: each payload says what was committed when it was flushed.
+4. ``clean``: ends the sessions of dead attempts, whose tasks may still be copying, and drops their
+   staging tables (P22).
+
+With ``mode="upsert"`` only the last row of a key counts within an epoch: the one with the greatest
+``order_by``, else the one of the latest batch, else of the latest in its Spark task. With
+``order_by`` a row never replaces one with a greater value, so the result does not depend on where
+one checkpoint ends and the next begins.
+
+An epoch without rows leaves the database alone; it is on record in the job's own log (P15).
+
+Payload::
+
+    {"table": "s_0a1b2c3d4e5f6071_1_4", "position": 7, "flushed": true, "after": 12, "rows": 1200,
+     "writers": [[4611686018427387904, 700], [12, 500]],
+     "columns": [{"name": "id", "type": "bigint"}]}
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
+
+import msgspec
+from msgspec import Meta
+
+from weir.core.types import Count, Payload
+from weir.errors import (
+    InvariantError,
+    LostRowsError,
+    LostWriteError,
+    SinkError,
+    SinkMismatchError,
+    StorageError,
+)
+from weir.sinks.base import Batch, Commit, Sink, SinkContext
+from weir.sinks.postgres_copy import REPORT, WRITER, CopyRows, create_staging_table
+from weir.sinks.postgres_insert import Insert, Rejects
+from weir.sinks.postgres_session import connected, is_violation, parameters_of, quoted
+from weir.sinks.postgres_target import Ledger, PostgresTarget
+from weir.sinks.postgres_types import (
+    StagedColumn,
+    check_fits,
+    staged_columns,
+    staging_expressions,
+)
+from weir.sinks.staging import StagedPayload, check_flushed, check_staged
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyspark.sql import DataFrame
+
+_log = logging.getLogger(__name__)
+
+Mode: TypeAlias = Literal["append", "upsert"]
+
+#: How long to wait for a table that is to be dropped; commits come first.
+_DROP_TIMEOUT_MS = 1_000
+
+
+class _Payload(StagedPayload, kw_only=True):
+    table: Annotated[str, Meta(pattern=r"\As_[0-9a-f]{16}_[0-9]{1,18}_[0-9]{1,18}\Z")]
+    #: The newest epoch that was committed when the payload was flushed; 0 if there was none.
+    after: Count
+    rows: Count
+    writers: list[tuple[Count, Count]]
+    columns: list[StagedColumn]
+
+    def __post_init__(self) -> None:
+        if sum(rows for _, rows in self.writers) != self.rows:
+            raise ValueError("its writers have another number of rows")
+
+
+class PostgresTable(Sink):
+    """Appends to a PostgreSQL table, or updates it by key, exactly once.
+
+    ``dsn``: libpq's connection string or URI, without a password. ``table``: ``name`` or
+    ``schema.name``, as in the catalogue (no quotes). ``mode``: ``"append"`` or ``"upsert"``, which
+    needs ``key``, the columns of a unique index that are not null. ``order_by``: the column whose
+    greatest value wins. ``create``: create the table with the first rows, with ``key`` as its
+    primary key. ``rejects``: a table, created if necessary, for rows that violate a constraint or
+    do not fit their column; without it, such a row fails the job.
+
+    Raises ``SinkError`` for arguments that contradict each other or a password in ``dsn``, and
+    ``UnsupportedEnvironmentError`` if psycopg is not installed.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        table: str,
+        mode: Mode = "append",
+        *,
+        key: Sequence[str] = (),
+        order_by: str | None = None,
+        create: bool = False,
+        rejects: str | None = None,
+    ) -> None:
+        self._parameters = parameters_of(dsn)
+        self._table = table
+        self._mode = mode
+        self._key = (key,) if isinstance(key, str) else tuple(key)
+        self._order_by = order_by
+        self._create = create
+        self._rejects = rejects
+        self._opened: SinkContext | None = None
+        #: ``schema.table``, once opened.
+        self._target_name = ""
+        #: The newest epoch known to be committed; 0 if none is.
+        self._newest = 0
+        #: Guards the fields below, since ``stage`` may overlap any other method.
+        self._lock = threading.Lock()
+        self._generation = 0
+        #: This attempt's staging tables, each with its batches that are not committed.
+        self._uncommitted: dict[str, set[int]] = {}
+        #: The rows' schema that last fitted (Spark's JSON), so that it is checked once.
+        self._accepted: tuple[str, tuple[StagedColumn, ...]] | None = None
+        self._check_arguments()
+
+    def describe(self) -> str:
+        """What and where, for messages."""
+        shown = ("service", "host", "port", "dbname")
+        where = " ".join(
+            f"{key}={self._parameters[key]}" for key in shown if key in self._parameters
+        )
+        return f"PostgresTable({self._table!r} at {where or 'PGHOST'!r})"
+
+    def check(self, context: SinkContext) -> None:
+        """Refuse a server that cannot be written to, and a table that does not fit (MISSION G4)."""
+        try:
+            with self._session("weir check") as connection:
+                target = self._find(connection)
+                target.check_access(
+                    connection, creates=self._create, upserts=bool(self._key), place=self.describe()
+                )
+                self._check_target(target)
+        except StorageError as error:
+            raise SinkError(str(error)) from error
+
+    def open(self, context: SinkContext) -> None:
+        """Create the schema ``weir`` and its ledger, unless they exist."""
+        self._opened = context
+        with self._session("weir open") as connection:
+            self._target_name = self._find(connection).name
+            self._ledger.create(connection)
+            self._newest = self._ledger.newest(connection) or 0
+        with self._lock:
+            self._accepted = None
+            # An older attempt's are dropped by ``clean``.
+            self._uncommitted = {}
+            self._generation += 1
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
+        """Copy the batch's rows into a staging table, in one Spark job.
+
+        None if there are no rows. Raises ``SinkMismatchError`` before any row is written if the
+        columns do not fit.
+        """
+        schema = frame.schema.json()
+        columns = self._fitting_columns(schema)
+        if batch.files == ():
+            return None
+        table = self._staging_table(columns, batch.batch_id)
+        copy = CopyRows(
+            parameters=self._parameters,
+            table=_staging(table),
+            columns=columns,
+            place=self.describe(),
+            session=self._session_name,
+        )
+        selected = frame.selectExpr(*staging_expressions(schema))
+        # In the order of the partitions, as Spark's ``collect`` returns them.
+        writers = [[row.writer, row.rows] for row in selected.mapInArrow(copy, REPORT).collect()]
+        if not writers:
+            self._settle([(table, batch.batch_id)])
+            return None
+        return {
+            "table": table,
+            "position": batch.batch_id,
+            "flushed": False,
+            "after": 0,
+            "rows": sum(rows for _, rows in writers),
+            "writers": writers,
+            "columns": [msgspec.to_builtins(column) for column in columns],
+        }
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Check that the rows are there; the next batch begins a new staging table (PROTOCOL P23).
+
+        They are durable since they were copied. Raises ``LostWriteError`` if some are gone, since
+        the server was restored or a standby that lagged behind took over.
+        """
+        check_staged(payloads, _Payload, self.describe())
+        with self._lock:
+            self._generation += 1
+            # Others are committed.
+            mine = [
+                one
+                for one in payloads
+                if one["position"] in self._uncommitted.get(one["table"], ())
+            ]
+        with self._session(self._session_name) as connection:
+            damage = _damage(connection, mine)
+        if damage is not None:
+            raise LostWriteError(
+                f"Output that {self.describe()} staged cannot be part of a checkpoint, because"
+                f" {damage}: its rows are recomputed from the last checkpoint. Make sure that"
+                " nothing else changes tables in the schema weir."
+            )
+        return [
+            payload if payload["flushed"] else {**payload, "flushed": True, "after": self._newest}
+            for payload in payloads
+        ]
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        """Insert the epoch's rows into the target in one transaction, with the epoch's record.
+
+        Returns 0 if that was done before or there are no rows. Raises ``LostRowsError`` if staged
+        rows are gone, and ``SinkMismatchError`` if the table refuses a row and there is no table of
+        rejects; calling again is safe.
+        """
+        check_flushed(payloads, _Payload, self.describe())
+        if not payloads:
+            return 0
+        try:
+            with self._session(self._session_name) as connection:
+                rows = self._commit(connection, epoch, payloads)
+        except Exception as error:
+            if not is_violation(error):
+                raise
+            raise self._violation(epoch, error) from error
+        self._newest = max(self._newest, epoch)
+        self._settle([(payload["table"], payload["position"]) for payload in payloads])
+        return rows
+
+    def newest_committed(self) -> int | None:
+        """The epoch in the sink's row of ``weir.commits`` (PROTOCOL P21)."""
+        with self._session(self._session_name) as connection:
+            return self._ledger.newest(connection)
+
+    def commits(self, context: SinkContext) -> Iterator[Commit]:
+        """The newest commit of each job and sink at the target, newest first."""
+        with self._session("weir") as connection:
+            target = self._find(connection)
+            return iter(Ledger.commits(connection, target.name))
+
+    def clean(self, attempt: int) -> None:
+        """End the sessions of dead attempts and drop their staging tables (PROTOCOL P22)."""
+        with self._session(self._session_name) as connection:
+            sessions = connection.execute(
+                "SELECT application_name, pid FROM pg_stat_activity"
+                " WHERE usename = current_user AND pid <> pg_backend_pid()"
+            ).fetchall()
+            for name, process in sessions:
+                if self._is_dead(name, attempt):
+                    connection.execute("SELECT pg_terminate_backend(%s)", [process])
+            tables = connection.execute(
+                "SELECT relname FROM pg_class WHERE relnamespace = 'weir'::regnamespace"
+                " AND relkind = 'r'"
+            ).fetchall()
+        self._drop([name for (name,) in tables if self._is_dead(name, attempt)])
+
+    def close(self) -> None:
+        """Drop this attempt's staging tables: every epoch is committed."""
+        with self._lock:
+            tables, self._uncommitted = list(self._uncommitted), {}
+            self._generation += 1
+        self._drop(tables)
+
+    def _commit(
+        self, connection: psycopg.Connection, epoch: int, payloads: Sequence[Payload]
+    ) -> int:
+        ledger = self._ledger
+        committed = ledger.lock(connection)
+        if committed >= epoch:
+            return 0
+        self._check_not_gone_back(committed, payloads)
+        if (damage := _damage(connection, payloads)) is not None:
+            raise LostRowsError(
+                f"Checkpoint {epoch} cannot be committed to {self.describe()}, since {damage}: none"
+                " of its rows are visible there, and the job cannot continue without them. Restore"
+                " the schema weir of the database and run the job again, or start from an older"
+                " snapshot with --from-savepoint PATH --accept-duplicates."
+            )
+        rows = 0
+        # A restored job may have pending rows of an older version of the pipeline.
+        for columns, group in groupby(payloads, _columns_of):
+            target = self._ready_target(connection, columns)
+            insert = Insert(
+                target=target,
+                columns=columns,
+                writers=_writers_of(group),
+                key=self._key if self._mode == "upsert" else (),
+                order_by=self._order_by,
+            )
+            rows += insert.run(connection, self._rejects_at(target, epoch))
+        ledger.enter(connection, epoch, rows)
+        return rows
+
+    def _check_not_gone_back(self, committed: int, payloads: Sequence[Payload]) -> None:
+        """Raise ``LostRowsError`` if the ledger once had a newer epoch than it has now."""
+        # Rows of another job's savepoint may go to another target, which has a ledger of its own.
+        own = f"s_{self._ledger.digest}_"
+        known = [one["after"] for one in payloads if one["table"].startswith(own)]
+        if committed < (newest := max([self._newest, *known])):
+            raise LostRowsError(
+                f"{self.describe()} has gone back to checkpoint {committed}, though checkpoint"
+                f" {newest} was committed there: the database was restored, or a standby that"
+                " lagged behind took over, and rows are missing. Bring the newer state back and"
+                " run the job again, or start from a snapshot that is not newer than that with"
+                " --from-savepoint PATH."
+            )
+
+    def _ready_target(
+        self, connection: psycopg.Connection, columns: tuple[StagedColumn, ...]
+    ) -> PostgresTarget:
+        """The table that takes rows with these columns; created if it should be."""
+        target = self._find(connection)
+        if not target.exists:
+            if not self._create:
+                raise SinkError(
+                    f"{self.describe()} is gone: restore the table; the commit is repeated."
+                )
+            target.create(connection, columns, self._key)
+            target = self._find(connection)
+        self._check_target(target)
+        check_fits(target.columns, columns, place=self.describe())
+        return target
+
+    def _rejects_at(self, target: PostgresTarget, epoch: int) -> Rejects | None:
+        if self._rejects is None:
+            return None
+        schema, dot, table = self._rejects.partition(".")
+        if not dot:
+            schema, table = target.schema, schema
+        return Rejects(
+            table=f"{quoted(schema)}.{quoted(table)}",
+            job_id=self._context.job_id,
+            sink=self._context.sink,
+            epoch=epoch,
+        )
+
+    def _violation(self, epoch: int, error: Exception) -> SinkMismatchError:
+        said = " ".join(str(error).split())
+        return SinkMismatchError(
+            f"Checkpoint {epoch} cannot be committed to {self.describe()}, since the table refuses"
+            f" a row ({said}): none of its rows are visible there. Change the"
+            " constraint or the row in its way, or give the sink rejects=TABLE, which takes such"
+            " rows, and run the job again."
+        )
+
+    def _staging_table(self, columns: Sequence[StagedColumn], position: int) -> str:
+        """The table for a batch's rows, created if it is the first there; notes the batch."""
+        context = self._context
+        with self._lock:
+            table = f"s_{self._ledger.digest}_{context.attempt}_{self._generation}"
+            exists = table in self._uncommitted
+            self._uncommitted.setdefault(table, set()).add(position)
+        if not exists:
+            about = f"Staged by job {context.job_name} ({context.job_id}), sink {context.sink}"
+            with self._session(self._session_name) as connection:
+                create_staging_table(connection, _staging(table), columns, about)
+        return table
+
+    def _settle(self, batches: Sequence[tuple[str, int]]) -> None:
+        """Forget committed batches; drop tables of which none is left."""
+        with self._lock:
+            for table, position in batches:
+                self._uncommitted.get(table, set()).discard(position)
+            current = f"_{self._generation}"
+            done = [
+                table
+                for table, positions in self._uncommitted.items()
+                if not positions and not table.endswith(current)
+            ]
+            for table in done:
+                del self._uncommitted[table]
+        self._drop(done)
+
+    def _drop(self, tables: Sequence[str]) -> None:
+        """Drop staging tables; a task that is late may keep one until the next attempt."""
+        for table in tables:
+            try:
+                with self._session(self._session_name) as connection:
+                    connection.execute(f"SET LOCAL lock_timeout = {_DROP_TIMEOUT_MS}")
+                    connection.execute(f"DROP TABLE IF EXISTS {_staging(table)}")
+            except (SinkError, StorageError) as error:
+                _log.warning("The staging table %s could not be dropped: %s", table, error)
+
+    def _fitting_columns(self, spark_schema: str) -> tuple[StagedColumn, ...]:
+        """The rows' columns. Raises ``SinkMismatchError`` if the table does not take them."""
+        if self._accepted is None or self._accepted[0] != spark_schema:
+            columns = staged_columns(spark_schema, place=self.describe())
+            names = [column.name for column in columns]
+            for column in filter(None, (*self._key, self._order_by)):
+                if column not in names:
+                    raise SinkMismatchError(
+                        f"{self.describe()} needs the column {column!r} in its key or order_by, but"
+                        f" the rows have only {names}: add it before the sink."
+                    )
+            with self._session(self._session_name) as connection:
+                target = self._find(connection)
+            if target.exists:
+                check_fits(target.columns, columns, place=self.describe())
+            self._accepted = (spark_schema, columns)
+        return self._accepted[1]
+
+    def _is_dead(self, name: str, attempt: int) -> bool:
+        """Whether a session or staging table is this sink's, of an attempt before the given one."""
+        pattern = rf"weir {self._ledger.digest} (\d+)|s_{self._ledger.digest}_(\d+)_\d+"
+        found = re.fullmatch(pattern, name)
+        return found is not None and int(found[1] or found[2]) < attempt
+
+    def _find(self, connection: psycopg.Connection) -> PostgresTarget:
+        return PostgresTarget.find(connection, self._table, place=self.describe())
+
+    def _check_target(self, target: PostgresTarget) -> None:
+        target.check_key(self._key, place=self.describe())
+
+    def _session(self, name: str) -> AbstractContextManager[psycopg.Connection]:
+        return connected(self._parameters, self.describe(), name=name)
+
+    @property
+    def _session_name(self) -> str:
+        """By this ``clean`` finds the sessions of dead attempts."""
+        return f"weir {self._ledger.digest} {self._context.attempt}"
+
+    @property
+    def _context(self) -> SinkContext:
+        if self._opened is None:
+            raise InvariantError(f"{self.describe()} was used before it was opened")
+        return self._opened
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(context=self._context, target=self._target_name)
+
+    def _check_arguments(self) -> None:
+        if self._mode not in get_args(Mode):
+            raise SinkError(
+                f"{self.describe()} has the unknown mode {self._mode!r}: use one of"
+                f" {get_args(Mode)}."
+            )
+        if (self._mode == "upsert") != bool(self._key):
+            raise SinkError(
+                f"{self.describe()} needs key= for mode='upsert', and only for that: name the"
+                " columns that identify a row."
+            )
+        if self._order_by is not None and not self._key:
+            raise SinkError(
+                f"{self.describe()} has order_by={self._order_by!r}, which only mode='upsert' uses:"
+                " remove it."
+            )
+
+
+def _staging(table: str) -> str:
+    return f"weir.{quoted(table)}"
+
+
+def _columns_of(payload: Payload) -> tuple[StagedColumn, ...]:
+    return tuple(msgspec.convert(payload["columns"], list[StagedColumn]))
+
+
+def _writers_of(payloads: Iterable[Payload]) -> dict[str, list[tuple[int, int]]]:
+    """By staging table, the writers of these batches, each with its place in the order of all."""
+    writers: dict[str, list[tuple[int, int]]] = {}
+    count = 0
+    for payload in payloads:
+        for writer, _ in payload["writers"]:
+            writers.setdefault(_staging(payload["table"]), []).append((writer, count))
+            count += 1
+    return writers
+
+
+def _damage(connection: psycopg.Connection, payloads: Sequence[Payload]) -> str | None:
+    """The first staging table that is gone or lacks rows, in words; None if all are whole."""
+    expected: dict[str, dict[int, int]] = {}
+    for payload in payloads:
+        expected.setdefault(payload["table"], {}).update(payload["writers"])
+    for table, writers in expected.items():
+        found = connection.execute("SELECT to_regclass(%s)::text", [_staging(table)]).fetchone()
+        if found == (None,):
+            return f"the staging table weir.{table} is gone"
+        counts: dict[int, int] = dict(
+            connection.execute(
+                f"SELECT {WRITER}, count(*) FROM {_staging(table)} GROUP BY {WRITER}"
+            ).fetchall()
+        )
+        if any(counts.get(writer) != rows for writer, rows in writers.items()):
+            return f"the staging table weir.{table} lacks rows"
+    return None

@@ -1,0 +1,143 @@
+"""Connections to PostgreSQL: parameters without a password, short sessions, errors in words.
+
+Every operation opens a connection of its own and closes it. So nothing is shared between threads,
+no idle connection goes stale while the server restarts, and a pooler in transaction mode works in
+between. A session's settings hold for one transaction:
+
+- A driver that hangs in the middle of a commit holds the lock on its row of ``weir.commits``. The
+  server ends its transaction after ``idle_in_transaction_session_timeout``, and the newer driver
+  waits longer than that (``lock_timeout``). A statement may take as long as its rows need.
+- ``synchronous_commit`` is switched on where it is off: what is acknowledged must be on disk
+  (PROTOCOL P23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from weir.errors import SinkError, StorageError, UnsupportedEnvironmentError
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: Parameters that are secrets, or as good as one.
+_SECRETS = (
+    "password",
+    "sslpassword",
+    "oauth_client_secret",
+    "scram_client_key",
+    "scram_server_key",
+)
+#: Unless the connection string says otherwise: a dead server is noticed within half a minute.
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+#: Of an advisory lock: any number that nobody else uses.
+_CREATE_LOCK = 0x77656972
+_LOCK_TIMEOUT_MS = 20_000
+_IDLE_TIMEOUT_MS = 10_000
+_SETTINGS = f"""
+    SELECT set_config('lock_timeout', '{_LOCK_TIMEOUT_MS}', true),
+           set_config('idle_in_transaction_session_timeout', '{_IDLE_TIMEOUT_MS}', true),
+           set_config('statement_timeout', '0', true),
+           set_config('TimeZone', 'UTC', true),
+           set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+                      WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
+"""
+#: Classes of errors that pass by themselves: the connection, serialization and deadlocks,
+#: resources, locks, an operator's intervention, the system; and a timeout of an idle transaction.
+_PASSING = ("08", "40", "53", "55", "57", "58", "25P03")
+
+
+def parameters_of(dsn: str) -> dict[str, str]:
+    """The parameters in a connection string or URI.
+
+    Raises ``SinkError`` if it cannot be read or holds a password; the message never repeats it.
+    """
+    try:
+        from psycopg import ProgrammingError
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError as error:
+        raise UnsupportedEnvironmentError(
+            "PostgresTable needs psycopg 3, which is not installed: pip install 'weir[postgres]',"
+            " also where Spark's executors run."
+        ) from error
+    try:
+        parameters = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
+    except ProgrammingError:
+        # psycopg's message repeats parts of the string, perhaps of a password.
+        raise SinkError(
+            "The connection string of PostgresTable cannot be read: write it like 'host=db"
+            " dbname=shop user=weir' or 'postgresql://weir@db/shop'."
+        ) from None
+    if found := [key for key in _SECRETS if key in parameters]:
+        raise SinkError(
+            f"The connection string of PostgresTable holds a {found[0]}, which would reach every"
+            " executor and could reach logs: remove it, and put it into ~/.pgpass, a service file"
+            " or the variable PGPASSWORD, for the driver and for Spark's executors."
+        )
+    return {**_DEFAULTS, **parameters}
+
+
+@contextmanager
+def connected(
+    parameters: Mapping[str, str], place: str, *, name: str = "weir"
+) -> Iterator[psycopg.Connection]:
+    """A connection in a transaction, which is committed at the end; closed in any case.
+
+    ``name`` is the session's ``application_name``. Raises ``StorageError`` for what passes by
+    itself (the outcome of the transaction may then be unknown), ``SinkError`` for what does not.
+    Errors in data and violated constraints pass through as psycopg's.
+    """
+    import psycopg
+    from psycopg.conninfo import make_conninfo
+
+    try:
+        conninfo = make_conninfo(
+            **{**parameters, "client_encoding": "utf8", "application_name": name}
+        )
+        # A pooler in transaction mode knows no prepared statements.
+        with psycopg.connect(conninfo, prepare_threshold=None) as connection:
+            connection.execute(_SETTINGS)
+            yield connection
+    except psycopg.Error as error:
+        if is_violation(error):
+            raise
+        said = " ".join(str(error).split())
+        state = error.sqlstate or ""
+        if state.startswith(_PASSING) or (
+            not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        ):
+            raise StorageError(
+                f"{place} does not answer now ({said}): check the server and the way to it; the"
+                " job continues once it is back."
+            ) from error
+        raise SinkError(
+            f"{place} refuses what Weir asks of it ({said}): check the table, and what the role"
+            " may do."
+        ) from error
+
+
+def create_once(connection: psycopg.Connection, statement: str) -> None:
+    """Run a ``CREATE ... IF NOT EXISTS``, which two sessions at once would make each other fail."""
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATE_LOCK])
+    connection.execute(statement)
+
+
+def is_violation(error: BaseException) -> bool:
+    """Whether rows caused the error: wrong values, violated constraints, what triggers raise."""
+    import psycopg
+
+    state = error.sqlstate if isinstance(error, psycopg.Error) else None
+    return state is not None and (state.startswith(("21", "22", "23")) or state == "P0001")
+
+
+def quoted(name: str) -> str:
+    """An identifier, quoted for SQL."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,253 @@
+"""Types of PostgreSQL columns for Spark's, and whether a batch's rows fit a table.
+
+Rows are staged in columns that hold every value of their Spark type exactly. The step from there to
+the target's columns must not change a value either, so a target column that would round is refused
+before the first row. One that raises an error instead (``varchar(10)``, a check, an enum) is
+accepted: such a row is a violation, which ``PostgresTable`` reports or sets aside.
+
+===================  =====================  =====================================================
+Spark                staged, created        also accepted as the target's type
+===================  =====================  =====================================================
+boolean              boolean
+byte, short          smallint               integer, bigint, numeric
+int                  integer                bigint, numeric
+long                 bigint                 numeric
+float                real                   double precision
+double               double precision
+decimal(p,s)         numeric(p,s)           numeric with at least as many digits on either side
+string               text                   varchar, char, citext, json, jsonb, uuid, inet, cidr,
+                                            enums
+binary               bytea
+date                 date
+timestamp            timestamptz
+timestamp_ntz        timestamp
+array of the above   T[]                    arrays of the types above
+struct, map, others  jsonb                  json
+===================  =====================  =====================================================
+
+NaN and the infinities are values of PostgreSQL's floats. A domain counts as its base type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from weir.errors import SinkMismatchError
+
+_PRIMITIVES = {
+    "boolean": "boolean",
+    "byte": "smallint",
+    "short": "smallint",
+    "integer": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_TEXTS = re.compile(r"(?:var)?char\(\d+\)|string collate \w+")
+#: The SQL of a staged column's type; nothing else that a payload says becomes SQL unquoted.
+STAGED_TYPE = (
+    r"\A(?:boolean|smallint|integer|bigint|real|double precision|numeric\(\d{1,2},\d{1,2}\)"
+    r"|text|bytea|date|timestamptz|timestamp)(?:\[\])?\Z|\Ajsonb\Z"
+)
+#: By staged type, the names in ``pg_type`` of target types that take its values unchanged.
+_ACCEPTED = {
+    "boolean": {"bool"},
+    "smallint": {"int2", "int4", "int8", "numeric"},
+    "integer": {"int4", "int8", "numeric"},
+    "bigint": {"int8", "numeric"},
+    "real": {"float4", "float8"},
+    "double precision": {"float8"},
+    "numeric": {"numeric"},
+    "text": {"text", "varchar", "bpchar", "citext", "json", "jsonb", "uuid", "inet", "cidr"},
+    "bytea": {"bytea"},
+    "date": {"date"},
+    "timestamptz": {"timestamptz"},
+    "timestamp": {"timestamp"},
+    "jsonb": {"jsonb", "json"},
+}
+#: Targets for which text must be cast; the cast raises an error and cuts nothing off.
+_CAST_FROM_TEXT = {"json", "jsonb", "uuid", "inet", "cidr"}
+#: Digits of the integers.
+_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
+#: PostgreSQL cuts longer names off.
+_NAME_BYTES = 63
+
+
+class StagedColumn(msgspec.Struct, frozen=True):
+    """A column of staged rows, as a payload has it."""
+
+    name: str
+    #: SQL.
+    type: str
+
+    def __post_init__(self) -> None:
+        if re.match(STAGED_TYPE, self.type) is None:
+            raise ValueError(f"{self.type!r} is not a type of a staged column")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetColumn:
+    """A column of an existing table."""
+
+    name: str
+    #: As SQL has it: ``numeric(12,2)``.
+    type: str
+    #: The name in ``pg_type``, of a domain's base type; an array's starts with an underscore.
+    type_name: str
+    #: The type's modifier (precision and scale); -1 without one.
+    modifier: int
+    is_enum: bool
+    not_null: bool
+    #: Filled by the server if it is not given.
+    has_default: bool
+    #: Cannot be given.
+    generated: bool
+
+
+def staged_columns(spark_schema: str, *, place: str) -> tuple[StagedColumn, ...]:
+    """The columns for rows of this Spark schema (JSON text).
+
+    Raises ``SinkMismatchError`` for types and names that PostgreSQL lacks; ``place`` names the
+    sink.
+    """
+    columns = []
+    for field in json.loads(spark_schema)["fields"]:
+        name = field["name"]
+        if not name or "\0" in name or len(name.encode()) > _NAME_BYTES:
+            raise SinkMismatchError(
+                f"{place} cannot have a column {name!r}, since names in PostgreSQL have 1 to"
+                f" {_NAME_BYTES} bytes: rename it before the sink."
+            )
+        if name.startswith("weir_"):
+            raise SinkMismatchError(
+                f"{place} cannot have a column {name!r}, since staged rows have columns of Weir's"
+                " own whose names start with 'weir_': rename it before the sink."
+            )
+        columns.append(StagedColumn(name, _staged_type(name, field["type"], place)))
+    return tuple(columns)
+
+
+def staging_expressions(spark_schema: str) -> list[str]:
+    """Spark SQL that selects the rows as they are staged: nested values as JSON, bytes as hex."""
+    return [
+        _expression(field["name"], field["type"]) for field in json.loads(spark_schema)["fields"]
+    ]
+
+
+def check_fits(target: Sequence[TargetColumn], rows: Sequence[StagedColumn], *, place: str) -> None:
+    """Raise ``SinkMismatchError`` unless the table takes every value of the rows unchanged."""
+    columns = {column.name: column for column in target}
+    given = {column.name for column in rows}
+    differences = []
+    if unknown := [column.name for column in rows if column.name not in columns]:
+        differences.append(f"the table lacks {_names(unknown)}")
+    if missing := [
+        column.name
+        for column in target
+        if column.not_null and not column.has_default and column.name not in given
+    ]:
+        differences.append(f"the rows lack {_names(missing)}, which must not be null")
+    for row in rows:
+        column = columns.get(row.name)
+        if column is not None and column.generated:
+            differences.append(f"{row.name!r} is generated by the table")
+        elif column is not None and not _takes(column, row.type):
+            differences.append(
+                f"{row.name!r} is {row.type} in the rows, {column.type} in the table"
+            )
+    if differences:
+        raise SinkMismatchError(
+            f"The columns of the rows for {place} do not fit the table: {'; '.join(differences)}."
+            " Select and cast the table's columns before the sink, or change the table."
+        )
+
+
+def needs_cast(target: TargetColumn, staged: StagedColumn) -> bool:
+    """Whether a staged column must be cast, because an insert does not do it."""
+    return staged.type.removesuffix("[]") == "text" and (
+        target.is_enum or target.type_name.removeprefix("_") in _CAST_FROM_TEXT
+    )
+
+
+def _takes(target: TargetColumn, staged: str) -> bool:
+    base = staged.removesuffix("[]")
+    kind = base.partition("(")[0]
+    if (base != staged) != target.type_name.startswith("_"):
+        return False
+    if target.is_enum:
+        return kind == "text"
+    name = target.type_name.removeprefix("_")
+    if name not in _ACCEPTED[kind]:
+        return False
+    if target.modifier < 0:
+        return True
+    if name == "numeric":
+        precision, scale = _precision_of(base)
+        # As numeric's input function packs it, 4 bytes above.
+        packed = target.modifier - 4
+        target_precision, target_scale = packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 1024) - 1024
+        return target_scale >= scale and target_precision - target_scale >= precision - scale
+    # The precision of a timestamp, in digits: fewer than six would round.
+    return name not in ("timestamp", "timestamptz") or target.modifier >= 6
+
+
+def _precision_of(staged: str) -> tuple[int, int]:
+    if staged in _DIGITS:
+        return _DIGITS[staged], 0
+    precision, scale = re.findall(r"\d+", staged)
+    return int(precision), int(scale)
+
+
+def _staged_type(name: str, kind: Any, place: str) -> str:
+    scalar = _scalar_type(kind)
+    if scalar is not None:
+        return scalar
+    match kind:
+        case {"type": "array", "elementType": element}:
+            inner = _scalar_type(element)
+            return "jsonb" if inner is None else f"{inner}[]"
+        case {"type": "struct" | "map"}:
+            return "jsonb"
+    told = kind if isinstance(kind, str) else kind.get("type")
+    raise SinkMismatchError(
+        f"Column {name!r} for {place} has the type {told}, which has no counterpart in PostgreSQL"
+        " here: cast it before the sink, such as to a string."
+    )
+
+
+def _scalar_type(kind: Any) -> str | None:
+    if not isinstance(kind, str):
+        return None
+    if decimal := _DECIMAL.fullmatch(kind):
+        return f"numeric({decimal[1]},{decimal[2]})"
+    return "text" if _TEXTS.fullmatch(kind) else _PRIMITIVES.get(kind)
+
+
+def _expression(name: str, kind: Any) -> str:
+    column = f"`{name.replace('`', '``')}`"
+    match kind:
+        case "binary":
+            return f"hex({column}) AS {column}"
+        case {"type": "array", "elementType": "binary"}:
+            return f"transform({column}, x -> hex(x)) AS {column}"
+        case {"type": "array", "elementType": element} if _scalar_type(element) is not None:
+            return column
+        case {"type": "array" | "struct" | "map"}:
+            return f"to_json({column}, map('ignoreNullFields', 'false')) AS {column}"
+    return column
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(map(repr, columns))
