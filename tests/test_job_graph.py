@@ -11,7 +11,7 @@ from weir.coordinators import BroadcastRules
 from weir.core.graph import ChainEnd, GraphStep, JobGraph, StepKind, Vertex, source_names
 from weir.errors import PipelineError
 from weir.job import Job, Stream
-from weir.operators import Operator
+from weir.operators import CoOperator, Operator
 from weir.sinks.base import Sink
 from weir.sources import FileSource
 from weir.steps import steps_of
@@ -544,3 +544,92 @@ def test_a_graph_is_checked_without_a_job() -> None:
     graph.add(GraphStep(name="out", kind=StepKind.SINK, inputs=("orders",)))
     (vertex,) = graph.vertices()
     assert vertex.name == "orders"
+
+
+class Splitting(Operator):
+    """An operator with two side outputs."""
+
+    side_outputs = {"late": "id long", "bad": "line string"}  # noqa: RUF012
+
+
+def test_sinks_of_a_side_output_share_the_vertex_of_the_operator() -> None:
+    """One query writes all outputs: no second one runs for a sink."""
+    job = Job("job")
+    split = source(job, "numbers").process("split", Splitting())
+    split.sink("good", NoSink())
+    split.side_output("late").sink("late", NoSink())
+    [vertex] = steps_of(job).vertices()
+    assert (vertex.sinks, vertex.sink_tags) == (("good", "late"), ("", "late"))
+
+
+def test_a_step_that_reads_two_outputs_of_an_operator_reads_them_through_its_channel() -> None:
+    """In one query the operator would run once for each output."""
+    job = Job("job")
+    split = source(job, "numbers").process("split", Splitting())
+    both = job.transform("both", [split, split.side_output("late")], nothing)
+    both.sink("out", NoSink())
+    before, after = steps_of(job).vertices()
+    assert (names(before), before.end) == (["numbers", "split"], ChainEnd.PROCESSED_MEETS_OTHERS)
+    assert after.inputs == ("split",)
+    assert after.steps[0].outputs_read == (("split", ""), ("split", "late"))
+
+
+def test_a_side_output_must_be_declared() -> None:
+    """The message names those that are; a step without an operator has none."""
+    job = Job("job")
+    read = source(job, "numbers")
+    split = read.process("split", Splitting())
+    with pytest.raises(PipelineError, match="no side output 'lat', and declares 'late', 'bad'"):
+        split.side_output("lat")
+    with pytest.raises(PipelineError, match="'numbers' has no side output 'late', and declares no"):
+        read.side_output("late")
+
+
+def test_the_tag_of_a_side_output_is_a_name() -> None:
+    """It becomes part of the names of columns."""
+    operator = Splitting()
+    operator.side_outputs = {"too late": "id long"}
+    with pytest.raises(PipelineError, match="side output with the tag 'too late': use at most"):
+        source(Job("job"), "numbers").process("split", operator)
+
+
+class Joining(CoOperator):
+    """An operator with two inputs."""
+
+    output_schema = "id long"
+
+
+def test_an_operator_with_two_inputs_reads_a_channel_for_each() -> None:
+    """Only a channel says when its input ends; either of them may be a source with readers."""
+    job = Job("job")
+    read = job.source("files", FileSource("in", format="json", schema="id long"))
+    joined = source(job, "orders").connect(read).process("joined", Joining(), key_by=("id", "id"))
+    joined.sink("out", NoSink())
+    orders, files, last = steps_of(job).vertices()
+    assert (orders.end, files.end) == (ChainEnd.CONNECTED, ChainEnd.CONNECTED)
+    assert (last.inputs, last.bounded) == (("orders", "files"), False)
+
+
+@pytest.mark.parametrize(
+    "key_by", ["id", ("id",), ("id", ["a", "b"]), ("id", "id", "id"), ([], [])]
+)
+def test_connected_streams_are_keyed_by_a_pair(key_by: Any) -> None:
+    """As many columns of the one as of the other."""
+    job = Job("job")
+    connected = source(job, "orders").connect(source(job, "limits"))
+    with pytest.raises(PipelineError, match="has two inputs: give key_by a pair with as many"):
+        connected.process("joined", Joining(), key_by=key_by)
+
+
+def test_an_operator_gets_as_many_inputs_as_it_has() -> None:
+    """Neither kind stands in for the other."""
+    job = Job("job")
+    orders, limits = source(job, "orders"), source(job, "limits")
+    with pytest.raises(PipelineError, match="Joining, which has two inputs: connect them first"):
+        orders.process("joined", Joining())
+    one_input: Any = Splitting()
+    with pytest.raises(PipelineError, match="Splitting, which has one input: connected streams"):
+        orders.connect(limits).process("joined", one_input)
+    without_schema = CoOperator()
+    with pytest.raises(PipelineError, match="so it must say what it emits: set output_schema of"):
+        orders.connect(limits).process("joined", without_schema)

@@ -36,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "sim": LOWER | {"runtime", "storage", "sinks", "durable", "coordinators"},
     "storage": LOWER,
     "sinks": LOWER | {"storage"},
-    "sources": LOWER | {"storage", "coordinators", "operators"},
+    "sources": LOWER | {"runtime", "storage", "coordinators", "operators"},
     "spark": (
         LOWER
         | {

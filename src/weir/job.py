@@ -15,17 +15,23 @@ only shown to people. To rename a step that has run without a uid, give it its o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weir.coordinators.base import OperatorCoordinator
-from weir.core.graph import GraphStep, StepKind
+from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind
 from weir.core.status import JobStatus
+from weir.core.types import NAME
 from weir.durable.hooks import MasterHook
 from weir.errors import JobFailedError, PipelineError
 from weir.operators.base import KEY_GROUPS, Operator
+from weir.operators.connected import CoOperator
 from weir.sinks.base import Sink
-from weir.sources.base import SplitSource
+from weir.sources.base import Source
+from weir.sources.coordinator import SourceCoordinator
+from weir.sources.operator import SourceOperator
+from weir.sources.watermarks import Watermarks
 from weir.steps import ProcessFunction, Steps
 from weir.storage.paths import is_utf8
 
@@ -62,10 +68,11 @@ class Job:
     def source(
         self,
         name: str,
-        source: SourceFunction | SplitSource,
+        source: SourceFunction | Source[Any],
         *,
         bounded: bool = False,
         parallelism: int | None = None,
+        watermarks: Watermarks | None = None,
         uid: str | None = None,
     ) -> Stream:
         """Add a source.
@@ -74,16 +81,22 @@ class Job:
         one of ``weir.sources``. With ``bounded=True`` the input is whatever is there when the job
         starts: it is processed, every window and timer fires, the last rows are committed, and the
         job finishes. A source from ``weir.sources`` has its own ``bounded`` argument and is read by
-        ``parallelism`` subtasks (by default ``parallelism.default``). Raises ``PipelineError`` if
+        ``parallelism`` subtasks (by default ``parallelism.default``). ``watermarks`` gives it an
+        event time, with a watermark for each of its splits. Raises ``PipelineError`` if
         the name or ``uid`` (by which state is matched, see above) is taken.
         """
-        if isinstance(source, SplitSource):
+        if isinstance(source, Source):
             if bounded:
                 raise PipelineError(
                     f"Source {name!r} is a {type(source).__name__}: pass bounded=True to it, not"
                     " to the step."
                 )
-            return self._read_by_subtasks(name, source, parallelism, uid)
+            return self._read_by_subtasks(name, source, parallelism, watermarks, uid)
+        if watermarks is not None:
+            raise PipelineError(
+                f"Source {name!r} is read by Spark, which knows no splits: call withWatermark in"
+                " its function; only sources of weir.sources take watermarks."
+            )
         if parallelism is not None:
             raise PipelineError(
                 f"Source {name!r} is read by Spark, which decides its parallelism itself: only"
@@ -117,6 +130,7 @@ class Job:
                 name=name,
                 kind=StepKind.TRANSFORM,
                 inputs=tuple(stream.uid for stream in streams),
+                tags=tuple(stream.tag for stream in streams),
                 parallelism=parallelism,
                 uid=uid,
             ),
@@ -136,29 +150,20 @@ class Job:
     ) -> Stream:
         """Add a Python operator: see ``Stream.process``."""
         self._check_streams(name, [stream])
-        if not isinstance(operator, Operator):
+        self._check_operator(name, operator, coordinator)
+        if isinstance(operator, CoOperator):
             raise PipelineError(
-                f"The operator of step {name!r} is a {type(operator).__name__}: pass an instance of"
-                " a subclass of weir.operators.Operator."
+                f"The operator of step {name!r} is a {type(operator).__name__}, which has two"
+                " inputs: connect them first, as in orders.connect(limits).process(...)."
             )
-        if coordinator is not None and not isinstance(coordinator, OperatorCoordinator):
-            raise PipelineError(
-                f"The coordinator of step {name!r} is a {type(coordinator).__name__}: pass an"
-                " instance of a subclass of weir.coordinators.OperatorCoordinator."
-            )
-        if coordinator is not None and any(
-            one.coordinator is coordinator for one in self._steps.operators.values()
-        ):
-            raise PipelineError(
-                f"Step {name!r} shares its coordinator with another step: create one instance per"
-                " step, since it holds the state of one operator."
-            )
-        step = GraphStep(name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), uid=uid)
+        step = GraphStep(
+            name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), tags=(stream.tag,), uid=uid
+        )
         function = ProcessFunction(
             operator=operator,
             coordinator=coordinator,
             parallelism=parallelism,
-            key_by=(key_by,) if isinstance(key_by, str) else tuple(key_by or ()),
+            key_by=(_columns(key_by),) if key_by else (),
         )
         return self._added_operator(step, function)
 
@@ -220,15 +225,82 @@ class Job:
         self._steps.operators[step.operator_id] = function
         return Stream(self, step)
 
-    def _read_by_subtasks(
-        self, name: str, source: SplitSource, parallelism: int | None, uid: str | None
+    def _connected(
+        self, name: str, streams: tuple[Stream, Stream], function: ProcessFunction, uid: str | None
     ) -> Stream:
+        self._check_streams(name, streams)
+        operator = function.operator
+        self._check_operator(name, operator, function.coordinator)
+        if not isinstance(operator, CoOperator):
+            raise PipelineError(
+                f"The operator of step {name!r} is a {type(operator).__name__}, which has one"
+                " input: connected streams take a subclass of weir.operators.CoOperator."
+            )
+        if operator.output_schema is None:
+            raise PipelineError(
+                f"The operator of step {name!r} has two inputs, so it must say what it emits: set"
+                f" output_schema of {type(operator).__name__}."
+            )
+        step = GraphStep(
+            name=name,
+            kind=StepKind.PROCESS,
+            inputs=tuple(stream.uid for stream in streams),
+            tags=tuple(stream.tag for stream in streams),
+            uid=uid,
+        )
+        return self._added_operator(step, function)
+
+    def _check_operator(
+        self, name: str, operator: Operator, coordinator: OperatorCoordinator | None
+    ) -> None:
+        if not isinstance(operator, Operator):
+            raise PipelineError(
+                f"The operator of step {name!r} is a {type(operator).__name__}: pass an instance of"
+                " a subclass of weir.operators.Operator."
+            )
+        if coordinator is not None and not isinstance(coordinator, OperatorCoordinator):
+            raise PipelineError(
+                f"The coordinator of step {name!r} is a {type(coordinator).__name__}: pass an"
+                " instance of a subclass of weir.coordinators.OperatorCoordinator."
+            )
+        if coordinator is not None and any(
+            one.coordinator is coordinator for one in self._steps.operators.values()
+        ):
+            raise PipelineError(
+                f"Step {name!r} shares its coordinator with another step: create one instance per"
+                " step, since it holds the state of one operator."
+            )
+        for tag in operator.side_outputs:
+            if not (isinstance(tag, str) and re.fullmatch(NAME, tag)):
+                raise PipelineError(
+                    f"Step {name!r} has a side output with the tag {tag!r}: use at most 100"
+                    " letters, digits, '_', '-' and '.', starting with a letter or digit."
+                )
+
+    def _read_by_subtasks(
+        self,
+        name: str,
+        source: Source[Any],
+        parallelism: int | None,
+        watermarks: Watermarks | None,
+        uid: str | None,
+    ) -> Stream:
+        if not getattr(source, "schema", None):
+            raise PipelineError(
+                f"Source {name!r} has no schema: set the attribute schema of"
+                f" {type(source).__name__}, such as 'id long, ts timestamp'."
+            )
+        for number in ("max_rows_per_batch", "poll_interval_ms"):
+            if getattr(source, number) < 1:
+                raise PipelineError(
+                    f"Source {name!r} has {number}={getattr(source, number)}: set it to 1 or more."
+                )
         step = GraphStep(
             name=name, kind=StepKind.SOURCE, bounded=source.bounded, enumerated=True, uid=uid
         )
         function = ProcessFunction(
-            operator=source.reader(),
-            coordinator=source.enumerator(),
+            operator=SourceOperator(source, watermarks),
+            coordinator=SourceCoordinator(source),
             parallelism=parallelism,
             key_by=(),
         )
@@ -249,12 +321,33 @@ class Job:
 
 
 class Stream:
-    """The output of one step. ``uid`` is the id by which the step's state is matched."""
+    """An output of one step. ``uid`` is the id by which the step's state is matched.
 
-    def __init__(self, job: Job, step: GraphStep) -> None:
+    ``tag`` is that of a side output, and ``""``, ``MAIN_OUTPUT``, for any other.
+    """
+
+    def __init__(self, job: Job, step: GraphStep, tag: str = MAIN_OUTPUT) -> None:
         self.job = job
         self.name = step.name
         self.uid = step.operator_id
+        self.tag = tag
+        self._step = step
+
+    def side_output(self, tag: str) -> Stream:
+        """The rows that the step's operator emits to a side output (``Operator.side_outputs``).
+
+        It has the watermark of the operator's main output. Raises ``PipelineError`` if the operator
+        does not declare it.
+        """
+        function = self.job._steps.operators.get(self.uid)
+        declared = {} if function is None else function.operator.side_outputs
+        if tag not in declared:
+            known = ", ".join(repr(one) for one in declared) or "none"
+            raise PipelineError(
+                f"Step {self.name!r} has no side output {tag!r}, and declares {known}: add it to"
+                " side_outputs of its operator, with its schema."
+            )
+        return Stream(self.job, self._step, tag)
 
     def transform(
         self,
@@ -299,6 +392,11 @@ class Stream:
             uid=uid,
         )
 
+    def connect(self, other: Stream) -> ConnectedStreams:
+        """This stream and another one, for an operator with two inputs."""
+        self.job._check_streams("connect", [self, other])
+        return ConnectedStreams(self, other)
+
     def union(self, *others: Stream, name: str | None = None, uid: str | None = None) -> Stream:
         """The rows of this and other streams, columns matched by name.
 
@@ -311,7 +409,11 @@ class Stream:
             name = "-".join(("union", *(stream.name for stream in streams)))
             uid = "-".join(("union", *(stream.uid for stream in streams))) if uid is None else uid
         step = GraphStep(
-            name=name, kind=StepKind.UNION, inputs=tuple(stream.uid for stream in streams), uid=uid
+            name=name,
+            kind=StepKind.UNION,
+            inputs=tuple(stream.uid for stream in streams),
+            tags=tuple(stream.tag for stream in streams),
+            uid=uid,
         )
         self.job._steps.graph.add(step)
         return Stream(self.job, step)
@@ -345,9 +447,67 @@ class Stream:
                 f"The sink {name!r} is a {type(sink).__name__}: pass one of weir.sinks, such as"
                 " weir.sinks.DeltaTable(path), or a subclass of weir.sinks.Sink."
             )
-        step = GraphStep(name=name, kind=StepKind.SINK, inputs=(self.uid,), uid=uid)
+        step = GraphStep(
+            name=name, kind=StepKind.SINK, inputs=(self.uid,), tags=(self.tag,), uid=uid
+        )
         self.job._steps.graph.add(step)
         self.job._steps.sinks[step.operator_id] = sink
 
     def __repr__(self) -> str:
         return f"Stream({self.job.name!r}, {self.name!r})"
+
+
+class ConnectedStreams:
+    """Two streams for one operator (Flink's ``ConnectedStreams``)."""
+
+    def __init__(self, first: Stream, second: Stream) -> None:
+        self.first = first
+        self.second = second
+
+    def process(
+        self,
+        name: str,
+        operator: CoOperator,
+        *,
+        coordinator: OperatorCoordinator | None = None,
+        parallelism: int | None = None,
+        key_by: tuple[str | Sequence[str], str | Sequence[str]] | None = None,
+        uid: str | None = None,
+    ) -> Stream:
+        """Process both streams with a Python operator, which is always in a query of its own.
+
+        ``key_by`` is a pair: the column of the first stream, or several columns, and those of the
+        second. All records of a key go to one subtask, from both streams, and see the same keyed
+        state. The other keywords are those of ``Stream.process``.
+
+        Raises ``PipelineError`` if ``key_by`` is not such a pair, or the operator has one input.
+        """
+        return self.first.job._connected(
+            name,
+            (self.first, self.second),
+            ProcessFunction(
+                operator=operator,
+                coordinator=coordinator,
+                parallelism=parallelism,
+                key_by=_key_pair(name, key_by),
+            ),
+            uid,
+        )
+
+
+def _columns(key_by: str | Sequence[str]) -> tuple[str, ...]:
+    return (key_by,) if isinstance(key_by, str) else tuple(key_by)
+
+
+def _key_pair(
+    name: str, key_by: tuple[str | Sequence[str], str | Sequence[str]] | None
+) -> tuple[tuple[str, ...], ...]:
+    if key_by is None:
+        return ()
+    pair = [] if isinstance(key_by, str) else [_columns(one) for one in key_by]
+    if len(pair) != 2 or not pair[0] or len(pair[0]) != len(pair[1]):
+        raise PipelineError(
+            f"Step {name!r} is keyed by {key_by!r}, but has two inputs: give key_by a pair with as"
+            " many columns of the one as of the other, such as ('customer', 'id')."
+        )
+    return tuple(pair)

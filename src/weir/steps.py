@@ -24,7 +24,8 @@ class ProcessFunction:
     operator: Operator
     coordinator: OperatorCoordinator | None
     parallelism: int | None
-    key_by: tuple[str, ...]
+    #: The columns of the key in each input; empty without a key.
+    key_by: tuple[tuple[str, ...], ...]
 
 
 class Steps:

@@ -115,7 +115,7 @@ def hold_the_law(body: bytes) -> None:
 
 
 @given(mutated())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_the_fields_say_every_reader_answers_or_says_what_is_wrong(
     forged: dict[str, Any],
 ) -> None:
@@ -124,7 +124,7 @@ def test_whatever_the_fields_say_every_reader_answers_or_says_what_is_wrong(
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_the_bytes_are_every_reader_answers_or_says_what_is_wrong(
     draw: st.DataObject,
 ) -> None:
@@ -136,7 +136,7 @@ def test_whatever_the_bytes_are_every_reader_answers_or_says_what_is_wrong(
 
 
 @given(mutated())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_is_decoded_can_be_written_and_decoded_again(forged: dict[str, Any]) -> None:
     """A job copies parts of a savepoint into its own checkpoints."""
     try:

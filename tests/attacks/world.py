@@ -31,7 +31,8 @@ from weir.readers.consistent import read_job_epochs
 from weir.readers.savepoint import read_savepoint
 from weir.runtime.concurrency import ThreadWaits
 from weir.sinks import Files
-from weir.sources.enumerator import FileEnumerator
+from weir.sources import FileSource
+from weir.sources.coordinator import SourceCoordinator
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.snapshots import restore_directory
 from weir.spark.state_files import StateFiles
@@ -283,35 +284,32 @@ def _commit_again(world: World, checkpoint: Any) -> None:
 def find_files(world: World) -> None:
     """The file source's enumerator and the names that it gives to readers."""
     checkpoint = world.storage.read(str(world.snapshot))
-    enumerator = FileEnumerator(
-        str(world.landing),
-        interval_ms=1000,
-        bounded=False,
-        batch_bytes=1 << 20,
-        rejects=False,
-        retention_ns=1 << 50,
-    )
-    context = _Context()
-    enumerator.start(context)  # type: ignore[arg-type]
-    enumerator.reset_to_checkpoint(7, checkpoint.coordinator_states.get("in"))
-    enumerator.handle_event_from_operator(0, 1, {"ask": True})
+    source = FileSource(str(world.landing), format="csv", schema="id long")
+    coordinator, context = SourceCoordinator(source), _Context()
+    coordinator.start(context)  # type: ignore[arg-type]
+    coordinator.reset_to_checkpoint(7, checkpoint.coordinator_states.get("in"))
+    coordinator.execution_attempt_ready(0, 1, context)  # type: ignore[arg-type]
+    coordinator.handle_event_from_operator(0, 1, {"request": "7-1"})
     for run in context.soon:
         run()
+    serializer = source.split_serializer()
     for event in context.sent:
-        for name in event.get("splits", ()):
+        for one in event.get("splits", ()):
+            name = serializer.decode(one["version"], one["split"]).name
             assert "/" not in name and name not in (".", ".."), f"a reader would open {name!r}"
 
 
 class _Context:
-    """The context of a coordinator with one subtask."""
+    """The context of a coordinator with one subtask, and the gateway to that subtask."""
 
+    operator_id = "in"
     current_parallelism = 1
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.soon: list[Callable[[], None]] = []
 
-    def send_event(self, subtask: int, event: dict[str, Any]) -> None:
+    def send_event(self, event: dict[str, Any]) -> None:
         self.sent.append(event)
 
     def run_in_coordinator(self, run: Callable[[], None]) -> None:

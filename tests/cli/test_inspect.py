@@ -119,6 +119,7 @@ def test_inspect_shows_source_offsets_and_the_sizes_of_the_keyed_state(
         "next_watermark_ms": 253_402_300_799_000,
         "source_offsets": ['{"logOffset":11}', '{"orders":{"0":7}}'],
         "stateful_operators": [{"number": 0, "partition_sizes": [1_500, 250]}],
+        "operator_states": [],
     }
     assert (ended["watermark_ms"], ended["stateful_operators"]) == (None, [])
 
@@ -202,6 +203,56 @@ def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
     ]  # fmt: skip
     asked = weir("inspect", str(directory), "--operator", "score", "--sql", "select 1")
     assert (asked.exit_code, "no keyed state" in asked.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(("newest", "keys"), [({"keys": 1_200}, 1_205), ({}, None)])
+def test_inspect_shows_the_sizes_of_the_state_of_python_operators(
+    weir: Weir, tmp_path: Path, newest: dict[str, int], keys: int | None
+) -> None:
+    """From the metadata alone: the newest layer of each subtask says how many keys there are."""
+    directory = tmp_path / "savepoint-012345-eeeeeeeeeeee"
+    directory.mkdir()
+    layer = {"file": "score/0-1-ab", "offset": 0, "length": 2_000, "groups": [0, 64]}
+    kept = {
+        "parallelism": 2,
+        "lists": {"0": _inline(b"abc")},
+        "groups": {"index": {"3": {"file": "score/0-1-ab", "offset": 0, "length": 700}}},
+        "keyed": {
+            "map/seen": {
+                "0": [layer | {"keys": 7}, layer | {"length": 500} | newest],
+                "1": [layer | {"keys": 5}],
+                "2": [],
+            }
+        },
+    }
+    task = TaskState(
+        vertex="score",
+        position=2,
+        operators=(OperatorState(operator_id="score", name="process score"),),
+        entries={ENTRY: json.dumps({"score": kept})},
+        files=(
+            StateHandle(
+                key="operators/score/0-1-ab", path="a", size=2_000, checksum="crc32:00000001"
+            ),
+        ),
+    )
+    checkpoint = replace(completed(8, str(directory), SnapshotKind.SAVEPOINT), tasks=(task,))
+    CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id=JOB_ID).write_metadata(
+        checkpoint
+    )
+    lines = [" ".join(line.split()) for line in weir("inspect", str(directory)).stdout.splitlines()]
+    shown = "unknown" if keys is None else f"{keys:,}"
+    for line in (f"score keyed map/seen {shown} 4.5 kB", "score raw index 700 bytes"):
+        assert line in lines
+    assert "score lists 3 bytes" in lines
+    [vertex] = json.loads(weir("inspect", "--json", str(directory)).stdout)["vertices"]
+    assert vertex["operator_states"][0] == {
+        "operator": "score",
+        "kind": "keyed",
+        "name": "map/seen",
+        "keys": keys,
+        "size": 4_500,
+    }
 
 
 def test_inspect_lists_what_sources_could_not_read(weir: Weir, tmp_path: Path) -> None:

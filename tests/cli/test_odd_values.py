@@ -108,9 +108,7 @@ def test_known_odd_values_are_taken_or_refused_in_a_sentence(
         odd(command, value)
 
 
-@settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(COMMANDS), st.text(st.characters(codec=None), max_size=10))
 def test_any_text_is_taken_or_refused_in_a_sentence(
     odd: Callable[[tuple[str, ...], str], None], command: tuple[str, ...], value: str
@@ -119,7 +117,7 @@ def test_any_text_is_taken_or_refused_in_a_sentence(
     odd(command, value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from([option.key for option in describe_options()]),
     st.one_of(

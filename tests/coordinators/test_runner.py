@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from weir.coordinators import BroadcastRules, CoordinatorContext, OperatorCoordinator
+from weir.coordinators import (
+    BroadcastRules,
+    CoordinatorContext,
+    OperatorCoordinator,
+    SubtaskGateway,
+)
+from weir.coordinators.base import CoordinatorSnapshot
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.messages.operators import (
     CoordinatorEffect,
@@ -48,12 +54,13 @@ class Recorded(OperatorCoordinator):
         self.calls.append(("event", subtask, attempt, event))
         self._acts[event["act"]](self)
 
-    def checkpoint_coordinator(self, checkpoint_id: int) -> Payload | None:
+    def checkpoint_coordinator(self, checkpoint_id: int) -> CoordinatorSnapshot:
         self.calls.append(("snapshot", checkpoint_id))
-        result: Payload | None = self._acts.get("state", lambda _: None)(self)
+        result: CoordinatorSnapshot = self._acts.get("state", lambda _: None)(self)
         return result
 
-    def execution_attempt_ready(self, subtask: int, attempt: int) -> None:
+    def execution_attempt_ready(self, subtask: int, attempt: int, gateway: SubtaskGateway) -> None:
+        assert (gateway.subtask, gateway.attempt) == (subtask, attempt)
         self.calls.append(("ready", subtask, attempt))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

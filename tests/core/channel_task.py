@@ -19,6 +19,7 @@ from weir.core.messages.task import (
     TaskStarted,
 )
 from weir.core.task.batch_bound import BatchBound
+from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import InFlightSegment, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
 
@@ -38,20 +39,26 @@ class Task:
         consumers: tuple[str, ...] = (),
         aligned_timeout_ms: int | None = None,
         operators_take_part: bool = False,
+        has_own_readers: bool = False,
+        has_operators: bool = False,
         restored: tuple[tuple[str, Any], ...] = (),
     ) -> None:
         """``restored`` are channel entries that are present before the task runs."""
         self.machine = StreamTask(
-            vertex="v",
+            TaskPlan(
+                vertex="v",
+                operators=OPERATORS,
+                sinks=(),
+                bounded=True,
+                requires_final_checkpoint=True,
+                inputs=inputs,
+                aligned_timeout_ms=aligned_timeout_ms,
+                operators_take_part=operators_take_part,
+                has_own_readers=has_own_readers,
+                has_operators=has_operators,
+            ),
             attempt=1,
-            operators=OPERATORS,
-            sinks=(),
-            bounded=True,
-            requires_final_checkpoint=True,
-            inputs=inputs,
             consumers=consumers,
-            aligned_timeout_ms=aligned_timeout_ms,
-            operators_take_part=operators_take_part,
         )
         self.calls = 0
         #: How far the query has read each channel, in its own offsets.
@@ -74,12 +81,19 @@ class Task:
         self.told += effects
         return effects
 
-    def plan(self, position: int, now_ms: int = 0, **consumed: int) -> list[Any]:
+    def plan(
+        self, position: int, now_ms: int = 0, timer_in_ms: int | None = None, **consumed: int
+    ) -> list[Any]:
         """A planning call; ``consumed`` are the channels read by the steps since the last one."""
         self.calls += 1
         self.offsets |= consumed
-        offsets = dict(self.offsets)
-        return self.do(PlanningCalled(call=self.calls, position=position, consumed=offsets), now_ms)
+        called = PlanningCalled(
+            call=self.calls,
+            position=position,
+            consumed=dict(self.offsets),
+            timer_in_ms=timer_in_ms,
+        )
+        return self.do(called, now_ms)
 
     def step(self, position: int) -> list[Any]:
         """A whole step that emits a segment, up to the next planning call."""

@@ -21,11 +21,21 @@ from weir.core.messages.job import (
     JobSubmitted,
     LocationAllocated,
     RecordCheckpoint,
+    RequestKind,
+    SnapshotRequested,
+    TasksStopped,
 )
-from weir.core.messages.protocol import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
+from weir.core.messages.protocol import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    TaskFailed,
+    TaskStatusChanged,
+)
 from weir.core.operators.coordinators import CoordinatedOperator
-from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import (
+    UNKNOWN,
+    Cause,
+    CheckpointType,
     Committable,
     CompletedCheckpoint,
     OperatorState,
@@ -36,11 +46,13 @@ from weir.core.types import (
     TaskState,
     TaskStatus,
 )
+from weir.core.types import CheckpointFailureReason as Reason
 
 E = TypeVar("E")
 JOB_ID = "0" * 32
+RESTART_DELAY_MS = 1_000
 RESTART = RestartConfig(
-    type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=3, fixed_delay_ms=1_000
+    type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=3, fixed_delay_ms=RESTART_DELAY_MS
 )
 
 
@@ -71,17 +83,17 @@ def task_state(
     )
 
 
-def completed(record: RecordCheckpoint, *, job_id: str = JOB_ID) -> CompletedCheckpoint:
+def completed(record: RecordCheckpoint) -> CompletedCheckpoint:
     """The checkpoint that a won record creates."""
     return CompletedCheckpoint(
-        job_id=job_id,
+        job_id=JOB_ID,
         checkpoint_id=record.checkpoint_id,
         kind=record.kind,
         timestamp_ms=record.timestamp_ms,
         completion_timestamp_ms=record.timestamp_ms + 1,
         attempt=record.attempt,
         tasks=record.tasks,
-        external_path=record.target or f"/checkpoints/{job_id}/chk-{record.checkpoint_id}",
+        external_path=record.target or f"/checkpoints/{JOB_ID}/chk-{record.checkpoint_id}",
         coordinator_states=record.coordinator_states,
     )
 
@@ -183,6 +195,44 @@ class World:
                 timestamp_ms=self.wall_ms + self.now_ms,
             )
         )
+
+    def ask(
+        self,
+        kind: RequestKind = RequestKind.CHECKPOINT,
+        name: str | None = None,
+        *,
+        checkpoint_type: CheckpointType = CheckpointType.CONFIGURED,
+    ) -> list[JobMasterEffect]:
+        """Request a snapshot as a user; return what followed at once."""
+        request = name or f"request-{len(self.effects)}"
+        event = SnapshotRequested(request=request, kind=kind, checkpoint_type=checkpoint_type)
+        return self.handle(event)
+
+    def trigger(self, kind: RequestKind = RequestKind.CHECKPOINT, name: str | None = None) -> int:
+        """Request a snapshot as a user and trigger it; return its id."""
+        return self.allocate(self.ask(kind, name))[0]
+
+    def fail(self, vertex: str | None = None, cause: Cause = UNKNOWN) -> list[JobMasterEffect]:
+        """Fail a task; the first one if none is named."""
+        event = TaskFailed(
+            vertex=vertex or self.vertices[0],
+            attempt=self.master.attempt,
+            message="out of memory",
+            cause=cause,
+        )
+        return self.handle(event)
+
+    def stopped(self) -> list[JobMasterEffect]:
+        """Report the tasks of the attempt as stopped."""
+        return self.handle(TasksStopped(attempt=self.master.attempt, chance=0.0))
+
+    def fail_over(self, restored: CompletedCheckpoint | None = None) -> None:
+        """Fail the first task and bring the job back to RUNNING in a new attempt."""
+        self.fail()
+        self.stopped()
+        self.pass_time(RESTART_DELAY_MS)
+        self.begin(self.master.attempt + 1, restored)
+        self.status(TaskStatus.RUNNING)
 
     def status(self, status: TaskStatus, *vertices: str) -> list[JobMasterEffect]:
         """Report a status for these tasks; for all tasks if none is named."""

@@ -26,6 +26,7 @@ from weir.core.messages.task import (
     TellAborted,
 )
 from weir.core.status import has_ended
+from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import (
     Committable,
@@ -53,20 +54,24 @@ class TaskHarness:
         closes_at_once: bool = True,
         takes_barriers: bool = False,
         operators_take_part: bool = False,
+        consumers: tuple[str, ...] = (),
         sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
         """``closes_at_once``: operators report CLOSED as soon as they are asked to close."""
         self.closes_at_once = closes_at_once
         self.task = StreamTask(
-            vertex=VERTEX,
+            TaskPlan(
+                vertex=VERTEX,
+                operators=(OperatorState(operator_id="o", name="o"),),
+                sinks=sinks,
+                bounded=bounded,
+                requires_final_checkpoint=requires_final_checkpoint,
+                prepares_for_barriers=takes_barriers,
+                operators_take_part=operators_take_part,
+                coordinated=takes_barriers,
+            ),
             attempt=3,
-            operators=(OperatorState(operator_id="o", name="o"),),
-            sinks=sinks,
-            bounded=bounded,
-            requires_final_checkpoint=requires_final_checkpoint,
-            prepares_for_barriers=takes_barriers,
-            operators_take_part=operators_take_part,
-            coordinated=takes_barriers,
+            consumers=consumers,
             sent_events=sent_events,
         )
         self.effects: list[StreamTaskEffect] = []

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from master_harness import World, of, task_state
+from tests.core.master_harness import World, of, task_state
 
 from weir.core.checkpoints.outputs import CheckpointOutput
 from weir.core.checkpoints.pending import TaskAcknowledgeResult as Result
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     DiscardCheckpoint,
-    RequestKind,
-    SnapshotRequested,
 )
 from weir.core.messages.protocol import AcknowledgeCheckpoint
 from weir.core.types import SnapshotMetrics
@@ -19,12 +17,6 @@ from weir.core.types import SnapshotMetrics
 def world() -> World:
     config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=100, history_size=40)
     return World(config=config).running()
-
-
-def pending(subject: World) -> int:
-    name = f"r{len(subject.effects)}"
-    asked = subject.handle(SnapshotRequested(request=name, kind=RequestKind.CHECKPOINT))
-    return subject.allocate(asked)[0]
 
 
 def acknowledge(subject: World, n: int, vertex: str) -> tuple[Result, list[CheckpointOutput]]:
@@ -42,7 +34,7 @@ def test_an_awaited_acknowledgement_is_answered_with_success_and_a_second_one_wi
 ):
     """The second one changes nothing."""
     subject = world()
-    n = pending(subject)
+    n = subject.trigger()
     assert acknowledge(subject, n, "a") == (Result.SUCCESS, [])
     assert acknowledge(subject, n, "a") == (Result.DUPLICATE, [])
     assert subject.master.stats(0).history[0].state_size == 1
@@ -51,7 +43,7 @@ def test_an_awaited_acknowledgement_is_answered_with_success_and_a_second_one_wi
 def test_a_vertex_that_a_pending_checkpoint_does_not_know_is_answered_with_unknown() -> None:
     """It changes neither the checkpoint nor the statistics."""
     subject = world()
-    n = pending(subject)
+    n = subject.trigger()
     assert acknowledge(subject, n, "stranger") == (Result.UNKNOWN, [])
     assert subject.master.coordinator.pending[0].not_yet_acknowledged == ("a", "b")
     assert subject.master.stats(0).history[0].state_size == 0
@@ -62,7 +54,7 @@ def test_an_acknowledgement_of_an_aborted_checkpoint_is_answered_with_discarded_
 ):
     """Its metrics are added to the entry of the failed checkpoint."""
     subject = world()
-    n = pending(subject)
+    n = subject.trigger()
     subject.decline(n, "a")
     result, outputs = acknowledge(subject, n, "b")
     assert result is Result.DISCARDED
@@ -75,7 +67,7 @@ def test_an_acknowledgement_of_an_aborted_checkpoint_is_answered_with_discarded_
 def test_an_acknowledgement_of_a_completed_checkpoint_is_answered_with_duplicate() -> None:
     """All of its tasks have acknowledged it; none of its files is deleted."""
     subject = world()
-    n = pending(subject)
+    n = subject.trigger()
     subject.record(subject.acknowledge(n))
     assert acknowledge(subject, n, "a") == (Result.DUPLICATE, [])
 
@@ -83,10 +75,10 @@ def test_an_acknowledgement_of_a_completed_checkpoint_is_answered_with_duplicate
 def test_an_acknowledgement_of_an_id_that_nobody_remembers_is_answered_with_unknown() -> None:
     """Sixteen aborted ids are remembered; the longer history still takes late metrics."""
     subject = world()
-    ids = [pending(subject)]
+    ids = [subject.trigger()]
     subject.decline(ids[0], "a")
     for _ in range(16):
-        ids.append(pending(subject))
+        ids.append(subject.trigger())
         subject.decline(ids[-1], "a")
     assert acknowledge(subject, ids[0], "b") == (Result.UNKNOWN, [])
     assert subject.master.stats(0).history[-1].checkpointed_size == 9
@@ -102,6 +94,6 @@ def test_only_sixteen_completed_ids_are_remembered() -> None:
     """Everything is bounded."""
     subject = world()
     for _ in range(17):
-        subject.record(subject.acknowledge(pending(subject)))
+        subject.record(subject.acknowledge(subject.trigger()))
     assert acknowledge(subject, 1, "a") == (Result.UNKNOWN, [])
     assert acknowledge(subject, 2, "a") == (Result.DUPLICATE, [])

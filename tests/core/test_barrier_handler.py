@@ -8,23 +8,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.core.channel_task import barrier
 
-from weir.core.messages.channel import CheckpointBarrier
 from weir.core.task.barrier_handler import Aligned, BarrierHandler, Misaligned
 from weir.core.types import CheckpointFailureReason as Reason
-from weir.core.types import SnapshotKind
 from weir.errors import InvariantError
-
-
-def barrier(checkpoint_id: int) -> CheckpointBarrier:
-    """A barrier of a checkpoint."""
-    return CheckpointBarrier(
-        checkpoint_id=checkpoint_id,
-        kind=SnapshotKind.CHECKPOINT,
-        timestamp_ms=0,
-        target=None,
-        full=False,
-    )
 
 
 def test_one_channel_is_aligned_at_once() -> None:
@@ -60,6 +48,15 @@ def test_a_newer_barrier_ends_an_older_alignment() -> None:
     ]
     assert (handler.holds("a"), handler.holds("b")) == (False, True)
     assert handler.barrier("a", barrier(2), 8) == [Aligned(barrier=barrier(2), alignment_ms=5)]
+
+
+def test_an_older_barrier_does_not_disturb_a_newer_alignment() -> None:
+    """Its checkpoint was given up elsewhere, so it is skipped, and its channel is not held."""
+    handler = BarrierHandler("ab")
+    handler.barrier("a", barrier(2), 0)
+    assert handler.barrier("b", barrier(1), 3) == []
+    assert (handler.holds("a"), handler.holds("b"), handler.aligning) == (True, False, 2)
+    assert handler.barrier("b", barrier(2), 8) == [Aligned(barrier=barrier(2), alignment_ms=8)]
 
 
 def test_a_cancelled_checkpoint_is_waited_for_no_more() -> None:

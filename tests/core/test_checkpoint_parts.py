@@ -2,82 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from master_harness import checkpoint, execution, task_state
+from tests.core.master_harness import checkpoint, execution, task_state
 
 from weir.core.checkpoints.epochs import CommitEpochs
-from weir.core.checkpoints.failures import CheckpointFailureManager
 from weir.core.checkpoints.pending import (
-    PENDING_TRANSITIONS,
     PendingCheckpoint,
     PendingState,
     TaskAcknowledgeResult,
 )
 from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
 from weir.core.checkpoints.requests import (
-    MAX_QUEUED_REQUESTS,
     CheckpointRequest,
     CheckpointRequestDecider,
+    Decision,
     RequestOrigin,
     Verdict,
 )
 from weir.core.checkpoints.store import CompletedCheckpointStore, Subsumed
-from weir.core.job.stop_with_savepoint import STOP_TRANSITIONS, StopState, StopWithSavepoint
+from weir.core.job.stop_with_savepoint import StopWithSavepoint
 from weir.core.messages.protocol import AcknowledgeCheckpoint
-from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import Committable, SnapshotKind, SnapshotMetrics, TaskStatus
 from weir.errors import InvariantError
-
-COUNTED = {
-    Reason.IO_EXCEPTION,
-    Reason.CHECKPOINT_ASYNC_EXCEPTION,
-    Reason.CHECKPOINT_DECLINED,
-    Reason.CHECKPOINT_EXPIRED,
-    Reason.FINALIZE_CHECKPOINT_FAILURE,
-}
-
-# -- reasons and their count -----------------------------------------------------------------------
-
-
-def test_there_are_eighteen_reasons_of_which_five_count() -> None:
-    """Two equal values would silently become one member, so the number is checked too."""
-    assert len(Reason) == 18
-    assert {reason for reason in Reason if reason.counts} == COUNTED
-
-
-@pytest.mark.parametrize("reason", list(Reason))
-def test_each_reason_counts_exactly_if_it_is_one_of_the_five(reason: Reason) -> None:
-    """The policy is an attribute of the member."""
-    assert CheckpointFailureManager(tolerable_failures=0).handle_failure(reason, 1) == (
-        reason in COUNTED
-    )
-
-
-def test_uncounted_reasons_keep_the_streak_and_the_third_counted_fails_at_tolerance_two() -> None:
-    """Failures count as consecutive until a checkpoint succeeds."""
-    manager = CheckpointFailureManager(tolerable_failures=2)
-    assert not manager.handle_failure(Reason.IO_EXCEPTION, 1)
-    assert not manager.handle_failure(Reason.CHECKPOINT_DECLINED, 2)
-    assert not manager.handle_failure(Reason.TASK_FAILURE, 3)
-    assert manager.handle_failure(Reason.CHECKPOINT_EXPIRED, 4)
-
-
-def test_a_success_resets_the_count() -> None:
-    """Only consecutive failures count."""
-    manager = CheckpointFailureManager(tolerable_failures=1)
-    manager.handle_failure(Reason.CHECKPOINT_DECLINED, 1)
-    manager.handle_success(2)
-    assert not manager.handle_failure(Reason.CHECKPOINT_DECLINED, 3)
-
-
-def test_failures_at_or_below_the_last_success_are_ignored() -> None:
-    """They come too late to matter."""
-    manager = CheckpointFailureManager(tolerable_failures=0)
-    manager.handle_success(5)
-    assert not manager.handle_failure(Reason.CHECKPOINT_DECLINED, 4)
-    assert not manager.handle_failure(Reason.CHECKPOINT_DECLINED, 5)
-    assert manager.handle_failure(Reason.CHECKPOINT_DECLINED, 6)
-
 
 # -- deciding --------------------------------------------------------------------------------------
 
@@ -86,15 +34,13 @@ def ask(origin: RequestOrigin, name: str | None = None) -> CheckpointRequest:
     return CheckpointRequest(origin=origin, request=name)
 
 
-def decider(**changes: int) -> CheckpointRequestDecider:
-    return CheckpointRequestDecider(
-        **{"max_concurrent_checkpoints": 1, "min_pause_ms": 0} | changes
-    )
+def decider() -> CheckpointRequestDecider:
+    return CheckpointRequestDecider(max_concurrent_checkpoints=1, min_pause_ms=100)
 
 
-def choose(subject: CheckpointRequestDecider, **changes: object) -> object:
-    known = {"now_ms": 0, "triggering": False, "pending": 0, "cleaning": 0, "last_end_ms": None}
-    return subject.choose(**known | changes)  # type: ignore[arg-type]
+def choose(subject: CheckpointRequestDecider, *, triggering: bool = False) -> Decision:
+    """The decision a millisecond after the last checkpoint ended, with none pending."""
+    return subject.choose(now_ms=51, triggering=triggering, pending=0, cleaning=0, last_end_ms=50)
 
 
 def test_requests_leave_the_queue_user_before_periodic_and_savepoint_before_checkpoint() -> None:
@@ -113,16 +59,11 @@ def test_requests_leave_the_queue_user_before_periodic_and_savepoint_before_chec
     assert [choose(subject).request for _ in order] == order
 
 
-def test_a_forced_request_runs_although_too_many_are_pending_and_another_waits() -> None:
-    """The waiting request is postponed, not dropped."""
-    for origin in RequestOrigin:
-        subject = decider()
-        subject.enqueue(ask(origin))
-        verdict = choose(subject, pending=1).verdict
-        assert verdict is (
-            Verdict.RUN if origin.forced else Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
-        )
-        assert origin.forced or choose(subject, pending=0).verdict is Verdict.RUN
+def test_a_final_checkpoint_runs_at_once_inside_the_minimum_pause() -> None:
+    """PROTOCOL P29: the pause holds only the timer, and tasks wait for this one."""
+    subject = decider()
+    subject.enqueue(ask(RequestOrigin.FINAL))
+    assert choose(subject).verdict is Verdict.RUN
 
 
 def test_nothing_runs_during_a_trigger_in_progress() -> None:
@@ -132,35 +73,13 @@ def test_nothing_runs_during_a_trigger_in_progress() -> None:
     assert choose(subject, triggering=True).verdict is Verdict.TRIGGER_IN_PROGRESS
 
 
-@pytest.mark.parametrize("origin", list(RequestOrigin))
-def test_only_a_periodic_request_is_dropped_inside_the_minimum_pause(origin: RequestOrigin) -> None:
-    """It may be made again after exactly the remaining pause."""
-    subject = decider(min_pause_ms=100)
-    subject.enqueue(ask(origin))
-    decision = choose(subject, now_ms=130, last_end_ms=50)
-    periodic = origin is RequestOrigin.PERIODIC
-    assert decision.retry_ms == (150 if periodic else None)
-    assert (decision.verdict is Verdict.RUN) != periodic
-
-
 def test_a_second_periodic_request_is_declined() -> None:
     """PROTOCOL P38: one may wait."""
     subject = decider()
     assert subject.enqueue(ask(RequestOrigin.PERIODIC)) is None
     assert subject.enqueue(ask(RequestOrigin.PERIODIC)) == ask(RequestOrigin.PERIODIC)
-    assert [choose(subject).verdict for _ in range(2)] == [Verdict.RUN, Verdict.NOTHING_QUEUED]
-
-
-def test_a_full_queue_drops_the_request_of_the_lowest_priority() -> None:
-    """Which may be a waiting request rather than the new one."""
-    subject = decider()
-    for number in range(MAX_QUEUED_REQUESTS):
-        subject.enqueue(ask(RequestOrigin.USER_CHECKPOINT, str(number)))
-    dropped = subject.enqueue(ask(RequestOrigin.SAVEPOINT, "s"))
-    assert dropped == ask(RequestOrigin.USER_CHECKPOINT, str(MAX_QUEUED_REQUESTS - 1))
-    new = ask(RequestOrigin.PERIODIC)
-    assert subject.enqueue(new) == new
-    subject.validate()
+    assert choose(subject).request == ask(RequestOrigin.PERIODIC)
+    assert choose(subject).verdict is Verdict.NOTHING_QUEUED
 
 
 # -- plan ------------------------------------------------------------------------------------------
@@ -240,11 +159,39 @@ def test_a_checkpoint_is_not_finalized_without_all_acknowledgements() -> None:
         pending("a").begin_finalizing()
 
 
-def test_completed_and_aborted_are_the_ends_of_the_pending_states() -> None:
-    """The table lists every state."""
-    assert PENDING_TRANSITIONS.keys() == set(PendingState)
-    ends = {state for state, targets in PENDING_TRANSITIONS.items() if not targets}
-    assert ends == {PendingState.COMPLETED, PendingState.ABORTED}
+PENDING_MOVES: dict[str, Callable[[PendingCheckpoint], object]] = {
+    "finalize": PendingCheckpoint.begin_finalizing,
+    "record won": PendingCheckpoint.record_won,
+    "record lost": PendingCheckpoint.record_lost,
+    "abort": PendingCheckpoint.abort,
+}
+PENDING_STORIES = {
+    (): {"finalize", "abort"},
+    ("finalize",): {"record won", "record lost"},
+    ("finalize", "record won"): set(),
+    ("finalize", "record lost"): set(),
+    ("abort",): set(),
+}
+
+
+@pytest.mark.parametrize("move", PENDING_MOVES)
+@pytest.mark.parametrize("story", PENDING_STORIES, ids=", ".join)
+def test_an_acknowledged_checkpoint_is_finalized_or_aborted_and_its_end_is_final(
+    story: tuple[str, ...], move: str
+) -> None:
+    """PROTOCOL P11: any other move raises and leaves the state as it is."""
+    subject = pending("a")
+    subject.acknowledge(ack("a"))
+    for one in story:
+        PENDING_MOVES[one](subject)
+    before = subject.state
+    if move in PENDING_STORIES[story]:
+        PENDING_MOVES[move](subject)
+        assert subject.state is not before
+    else:
+        with pytest.raises(InvariantError, match=rf"pending checkpoint 1 \({before.name}\)"):
+            PENDING_MOVES[move](subject)
+        assert subject.state is before
 
 
 # -- completed store -------------------------------------------------------------------------------
@@ -326,10 +273,50 @@ def test_epochs_that_no_snapshot_can_name_are_forgotten() -> None:
 # -- stop with savepoint ---------------------------------------------------------------------------
 
 
-def test_each_move_that_the_stop_table_does_not_list_raises_and_leaves_the_state() -> None:
-    """The table defines the machine."""
+STOP_MOVES: dict[str, Callable[[StopWithSavepoint], object]] = {
+    "request": StopWithSavepoint.savepoint_requested,
+    "create": lambda stop: stop.savepoint_created(checkpoint(1, task_state("a")), 1),
+    "finish": StopWithSavepoint.tasks_finished,
+    "end": StopWithSavepoint.end,
+    "fail": lambda stop: stop.fail("no"),
+}
+STOP_ORDER = ("request", "create", "finish", "end")
+
+
+@pytest.mark.parametrize("move", STOP_MOVES)
+@pytest.mark.parametrize("done", range(len(STOP_ORDER) + 1))
+def test_a_stop_goes_through_its_states_in_order_and_may_fail_in_each_but_the_last(
+    done: int, move: str
+) -> None:
+    """PROTOCOL P34: any other move raises and leaves the state as it is."""
     stop = StopWithSavepoint(request="r", target="/s", drain=False)
-    with pytest.raises(InvariantError, match="cannot go from WAITING_FOR_RECORD to ENDING"):
-        stop.tasks_finished()
-    assert stop.state is StopState.WAITING_FOR_RECORD
-    assert STOP_TRANSITIONS.keys() == set(StopState)
+    for one in STOP_ORDER[:done]:
+        STOP_MOVES[one](stop)
+    before, is_over = stop.state, done == len(STOP_ORDER)
+    if not is_over and move in (STOP_ORDER[done], "fail"):
+        STOP_MOVES[move](stop)
+        assert stop.state is not before
+        stop.validate()
+    else:
+        with pytest.raises(InvariantError, match=f"cannot go from {before.name} to"):
+            STOP_MOVES[move](stop)
+        assert stop.state is before
+
+
+def test_only_a_stop_that_waits_for_its_tasks_has_a_deadline() -> None:
+    """Recording the end may take as long as it does."""
+    stop = StopWithSavepoint(request="r", target="/s", drain=False)
+    deadlines = [stop.deadline_ms]
+    for one in STOP_ORDER:
+        STOP_MOVES[one](stop)
+        deadlines.append(stop.deadline_ms)
+    assert deadlines == [None, None, 1, None, None]
+
+
+def test_a_stop_that_has_failed_stays_failed() -> None:
+    """Its requests were answered, and no request is answered twice."""
+    stop = StopWithSavepoint(request="r", target="/s", drain=False)
+    stop.fail("no")
+    for move in STOP_MOVES.values():
+        with pytest.raises(InvariantError, match="cannot go from FAILED to"):
+            move(stop)

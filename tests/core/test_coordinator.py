@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from master_harness import JOB_ID, World, checkpoint, of, only, task_state, with_interval
+from tests.core.master_harness import JOB_ID, World, checkpoint, of, only, task_state, with_interval
 
 from weir.core.checkpoints.requests import Verdict
 from weir.core.checkpoints.stats import CheckpointCounts
@@ -12,12 +12,10 @@ from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
     DiscardCheckpoint,
-    JobStatusChanged,
     LocationAllocated,
     LocationFailed,
     RecordCheckpoint,
     RequestKind,
-    SnapshotRequested,
 )
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
@@ -25,19 +23,15 @@ from weir.core.messages.protocol import (
     NotifyCheckpointComplete,
     TriggerCheckpoint,
 )
-from weir.core.types import Committable, Recorded, SnapshotKind, SnapshotMetrics, TaskStatus
+from weir.core.types import Committable, SnapshotKind, SnapshotMetrics, TaskStatus
 from weir.errors import InvariantError
-
-
-def request(world: World, kind: RequestKind = RequestKind.CHECKPOINT, name: str = "r") -> list:
-    return world.handle(SnapshotRequested(request=name, kind=kind))
 
 
 def test_a_checkpoint_completes_only_after_every_task_has_acknowledged() -> None:
     """MISSION A7: the record is written after the last acknowledgement; a duplicate changes
     nothing."""
     world = World().running()
-    n, effects = world.allocate(request(world))
+    n, effects = world.allocate(world.ask())
     assert [t.vertex for t in of(effects, TriggerCheckpoint)] == ["a", "b"]
     assert not of(world.acknowledge(n, "a"), RecordCheckpoint)
     assert world.acknowledge(n, "a") == []
@@ -52,7 +46,7 @@ def test_a_checkpoint_completes_only_after_every_task_has_acknowledged() -> None
 def test_nothing_is_notified_before_the_record_is_won() -> None:
     """PROTOCOL P13: completion is announced only once the record is durable."""
     world = World().running()
-    n, _ = world.allocate(request(world))
+    n = world.trigger()
     world.acknowledge(n)
     assert not of(world.effects, NotifyCheckpointComplete)
 
@@ -62,7 +56,7 @@ def test_one_decline_aborts_the_checkpoint_and_repeated_declines_are_harmless() 
     world = World(
         config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)
     ).running()
-    n, _ = world.allocate(request(world))
+    n = world.trigger()
     effects = world.decline(n, "a")
     assert [e.vertex for e in of(effects, NotifyCheckpointAborted)] == ["a", "b"]
     assert only(effects, DiscardCheckpoint).checkpoint_id == n
@@ -70,24 +64,12 @@ def test_one_decline_aborts_the_checkpoint_and_repeated_declines_are_harmless() 
     assert world.decline(n, "b") == []
 
 
-def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -> None:
-    """Aborting one checkpoint leaves the others alone."""
-    config = CheckpointConfig(
-        interval_ms=None, max_concurrent_checkpoints=2, tolerable_failed_checkpoints=5
-    )
-    world = World(config=config).running()
-    older, _ = world.allocate(request(world, name="1"))
-    newer, _ = world.allocate(request(world, name="2"))
-    world.decline(older, "a")
-    assert [p.checkpoint_id for p in world.master.coordinator.pending] == [newer]
-
-
 def test_a_late_acknowledgement_of_an_aborted_checkpoint_has_its_files_deleted_again() -> None:
     """A snapshot that ends after its abort leaves no files, and its metrics go into the history."""
     world = World(
         config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)
     ).running()
-    n, _ = world.allocate(request(world))
+    n = world.trigger()
     world.decline(n, "a")
     effects = world.acknowledge(n, task_state("b", files=("f",)))
     assert only(effects, DiscardCheckpoint).checkpoint_id == n
@@ -98,7 +80,7 @@ def test_a_late_acknowledgement_of_an_aborted_checkpoint_has_its_files_deleted_a
 def test_a_late_acknowledgement_of_a_completed_checkpoint_deletes_nothing() -> None:
     """Only aborted checkpoints are deleted again."""
     world = World().running()
-    n, _ = world.complete(request(world))
+    n, _ = world.complete(world.ask())
     assert world.acknowledge(n, "a") == []
 
 
@@ -106,8 +88,8 @@ def test_a_checkpoint_expires_after_its_timeout_and_a_queued_request_then_runs()
     """MISSION A5, A7: expiry aborts, records the id as aborted and lets the next request run."""
     config = CheckpointConfig(interval_ms=None, timeout_ms=1_000, tolerable_failed_checkpoints=5)
     world = World(config=config).running()
-    n, _ = world.allocate(request(world, name="1"))
-    assert not of(request(world, name="2"), AllocateLocation)
+    n = world.trigger(name="1")
+    assert not of(world.ask(name="2"), AllocateLocation)
     assert world.master.stats(world.now_ms).waits_because is Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
     assert world.pass_time(999) == []
     effects = world.pass_time(1)
@@ -122,7 +104,7 @@ def test_nothing_aborts_a_checkpoint_whose_record_is_being_written() -> None:
     """PROTOCOL P11: in FINALIZING neither the timeout nor a task's end aborts."""
     config = CheckpointConfig(interval_ms=None, timeout_ms=1_000)
     world = World(config=config).running()
-    n, _ = world.allocate(request(world))
+    n = world.trigger()
     recording = world.acknowledge(n)
     assert world.pass_time(5_000) == []
     world.status(TaskStatus.FINISHED, "a")
@@ -162,14 +144,6 @@ def test_a_periodic_trigger_inside_the_minimum_pause_is_rearmed_for_exactly_the_
     assert world.master.stats(world.now_ms).counts.failed == 0
 
 
-def test_savepoints_and_manual_checkpoints_are_not_held_by_the_minimum_pause() -> None:
-    """The minimum pause applies to periodic requests only."""
-    world = World(config=with_interval(1_000, min_pause_ms=1_000)).running()
-    world.complete(request(world, name="1"))
-    assert of(request(world, name="2"), AllocateLocation)
-    assert not of(world.effects, JobStatusChanged)[1:]
-
-
 def test_while_a_periodic_request_waits_the_timer_is_off_and_is_set_again_when_it_runs() -> None:
     """PROTOCOL P38: one periodic request waits, and no second one is queued."""
     world = World(config=with_interval(100)).running()
@@ -187,17 +161,15 @@ def test_while_a_periodic_request_waits_the_timer_is_off_and_is_set_again_when_i
 def test_a_savepoint_runs_although_the_limit_of_pending_checkpoints_is_reached() -> None:
     """Forced requests are exempt from the limit on concurrent checkpoints."""
     world = World().running()
-    world.allocate(request(world, name="1"))
-    assert (
-        only(request(world, RequestKind.SAVEPOINT, "2"), AllocateLocation).target == "/savepoints"
-    )
+    world.trigger(name="1")
+    assert only(world.ask(RequestKind.SAVEPOINT, "2"), AllocateLocation).target == "/savepoints"
 
 
 def test_a_request_during_a_trigger_in_progress_waits_for_it() -> None:
     """Locations are allocated one at a time."""
     world = World().running()
-    first = request(world, RequestKind.SAVEPOINT, "1")
-    assert request(world, RequestKind.SAVEPOINT, "2") == []
+    first = world.ask(RequestKind.SAVEPOINT, "1")
+    assert world.ask(RequestKind.SAVEPOINT, "2") == []
     _, effects = world.allocate(first)
     assert len(of(effects, AllocateLocation)) == 1
 
@@ -207,7 +179,7 @@ def test_no_checkpoint_is_triggered_before_all_tasks_run() -> None:
     world = World()
     world.submit()
     world.status(TaskStatus.RUNNING, "a")
-    answer = only(request(world), AnswerRequest)
+    answer = only(world.ask(), AnswerRequest)
     assert "Not all required tasks are currently running." in (answer.failure or "")
     assert "'b' is INITIALIZING" in (answer.failure or "")
     assert world.master.stats(world.now_ms).unsuccessful_triggers == 1
@@ -217,7 +189,7 @@ def test_no_checkpoint_is_triggered_before_all_tasks_run() -> None:
 def test_pre_checks_are_repeated_after_the_location_is_allocated() -> None:
     """MISSION A6: a change in between rejects the request and removes its location."""
     world = World().running()
-    effects = request(world)
+    effects = world.ask()
     world.status(TaskStatus.FAILED, "b")
     n, effects = world.allocate(effects)
     assert not of(effects, TriggerCheckpoint)
@@ -230,7 +202,7 @@ def test_a_location_that_cannot_be_had_counts_as_a_failed_checkpoint_without_a_p
 ):
     """MISSION A9: at tolerance 0 the job fails."""
     world = World().running()
-    allocation = only(request(world), AllocateLocation).allocation
+    allocation = only(world.ask(), AllocateLocation).allocation
     effects = world.handle(
         LocationFailed(allocation=allocation, message="no space", timestamp_ms=2_000_000)
     )
@@ -244,7 +216,7 @@ def test_a_finished_task_is_not_triggered_and_is_recorded_as_fully_finished() ->
     """MISSION D1, D4: with the channels it has read, by which a restore recognizes it."""
     world = World("a", "b", "c", producers={"b": ("a",)}).running()
     world.status(TaskStatus.FINISHED, "a", "b")
-    n, effects = world.allocate(request(world))
+    n, effects = world.allocate(world.ask())
     assert [t.vertex for t in of(effects, TriggerCheckpoint)] == ["c"]
     record = only(world.acknowledge(n, "c"), RecordCheckpoint)
     for vertex, inputs in (("a", ()), ("b", ("a",))):
@@ -271,7 +243,7 @@ def test_a_task_that_was_restored_as_finished_keeps_its_position(
     world.submit(restored)
     world.status(TaskStatus.RUNNING, "b")
     for _ in range(2):
-        n, _ = world.allocate(request(world))
+        n = world.trigger()
         effects = world.acknowledge(n, "b")
         positions = {task.vertex: task.position for task in only(effects, RecordCheckpoint).tasks}
         assert positions == {"a": 7, "b": 0}
@@ -287,29 +259,17 @@ def test_a_checkpoint_is_aborted_when_a_task_that_it_awaits_ends(
 ) -> None:
     """PROTOCOL P32."""
     world = World().running()
-    world.allocate(request(world))
+    world.trigger()
     effects = world.status(status, "b")
     assert sentence in (only(effects, AnswerRequest).failure or "")
     assert [e.vertex for e in of(effects, NotifyCheckpointAborted)] == ["a"]
 
 
-def test_a_completed_checkpoint_subsumes_older_pending_checkpoints_but_no_savepoint() -> None:
-    """Savepoints subsume nothing and are not subsumed."""
-    config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=3)
-    world = World(config=config).running()
-    first, _ = world.allocate(request(world, name="1"))
-    savepoint, _ = world.allocate(request(world, RequestKind.SAVEPOINT, "2"))
-    newest, _ = world.allocate(request(world, name="3"))
-    effects = world.record(world.acknowledge(newest))
-    assert {e.checkpoint_id for e in of(effects, NotifyCheckpointAborted)} == {first}
-    assert [p.checkpoint_id for p in world.master.coordinator.pending] == [savepoint]
-
-
 def test_a_completed_intermediate_savepoint_notifies_nobody_and_enters_no_store() -> None:
     """PROTOCOL P14."""
     world = World().running()
-    first, _ = world.complete(request(world, name="1"))
-    n, _ = world.allocate(request(world, RequestKind.SAVEPOINT, "2"))
+    first, _ = world.complete(world.ask(name="1"))
+    n = world.trigger(RequestKind.SAVEPOINT, "2")
     recording = world.acknowledge(n)
     assert only(recording, RecordCheckpoint).retained == (first,)
     effects = world.record(recording)
@@ -321,8 +281,8 @@ def test_records_are_written_one_at_a_time_and_in_order() -> None:
     """The outcome of one record decides the epoch that the next one gives as committed."""
     config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2)
     world = World(config=config).running()
-    first, _ = world.allocate(request(world, name="1"))
-    second, _ = world.allocate(request(world, name="2"))
+    first = world.trigger(name="1")
+    second = world.trigger(name="2")
     recording = world.acknowledge(first)
     staged = Committable(sink="s", position=0, payload={}, barrier=first)
     assert not of(
@@ -338,9 +298,9 @@ def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_one_that_com
     world = World(
         config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)
     ).running()
-    first, _ = world.allocate(request(world, name="1"))
+    first = world.trigger(name="1")
     world.decline(first, "b")
-    second, _ = world.allocate(request(world, name="2"))
+    second = world.trigger(name="2")
     staged = Committable(sink="s", position=0, payload={}, barrier=first)
     record = only(
         world.acknowledge(second, task_state("a", committables=(staged,)), "b"), RecordCheckpoint
@@ -351,8 +311,8 @@ def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_one_that_com
 def test_an_intermediate_savepoint_leaves_open_what_no_completed_checkpoint_covers() -> None:
     """PROTOCOL P14: it commits nothing and keeps the epoch of what a checkpoint covers."""
     world = World().running()
-    first, _ = world.complete(request(world, name="1"))
-    n, _ = world.allocate(request(world, RequestKind.SAVEPOINT, "2"))
+    first, _ = world.complete(world.ask(name="1"))
+    n = world.trigger(RequestKind.SAVEPOINT, "2")
     staged = (
         Committable(sink="s", position=0, payload={}, barrier=first),
         Committable(sink="s", position=1, payload={}, barrier=n),
@@ -364,8 +324,8 @@ def test_an_intermediate_savepoint_leaves_open_what_no_completed_checkpoint_cove
 def test_a_subsumed_checkpoint_is_deleted_without_the_files_that_the_retained_one_needs() -> None:
     """MISSION A11: shared state is never deleted before its last user."""
     world = World("a").running()
-    world.complete(request(world, name="1"), task_state("a", files=("x", "y")))
-    _, effects = world.complete(request(world, name="2"), task_state("a", files=("y", "z")))
+    world.complete(world.ask(name="1"), task_state("a", files=("x", "y")))
+    _, effects = world.complete(world.ask(name="2"), task_state("a", files=("y", "z")))
     assert only(effects, DiscardCheckpoint) == DiscardCheckpoint(
         checkpoint_id=1, target=None, files=("x",), subsumed=True
     )
@@ -375,9 +335,9 @@ def test_deletion_waits_for_checkpoints_that_were_triggered_before_the_subsumpti
     """A pending checkpoint may be based on the subsumed one (PROTOCOL P4)."""
     config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2)
     world = World("a", config=config).running()
-    world.complete(request(world, name="1"), task_state("a", files=("x", "y")))
-    second, _ = world.allocate(request(world, name="2"))
-    third, _ = world.allocate(request(world, name="3"))
+    world.complete(world.ask(name="1"), task_state("a", files=("x", "y")))
+    second = world.trigger(name="2")
+    third = world.trigger(name="3")
     effects = world.record(world.acknowledge(second, task_state("a", files=("z",))))
     assert not of(effects, DiscardCheckpoint)
     effects = world.record(world.acknowledge(third, task_state("a", files=("x",))))
@@ -385,19 +345,10 @@ def test_deletion_waits_for_checkpoints_that_were_triggered_before_the_subsumpti
     assert discards == {1: ("y",), 2: ("z",)}
 
 
-def test_a_record_that_failed_aborts_the_checkpoint_and_counts() -> None:
-    """The failure manager hears of a completed checkpoint that could not be stored."""
-    world = World().running()
-    n, _ = world.allocate(request(world))
-    effects = world.record(world.acknowledge(n), Recorded.FAILED)
-    assert "Failure to finalize checkpoint." in (only(effects, AnswerRequest).failure or "")
-    assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
-
-
 def test_failed_savepoints_do_not_count_against_the_tolerance() -> None:
     """Only checkpoints count; the savepoint's requester gets the failure."""
     world = World().running()
-    n, _ = world.allocate(request(world, RequestKind.SAVEPOINT))
+    n = world.trigger(RequestKind.SAVEPOINT)
     effects = world.decline(n, "a")
     assert only(effects, DiscardCheckpoint).target == "/savepoints/savepoint-1"
     assert world.master.failure is None
@@ -408,7 +359,7 @@ def test_only_sixteen_aborted_ids_are_remembered() -> None:
     config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=100)
     world = World(config=config).running()
     for i in range(17):
-        n, _ = world.allocate(request(world, name=str(i)))
+        n = world.trigger(name=str(i))
         world.decline(n, "a")
     assert world.acknowledge(1, "b") == []
     assert of(world.acknowledge(2, "b"), DiscardCheckpoint)
@@ -437,7 +388,7 @@ def test_a_restored_checkpoint_of_another_job_is_never_deleted() -> None:
     """The snapshot that a job with a new id started from belongs to its owner."""
     foreign = checkpoint(7, task_state("a", files=("x",)), job_id="f" * 32)
     world = World("a").running(restored=foreign)
-    _, effects = world.complete(request(world))
+    _, effects = world.complete(world.ask())
     assert not of(effects, DiscardCheckpoint)
 
 
@@ -446,15 +397,15 @@ def test_the_restored_checkpoint_is_subsumed_by_the_first_new_one() -> None:
     world = World("a")
     world.next_id = 8
     world.running(restored=checkpoint(7, task_state("a", files=("x",))))
-    _, effects = world.complete(request(world))
+    _, effects = world.complete(world.ask())
     assert only(effects, DiscardCheckpoint).checkpoint_id == 7
 
 
 def test_a_location_for_a_request_that_is_forgotten_is_removed() -> None:
     """A late allocation leaves no directory."""
     world = World().running()
-    allocation = only(request(world), AllocateLocation).allocation
-    world.handle(SnapshotRequested(request="stop", kind=RequestKind.STOP))
+    allocation = only(world.ask(), AllocateLocation).allocation
+    world.ask(RequestKind.STOP)
     late = LocationAllocated(allocation=allocation, checkpoint_id=1, target=None, timestamp_ms=1)
     assert only(world.handle(late), DiscardCheckpoint).checkpoint_id == 1
 
@@ -462,7 +413,7 @@ def test_a_location_for_a_request_that_is_forgotten_is_removed() -> None:
 def test_what_an_older_attempt_says_is_ignored() -> None:
     """Every task event carries its attempt."""
     world = World().running()
-    n, _ = world.allocate(request(world))
+    n = world.trigger()
     state, metrics = task_state("a"), SnapshotMetrics()
     late = AcknowledgeCheckpoint(
         vertex="a", attempt=0, checkpoint_id=n, state=state, metrics=metrics

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from master_harness import World, of, only
+from tests.core.master_harness import World, of, only
 
 from weir.core.config import CheckpointConfig
-from weir.core.job.restart import MAX_DELAY_MS, delay_ms
+from weir.core.job.restart import LAST_RETRY_MS, final_retry_ms
 from weir.core.messages.job import (
     AllocateLocation,
+    CancelRequested,
+    EndRecorded,
     HookFailed,
     HookTriggered,
     JobMasterEffect,
     LocationFailed,
     RequestKind,
-    SnapshotRequested,
-    TasksStopped,
 )
 from weir.core.status import JobStatus
 from weir.core.types import Recorded, TaskStatus
@@ -57,12 +57,12 @@ def record_fails(world: World, effects: list[JobMasterEffect]) -> list[JobMaster
 
 
 def at_the_end(
-    *, tolerable: int, interval_ms: int | None = None
+    *others: str, tolerable: int, interval_ms: int | None = None
 ) -> tuple[World, list[JobMasterEffect]]:
-    """A job of one task whose records have ended, and the request for its final checkpoint."""
+    """A task whose records have ended, beside others, and the request for its final checkpoint."""
     config = CheckpointConfig(interval_ms=interval_ms, tolerable_failed_checkpoints=tolerable)
-    world = World("a", config=config, hooks=("h",)).running()
-    return world, world.status(WAITING)
+    world = World("a", *others, config=config, hooks=("h",)).running()
+    return world, world.status(WAITING, "a")
 
 
 @pytest.mark.parametrize("fail", [hook_fails, location_fails, task_declines, record_fails])
@@ -92,7 +92,7 @@ def test_a_final_checkpoint_that_fails_counts_against_the_tolerance(fail: Fail) 
 
 def test_the_delay_grows_to_ten_seconds_and_no_further() -> None:
     """However often it has failed."""
-    assert [delay_ms(failures) for failures in (1, 2, 7, 8, 1_000_000)] == [
+    assert [final_retry_ms(failures) for failures in (1, 2, 7, 8, 1_000_000)] == [
         100,
         200,
         6_400,
@@ -102,15 +102,15 @@ def test_the_delay_grows_to_ten_seconds_and_no_further() -> None:
     world, effects = at_the_end(tolerable=1_000)
     for _ in range(20):
         hook_fails(world, effects)
-        effects = world.pass_time(MAX_DELAY_MS)
+        effects = world.pass_time(LAST_RETRY_MS)
     begun = len(of(world.effects, AllocateLocation))
     hook_fails(world, effects)
-    assert len(of(world.pass_time(MAX_DELAY_MS), AllocateLocation)) == 1
+    assert len(of(world.pass_time(LAST_RETRY_MS), AllocateLocation)) == 1
     assert len(of(world.effects, AllocateLocation)) == begun + 1
 
 
-def test_a_hook_that_fails_for_a_minute_is_not_asked_a_thousand_times() -> None:
-    """At the end of the input without an interval, twelve retries are made."""
+def test_a_final_checkpoint_that_fails_for_a_minute_is_requested_twelve_times() -> None:
+    """At the end of the input without an interval, when only the delay limits the requests."""
     world, effects = at_the_end(tolerable=1_000)
     hook_fails(world, effects)
     while world.now_ms < 60_000:
@@ -119,29 +119,42 @@ def test_a_hook_that_fails_for_a_minute_is_not_asked_a_thousand_times() -> None:
     assert len(of(world.effects, AllocateLocation)) == 12
 
 
-def test_what_a_user_requests_meanwhile_serves_too_and_restarts_the_count() -> None:
-    """A checkpoint that completes has the last records; after it, a failure waits the first delay
-    again."""
+def test_a_users_checkpoint_that_completes_serves_as_the_final_one() -> None:
+    """It has the last records, so nothing is requested again."""
     world, effects = at_the_end(tolerable=1_000)
-    for _ in range(3):
-        hook_fails(world, effects)
-        effects = world.pass_time(1_000)
     hook_fails(world, effects)
-    asked = world.handle(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT))
+    asked = world.ask()
     world.record(world.acknowledge(triggered(world, asked)))
     assert world.pass_time(10_000) == []
     assert world.master.next_deadline() is None
 
 
+def test_failures_before_a_completed_checkpoint_neither_count_nor_delay_the_next_try() -> None:
+    """Five failures at a tolerance of four fail the job only if they are consecutive."""
+    world, effects = at_the_end("b", tolerable=4)
+    for _ in range(3):
+        hook_fails(world, effects)
+        effects = world.pass_time(1_000)
+    hook_fails(world, effects)
+    asked = world.ask()
+    world.record(world.acknowledge(triggered(world, asked)))
+    effects = world.status(WAITING, "b")
+    hook_fails(world, effects)
+    assert world.master.status is JobStatus.RUNNING
+    assert of(world.pass_time(100), AllocateLocation)
+
+
 def test_an_attempt_starts_without_the_delay_of_the_one_before_it() -> None:
     """The restart may have fixed the cause."""
-    world, effects = at_the_end(tolerable=0)
+    world, effects = at_the_end(tolerable=1_000)
+    for _ in range(4):
+        hook_fails(world, effects)
+        effects = world.pass_time(1_000)
     hook_fails(world, effects)
-    assert world.master.status is JobStatus.FAILING
-    world.handle(TasksStopped(attempt=1, chance=0.0))
-    world.pass_time(1_000)
-    world.begin(2)
-    world.status(TaskStatus.RUNNING)
+    delayed_until_ms = world.master.next_deadline()
+    world.fail_over()
+    assert delayed_until_ms is not None
+    assert world.now_ms < delayed_until_ms
     assert of(world.status(WAITING), AllocateLocation)
 
 
@@ -150,7 +163,19 @@ def test_a_stop_whose_savepoint_a_hook_fails_is_not_followed_by_tries_without_a_
     (P34)."""
     world, effects = at_the_end(tolerable=1_000, interval_ms=3_600_000)
     hook_fails(world, effects)
-    effects = world.handle(SnapshotRequested(request="stop", kind=RequestKind.STOP))
+    effects = world.ask(RequestKind.STOP)
     effects = hook_fails(world, effects)
     assert not of(effects, AllocateLocation)
     assert of(world.pass_time(100), AllocateLocation)
+
+
+def test_a_job_that_is_cancelled_before_the_next_try_has_no_deadline_left() -> None:
+    """Its driver would wait for it after the end."""
+    world, effects = at_the_end(tolerable=1_000)
+    hook_fails(world, effects)
+    assert world.master.next_deadline() is not None
+    world.handle(CancelRequested(request="c"))
+    world.stopped()
+    world.handle(EndRecorded(outcome=Recorded.WON))
+    assert world.master.status is JobStatus.CANCELED
+    assert world.master.next_deadline() is None

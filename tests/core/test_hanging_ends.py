@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from master_harness import World, of, only
+from tests.core.master_harness import World, of, only
 
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
@@ -13,12 +13,10 @@ from weir.core.messages.job import (
     JobEnded,
     RecordEnd,
     RequestKind,
-    SnapshotRequested,
     StopTasks,
     SuspendRequested,
     TasksStopped,
 )
-from weir.core.messages.protocol import TaskFailed
 from weir.core.status import JobStatus
 from weir.core.types import Recorded, TaskStatus
 
@@ -26,7 +24,7 @@ from weir.core.types import Recorded, TaskStatus
 def stopping() -> World:
     """A job that is stopping and has taken its savepoint."""
     world = World(config=CheckpointConfig(interval_ms=None, timeout_ms=1_000)).running()
-    world.complete(world.handle(SnapshotRequested(request="stop", kind=RequestKind.STOP)))
+    world.complete(world.ask(RequestKind.STOP))
     return world
 
 
@@ -62,10 +60,10 @@ def left(world: World) -> list:
 def test_a_job_is_not_restarted_where_a_query_may_still_run() -> None:
     """Two queries of one task would write to the same files, so the job fails and says why."""
     world = World().running()
-    world.handle(TaskFailed(vertex="b", attempt=1, message="boom"))
+    world.fail("b")
     end = only(left(world), RecordEnd)
     assert end.status is JobStatus.FAILED
-    assert "Task 'b' failed: boom (not restarted in this process" in (end.failure or "")
+    assert "Task 'b' failed: out of memory (not restarted in this process" in (end.failure or "")
     assert "the start (task 'a')" in (end.failure or "")
 
 

@@ -6,12 +6,12 @@ Barriers, ends and watermarks: PROTOCOL P7, P28.
 from __future__ import annotations
 
 import pytest
+from tests.core.channel_task import barrier
 
 from weir.core.messages.channel import (
     MAX_WATERMARK_MS,
     CancelCheckpointMarker,
     ChannelEntry,
-    CheckpointBarrier,
     EndOfPartition,
     EndOfUserRecords,
     Segment,
@@ -19,29 +19,17 @@ from weir.core.messages.channel import (
 )
 from weir.core.task.barrier_handler import Aligned
 from weir.core.task.input_gate import InputGate
-from weir.core.types import SnapshotKind
 from weir.errors import InvariantError
 
 
-def segment(position: int, size: int = 10) -> Segment:
-    """The output of one step."""
-    return Segment(position=position, size=size, payload={})
+def segment(position: int) -> Segment:
+    """The output of one step, of 10 bytes."""
+    return Segment(position=position, size=10, payload={})
 
 
 def watermark(timestamp_ms: int) -> Watermark:
     """A watermark of the producer."""
     return Watermark(timestamp_ms=timestamp_ms)
-
-
-def barrier(checkpoint_id: int) -> CheckpointBarrier:
-    """A barrier of a checkpoint."""
-    return CheckpointBarrier(
-        checkpoint_id=checkpoint_id,
-        kind=SnapshotKind.CHECKPOINT,
-        timestamp_ms=0,
-        target=None,
-        full=False,
-    )
 
 
 def gate_of(channels: str = "a", *, batch: int = 100) -> InputGate:
@@ -62,9 +50,9 @@ def admitted(gate: InputGate) -> dict[str, list[int]]:
     return {one.channel: [s.position for s in one.segments] for one in gate.admit(0)}
 
 
-def aligned(gate: InputGate, now_ms: int = 0) -> list[int]:
+def aligned(gate: InputGate) -> list[int]:
     """Checkpoints aligned by what the gate has reached."""
-    return [one.barrier.checkpoint_id for one in gate.process(now_ms) if isinstance(one, Aligned)]
+    return [one.barrier.checkpoint_id for one in gate.process(0) if isinstance(one, Aligned)]
 
 
 def test_several_segments_are_admitted_up_to_a_bound_of_bytes() -> None:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from master_harness import World, checkpoint, of, only, task_state, with_interval
+from tests.core.master_harness import (
+    RESTART_DELAY_MS,
+    World,
+    checkpoint,
+    of,
+    only,
+    task_state,
+    with_interval,
+)
 
 from weir.core.config import (
     CheckpointConfig,
@@ -29,40 +39,25 @@ from weir.core.messages.job import (
     SnapshotRequested,
     StopTasks,
     SuspendRequested,
-    TasksStopped,
 )
-from weir.core.messages.protocol import NotifyCheckpointComplete, TaskFailed, TriggerCheckpoint
-from weir.core.status import JobStatus
-from weir.core.types import UNKNOWN, Cause, Recorded, SnapshotKind, TaskStatus
+from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.status import JobStatus, next_status
+from weir.core.types import Cause, Recorded, SnapshotKind, TaskStatus
+from weir.errors import InvariantError
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
-
-
-def snapshot(world: World, kind: RequestKind = RequestKind.CHECKPOINT, name: str = "r") -> list:
-    return world.handle(SnapshotRequested(request=name, kind=kind))
-
-
-def fail(world: World, vertex: str = "a", cause: Cause = UNKNOWN) -> list:
-    failed = TaskFailed(
-        vertex=vertex, attempt=world.master.attempt, message="out of memory", cause=cause
-    )
-    return world.handle(failed)
 
 
 def fail_again(world: World, cause: Cause, *, times: int) -> None:
     """Fail attempt after attempt with one cause, from the running one on, until the job ends."""
     for _ in range(times):
-        fail(world, cause=cause)
-        stopped(world)
+        world.fail(cause=cause)
+        world.stopped()
         if world.master.status is not JobStatus.RESTARTING:
             return
-        world.pass_time(1_000)
+        world.pass_time(RESTART_DELAY_MS)
         world.begin(world.master.attempt + 1)
         world.status(TaskStatus.RUNNING)
-
-
-def stopped(world: World) -> list:
-    return world.handle(TasksStopped(attempt=world.master.attempt, chance=0.0))
 
 
 def test_a_submitted_job_starts_an_attempt_and_runs_when_that_has_started() -> None:
@@ -73,6 +68,46 @@ def test_a_submitted_job_starts_an_attempt_and_runs_when_that_has_started() -> N
     world.begin(1)
     assert world.master.status is JobStatus.RUNNING
     assert world.master.task_status("a") is TaskStatus.INITIALIZING
+
+
+MOVES = {
+    JobStatus.CREATED: "RUNNING FAILING CANCELLING SUSPENDED",
+    JobStatus.RUNNING: "FAILING CANCELLING FINISHED SUSPENDED",
+    JobStatus.FAILING: "RESTARTING FAILED CANCELLING SUSPENDED",
+    JobStatus.RESTARTING: "RUNNING FAILING CANCELLING SUSPENDED",
+    JobStatus.CANCELLING: "CANCELED FAILED SUSPENDED",
+    JobStatus.FAILED: "",
+    JobStatus.CANCELED: "",
+    JobStatus.FINISHED: "",
+    JobStatus.SUSPENDED: "",
+}
+
+
+@pytest.mark.parametrize("source", list(JobStatus))
+@pytest.mark.parametrize("target", list(JobStatus))
+def test_a_job_fails_through_failing_and_leaves_no_terminal_status(
+    source: JobStatus, target: JobStatus
+) -> None:
+    """Any other move raises."""
+    if target.name in MOVES[source].split():
+        assert next_status(source, target) is target
+    else:
+        with pytest.raises(InvariantError, match=f"cannot go from {source.name} to {target.name}"):
+            next_status(source, target)
+
+
+def test_a_job_is_submitted_once() -> None:
+    """Neither while its first attempt starts nor while a restart is due."""
+    world = World()
+    world.handle(JobSubmitted())
+    with pytest.raises(InvariantError, match="the job was submitted twice"):
+        world.handle(JobSubmitted())
+    world.begin(1)
+    world.fail()
+    world.stopped()
+    assert world.master.status is JobStatus.RESTARTING
+    with pytest.raises(InvariantError, match="the job was submitted twice"):
+        world.handle(JobSubmitted())
 
 
 def test_tasks_that_were_fully_finished_in_the_restored_checkpoint_are_finished() -> None:
@@ -94,9 +129,9 @@ def test_a_job_restored_from_a_drained_savepoint_finishes_at_once() -> None:
 def test_a_failed_task_restarts_the_whole_job_after_the_delay_of_the_strategy() -> None:
     """PROTOCOL P39: FAILING, tasks stopped, RESTARTING, a new attempt, RUNNING."""
     world = World().running()
-    assert only(fail(world), StopTasks).attempt == 1
+    assert only(world.fail(), StopTasks).attempt == 1
     assert world.master.status is JobStatus.FAILING
-    assert stopped(world)
+    assert world.stopped()
     assert world.master.status is JobStatus.RESTARTING
     assert world.pass_time(999) == []
     assert world.pass_time(1) == [BeginAttempt()]
@@ -104,22 +139,41 @@ def test_a_failed_task_restarts_the_whole_job_after_the_delay_of_the_strategy() 
     assert (world.master.status, world.master.attempt) == (JobStatus.RUNNING, 2)
 
 
+def test_a_task_that_failed_is_shown_as_failed_and_the_others_are_not() -> None:
+    """Until the next attempt begins."""
+    world = World().running()
+    world.fail("b")
+    shown = [world.master.task_status(vertex) for vertex in ("a", "b")]
+    assert shown == [TaskStatus.RUNNING, TaskStatus.FAILED]
+
+
 def test_a_job_without_attempts_left_ends_as_failed() -> None:
     """The failure gives its cause and the strategy."""
     world = World(restart=RestartConfig(type=RestartStrategyType.NONE)).running()
-    fail(world)
-    end = only(stopped(world), RecordEnd)
+    world.fail()
+    end = only(world.stopped(), RecordEnd)
     assert (end.status, end.delete_checkpoints) == (JobStatus.FAILED, False)
     assert "out of memory" in (end.failure or "")
     ended = only(world.handle(EndRecorded(outcome=Recorded.WON)), JobEnded)
     assert (ended.status, ended.failure) == (JobStatus.FAILED, end.failure)
 
 
+def test_a_job_restarts_as_often_as_its_strategy_allows() -> None:
+    """Three times here; every failure of an attempt counts."""
+    world = World("a").running()
+    for _ in range(3):
+        world.fail_over()
+    world.fail()
+    end = only(world.stopped(), RecordEnd)
+    assert end.status is JobStatus.FAILED
+    assert "not restarted: " in (end.failure or "")
+
+
 def test_the_scheduler_runs_only_while_the_job_is_running() -> None:
     """MISSION A1: any other status stops it and aborts pending checkpoints."""
     world = World(config=with_interval(100)).running()
     world.allocate(world.pass_time(0))
-    fail(world)
+    world.fail()
     assert world.master.coordinator.pending == ()
     assert world.master.next_deadline() is None
     assert "Checkpoint Coordinator is suspending." in (
@@ -132,15 +186,26 @@ def test_files_of_checkpoints_aborted_by_a_failure_are_deleted_after_the_tasks_h
 ):
     """A snapshot may write until then."""
     world = World().running()
-    n, _ = world.allocate(snapshot(world))
-    assert not of(fail(world), DiscardCheckpoint)
-    assert only(stopped(world), DiscardCheckpoint).checkpoint_id == n
+    n = world.trigger()
+    assert not of(world.fail(), DiscardCheckpoint)
+    assert only(world.stopped(), DiscardCheckpoint).checkpoint_id == n
+
+
+def test_files_of_a_checkpoint_whose_record_fails_after_the_tasks_have_stopped_are_deleted() -> (
+    None
+):
+    """At once, since nothing writes any more."""
+    world = World().running()
+    recording = world.acknowledge(world.trigger())
+    world.fail()
+    world.stopped()
+    assert of(world.record(recording, Recorded.FAILED), DiscardCheckpoint)
 
 
 def test_too_many_failed_checkpoints_fail_the_job() -> None:
     """The job fails when consecutive failures exceed the tolerance."""
     world = World().running()
-    n, _ = world.allocate(snapshot(world))
+    n = world.trigger()
     effects = world.decline(n, "a")
     assert world.master.status is JobStatus.FAILING
     assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
@@ -150,7 +215,7 @@ def test_too_many_failed_checkpoints_fail_the_job() -> None:
 def test_a_checkpoint_that_fails_when_all_tasks_have_finished_does_not_fail_the_job() -> None:
     """Every row is committed by then, so a restart would achieve nothing."""
     world = World("a").running()
-    n, _ = world.allocate(snapshot(world))
+    n = world.trigger()
     world.acknowledge(n, "a")
     world.status(TaskStatus.FINISHED, "a")
     effects = world.handle(
@@ -163,10 +228,10 @@ def test_a_checkpoint_that_fails_when_all_tasks_have_finished_does_not_fail_the_
 def test_a_restart_waits_for_the_outcome_of_a_checkpoint_that_is_being_recorded() -> None:
     """PROTOCOL P11: the restart may use that checkpoint. No task is notified of it."""
     world = World().running()
-    n, _ = world.allocate(snapshot(world))
+    n = world.trigger()
     recording = world.acknowledge(n)
-    fail(world)
-    assert stopped(world) == []
+    world.fail()
+    assert world.stopped() == []
     assert world.master.status is JobStatus.FAILING
     effects = world.record(recording)
     assert not of(effects, NotifyCheckpointComplete)
@@ -209,7 +274,7 @@ def test_a_job_whose_checkpoints_complete_between_two_failures_is_not_given_up()
         for _ in range(20):
             fail_again(world, Cause(key="KeyError in lookup"), times=1)
             if world.master.status is JobStatus.RUNNING:
-                world.complete(snapshot(world, kind))
+                world.complete(world.ask(kind))
         assert bool(of(world.effects, RecordEnd)) is given_up
 
 
@@ -218,10 +283,10 @@ def test_a_checkpoint_that_is_recorded_while_the_job_fails_counts() -> None:
     world = World(restart=PATIENT).running()
     cause = Cause(key="KeyError in lookup")
     fail_again(world, cause, times=10)
-    n, _ = world.allocate(snapshot(world))
+    n = world.trigger()
     recording = world.acknowledge(n)
-    fail(world, cause=cause)
-    stopped(world)
+    world.fail(cause=cause)
+    world.stopped()
     world.record(recording)
     assert world.master.status is JobStatus.RESTARTING
 
@@ -231,7 +296,7 @@ def test_an_attempt_that_fails_fatally_ends_the_job_and_another_failure_restarts
     for fatal, kind in ((True, RecordEnd), (False, BeginAttempt)):
         world = World()
         world.handle(JobSubmitted())
-        world.handle(AttemptFailed(message="no such table", fatal=fatal, timestamp_ms=1))
+        world.handle(AttemptFailed(message="no such table", fatal=fatal))
         world.pass_time(1_000)
         assert of(world.effects[1:], kind)
 
@@ -258,7 +323,7 @@ def test_a_final_checkpoint_is_triggered_at_once_when_all_tasks_wait() -> None:
 def test_a_checkpoint_triggered_before_the_last_task_waited_is_not_its_final_one() -> None:
     """PROTOCOL P29: a task waits for a checkpoint whose barrier follows its end."""
     world = World(config=with_interval(1_000, max_concurrent_checkpoints=2)).running()
-    world.allocate(snapshot(world))
+    world.trigger()
     world.status(WAITING, "a")
     assert only(world.status(WAITING, "b"), AllocateLocation).kind is SnapshotKind.CHECKPOINT
 
@@ -310,7 +375,7 @@ def test_an_end_that_could_not_be_recorded_is_a_failure_of_the_attempt() -> None
     world.complete(world.status(WAITING))
     world.status(TaskStatus.FINISHED)
     assert of(world.handle(EndRecorded(outcome=Recorded.FAILED, message="disk")), StopTasks)
-    stopped(world)
+    world.stopped()
     world.pass_time(1_000)
     world.effects.clear()
     world.begin(2, checkpoint(1, task_state("a", finished=True)))
@@ -323,9 +388,9 @@ def test_an_end_that_could_not_be_recorded_is_a_failure_of_the_attempt() -> None
 def test_stop_with_savepoint_takes_it_waits_for_all_tasks_and_ends_the_job() -> None:
     """MISSION E4: the answer comes once the end is recorded, and names the savepoint."""
     world = World(config=with_interval(100)).running()
-    n, effects = world.allocate(snapshot(world, RequestKind.STOP))
+    n, effects = world.allocate(world.ask(RequestKind.STOP))
     assert {t.kind for t in of(effects, TriggerCheckpoint)} == {SnapshotKind.SYNC_SAVEPOINT}
-    assert world.master.next_deadline() == world.now_ms + world.master._config.timeout_ms
+    assert world.master.next_deadline() == world.now_ms + world.config.timeout_ms
     effects = world.record(world.acknowledge(n))
     assert len(of(effects, NotifyCheckpointComplete)) == 2
     assert world.master.coordinator.store.ids == ()
@@ -342,8 +407,8 @@ def test_stop_with_savepoint_takes_it_waits_for_all_tasks_and_ends_the_job() -> 
 def test_a_second_stop_joins_the_first_and_gets_the_same_answer() -> None:
     """PROTOCOL P34."""
     world = World("a").running()
-    effects = snapshot(world, RequestKind.STOP, "1")
-    assert snapshot(world, RequestKind.STOP, "2") == []
+    effects = world.ask(RequestKind.STOP, "1")
+    assert world.ask(RequestKind.STOP, "2") == []
     world.complete(effects)
     world.status(TaskStatus.FINISHED)
     answers = of(world.handle(EndRecorded(outcome=Recorded.WON)), AnswerRequest)
@@ -355,10 +420,10 @@ def test_stop_aborts_what_is_pending_and_waits_for_what_is_being_recorded() -> N
     """PROTOCOL P34."""
     config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2)
     world = World("a", config=config).running()
-    first, _ = world.allocate(snapshot(world, name="1"))
-    world.allocate(snapshot(world, name="2"))
+    first = world.trigger(name="1")
+    world.trigger(name="2")
     recording = world.acknowledge(first)
-    effects = snapshot(world, RequestKind.STOP, "stop")
+    effects = world.ask(RequestKind.STOP, "stop")
     assert only(effects, AnswerRequest).request == "2"
     assert not of(effects, AllocateLocation)
     assert only(world.record(recording), AllocateLocation).kind is SnapshotKind.SYNC_SAVEPOINT
@@ -367,11 +432,11 @@ def test_stop_aborts_what_is_pending_and_waits_for_what_is_being_recorded() -> N
 def test_a_declined_stop_savepoint_answers_the_stop_and_fails_the_job_over() -> None:
     """A global failover follows, its cause is kept, and the scheduler restarts afterwards."""
     world = World(config=with_interval(100)).running()
-    n, _ = world.allocate(snapshot(world, RequestKind.STOP))
+    n = world.trigger(RequestKind.STOP)
     effects = world.decline(n, "b")
     assert "the disk is full" in (only(effects, AnswerRequest).failure or "")
     assert "the disk is full" in (world.master.failure or "")
-    stopped(world)
+    world.stopped()
     world.pass_time(1_000)
     world.begin(2)
     world.status(TaskStatus.RUNNING)
@@ -381,7 +446,7 @@ def test_a_declined_stop_savepoint_answers_the_stop_and_fails_the_job_over() -> 
 def test_a_stop_savepoint_that_expires_fails_the_stop() -> None:
     """As if it had been declined."""
     world = World("a", config=CheckpointConfig(interval_ms=None, timeout_ms=100)).running()
-    world.allocate(snapshot(world, RequestKind.STOP))
+    world.trigger(RequestKind.STOP)
     effects = world.pass_time(100)
     assert "expired" in (only(effects, AnswerRequest).failure or "")
     assert world.master.status is JobStatus.FAILING
@@ -390,7 +455,7 @@ def test_a_stop_savepoint_that_expires_fails_the_stop() -> None:
 def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_continue() -> None:
     """No task knows about it, so no failover is needed."""
     world = World(config=with_interval(100)).running()
-    allocation = only(snapshot(world, RequestKind.STOP), AllocateLocation).allocation
+    allocation = only(world.ask(RequestKind.STOP), AllocateLocation).allocation
     effects = world.handle(
         LocationFailed(allocation=allocation, message="no space", timestamp_ms=1)
     )
@@ -402,32 +467,73 @@ def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_continue()
 def test_a_task_that_fails_after_the_savepoint_fails_the_stop_and_names_the_savepoint() -> None:
     """The savepoint still exists."""
     world = World("a").running()
-    n, _ = world.complete(snapshot(world, RequestKind.STOP))
-    answer = only(fail(world), AnswerRequest)
+    n, _ = world.complete(world.ask(RequestKind.STOP))
+    answer = only(world.fail(), AnswerRequest)
     assert f"/savepoints/savepoint-{n}" in (answer.failure or "")
 
 
 def test_a_task_that_fails_while_the_stop_savepoint_is_recorded_answers_after_the_outcome() -> None:
     """PROTOCOL P11: only the outcome shows whether there is a savepoint to name."""
     world = World("a").running()
-    n, _ = world.allocate(snapshot(world, RequestKind.STOP))
+    n = world.trigger(RequestKind.STOP)
     recording = world.acknowledge(n)
-    assert not of(fail(world), AnswerRequest)
+    assert not of(world.fail(), AnswerRequest)
     assert f"savepoint-{n}" in (only(world.record(recording), AnswerRequest).failure or "")
 
 
-def test_other_requests_are_refused_while_the_job_is_being_stopped() -> None:
-    """The stop's savepoint is the last snapshot."""
+@pytest.mark.parametrize(("drain", "how"), [(False, "without draining"), (True, "with draining")])
+def test_other_requests_are_refused_while_the_job_is_being_stopped(drain: bool, how: str) -> None:
+    """The stop's savepoint is the last snapshot, and a stop that drains is another stop."""
     world = World("a").running()
-    snapshot(world, RequestKind.STOP, "1")
-    assert only(snapshot(world, RequestKind.SAVEPOINT, "2"), AnswerRequest).failure
+    stop = SnapshotRequested(request="stop", kind=RequestKind.STOP, drain=drain)
+    world.handle(stop)
+    refused = only(world.ask(RequestKind.SAVEPOINT), AnswerRequest).failure
+    assert "already being stopped with a savepoint" in (refused or "")
+    other = replace(stop, request="other", drain=not drain)
+    refused = only(world.handle(other), AnswerRequest).failure
+    assert f"already being stopped {how}" in (refused or "")
+
+
+@pytest.mark.parametrize(
+    ("retention", "does"),
+    [
+        (RetainExternalized.RETAIN_ON_CANCELLATION, "keeps"),
+        (RetainExternalized.DELETE_ON_CANCELLATION, "deletes"),
+    ],
+)
+def test_a_refusal_that_names_cancel_says_what_becomes_of_the_checkpoints(
+    retention: RetainExternalized, does: str
+) -> None:
+    """The user would not want to lose them."""
+    world = World(config=CheckpointConfig(interval_ms=None, retention=retention)).running()
+    world.fail()
+    refused = only(world.ask(), AnswerRequest).failure
+    assert f"'weir cancel', which {does} its completed checkpoints" in (refused or "")
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ((), "is CREATED and has not started yet"),
+        ((CancelRequested(request="c"),), "is CANCELLING and about to end"),
+    ],
+)
+def test_a_snapshot_before_the_start_or_at_the_end_is_refused_with_the_reason(
+    events: tuple[CancelRequested, ...], said: str
+) -> None:
+    """What helps differs: to ask again, or not to."""
+    world = World()
+    world.handle(JobSubmitted())
+    for event in events:
+        world.handle(event)
+    assert said in (only(world.ask(), AnswerRequest).failure or "")
 
 
 def test_a_savepoint_without_a_directory_says_how_to_give_one() -> None:
     """Having neither a default directory nor a given one is an error."""
     world = World(savepoint_directory=None).running()
     for kind in (RequestKind.SAVEPOINT, RequestKind.STOP):
-        answer = only(snapshot(world, kind), AnswerRequest)
+        answer = only(world.ask(kind), AnswerRequest)
         assert "execution.checkpointing.savepoint-dir" in (answer.failure or "")
     given = SnapshotRequested(request="x", kind=RequestKind.SAVEPOINT, target="/there")
     assert only(world.handle(given), AllocateLocation).target == "/there"
@@ -444,7 +550,7 @@ def test_cancel_stops_the_tasks_and_deletes_checkpoints_only_where_configured(
     world = World(config=CheckpointConfig(interval_ms=None, retention=retention)).running()
     assert of(world.handle(CancelRequested(request="c")), StopTasks)
     assert world.master.status is JobStatus.CANCELLING
-    end = only(stopped(world), RecordEnd)
+    end = only(world.stopped(), RecordEnd)
     assert end.delete_checkpoints == (retention is not RetainExternalized.RETAIN_ON_CANCELLATION)
     effects = world.handle(EndRecorded(outcome=Recorded.WON))
     assert only(effects, AnswerRequest) == AnswerRequest(request="c")
@@ -454,10 +560,21 @@ def test_cancel_stops_the_tasks_and_deletes_checkpoints_only_where_configured(
 def test_cancel_overrides_a_stop_with_savepoint() -> None:
     """PROTOCOL P34: the stop gets a failure as its answer."""
     world = World("a").running()
-    world.allocate(snapshot(world, RequestKind.STOP, "stop"))
+    world.trigger(RequestKind.STOP, "stop")
     answer = only(world.handle(CancelRequested(request="c")), AnswerRequest)
-    assert (answer.request, bool(answer.failure)) == ("stop", True)
+    assert answer.request == "stop"
+    assert (answer.failure or "").startswith("The job was not stopped with a savepoint: ")
     assert world.master.status is JobStatus.CANCELLING
+
+
+def test_a_job_that_is_ending_cannot_be_cancelled() -> None:
+    """Its end is being recorded: all it had to commit is committed."""
+    world = World("a").running()
+    world.complete(world.status(WAITING))
+    assert of(world.status(TaskStatus.FINISHED), RecordEnd)
+    refused = only(world.handle(CancelRequested(request="c")), AnswerRequest)
+    assert refused.failure == "Cannot cancel the job: it is already FINISHED."
+    assert world.master.status is JobStatus.RUNNING
 
 
 def test_cancel_while_an_attempt_starts_waits_for_its_outcome() -> None:
@@ -467,14 +584,14 @@ def test_cancel_while_an_attempt_starts_waits_for_its_outcome() -> None:
     assert not of(world.handle(CancelRequested(request="c")), RecordEnd)
     world.begin(1)
     assert of(world.effects, StopTasks)
-    assert of(stopped(world), RecordEnd)
+    assert of(world.stopped(), RecordEnd)
 
 
 def test_cancel_while_a_restart_is_due_ends_the_job_without_another_attempt() -> None:
     """The restart's timer is cancelled."""
     world = World().running()
-    fail(world)
-    stopped(world)
+    world.fail()
+    world.stopped()
     assert of(world.handle(CancelRequested(request="c")), RecordEnd)
     assert world.master.next_deadline() is None
 
@@ -483,7 +600,7 @@ def test_suspend_stops_the_tasks_and_leaves_the_job_resumable() -> None:
     """SIGTERM: the job's end is not recorded."""
     world = World().running()
     assert of(world.handle(SuspendRequested()), StopTasks)
-    effects = stopped(world)
+    effects = world.stopped()
     assert not of(effects, RecordEnd)
     assert only(effects, JobEnded).status is JobStatus.SUSPENDED
 
@@ -491,11 +608,13 @@ def test_suspend_stops_the_tasks_and_leaves_the_job_resumable() -> None:
 def test_a_fenced_checkpoint_ends_the_driver_without_touching_a_file() -> None:
     """PROTOCOL P17."""
     world = World().running()
-    n, _ = world.allocate(snapshot(world))
+    n = world.trigger()
     effects = world.record(world.acknowledge(n), Recorded.FENCED)
     assert of(effects, StopTasks)
     assert only(effects, AnswerRequest).failure
-    ended = only(stopped(world), JobEnded)
+    refused = only(world.handle(CancelRequested(request="c")), AnswerRequest).failure or ""
+    assert "A newer attempt holds the job" in refused
+    ended = only(world.stopped(), JobEnded)
     assert ended.fenced
     assert not of(world.effects, DiscardCheckpoint)
     assert not of(world.effects, RecordEnd)
@@ -505,7 +624,7 @@ def test_a_fenced_end_ends_the_driver_as_fenced() -> None:
     """PROTOCOL P17."""
     world = World().running()
     world.handle(CancelRequested(request="c"))
-    stopped(world)
+    world.stopped()
     effects = world.handle(EndRecorded(outcome=Recorded.FENCED))
     assert only(effects, JobEnded).fenced
     assert only(effects, AnswerRequest).failure
@@ -514,10 +633,10 @@ def test_a_fenced_end_ends_the_driver_as_fenced() -> None:
 def test_requests_are_refused_at_once_when_the_job_is_not_running() -> None:
     """Also once it has ended."""
     world = World().running()
-    fail(world)
-    assert "FAILING" in (only(snapshot(world), AnswerRequest).failure or "")
-    stopped(world)
-    refused = only(snapshot(world, RequestKind.STOP), AnswerRequest).failure
+    world.fail()
+    assert "FAILING" in (only(world.ask(), AnswerRequest).failure or "")
+    world.stopped()
+    refused = only(world.ask(RequestKind.STOP), AnswerRequest).failure
     assert (
         refused
         == "The job is RESTARTING, so no snapshot can be taken: retry once it is RUNNING, or"
@@ -527,8 +646,8 @@ def test_requests_are_refused_at_once_when_the_job_is_not_running() -> None:
     world.pass_time(1_000)
     world.begin(2)
     world.handle(SuspendRequested())
-    stopped(world)
-    assert "SUSPENDED" in (only(snapshot(world), AnswerRequest).failure or "")
+    world.stopped()
+    assert "SUSPENDED" in (only(world.ask(), AnswerRequest).failure or "")
     assert only(world.handle(CancelRequested(request="c")), AnswerRequest).failure
 
 

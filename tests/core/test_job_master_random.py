@@ -11,7 +11,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from master_harness import RESTART, World, completed, of, retained_files, task_state
+from tests.core.master_harness import RESTART, World, completed, of, retained_files, task_state
 
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
@@ -207,9 +207,7 @@ class RandomWorld(World):
         match effect:
             case BeginAttempt():
                 if number < 4:
-                    return self.handle(
-                        AttemptFailed(message="x", fatal=number == 0, timestamp_ms=timestamp_ms)
-                    )
+                    return self.handle(AttemptFailed(message="x", fatal=number == 0))
                 side = [c for c in self.won.values() if c.kind is not SnapshotKind.SAVEPOINT]
                 restored = max(side, key=lambda c: c.checkpoint_id, default=None)
                 tasks = () if restored is None else restored.tasks
@@ -312,7 +310,7 @@ class RandomWorld(World):
         )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(min_value=0, max_value=2**32 - 1))
 def test_the_laws_hold_in_every_history_and_every_request_is_answered_by_the_end(seed: int) -> None:
     """Safety after every event; once everything owed is answered, a cancelled job ends."""

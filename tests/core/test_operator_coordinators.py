@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.core.master_harness import World, checkpoint, completed, of, only, task_state
+import pytest
+from tests.core.master_harness import (
+    JOB_ID,
+    RESTART_DELAY_MS,
+    World,
+    checkpoint,
+    completed,
+    of,
+    only,
+    task_state,
+)
 
+from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     AnswerRequest,
+    AttemptFailed,
     HookTriggered,
     JobMasterEffect,
     JobStatusChanged,
     RecordCheckpoint,
     RequestKind,
-    SnapshotRequested,
-    StopTasks,
-    TasksStopped,
     TriggerHook,
 )
 from weir.core.messages.operators import (
@@ -53,13 +62,6 @@ def world(**options: object) -> World:
     return subject
 
 
-def ask(subject: World) -> tuple[int, list[JobMasterEffect]]:
-    """Request a checkpoint and allocate its location."""
-    return subject.allocate(
-        subject.handle(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT))
-    )
-
-
 def taken(
     subject: World, operator: str, n: int, state: Payload | None = None, attempt: int = 1
 ) -> list[JobMasterEffect]:
@@ -91,7 +93,7 @@ def test_every_coordinator_is_reset_with_an_attempt_and_learns_when_its_subtasks
 def test_coordinators_are_asked_before_the_hooks_and_the_hooks_before_the_tasks() -> None:
     """C2, A8."""
     subject = world(hooks=("h",))
-    n, effects = ask(subject)
+    n, effects = subject.allocate(subject.ask())
     assert effects == [SnapshotCoordinator(operator=name, checkpoint_id=n) for name in ("x", "y")]
     assert taken(subject, "x", n) == []
     hooks = taken(subject, "y", n)
@@ -105,7 +107,7 @@ def test_no_task_is_triggered_before_the_events_that_came_first_are_confirmed() 
     subject = world()
     [event] = send(subject, "x")
     assert isinstance(event, DeliverEvent)
-    n, _ = ask(subject)
+    n = subject.trigger()
     taken(subject, "y", n)
     assert taken(subject, "x", n) == []
     confirmed = EventsConfirmed(vertex="a", attempt=1, events=(("x", event.number),))
@@ -115,7 +117,7 @@ def test_no_task_is_triggered_before_the_events_that_came_first_are_confirmed() 
 def test_the_states_of_coordinators_are_in_the_record_and_come_back() -> None:
     """C1: a coordinator that returned nothing has no entry."""
     subject = world()
-    n, _ = ask(subject)
+    n = subject.trigger()
     taken(subject, "x", n, {"sent": 3})
     taken(subject, "y", n)
     record = only(subject.acknowledge(n), RecordCheckpoint)
@@ -132,7 +134,7 @@ def test_the_states_of_coordinators_are_in_the_record_and_come_back() -> None:
 def test_events_of_the_next_epoch_come_with_the_acknowledgement_of_their_task() -> None:
     """C4: another task's acknowledgement does not release them."""
     subject = world()
-    n, _ = ask(subject)
+    n = subject.trigger()
     taken(subject, "x", n)
     taken(subject, "y", n)
     assert send(subject, "x") == send(subject, "y") == []
@@ -143,7 +145,7 @@ def test_events_of_the_next_epoch_come_with_the_acknowledgement_of_their_task() 
 def test_a_coordinator_that_declines_aborts_the_checkpoint() -> None:
     """It is notified of the abort like the others."""
     subject = world()
-    n, _ = ask(subject)
+    n = subject.trigger()
     effects = subject.handle(
         CoordinatorSnapshotFailed(operator="x", attempt=1, checkpoint_id=n, message="not now")
     )
@@ -154,10 +156,38 @@ def test_a_coordinator_that_declines_aborts_the_checkpoint() -> None:
     ]
 
 
+@pytest.mark.parametrize(("tolerable", "status"), [(1, JobStatus.RUNNING), (0, JobStatus.FAILING)])
+def test_a_snapshot_that_a_coordinator_fails_counts_as_a_failed_checkpoint(
+    tolerable: int, status: JobStatus
+) -> None:
+    """P9: a job whose coordinator can never be saved must not run on without checkpoints."""
+    config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=tolerable)
+    subject = world(config=config)
+    n = subject.trigger()
+    subject.handle(
+        CoordinatorSnapshotFailed(operator="x", attempt=1, checkpoint_id=n, message="no disk")
+    )
+    assert subject.master.status is status
+
+
+def test_a_checkpoint_expires_while_a_coordinator_does_not_answer() -> None:
+    """C3: what comes later changes nothing, and the gateways stay open."""
+    config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=1, timeout_ms=1_000)
+    subject = world(config=config)
+    n = subject.trigger()
+    taken(subject, "y", n)
+    assert send(subject, "y") == []
+    expired = subject.pass_time(1_000)
+    assert "Checkpoint expired before completing." in (only(expired, AnswerRequest).failure or "")
+    assert [one.operator for one in of(expired, DeliverEvent)] == ["y"]
+    assert taken(subject, "x", n) == []
+    assert of(send(subject, "x"), DeliverEvent)
+
+
 def test_coordinators_are_notified_of_completion_after_the_tasks() -> None:
     """P13."""
     subject = world()
-    n, _ = ask(subject)
+    n = subject.trigger()
     taken(subject, "x", n)
     taken(subject, "y", n)
     effects = subject.record(subject.acknowledge(n))
@@ -177,7 +207,7 @@ def test_an_event_of_an_operator_is_acknowledged_through_the_gateway() -> None:
     assert subject.handle(sent) == [
         HandleOperatorEvent(operator="x", subtask=1, number=5, payload={})
     ]
-    n, _ = ask(subject)
+    n = subject.trigger()
     taken(subject, "x", n)
     handled = OperatorEventHandled(operator="x", attempt=1, subtask=1, number=5)
     assert subject.handle(handled) == []
@@ -195,39 +225,58 @@ def test_a_coordinator_that_throws_fails_the_job_once() -> None:
     assert "The coordinator of 'x' failed: ValueError: 7" in only(effects, JobStatusChanged).message
     assert {one.operator for one in of(effects, SubtasksFailed)} == {"x", "y"}
     assert subject.handle(failed) == subject.handle(failed) == []
-    subject.handle(TasksStopped(attempt=only(effects, StopTasks).attempt, chance=0.5))
-    subject.pass_time(100_000)
+    subject.stopped()
+    subject.pass_time(RESTART_DELAY_MS)
     subject.begin(2)
     assert send(subject, "x", attempt=1) == []
     assert len(send(subject, "x", attempt=2)) == 1
 
 
-def test_nothing_that_was_held_reaches_the_next_attempt() -> None:
-    """C5: the coordinator is reset to its checkpoint and sends again."""
+def test_subtasks_fail_once_though_the_attempt_after_them_cannot_begin() -> None:
+    """No subtask runs by then, and the coordinator still knows them by the attempt before."""
     subject = world()
-    n, _ = ask(subject)
-    taken(subject, "x", n)
+    subject.handle(CoordinatorFailed(operator="x", attempt=1, message="no"))
+    subject.stopped()
+    subject.pass_time(RESTART_DELAY_MS)
+    failed = subject.handle(AttemptFailed(message="disk full", fatal=False))
+    assert subject.master.status is JobStatus.RESTARTING
+    assert of(failed, SubtasksFailed) == []
+
+
+def test_nothing_that_was_held_reaches_the_next_attempt() -> None:
+    """C5: the coordinator is reset to its checkpoint and sends again, so no checkpoint waits for
+    what it had sent before."""
+    subject = world()
     send(subject, "x")
-    effects = subject.handle(CoordinatorFailed(operator="y", attempt=1, message="no"))
-    subject.handle(TasksStopped(attempt=only(effects, StopTasks).attempt, chance=0.5))
-    subject.pass_time(100_000)
+    n = subject.trigger()
+    taken(subject, "x", n)
+    assert send(subject, "x", subtask=1) == []
+    subject.handle(CoordinatorFailed(operator="y", attempt=1, message="no"))
+    subject.stopped()
+    subject.pass_time(RESTART_DELAY_MS)
+    subject.effects.clear()
     subject.begin(2)
     subject.status(TaskStatus.RUNNING)
-    assert subject.master.status is JobStatus.RUNNING
-    m, _ = ask(subject)
-    assert m == n + 1
-    assert of(taken(subject, "x", m, attempt=2), DeliverEvent) == []
+    assert len(send(subject, "x", subtask=0, attempt=2)) == 1
+    assert len(send(subject, "x", subtask=1, attempt=2)) == 1
+    sent = of(subject.effects, DeliverEvent)
+    assert [event.subtask for event in sent] == [0, 1]
+    confirmed = tuple(("x", event.number) for event in sent)
+    subject.handle(EventsConfirmed(vertex="a", attempt=2, events=confirmed))
+    m = subject.trigger()
+    taken(subject, "x", m, attempt=2)
+    assert len(of(taken(subject, "y", m, attempt=2), TriggerCheckpoint)) == 2
 
 
 def test_a_checkpoint_does_not_wait_for_events_to_an_operator_that_has_finished() -> None:
     """No one will ever confirm them."""
     subject = world()
     send(subject, "x")
-    n, _ = ask(subject)
-    taken(subject, "x", n)
-    taken(subject, "y", n)
     subject.status(TaskStatus.FINISHED, "a")
     assert send(subject, "x") == []
+    n = subject.trigger()
+    taken(subject, "x", n)
+    assert [one.vertex for one in of(taken(subject, "y", n), TriggerCheckpoint)] == ["b"]
 
 
 def test_an_event_of_a_subtask_that_is_gone_is_handled_all_the_same() -> None:
@@ -250,14 +299,65 @@ def test_an_event_to_a_coordinator_that_is_gone_goes_nowhere() -> None:
     assert subject.handle(sent) == []
 
 
+def test_what_tasks_send_while_they_are_being_stopped_is_not_handled() -> None:
+    """C5: the coordinator is reset, and what the restored task sends again is handled once."""
+    subject = world()
+    subject.fail()
+    sent = OperatorEventSent(vertex="a", attempt=1, operator="x", subtask=0, number=1, payload={})
+    assert subject.handle(sent) == []
+
+
+def test_coordinators_are_not_notified_of_an_intermediate_savepoint() -> None:
+    """PROTOCOL P14: it commits nothing, so nobody may act on it."""
+    subject = world()
+    n = subject.trigger(RequestKind.SAVEPOINT)
+    taken(subject, "x", n)
+    taken(subject, "y", n)
+    assert not of(subject.record(subject.acknowledge(n)), NotifyCoordinator)
+
+
+@pytest.mark.parametrize(("job_id", "own"), [(JOB_ID, True), ("f" * 32, False)])
+def test_a_coordinator_is_told_whether_its_state_is_from_its_own_job(
+    job_id: str, own: bool
+) -> None:
+    """Ids of another job's checkpoint mean nothing in this one (PROTOCOL P19)."""
+    subject = World(coordinated=OPERATORS)
+    subject.submit(checkpoint(3, task_state("a"), job_id=job_id))
+    assert {one.own for one in of(subject.effects, ResetCoordinator)} == {own}
+
+
+LATE = (
+    SentEvent(operator="x", subtask=1, payload={"late": True}),
+    SentEvent(operator="gone", subtask=0, payload={"late": True}),
+)
+
+
+def restored_from(*, finished: bool) -> World:
+    """A job restored from a checkpoint in which events of task a were not handled yet."""
+    operator = OperatorState(operator_id="x", name="x", fully_finished=finished)
+    state = replace(task_state("a"), operators=(operator,), sent_events=LATE)
+    subject = World(coordinated=OPERATORS)
+    subject.next_id = 4
+    subject.submit(checkpoint(3, state))
+    return subject
+
+
 def test_a_coordinator_gets_what_a_finished_task_had_sent() -> None:
     """P41: the task is not started again, so no one else would send it."""
-    state = replace(
-        task_state("a"),
-        operators=(OperatorState(operator_id="x", name="x", fully_finished=True),),
-        sent_events=(SentEvent(operator="x", subtask=1, payload={"late": True}),),
-    )
-    subject = World(coordinated=OPERATORS)
-    subject.submit(checkpoint(3, state))
-    told = of(subject.effects, HandleOperatorEvent)
+    told = of(restored_from(finished=True).effects, HandleOperatorEvent)
     assert [(one.operator, one.subtask, one.payload) for one in told] == [("x", 1, {"late": True})]
+
+
+def test_a_task_that_is_restored_running_sends_by_itself_what_was_not_handled() -> None:
+    """P41: the coordinator would handle it twice."""
+    assert not of(restored_from(finished=False).effects, HandleOperatorEvent)
+
+
+def test_events_to_a_task_that_was_restored_as_finished_are_dropped() -> None:
+    """No checkpoint may wait for them."""
+    subject = restored_from(finished=True)
+    subject.status(TaskStatus.RUNNING, "b")
+    assert send(subject, "x") == []
+    n = subject.trigger()
+    taken(subject, "x", n)
+    assert [one.vertex for one in of(taken(subject, "y", n), TriggerCheckpoint)] == ["b"]

@@ -6,25 +6,17 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from master_harness import World, checkpoint, only, retained_files, task_state
+from tests.core.master_harness import World, checkpoint, only, retained_files, task_state
 
 from weir.core.checkpoints.store import CompletedCheckpointStore, SharedStateRegistry
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     DiscardCheckpoint,
-    RequestKind,
-    SnapshotRequested,
 )
 
 CONFIG = CheckpointConfig(
     interval_ms=None, max_concurrent_checkpoints=4, tolerable_failed_checkpoints=9
 )
-
-
-def take(world: World, kind: RequestKind = RequestKind.CHECKPOINT) -> int:
-    """Trigger a checkpoint; return its id."""
-    name = f"r{len(world.effects)}"
-    return world.allocate(world.handle(SnapshotRequested(request=name, kind=kind)))[0]
 
 
 def test_a_file_is_unused_when_its_last_user_is_unregistered() -> None:
@@ -66,17 +58,17 @@ def test_the_registry_agrees_with_a_naive_model(
 def test_the_files_of_an_aborted_checkpoint_have_no_user_left() -> None:
     """Its base is deleted entirely when it is subsumed."""
     world = World(config=CONFIG).running()
-    first = take(world)
+    first = world.trigger()
     world.record(world.acknowledge(first, task_state("a", files=("x", "y")), "b"))
-    second = take(world)
+    second = world.trigger()
     world.acknowledge(second, task_state("a", files=("x", "z")))
     world.decline(second, "b")
-    third = take(world)
+    third = world.trigger()
     effects = world.record(world.acknowledge(third, task_state("a", files=("w",)), "b"))
     assert only(effects, DiscardCheckpoint).files == ("x", "y")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(min_value=0, max_value=2**32 - 1))
 def test_the_store_deletes_every_file_that_nobody_can_need_and_no_other(seed: int) -> None:
     """Random checkpoints, each based on the newest completed one at its trigger; some are

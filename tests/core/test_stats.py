@@ -241,7 +241,7 @@ def test_a_failed_checkpoint_cannot_be_subsumed() -> None:
     """Only completed checkpoints can be."""
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 1)
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError, match="checkpoint 1 is IN_PROGRESS and cannot be subsumed"):
         tracker.report_subsumed(1)
 
 
@@ -336,7 +336,7 @@ def test_a_checkpoint_cannot_end_twice() -> None:
     """COMPLETED is final: anything else is a bug of the caller and an invariant error."""
     tracker = CheckpointStatsTracker(10)
     complete(tracker, 1)
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError, match="checkpoint 1 is not in progress"):
         tracker.report_failed(1, "too late", WALL_MS, now_ms=2_000)
 
 
@@ -344,7 +344,7 @@ def test_a_checkpoint_cannot_start_twice() -> None:
     """Ids never repeat (PROTOCOL P19)."""
     tracker = CheckpointStatsTracker(10)
     complete(tracker, 1)
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError, match="checkpoint 1 reported as pending twice"):
         pending(tracker, 1)
 
 

@@ -6,7 +6,7 @@ MISSION B2, B3; PROTOCOL P28 to P32.
 from __future__ import annotations
 
 import pytest
-from channel_task import BATCH_SIZE, OPERATORS, Task, barrier, kinds, segment, trigger
+from tests.core.channel_task import BATCH_SIZE, OPERATORS, Task, barrier, kinds, segment, trigger
 
 from weir.core.messages.channel import (
     Admission,
@@ -39,6 +39,7 @@ from weir.core.messages.task import (
     TellAborted,
 )
 from weir.core.task.output_channels import ChannelBound, OutputChannels
+from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import TaskStatus
@@ -133,12 +134,14 @@ def test_a_checkpoint_whose_barrier_will_not_come_is_declined_and_cancelled_down
 def test_a_task_that_cannot_be_triggered_cancels_the_checkpoint_downstream() -> None:
     """B1 and B3."""
     task = StreamTask(
-        vertex="v",
+        TaskPlan(
+            vertex="v",
+            operators=OPERATORS,
+            sinks=(),
+            bounded=True,
+            requires_final_checkpoint=True,
+        ),
         attempt=1,
-        operators=OPERATORS,
-        sinks=(),
-        bounded=True,
-        requires_final_checkpoint=True,
         consumers=("x",),
     )
     assert kinds(task.handle(trigger(1), 0)) == ["DeclineCheckpoint", "CancelCheckpointMarker"]
@@ -373,3 +376,16 @@ def test_a_batch_that_did_not_read_what_it_was_let_fails_the_task_by_name(read: 
         f"Batch 0 of 'v' did not read exactly the admitted segments: read channel 'a' up to segment"
         f" {read} instead of 2"
     )
+
+
+def test_operators_get_a_first_batch_before_they_finish() -> None:
+    """E2: though no record came; it reads nothing, and the drain follows it."""
+    task = Task(inputs=("a",), has_operators=True)
+    task.plan(-1)
+    [answer] = task.get("a", EndOfUserRecords())
+    assert isinstance(answer, AnswerPlanning)
+    assert (answer.only_events, answer.admitted, answer.watermarks_ms) == (True, (), {})
+    task.do(BatchStaged(position=0, committables=()))
+    [drain] = task.plan(0)
+    assert isinstance(drain, StartDrain)
+    assert drain.position == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from task_harness import METRICS, VERTEX, TaskHarness, flushed, staged
 from test_stream_task import (
     SAVEPOINT,
     commit,
@@ -14,6 +13,7 @@ from test_stream_task import (
     drop,
     status,
 )
+from tests.core.task_harness import METRICS, VERTEX, TaskHarness, flushed, staged
 
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import (
@@ -71,7 +71,7 @@ def test_staging_twice_for_one_batch_is_an_invariant_error() -> None:
     """Rows would be committed twice."""
     harness = TaskHarness()
     harness.stage(0)
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError, match="a sink staged batch 0 twice"):
         harness.stage(0)
 
 
@@ -79,8 +79,12 @@ def test_staging_for_a_complete_batch_or_an_unknown_sink_is_an_invariant_error()
     """Staged output belongs to the step in progress and to a sink of the task."""
     harness = TaskHarness()
     harness.plan(1, 4)
-    for committable in (staged(4), staged(5, "other"), staged(6)):
-        with pytest.raises(InvariantError):
+    for committable, said in (
+        (staged(4), "v staged batch 4, which cannot be running"),
+        (staged(5, "other"), "sink other staged for batch 5 in batch 5"),
+        (staged(6), "sink s1 staged for batch 6 in batch 5"),
+    ):
+        with pytest.raises(InvariantError, match=said):
             harness.send(
                 BatchStaged(position=min(committable.position, 5), committables=(committable,))
             )
@@ -138,7 +142,7 @@ def test_a_flush_that_loses_a_committable_is_an_invariant_error() -> None:
     harness.plan(1, 0)
     harness.sync_done(7)
     harness.taken[7] = replace(harness.taken[7], committables=())
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError, match="lost or added a committable"):
         harness.async_done(7)
 
 
@@ -316,5 +320,5 @@ def test_completion_before_the_acknowledgement_is_an_invariant_error() -> None:
     harness = TaskHarness()
     harness.trigger(7)
     harness.plan(1, 0)
-    with pytest.raises(InvariantError):
+    with pytest.raises(InvariantError, match="CHECKPOINT 7 completed, but its snapshot is SYNC"):
         harness.complete(7)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from channel_task import BATCH_SIZE, Task, barrier, kinds, segment, trigger
+from tests.core.channel_task import BATCH_SIZE, Task, barrier, kinds, segment, trigger
 
 from weir.core.messages.channel import (
     ChannelAppended,
     EndOfPartition,
     EndOfUserRecords,
+    Segment,
     SegmentsConsumed,
     Watermark,
 )
@@ -260,17 +261,16 @@ def test_another_channels_producer_is_notified_meanwhile() -> None:
 
 
 RESTORED = (
-    ("a", segment(3)),
-    ("a", segment(4)),
+    ("a", Segment(position=3, size=BATCH_SIZE, payload={})),
+    ("a", Segment(position=4, size=BATCH_SIZE, payload={})),
     ("a", EndOfUserRecords()),
     ("a", EndOfPartition()),
 )
 
 
 def restored(*inputs: str, timeout_ms: int | None = 0) -> Task:
-    """A task restored with segments of channel a that reads the first of them."""
+    """A task restored with segments of channel a, each a whole batch, that reads the first."""
     task = Task(inputs=inputs, restored=RESTORED, aligned_timeout_ms=timeout_ms)
-    task.machine._gate.batch.size = 1
     task.plan(-1, a=2)
     return task
 

@@ -49,6 +49,7 @@ from weir.core.messages.task import (
     TaskStarted,
 )
 from weir.core.status import JobStatus
+from weir.core.task.plan import TaskPlan
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
@@ -63,7 +64,7 @@ from weir.durable.state_mapping import StateMapping
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
 from weir.runtime.failures import describe
-from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan
+from weir.runtime.ports import AttemptStart, PostToTask
 from weir.runtime.running_job import RunningJob
 from weir.sinks import DeltaTable, Files
 from weir.sinks.base import Sink

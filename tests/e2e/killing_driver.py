@@ -26,6 +26,7 @@ from weir.core.types import Recorded
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.sinks.files import Files
+from weir.sinks.postgres_insert import Insert
 from weir.spark import snapshots
 from weir.spark.query_task import QueryTask
 from weir.storage.checkpoints import CheckpointStorage
@@ -103,6 +104,7 @@ POINTS: dict[str, Callable[[Reached], None]] = {
         lambda outcome, *_, **fields: outcome is Recorded.WON and _completes(**fields),
     ),
     "within-one-commit": lambda reached: after(Files, "_rename", reached),
+    "within-a-transaction": lambda reached: after(Insert, "run", reached),
     "between-two-sinks": lambda reached: after(
         SinkPort,
         "_commit_one",

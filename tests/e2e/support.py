@@ -122,6 +122,7 @@ class Place:
         nth: int,
         *arguments: str,
         number: signal.Signals,
+        pipeline: Path = PIPELINE,
         environment: dict[str, str] | None = None,
     ) -> Run:
         """Start a ``weir run`` that signals itself at the Nth passage of the point.
@@ -130,15 +131,15 @@ class Place:
         """
         self._mark.unlink(missing_ok=True)
         script = (str(HERE / "killing_driver.py"), number.name, point, str(nth), str(self._mark))
-        return self.start(*arguments, script=script, environment=environment)
+        return self.start(*arguments, pipeline=pipeline, script=script, environment=environment)
 
     def mark(self) -> str:
         """The point at which the last driver with one signalled itself."""
         return self._mark.read_text()
 
-    def die_at(self, point: str, nth: int, *arguments: str) -> None:
+    def die_at(self, point: str, nth: int, *arguments: str, **how: Any) -> None:
         """Run until SIGKILL at the Nth passage of the point; fail if it is never reached."""
-        run = self.start_until(point, nth, *arguments, number=signal.SIGKILL)
+        run = self.start_until(point, nth, *arguments, number=signal.SIGKILL, **how)
         assert run.wait() == -signal.SIGKILL, run.story()
         assert self.mark() == point
 

@@ -322,3 +322,27 @@ def _rows_of(directory: Path, which: str = "committed-*") -> Counter[int]:
     """The rows of the committed files, or of others too."""
     files = directory.glob(which)
     return Counter(int(line) for file in files for line in file.read_text().splitlines())
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("behind_channel", [True, False])
+def test_operators_finish_though_their_input_never_had_a_row(
+    place: Place, bounded: bool, behind_channel: bool
+) -> None:
+    """E2: at the end of the input, and of a drain; no batch has run before."""
+    (place.directory / "in").mkdir(exist_ok=True)
+    job = weir.Job("diary")
+    diary = job.source("numbers", numbers(place), bounded=bounded).process(
+        "diary", Diary(place.directory / "diary"), parallelism=2
+    )
+    if behind_channel:
+        diary.start_new_chain()
+    diary.sink("out", weir.sinks.Files(str(place.directory / "out")))
+    with LiveJob(job, settings(place, interval="1 d")) as live:
+        if not bounded:
+            live.wait_until_it_runs()
+            live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        assert live.result().status is JobStatus.FINISHED
+    for subtask in range(2):
+        calls = ["end_input", "finish", "snapshot 1", "complete 1", "close"]
+        assert written(place, subtask) == calls

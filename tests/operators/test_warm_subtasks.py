@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from tests.operators.test_sent_events import context
 
+from weir.errors import OperatorStateError, PipelineError, WeirError
 from weir.operators import Operator
+from weir.operators.state import StateStore
 from weir.spark.operator_worker import _Run
 
 
@@ -32,29 +37,99 @@ class Counting(Operator):
         self.calls.append("close")
 
 
-def test_two_subtasks_of_one_process_are_opened_once_and_stay(tmp_path: Any) -> None:
+def order_of(directory: Path, batch: int, **changes: Any) -> dict[str, Any]:
+    """What the driver orders for a batch without records."""
+    plain = {
+        "token": "t",
+        "version": batch - 1,
+        "batch": batch,
+        "runs": {},
+        "lists": {},
+        "groups": {},
+        "keyed": {},
+        "events": {},
+        "completed": [],
+        "aborted": [],
+        "finish": False,
+        "barrier": None,
+        "directory": str(directory),
+        "has_event_time": True,
+        "now_ms": 1_000,
+        "watermark_ms": None,
+        "moves_to_ms": None,
+    }
+    return plain | changes
+
+
+def test_two_subtasks_of_one_process_are_opened_once_and_stay(tmp_path: Path) -> None:
     """With more subtasks than worker processes each process runs several in every batch."""
     operator = Counting()
     runs: dict[str, str] = {}
     for batch in range(3):
-        order = {
-            "token": "t",
-            "version": batch - 1,
-            "batch": batch,
-            "runs": dict(runs),
-            "lists": {},
-            "groups": {},
-            "keyed": {},
-            "events": {},
-            "completed": [],
-            "aborted": [],
-            "finish": False,
-            "barrier": None,
-            "directory": str(tmp_path),
-        }
+        order = order_of(tmp_path, batch, runs=dict(runs))
         for subtask in range(2):
             run = _Run(order, context(subtask, 2))
             one = run.begin(operator)
             assert list(run.batches(one, [])) == []
             runs[str(subtask)] = run.handed_over(one)["run"]
     assert operator.calls == ["open", "open"]
+
+
+class Timed(Operator):
+    """Notes when the watermark moves, and emits nothing."""
+
+    transient = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int | None, int]] = []
+
+    def __deepcopy__(self, _: object) -> Timed:
+        return self
+
+    def on_watermark(self, watermark_ms: int) -> None:
+        context = self.context
+        self.seen.append((watermark_ms, context.watermark_ms, context.processing_time_ms))
+
+
+def test_an_operator_sees_the_watermark_when_it_moves(tmp_path: Path) -> None:
+    """In between, the context has the one before."""
+    operator, runs = Timed(), dict[str, str]()
+    for batch, (before, after) in enumerate([(None, None), (None, 7), (7, None), (7, 9)]):
+        times = {"watermark_ms": before, "moves_to_ms": after, "now_ms": batch}
+        order = order_of(tmp_path, batch, runs=dict(runs), **times) | {"token": "timed"}
+        run = _Run(order, context(0, 1))
+        one = run.begin(operator)
+        assert one.context.watermark_ms == before
+        assert list(run.batches(one, [])) == []
+        runs["0"] = run.handed_over(one)["run"]
+    assert operator.seen == [(7, 7, 1), (9, 9, 3)]
+
+
+class WithTimers(Operator):
+    """Asks for timers, but could not handle one."""
+
+    def initialize_state(self, state: StateStore) -> None:
+        self._timers = state.event_timers()
+
+    def process_batch(self, batch: pa.RecordBatch) -> None:
+        self._timers.register(batch["key"], batch["at"])
+
+
+@pytest.mark.parametrize(
+    ("has_event_time", "error", "message"),
+    [
+        (True, PipelineError, "'score' asks for timers, but has no on_timer"),
+        (
+            False,
+            OperatorStateError,
+            "'score' asks for event-time timers, but its input has no event",
+        ),
+    ],
+)
+def test_timers_that_could_never_be_handled_are_refused_at_once(
+    tmp_path: Path, has_event_time: bool, error: type[WeirError], message: str
+) -> None:
+    """Not when the first is due, which may be much later."""
+    order = order_of(tmp_path, 0, has_event_time=has_event_time) | {"token": "refused"}
+    with pytest.raises(error, match=message):
+        _Run(order, context(0, 1)).begin(WithTimers())

@@ -106,6 +106,7 @@ VIEW = JobView(
         VertexView(
             vertex="revenue",
             operators=("revenue",),
+            inputs=("clean",),
             parallelism=2,
             status=TaskStatus.WAITING_FOR_FINAL_CHECKPOINT,
             records_in=500,

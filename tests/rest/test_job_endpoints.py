@@ -160,6 +160,67 @@ def test_exceptions_are_listed_newest_first(http: httpx.Client) -> None:
     assert [entry["taskName"] for entry in entries] == ["clean", None]
 
 
+@pytest.mark.parametrize(("limit", "listed"), [("1", 1), ("0", 0), ("2", 2), ("99", 2)])
+def test_at_most_max_exceptions_are_listed(http: httpx.Client, limit: str, listed: int) -> None:
+    """`truncated` says that there are more; the root exception stays."""
+    answer = http.get(f"{JOB}/exceptions", params={"maxExceptions": limit}).json()
+    assert len(answer["exceptionHistory"]["entries"]) == listed
+    assert answer["exceptionHistory"]["truncated"] is (listed < 2)
+    assert answer["root-exception"].startswith("second failure")
+
+
+def test_max_exceptions_is_a_number(http: httpx.Client) -> None:
+    """Anything else is a bad request."""
+    assert http.get(f"{JOB}/exceptions?maxExceptions=all").status_code == 400
+
+
+def test_the_plan_is_served_by_itself(http: httpx.Client) -> None:
+    """It is the one in the job's details."""
+    assert http.get(f"{JOB}/plan").json() == {"plan": http.get(JOB).json()["plan"]}
+
+
+def test_there_are_no_accumulators(http: httpx.Client) -> None:
+    """Flink's Java client asks for them when the job has ended."""
+    assert http.get(f"{JOB}/accumulators?includeSerializedValue=true").json() == {
+        "job-accumulators": [],
+        "user-task-accumulators": [],
+        "serialized-user-task-accumulators": {},
+    }
+
+
+def test_the_plan_says_which_vertices_a_vertex_reads(http: httpx.Client) -> None:
+    """Flink's dashboard draws the graph from the inputs of the plan's nodes."""
+    clean, revenue = http.get(JOB).json()["plan"]["nodes"]
+    assert clean["inputs"] == []
+    assert revenue["inputs"] == [
+        {"num": 0, "id": clean["id"], "ship_strategy": "FORWARD", "exchange": "pipelined_bounded"}
+    ]
+
+
+@pytest.mark.parametrize("path", [f"/v1/jobs/{JOB_ID.upper()}", f"{JOB}/", "/jobs/", "/v1/config/"])
+def test_capitals_and_a_trailing_slash_are_the_same_path(http: httpx.Client, path: str) -> None:
+    """Flink's server reads job ids in either case, and ignores a slash at the end."""
+    assert http.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("job_id", ["orders", "0" * 31, "0" * 33, "g" * 32])
+def test_a_malformed_job_id_is_a_bad_request(http: httpx.Client, job_id: str) -> None:
+    """404 is for jobs that could exist."""
+    assert http.get(f"/v1/jobs/{job_id}").status_code == 400
+
+
+def test_every_answer_is_json_in_utf_8(http: httpx.Client) -> None:
+    """Answers and errors have the content type that Flink sends."""
+    for path in ("/config", "/nothing"):
+        assert http.get(path).headers["content-type"] == "application/json; charset=UTF-8"
+
+
+def test_the_dashboards_button_that_cancels_is_hidden(http: httpx.Client) -> None:
+    """It sends a GET, which must not change anything."""
+    assert http.get("/config").json()["features"]["web-cancel"] is False
+    assert http.get(f"{JOB}/yarn-cancel").status_code == 404
+
+
 def test_the_configuration_in_force_is_shown(http: httpx.Client) -> None:
     """GET /jobs/:jobid/config has the keys as user configuration."""
     answer = http.get(f"{JOB}/config").json()

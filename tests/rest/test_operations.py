@@ -17,7 +17,7 @@ from fake_job import COMPLETED, JOB_ID, FakeGateway, completed
 from weir.core.checkpoints.stats import RestoredCheckpointStats
 from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind
-from weir.errors import JobError
+from weir.errors import JobError, StorageError
 from weir.rest.operations import (
     MAX_OPERATIONS,
     AsyncOperations,
@@ -350,10 +350,27 @@ def test_a_disposal_without_a_path_is_malformed_and_an_unknown_one_is_not_found(
     assert http.get(f"/savepoint-disposal/{TRIGGER}").status_code == 404
 
 
-def test_cancelling_with_a_savepoint_is_refused(http: httpx.Client, gateway: FakeGateway) -> None:
-    """The old way to stop must not be mistaken for a plain savepoint."""
-    assert http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"cancel-job": True}).status_code == 400
-    assert gateway.calls == []
+def test_cancelling_with_a_savepoint_stops_the_job(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """`flink cancel -s` is the old way to stop: polled like a savepoint, and never only a savepoint
+    (MISSION E4)."""
+    triggered = http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"cancel-job": True})
+    assert triggered.status_code == 202
+    assert gateway.calls == [("stop", "/d")]
+    gateway.futures[0].set_result(completed(8, "/d/savepoint-012345-abc", SnapshotKind.SAVEPOINT))
+    poll = f"{JOB}/savepoints/{triggered.json()['request-id']}"
+    assert http.get(poll).json()["operation"] == {"location": "/d/savepoint-012345-abc"}
+
+
+@pytest.mark.parametrize("below", ["", "/sp"])
+def test_a_savepoint_below_a_file_does_not_blame_the_disk(tmp_path: Path, below: str) -> None:
+    """The sentence says that a file is in the way."""
+    (tmp_path / "notes").write_text("")
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id=JOB_ID)
+    with pytest.raises(StorageError, match="file") as refused:
+        storage.make_savepoint_directory(f"{tmp_path}/notes{below}", "a" * 12)
+    assert "disk" not in str(refused.value)
 
 
 def test_cancel_is_accepted_at_once(http: httpx.Client, gateway: FakeGateway) -> None:
@@ -371,6 +388,13 @@ def test_an_ended_job_is_not_cancelled(http: httpx.Client, gateway: FakeGateway)
     assert response.status_code == 409
     assert "FINISHED" in response.json()["errors"][0]
     assert gateway.calls == []
+
+
+def test_a_cancelled_job_may_be_cancelled_again(http: httpx.Client, gateway: FakeGateway) -> None:
+    """As in Flink, the answer is 202; the job is not asked again."""
+    gateway.set_status(JobStatus.CANCELED)
+    response = http.patch(f"{JOB}?mode=cancel", json={})
+    assert (response.status_code, response.json(), gateway.calls) == (202, {}, [])
 
 
 def test_a_finished_operation_is_forgotten_after_the_store_duration() -> None:

@@ -37,6 +37,7 @@ from weir.core.messages.task import (
 )
 from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.status import JobStatus
+from weir.core.task.plan import TaskPlan
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
@@ -47,7 +48,7 @@ from weir.core.types import (
     TaskState,
 )
 from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
-from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
 from weir.runtime.running_job import RunningJob
 
 JOB_ID = "0" * 32

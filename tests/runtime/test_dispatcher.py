@@ -149,7 +149,7 @@ class Bench:
     def deliver(self) -> None:
         """Handle everything in the mailbox without running work."""
         while self._mail:
-            self.dispatcher.take(self._mail.popleft())
+            self.dispatcher.turn(self._mail.popleft())
             self._unnamed.clear()
 
     def settle(self, *, holding: Collection[str] = ()) -> None:
@@ -165,7 +165,7 @@ class Bench:
         deadline = self.dispatcher.next_deadline()
         assert deadline is not None
         self._clock_ms = deadline
-        self.dispatcher.on_deadline(deadline)
+        self.dispatcher.turn()
         self.settle()
 
     def run(self) -> Bench:
@@ -264,7 +264,7 @@ def test_a_task_is_woken_at_the_time_that_it_names_and_no_other_is(
         StreamTask, "on_deadline", lambda self, now_ms: woken.append((self._vertex, now_ms)) or []
     )
     assert bench.dispatcher.next_deadline() == 700
-    bench.dispatcher.on_deadline(700)
+    bench.pass_time()
     assert woken == [("b", 700)]
 
 

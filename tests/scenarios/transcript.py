@@ -67,6 +67,7 @@ from weir.core.messages.task import (
     TaskStarted,
 )
 from weir.core.task.output_channels import ChannelBound
+from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import (
     Committable,
@@ -186,16 +187,18 @@ class Play:
                 continue
             self._positions[name] = tasks[name].position if name in tasks else -1
             self._tasks[name] = StreamTask(
-                vertex=name,
+                TaskPlan(
+                    vertex=name,
+                    operators=self._operators(name),
+                    sinks=plan["sinks"],
+                    bounded=plan["bounded"],
+                    requires_final_checkpoint=bool(plan["sinks"]),
+                    inputs=plan["inputs"],
+                    bound=ChannelBound(segments=2),
+                    aligned_timeout_ms=self._aligned_timeout_ms,
+                ),
                 attempt=self._attempt,
-                operators=self._operators(name),
-                sinks=plan["sinks"],
-                bounded=plan["bounded"],
-                requires_final_checkpoint=bool(plan["sinks"]),
-                inputs=plan["inputs"],
                 consumers=tuple(n for n, p in self._plans.items() if name in p["inputs"]),
-                bound=ChannelBound(segments=2),
-                aligned_timeout_ms=self._aligned_timeout_ms,
             )
         self._to_master(
             AttemptBegan(
@@ -385,7 +388,7 @@ class Play:
         while (due := self._next_deadline()) is not None and due[0] <= end_ms:
             self._now_ms = max(self._now_ms, due[0])
             machine = self._job if due[1] == "" else self._tasks[due[1]]
-            self._emit(due[1], machine.on_deadline(self._now_ms))
+            self._happened(due[1], machine.on_deadline(self._now_ms))
             self._deliver()
         self._now_ms = end_ms
 
@@ -407,24 +410,25 @@ class Play:
         return _WALL_MS + self._now_ms
 
     def _to_master(self, event: Any) -> None:
-        self._emit("", self._job.handle(event, self._now_ms))
+        self._happened("", self._job.handle(event, self._now_ms))
         self._deliver()
 
     def _to_task(self, name: str, event: Any) -> None:
-        self._emit(name, self._tasks[name].handle(event, self._now_ms))
+        self._happened(name, self._tasks[name].handle(event, self._now_ms))
         self._deliver()
 
     def _deliver(self) -> None:
         while self._queue:
             _, receiver, message = self._queue.popleft()
             if receiver == "":
-                self._emit("", self._job.handle(message, self._now_ms))
+                self._happened("", self._job.handle(message, self._now_ms))
             elif receiver in self._tasks:
-                effects = self._tasks[receiver].handle(message, self._now_ms)
-                self._emit(receiver, effects)
-            self._job.validate()
-            for task in self._tasks.values():
-                task.validate()
+                self._happened(receiver, self._tasks[receiver].handle(message, self._now_ms))
+
+    def _happened(self, machine: str, effects: list[Any]) -> None:
+        """A machine has handled an event: check its laws, and carry its effects on."""
+        (self._tasks[machine] if machine else self._job).validate()
+        self._emit(machine, effects)
 
     def _emit(self, sender: str, effects: list[Any]) -> None:
         for effect in effects:

@@ -8,8 +8,9 @@ from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with
 
+from weir.coordinators.runner import _Coordinated
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
-from weir.core.checkpoints.pending import PendingCheckpoint
+from weir.core.checkpoints.pending import PendingCheckpoint, PendingCheckpoints, PendingState
 from weir.core.job.master import JobMaster
 from weir.core.messages.operators import AcknowledgeCheckpointEvent, DeliverEvent
 from weir.core.operators.coordinators import OperatorCoordinators
@@ -156,9 +157,10 @@ def an_acknowledgement_past_the_gateway() -> AbstractContextManager[None]:
         payload: Any,
         *,
         acknowledges: int | None = None,
+        receipt: int | None = None,
     ) -> Any:
         if acknowledges is None:
-            return send(self, subtask, payload)
+            return send(self, subtask, payload, receipt=receipt)
         self._number += 1
         event = DeliverEvent(
             operator=self._operator,
@@ -188,6 +190,53 @@ def unacknowledged_events_not_sent_again() -> AbstractContextManager[None]:
     return _with(patch.object(TaskEvents, "__init__", forgetful))
 
 
+def taken_in_its_turn() -> AbstractContextManager[None]:
+    """A late snapshot counts from its turn in the coordinator's queue, not its completion (C3)."""
+    answered = _Coordinated._answered
+
+    def queued(self: _Coordinated, checkpoint_id: int, attempt: int, done: Any) -> None:
+        self._enqueue(lambda: answered(self, checkpoint_id, attempt, done))
+
+    return _with(patch.object(_Coordinated, "_answered", queued))
+
+
+def handled_after_the_snapshot_that_contains_it() -> AbstractContextManager[None]:
+    """A snapshot completed while an event is handled leaves the event to the next one (C7)."""
+    answered = _Coordinated._answered
+
+    def before(self: _Coordinated, checkpoint_id: int, attempt: int, done: Any) -> None:
+        handling, self._handling = self._handling, None
+        answered(self, checkpoint_id, attempt, done)
+        self._handling = handling
+
+    return _with(patch.object(_Coordinated, "_answered", before))
+
+
+def a_failed_snapshot_is_empty() -> AbstractContextManager[None]:
+    """A coordinator whose snapshot fails is left out of the checkpoint (P9)."""
+
+    def empty(self: _Coordinated, checkpoint_id: int, attempt: int, message: str) -> None:
+        self._taken(checkpoint_id, attempt, {"sent": [], "back": []})
+
+    return _with(patch.object(_Coordinated, "_refused", empty))
+
+
+def a_checkpoint_waits_for_its_coordinators_for_ever() -> AbstractContextManager[None]:
+    """A checkpoint whose coordinator never answers does not expire (A7)."""
+
+    def expires_at(self: PendingCheckpoint, now_ms: int) -> bool:
+        return self.state is PendingState.WAITING and self.deadline_ms <= now_ms
+
+    def of_waiting(self: PendingCheckpoints) -> int | None:
+        due = [one.deadline_ms for one in self.values() if one.state is PendingState.WAITING]
+        return min(due, default=None)
+
+    return _with(
+        patch.object(PendingCheckpoint, "expires_at", expires_at),
+        patch.object(PendingCheckpoints, "next_deadline", of_waiting),
+    )
+
+
 #: The variants, each with a seed that is known to catch it and the words of its violation.
 COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
@@ -203,6 +252,10 @@ COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
         (confirmed_before_the_step_is_complete, 146, "subtasks have received"),
         (an_acknowledgement_past_the_gateway, 5, "kept"),
         (unacknowledged_events_not_in_the_snapshot, 5, "kept"),
-        (unacknowledged_events_not_sent_again, 2, "back after", "kept"),
+        (unacknowledged_events_not_sent_again, 4, "back after", "kept"),
+        (taken_in_its_turn, 69, "subtasks have received"),
+        (handled_after_the_snapshot_that_contains_it, 5, "kept", "back after"),
+        (a_failed_snapshot_is_empty, 22, "subtasks have received"),
+        (a_checkpoint_waits_for_its_coordinators_for_ever, 52, "did not finish"),
     )
 )

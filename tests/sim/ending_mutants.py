@@ -10,13 +10,17 @@ from unittest.mock import patch
 from tests.sim.mutants import Mutant, _with, closed_at_once
 
 from weir.core.execution import Execution
+from weir.core.job.master import JobMaster
 from weir.core.job.restart import FinalCheckpointRetry
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.status import Goal, JobStatus
 from weir.core.task.commits import PendingCommits
 from weir.core.task.ending import TaskEnding
 from weir.core.task.input_gate import InputGate
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import TaskState
+from weir.durable.sink_port import SinkPort
+from weir.sim import faults as faults_module
 
 
 def a_savepoint_taken_before_the_drain() -> AbstractContextManager[None]:
@@ -60,6 +64,11 @@ def operators_closed_before_their_last_commit() -> AbstractContextManager[None]:
     )
 
 
+def sinks_that_are_not_finished() -> AbstractContextManager[None]:
+    """What sinks have held back until the end of the records is not staged (E2)."""
+    return _with(patch.object(SinkPort, "finish", lambda *_: ()))
+
+
 def a_finished_task_recorded_without_its_channels() -> AbstractContextManager[None]:
     """A restore does not recognize the task, so nothing resumes from the checkpoint (D4, D5)."""
     real = Execution.finished_state
@@ -75,6 +84,22 @@ def a_failed_final_checkpoint_tried_again_at_once() -> AbstractContextManager[No
     return _with(patch.object(FinalCheckpointRetry, "failed", lambda self, now_ms: None))
 
 
+def a_cancel_recorded_before_the_tasks_have_stopped() -> AbstractContextManager[None]:
+    """A job counts as cancelled at once, while its tasks still commit (P34)."""
+    real = JobMaster._progress_leaving
+
+    def end_at_once(self: JobMaster, now_ms: int) -> None:
+        if self._goal is Goal.CANCEL:
+            self._record_end(JobStatus.CANCELED)
+        else:
+            real(self, now_ms)
+
+    return _with(
+        patch.object(JobMaster, "_progress_leaving", end_at_once),
+        patch.object(faults_module, "_CANCELED", 1.0),
+    )
+
+
 ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
@@ -82,8 +107,10 @@ ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
         (a_drain_that_nobody_downstream_hears_of, 11, "not drained", "did not finish", "missing"),
         (a_task_that_finishes_though_one_channel_did_not, 245, "missing", "Invariant"),
         (a_stop_with_drain_taken_for_one_without, 135, "not drained"),
-        (a_finished_task_recorded_without_its_channels, 521, "did not finish"),
-        (a_failed_final_checkpoint_tried_again_at_once, 4, "requested again"),
+        (a_finished_task_recorded_without_its_channels, 610, "did not finish"),
+        (a_failed_final_checkpoint_tried_again_at_once, 0, "requested again"),
+        (a_cancel_recorded_before_the_tasks_have_stopped, 42, "after the job was cancelled"),
+        (sinks_that_are_not_finished, 0, "totals"),
         (operators_closed_before_their_last_commit, 1, "closed", "Invariant", "missing", "totals"),
     )
 )

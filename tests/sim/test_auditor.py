@@ -145,6 +145,7 @@ class Scene:
             files=[*before.files, *files],
             job_id=JOB,
             epoch=epoch,
+            attempt=1,
         )
         number = len(self.disk.names(f"{root}/log")) + 1
         self.disk.create(f"{root}/log/{number:08d}", msgspec.json.encode(version))
@@ -501,6 +502,38 @@ def test_a_job_is_not_finished_with_a_record_lost_or_doubled(
     """A FINISHED record is checked against the tables."""
     scene = finish(rows, total)
     broken(scene, lambda: scene.record(status=RecordStatus.FINISHED), words)
+
+
+def test_a_cancelled_job_records_nothing_more() -> None:
+    """No driver runs it again."""
+    scene = Scene()
+    scene.record(status=RecordStatus.CANCELED)
+    broken(scene, lambda: scene.record(attempt=2), "recorded after the job was cancelled")
+
+
+def test_the_attempt_that_was_cancelled_commits_nothing_more() -> None:
+    """Not even what was recorded before."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.record(status=RecordStatus.CANCELED)
+    broken(scene, lambda: scene.commit(ROWS, 1), "committed after the job was cancelled")
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"), [([0, 2], "shows 2 more often"), ([0, 0], "appear twice"), ([0, 1], None)]
+)
+def test_a_cancelled_job_has_written_the_first_records_once(
+    rows: list[int], words: str | None
+) -> None:
+    """It may have written only some, but without a gap."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.commit(ROWS, 1, scene.staged(f"{ROWS}/staged/a", rows))
+    scene.record(status=RecordStatus.CANCELED)
+    if words is None:
+        scene.auditor.settle(JOB, undisturbed=False)
+    else:
+        broken(scene, lambda: scene.auditor.settle(JOB, undisturbed=False), words)
 
 
 def test_nothing_is_orphaned_when_the_last_attempt_was_undisturbed() -> None:

@@ -75,21 +75,32 @@ def declined_only_for_its_own_events() -> AbstractContextManager[None]:
     return _with(patch.object(OperatorCoordinatorHolder, "subtask_failed", failed))
 
 
+def a_failed_snapshot_is_awaited() -> AbstractContextManager[None]:
+    """A checkpoint goes on waiting for the snapshot that its coordinator has failed (P9)."""
+
+    def failed(self: OperatorCoordinatorHolder, checkpoint_id: int, message: str) -> Any:
+        return []
+
+    return _with(patch.object(OperatorCoordinatorHolder, "snapshot_failed", failed))
+
+
 #: (variant, a seed that is known to catch it, texts that the violation may contain).
 VARIANTS: tuple[tuple[Variant, int, tuple[str, ...]], ...] = (
-    (held_events_outlive_the_subtask, 4, ("receives", "in checkpoint", "still closes the gateway")),
+    (held_events_outlive_the_subtask, 2, ("receives", "in checkpoint", "still closes the gateway")),
     (a_lost_event_is_no_failure, 0, ("receives", "wait forever", "do not end")),
-    (closed_for_a_subtask_that_failed_meanwhile, 4, ("in checkpoint", "still closes the gateway")),
-    (opened_for_all_by_one, 8, ("in checkpoint",)),
-    (declined_only_for_its_own_events, 1177, ("in checkpoint",)),
+    (closed_for_a_subtask_that_failed_meanwhile, 2, ("in checkpoint", "still closes the gateway")),
+    (opened_for_all_by_one, 26, ("in checkpoint",)),
+    (declined_only_for_its_own_events, 474, ("in checkpoint",)),
     (events_of_the_failed_stay_unconfirmed, 0, ("wait forever", "do not end")),
+    (a_failed_snapshot_is_awaited, 17, ("wait forever", "do not end")),
+    (coordinator_mutants.closed_by_a_late_snapshot, 0, ("still closes the gateway",)),
     (coordinator_mutants.never_closed, 2, ("in checkpoint",)),
     (coordinator_mutants.closed_before_the_snapshot, 2, ("in checkpoint", "wait forever")),
-    (coordinator_mutants.complete_before_events_are_confirmed, 2, ("in checkpoint",)),
-    (coordinator_mutants.reopened_by_another_checkpoint, 327, ("in checkpoint",)),
+    (coordinator_mutants.complete_before_events_are_confirmed, 4, ("in checkpoint",)),
+    (coordinator_mutants.reopened_by_another_checkpoint, 23, ("in checkpoint",)),
     (coordinator_mutants.an_acknowledgement_past_the_gateway, 0, ("in checkpoint",)),
     (coordinator_mutants.unacknowledged_events_not_in_the_snapshot, 2, ("in checkpoint",)),
-    (coordinator_mutants.unacknowledged_events_not_sent_again, 2, ("back after", "in checkpoint")),
+    (coordinator_mutants.unacknowledged_events_not_sent_again, 4, ("back after", "in checkpoint")),
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.sim.mutants import notify_before_the_record
 
-from weir.sim.faults import Fault
+from weir.sim.faults import Fault, Mishap
 from weir.sim.world import run_seed
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -63,12 +63,12 @@ def test_different_seeds_go_different_ways() -> None:
 
 
 def test_a_hundred_seeds_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
-    """The product breaks no law in the first hundred seeds, and every kind of fault strikes in at
-    least one of them."""
+    """The product breaks no law in the first hundred seeds, and every kind of fault and of mishap
+    strikes in at least one of them."""
     results = [run_seed(seed) for seed in range(100)]
     assert [(result.seed, result.violation) for result in results if result.violation] == []
     assert sum(result.checkpoints for result in results) > 100
-    assert {fault for result in results for fault, _ in result.struck} >= set(Fault)
+    assert {fault for result in results for fault, _ in result.struck} >= {*Fault, *Mishap}
 
 
 def test_a_run_that_held_all_laws_carries_no_story() -> None:

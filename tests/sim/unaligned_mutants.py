@@ -14,11 +14,11 @@ from weir.core.messages.task import TakeSnapshot
 from weir.core.task import batch_bound as batch_bound_module
 from weir.core.task import output_channels as output_channels_module
 from weir.core.task.input_gate import InputGate
+from weir.core.task.plan import TaskPlan
 from weir.core.task.snapshots import OpenSnapshots
 from weir.core.types import SnapshotKind, TaskState
 from weir.runtime import dispatcher as dispatcher_module
 from weir.runtime.dispatcher import restored_entries
-from weir.runtime.ports import TaskPlan
 from weir.sim.queries import SimQuery
 
 
@@ -96,7 +96,7 @@ UNALIGNED_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
         (segments_in_flight_lost_at_the_restore, 25, "missing"),
-        (a_snapshot_with_one_of_the_segments_that_it_passes, 331, "missing", "at the barrier"),
+        (a_snapshot_with_one_of_the_segments_that_it_passes, 389, "missing", "at the barrier"),
         (an_offset_behind_what_was_overtaken, 25, "missing"),
         (a_segment_deleted_before_its_snapshot_has_it, 235, "is gone"),
         (a_savepoint_that_overtakes, 739, "in flight"),

@@ -148,3 +148,12 @@ def test_importing_the_sinks_loads_neither_spark_nor_delta_rs():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_function_without_a_commit_is_said_to_deliver_at_least_once(caplog):
+    """Once per start of the job, by the sink's name; with a commit there is nothing to say."""
+    opened(lambda frame, info: None, commit=accept)
+    assert caplog.messages == []
+    opened(print)
+    (message,) = caplog.messages
+    assert message.startswith("Sink 'out', Foreach(print), has no commit function: it delivers at")

@@ -25,6 +25,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -89,17 +90,17 @@ class Soak:
     def live(self, seconds: float) -> None:
         """Run and kill the job for this many seconds."""
         until_s = time.monotonic() + seconds
-        landing = threading.Thread(target=self._land, daemon=True)
-        landing.start()
-        try:
-            while time.monotonic() < until_s:
-                for kind in self._round():
-                    if time.monotonic() < until_s:
-                        self._die(kind)
-                self._compare(final=False)
-        finally:
-            self._over.set()
-            landing.join()
+        with ThreadPoolExecutor(1) as pool:
+            landing = pool.submit(self._land)
+            try:
+                while time.monotonic() < until_s:
+                    for kind in self._round():
+                        if time.monotonic() < until_s:
+                            self._die(kind)
+                    self._compare(final=False)
+            finally:
+                self._over.set()
+        landing.result()
 
     def end(self) -> None:
         """Drain the job once it has read everything, and compare the tables.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,11 @@ from weir.core.json_values import read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import PipelineError
 from weir.sources import FileSource
-from weir.sources.enumerator import FileEnumerator, FoundFile, KnownFiles
-
-WAKE: Payload = {}
+from weir.sources.file_enumerator import FileEnumerator, FileSplit, FoundFile, KnownFiles
 
 
 class FakeContext:
-    """A ``CoordinatorContext`` whose work waits until the test runs it."""
+    """A ``SplitEnumeratorContext`` whose work waits until the test runs it."""
 
     operator_id: OperatorId = "in"
 
@@ -32,9 +31,21 @@ class FakeContext:
         self.queue: list[Callable[[], None]] = []
         self.timers: list[tuple[int, Callable[[], None]]] = []
 
-    def send_event(self, subtask: int, event: Payload) -> None:
-        assert 0 <= subtask < self.current_parallelism
-        self.sent.append((subtask, event))
+    @property
+    def registered_readers(self) -> frozenset[int]:
+        return frozenset(range(self.current_parallelism))
+
+    def assign_splits(self, splits: Sequence[Any], subtask: int) -> None:
+        assert subtask in self.registered_readers
+        self.sent.append((subtask, {"splits": [split.split_id for split in splits]}))
+
+    def signal_no_more_splits(self, subtask: int) -> None:
+        told = dict(self.sent)
+        told[subtask] = told.get(subtask, {}) | {"end": True}
+        self.sent = list(told.items())
+
+    def send_event_to_reader(self, subtask: int, event: Payload) -> None:
+        raise AssertionError(f"{event} for reader {subtask}")
 
     def fail_job(self, message: str) -> None:
         self.failures.append(message)
@@ -84,10 +95,17 @@ class Bench:
 
     def restore(self, state: Payload | None, parallelism: int = 2) -> None:
         """Restore the enumerator in another driver."""
+        self._source = pickle.loads(pickle.dumps(self._source))
+        self.fail_over(state, parallelism)
+
+    def fail_over(self, state: Payload | None, parallelism: int = 2) -> None:
+        """Restore the enumerator in the same driver."""
         self.context = FakeContext(parallelism)
-        self.enumerator = self._source.enumerator()
-        self.enumerator.start(self.context)
-        self.enumerator.reset_to_checkpoint(None if state is None else 7, state)
+        if state is None:
+            self.enumerator = self._source.create_enumerator(self.context)
+        else:
+            self.enumerator = self._source.restore_enumerator(self.context, state)
+        self.enumerator.start()
 
     def land(self, *names: str, size: int = 10, at: int = 0) -> None:
         """Create files; ``at`` is their modification time in seconds."""
@@ -112,12 +130,12 @@ class Bench:
 
     def ask(self, *subtasks: int) -> list[tuple[int, Payload]]:
         for subtask in subtasks:
-            self.enumerator.handle_event_from_operator(subtask, 1, {"ask": True})
+            self.enumerator.handle_split_request(subtask)
         return self.context.run()
 
     def state(self) -> Payload:
         """The state as a checkpoint stores it."""
-        state: Payload = read_back(self.enumerator.checkpoint_coordinator(7))
+        state: Payload = read_back(self.enumerator.snapshot_state(7))
         return state
 
 
@@ -125,13 +143,13 @@ def splits(*names: str, end: bool = False) -> Payload:
     return {"splits": list(names)} | ({"end": True} if end else {})
 
 
-def test_readers_are_woken_and_those_that_ask_share_what_is_there(tmp_path: Path) -> None:
+def test_readers_that_ask_share_what_is_there(tmp_path: Path) -> None:
     """Files of the same age come in the order of their names; hidden files and directories are
     skipped."""
     bench = Bench(tmp_path)
     bench.land("b", "a", "c", "d", ".hidden", "_temporary")
     (tmp_path / "folder").mkdir()
-    assert bench.context.run() == [(0, WAKE), (1, WAKE)]
+    assert bench.context.run() == []
     assert bench.ask(0, 1) == [(0, splits("a", "b")), (1, splits("c", "d"))]
     assert bench.ask(0, 1) == []
 
@@ -172,7 +190,7 @@ def test_one_that_asks_twice_waits_once_and_is_served_when_files_come(tmp_path: 
 def test_a_restored_enumerator_assigns_what_was_not_assigned_and_nothing_twice(
     tmp_path: Path,
 ) -> None:
-    """Waiting readers are forgotten: all are woken and ask again."""
+    """Waiting readers are forgotten: all ask again."""
     bench = Bench(tmp_path, max_bytes_per_split_batch=1)
     bench.land("a", "b", "c")
     bench.context.run()
@@ -180,11 +198,22 @@ def test_a_restored_enumerator_assigns_what_was_not_assigned_and_nothing_twice(
     state = bench.state()
     assert bench.ask(1) == [(1, splits("b"))]
     bench.restore(state, parallelism=1)
-    assert bench.context.run() == [(0, WAKE)]
-    assert bench.ask(5) == [], "one of another parallelism, restored with its task"
+    assert bench.context.run() == []
     assert bench.ask(0) == [(0, splits("b"))]
     assert bench.ask(0) == [(0, splits("c"))]
     assert bench.state()["assigned"] == ["a", "b", "c"]
+
+
+def test_files_whose_assignment_is_lost_are_assigned_again_first(tmp_path: Path) -> None:
+    """And are not known as assigned meanwhile."""
+    bench = Bench(tmp_path, parallelism=1, max_bytes_per_split_batch=1)
+    bench.land("a", "b")
+    bench.context.run()
+    assert bench.ask(0) == [(0, splits("a"))]
+    bench.enumerator.add_splits_back([FileSplit("a", 10, 1_700_000_000 * 10**9)], 0)
+    assert bench.state()["assigned"] == []
+    assert bench.ask(0) == [(0, splits("a"))]
+    assert bench.look() == ["b"]
 
 
 def test_a_bounded_input_is_what_the_first_look_finds(tmp_path: Path) -> None:
@@ -199,7 +228,7 @@ def test_a_bounded_input_is_what_the_first_look_finds(tmp_path: Path) -> None:
     for _ in range(2):
         assert bench.ask(0, 1) == [(0, splits("c", end=True)), (1, {"end": True})]
         bench.restore(state)
-        assert bench.context.run() == [(0, WAKE), (1, WAKE)]
+        assert bench.context.run() == []
 
 
 def test_an_empty_bounded_input_ends_at_once_but_not_before_it_was_looked_at(
@@ -208,7 +237,7 @@ def test_an_empty_bounded_input_ends_at_once_but_not_before_it_was_looked_at(
     """A reader may be faster than the first look."""
     bench = Bench(tmp_path, parallelism=1, bounded=True)
     look = bench.context.queue.pop()
-    assert bench.ask(0) == [(0, WAKE)]
+    assert bench.ask(0) == []
     bench.context.queue.append(look)
     assert bench.context.run() == [(0, {"end": True})]
 
@@ -388,7 +417,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=4, m
 
 
 @given(STEPS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_no_file_is_read_twice_and_none_is_lost_without_a_word(
     steps: list[tuple[int, int]],
 ) -> None:
@@ -425,12 +454,14 @@ def test_a_file_that_a_restored_job_no_longer_finds_is_reported(tmp_path: Path) 
     bench.land("read since", "read since, and there", at=1)
     assert bench.look() == ["read since", "read since, and there", "waits"]
     bench.remove("in the checkpoint", "read since", "waits")
-    bench.enumerator.reset_to_checkpoint(7, state)
+    bench.enumerator.close()
+    bench.fail_over(state, parallelism=1)
     bench.context.run()
     assert bench.look() == ["read since, and there"]
     assert bench.rejects() == ["read since", "waits"]
     for undone in (state, bench.state()):
-        bench.enumerator.reset_to_checkpoint(7, undone)
+        bench.enumerator.close()
+        bench.fail_over(undone, parallelism=1)
         bench.context.run()
         assert bench.rejects() == ["read since", "waits"], (
             "said again if no checkpoint has it, else not"
@@ -495,8 +526,8 @@ def test_rejects_are_kept_and_shown_on_request(tmp_path: Path) -> None:
     """They are part of the state; any other request is refused."""
     bench = Bench(tmp_path)
     rows = [{"line": 3, "why": "bad"}, {"line": 5, "why": "worse"}]
-    bench.enumerator.handle_event_from_operator(0, 1, {"rejected": "a", "why": "broken"})
-    bench.enumerator.handle_event_from_operator(1, 1, {"rejected": "b", "rows": rows})
+    bench.enumerator.handle_source_event(0, {"rejected": "a", "why": "broken"})
+    bench.enumerator.handle_source_event(1, {"rejected": "b", "rows": rows})
     bench.restore(bench.state())
     listed = [{"file": "a", "why": "broken"}, *({"file": "b", **row} for row in rows)]
     assert bench.enumerator.handle_request({"rejects": True}) == {"rejected": 3, "rejects": listed}

@@ -13,7 +13,8 @@ import pytest
 
 from weir.core.types import OperatorId, Payload
 from weir.errors import StorageError
-from weir.sources.reader import FileReader
+from weir.sources.file_enumerator import FileSplit
+from weir.sources.file_reader import FileReader
 
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC")), ("more", pa.string())]
@@ -31,40 +32,41 @@ ROWS = [{"id": 1, "ts": NOON, "more": None}, {"id": 2, "ts": None, "more": None}
 
 
 class FakeContext:
-    """An ``OperatorContext`` that records its calls."""
+    """A ``SourceReaderContext`` that records its calls."""
 
     operator_id: OperatorId = "in"
     subtask = 0
     parallelism = 1
-    output_schema = SCHEMA
+    schema = SCHEMA
 
     def __init__(self) -> None:
         self.sent: list[Payload] = []
-        self.ended = False
 
-    def send_event_to_coordinator(self, event: Payload) -> None:
+    def send_split_request(self) -> None:
+        self.sent.append({"ask": True})
+
+    def send_source_event(self, event: Payload) -> None:
         self.sent.append(event)
-
-    def end_input(self) -> None:
-        self.ended = True
 
 
 def opened(
     directory: Path, format: str = "parquet", *, rejects: bool = False
 ) -> tuple[FileReader, FakeContext]:
-    reader, context = (
-        FileReader(str(directory), format=format, schema="", rejects=rejects),
-        FakeContext(),
-    )
-    reader.open(context)
+    """A reader that has asked for files, and what it sends from then on."""
+    context = FakeContext()
+    reader = FileReader(context, str(directory), format=format, rejects=rejects)
+    reader.start()
+    assert context.sent == [{"ask": True}]
+    context.sent.clear()
     return reader, context
 
 
-def batch(reader: FileReader, *events: Payload) -> list[dict[str, Any]]:
-    """The rows of one batch with these events."""
-    for event in events:
-        reader.handle_operator_event(event)
-    return [row for one in reader.end_batch() for row in one.to_pylist()]
+def batch(reader: FileReader, *names: str) -> list[dict[str, Any]]:
+    """The rows of one batch in which these files are assigned."""
+    reader.add_splits([FileSplit(name) for name in names])
+    found = list(reader.read(1))
+    assert reader.snapshot_state() == []
+    return [row for one in found if one.batch is not None for row in one.batch.to_pylist()]
 
 
 def write(path: Path, format: str) -> None:
@@ -84,7 +86,7 @@ def test_every_format_is_read_with_the_schema_that_was_given(tmp_path: Path, for
     """Columns are matched by name and cast; a column that the file lacks is null."""
     write(tmp_path / "a", format)
     reader, _ = opened(tmp_path, format)
-    assert batch(reader, {"splits": ["a"]}) == ROWS
+    assert batch(reader, "a") == ROWS
 
 
 @pytest.mark.parametrize("format", ["json", "csv"])
@@ -92,24 +94,22 @@ def test_an_empty_text_file_has_no_rows(tmp_path: Path, format: str) -> None:
     """It is not broken."""
     (tmp_path / "a").touch()
     reader, _ = opened(tmp_path, format)
-    assert batch(reader, {"splits": ["a"]}) == []
+    assert batch(reader, "a") == []
 
 
-def test_a_reader_asks_once_when_it_is_opened_and_once_after_what_it_has_read(
-    tmp_path: Path,
-) -> None:
-    """A batch without files asks for nothing, and after the end nothing is requested any more."""
+def test_a_reader_asks_for_more_once_it_has_read_everything(tmp_path: Path) -> None:
+    """A file that is paused is kept, and stays in its state."""
     write(tmp_path / "a", "parquet")
     reader, context = opened(tmp_path)
-    assert batch(reader, {}) == []
-    assert batch(reader) == []
+    assert batch(reader, "a", "a") == ROWS + ROWS
     assert context.sent == [{"ask": True}]
-    assert batch(reader, {"splits": ["a"]}, {"splits": ["a"]}) == ROWS + ROWS
-    assert context.sent == [{"ask": True}] * 2
-    assert not context.ended
-    assert batch(reader, {"splits": ["a"], "end": True}) == ROWS
-    assert context.ended
-    assert len(context.sent) == 2
+    reader.pause_or_resume_splits(frozenset({"a"}))
+    reader.add_splits([FileSplit("a")])
+    assert list(reader.read(1)) == []
+    assert reader.snapshot_state() == [FileSplit("a")]
+    assert context.sent == [{"ask": True}]
+    reader.pause_or_resume_splits(frozenset())
+    assert batch(reader) == ROWS
 
 
 @pytest.mark.parametrize("content", [b"no parquet at all", b"", None])
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     with pytest.raises(
         StorageError, match=rf"The file {tmp_path}/a cannot be read \(.*on_error='reject'"
     ):
-        batch(reader, {"splits": ["a"]})
+        batch(reader, "a")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_row_that_cannot_be_read_is_rejected_and_no_other(
     (tmp_path / "a").write_text(header + "".join(lines))
     (tmp_path / "b").write_text(header + row.format(5))
     reader, context = opened(tmp_path, format, rejects=True)
-    read = [row["id"] for row in batch(reader, {"splits": ["a", "b"]})]
+    read = [row["id"] for row in batch(reader, "a", "b")]
     assert read == [number for number in range(100_000) if number not in (0, 77_777, 99_999)] + [5]
     rejected, asked = context.sent
     first = 1 + len(header.splitlines())
@@ -173,7 +173,7 @@ def test_records_are_separated_as_arrow_does(
     no row."""
     (tmp_path / "a").write_text(text, newline="")
     reader, context = opened(tmp_path, format, rejects=True)
-    assert [row["id"] for row in batch(reader, {"splits": ["a"]})] == ids
+    assert [row["id"] for row in batch(reader, "a")] == ids
     rows = [row["line"] for event in context.sent for row in event.get("rows", ())]
     assert (rows, len(context.sent)) == (lines, 1 + bool(lines))
 
@@ -183,8 +183,8 @@ def test_a_null_where_none_may_be_is_rejected_with_its_row(tmp_path: Path, forma
     """Otherwise the job would fail for good."""
     (tmp_path / "a").write_text('{"id": 1}\n{}\n' if format == "json" else "id,more\n1,a\n,b\n")
     reader, context = opened(tmp_path, format, rejects=True)
-    context.output_schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-    assert batch(reader, {"splits": ["a"]}) == [{"id": 1}]
+    context.schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    assert batch(reader, "a") == [{"id": 1}]
     (row,) = context.sent[0]["rows"]
     assert row["why"] == "ValueError: a null in 'id', which the schema declares as NOT NULL"
 
@@ -218,7 +218,7 @@ def test_a_file_whose_rows_cannot_be_separated_is_rejected_as_a_whole(
         (tmp_path / "a").write_bytes(content)
     write(tmp_path / "b", format)
     reader, context = opened(tmp_path, format, rejects=True)
-    assert batch(reader, {"splits": ["a", "b"]}) == ROWS
+    assert batch(reader, "a", "b") == ROWS
     rejected, asked = context.sent
     assert rejected["rejected"] == "a"
     assert re.match(why, rejected["why"])
@@ -232,4 +232,4 @@ def test_a_line_of_json_that_is_null_fails_the_job_by_its_file(tmp_path: Path) -
     with pytest.raises(
         StorageError, match=r"a cannot be read \(ValueError: a line is null, and not an object\)"
     ):
-        batch(reader, {"splits": ["a"]})
+        batch(reader, "a")

@@ -30,6 +30,7 @@ from weir.core.messages.task import (
 )
 from weir.core.types import Payload
 from weir.job import Job
+from weir.runtime.concurrency import SystemClock
 from weir.sinks.base import Batch, Sink, SinkContext
 from weir.spark.failures import TaskFailures
 from weir.spark.frames import Frames
@@ -175,6 +176,7 @@ class Rig:
             pipeline=pipeline,
             on_call=lambda vertex, call: self.task.planning(call),
             token="test",
+            clock=SystemClock(),
         )
         self.task = QueryTask(
             session=session,

@@ -9,7 +9,10 @@ import pytest
 from tests.spark.test_snapshots import FakeQuery, World, restored
 
 from weir.core.types import InFlightSegment, TaskState
+from weir.errors import PipelineError
+from weir.operators import Operator
 from weir.spark.channels import segment_files
+from weir.spark.pipeline import Pipeline, ProcessStep
 
 KEYS = [f"in-flight/a_metadata/{4:020d}-{part}.parquet" for part in range(2)]
 
@@ -88,3 +91,28 @@ def test_an_aborted_snapshot_deletes_its_links_and_not_the_segments(tmp_path: Pa
     world.snapshots.drop(1)
     assert world.shared(1) == []
     assert all(Path(file).is_file() for file in segment.payload["files"])
+
+
+class Split(Operator):
+    """An operator with a side output."""
+
+    side_outputs = {"late": "id long"}  # noqa: RUF012
+
+
+def pipeline(operator: Operator) -> Pipeline:
+    """A pipeline with the producer of the segments."""
+    step = ProcessStep(operator=operator, parallelism=1, key_by=(), has_coordinator=False)
+    return Pipeline(vertices={}, functions={}, sinks={}, operators={"a_metadata": step})
+
+
+def test_unread_rows_of_a_side_output_are_not_lost_when_it_is_gone(tmp_path: Path) -> None:
+    """The job is refused; with the side output, or one more, it goes on (P27)."""
+    world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
+    segment = segment_of(tmp_path / "work", 4)
+    segment.payload["tags"] = ["late"]
+    state = take(world, 1, segment)
+    world.verify(1, state)
+    pipeline(Split()).check_in_flight(state)
+    refused = "unread rows of the side output 'late' of step 'a_metadata', which no longer declares"
+    with pytest.raises(PipelineError, match=refused):
+        pipeline(Operator()).check_in_flight(state)

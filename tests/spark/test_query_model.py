@@ -45,6 +45,7 @@ from weir.core.messages.task import (
     TaskStarted,
     TellCompleted,
 )
+from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import (
     CompletedCheckpoint,
@@ -56,7 +57,7 @@ from weir.core.types import (
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.job import Job
 from weir.runtime.concurrency import SystemClock, ThreadWaits
-from weir.runtime.ports import AttemptStart, TaskPlan, TaskPort
+from weir.runtime.ports import AttemptStart, TaskPort
 from weir.sim.auditor import Auditor
 from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.job import SimVertex
@@ -96,14 +97,7 @@ class Script:
         """Run one attempt to its end; ``take`` waits for the next event given to ``post``."""
         self._tell(f"attempt {number}")
         restored = self._restored()
-        task = StreamTask(
-            vertex="v",
-            attempt=number,
-            operators=self._plan.operators,
-            sinks=self._plan.sinks,
-            bounded=True,
-            requires_final_checkpoint=True,
-        )
+        task = StreamTask(self._plan, attempt=number)
         self._port.prepare_attempt(AttemptStart(attempt=number, restored=restored))
         state = restored.task("v") if restored else None
         self._port.start_task(self._plan, number, state, post)
@@ -196,7 +190,7 @@ class Script:
 
 
 class FailsOnce(Collected):
-    """Fails one step in the first attempt."""
+    """Fails one step in the first attempt; holds rows back until the end, like the model's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,6 +201,9 @@ class FailsOnce(Collected):
             self._failed = True
             raise RuntimeError("as the script says")
         return super().stage(frame, batch)
+
+    def finish(self, batch: Batch) -> Any:
+        return {"position": batch.batch_id}
 
 
 def task_plan(*sinks: str) -> TaskPlan:

@@ -165,6 +165,7 @@ class World:
             vertex="v",
             checkpoint_id=checkpoint_id,
             kind=kind,
+            full=kind.is_savepoint,
             timestamp_ms=1_000,
             target=target,
             position=at,

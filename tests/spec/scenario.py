@@ -15,15 +15,9 @@ from weir.core.messages.job import (
     JobMasterEffect,
     JobSubmitted,
     RequestKind,
-    SnapshotRequested,
-    TasksStopped,
 )
-from weir.core.messages.protocol import TaskFailed
 from weir.core.status import JobStatus
-from weir.core.types import CheckpointType, CompletedCheckpoint, TaskStatus
-
-#: The delay of the restart strategy of ``World``.
-RESTART_DELAY_MS = 1_000
+from weir.core.types import CompletedCheckpoint, TaskStatus
 
 
 def job(
@@ -52,29 +46,9 @@ def job(
     return World(*vertices, config=config, cleans=cleans).running(restored=restored)
 
 
-def ask(
-    world: World,
-    kind: RequestKind = RequestKind.CHECKPOINT,
-    *,
-    name: str | None = None,
-    checkpoint_type: CheckpointType = CheckpointType.CONFIGURED,
-) -> list[JobMasterEffect]:
-    """Request a snapshot as a user; return what followed at once."""
-    request = name or f"request-{len(world.effects)}"
-    event = SnapshotRequested(request=request, kind=kind, checkpoint_type=checkpoint_type)
-    return world.handle(event)
-
-
-def trigger(
-    world: World, kind: RequestKind = RequestKind.CHECKPOINT, *, name: str | None = None
-) -> int:
-    """Request a snapshot as a user and trigger it; return its id."""
-    return world.allocate(ask(world, kind, name=name))[0]
-
-
 def complete(world: World, kind: RequestKind = RequestKind.CHECKPOINT) -> int:
     """Take a whole snapshot, from the user's request to its record; return its id."""
-    return world.complete(ask(world, kind))[0]
+    return world.complete(world.ask(kind))[0]
 
 
 def allocate_all(world: World, effects: list[JobMasterEffect]) -> list[int]:
@@ -103,24 +77,6 @@ def pending_ids(world: World) -> list[int]:
 def status(world: World) -> JobStatus:
     """The job's status."""
     return world.master.status
-
-
-def fail(world: World) -> list[JobMasterEffect]:
-    """Fail the first task."""
-    event = TaskFailed(
-        vertex=world.vertices[0], attempt=world.master.attempt, message="out of memory"
-    )
-    return world.handle(event)
-
-
-def fail_over(world: World, restored: CompletedCheckpoint | None) -> None:
-    """Fail the first task and bring the job back to RUNNING in a new attempt of the same driver."""
-    attempt = world.master.attempt
-    fail(world)
-    world.handle(TasksStopped(attempt=attempt, chance=0.0))
-    world.pass_time(RESTART_DELAY_MS)
-    world.begin(attempt + 1, restored)
-    world.status(TaskStatus.RUNNING)
 
 
 def take_over(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 from tests.core.master_harness import World, of, only, retained_files, task_state
-from tests.spec.scenario import ask, complete, job, pending_ids, tick, trigger
+from tests.spec.scenario import complete, job, pending_ids, tick
 
 from weir.core.checkpoints.requests import Verdict
 from weir.core.messages.job import (
@@ -43,7 +43,7 @@ def told(
 def test_one_decline_discards_the_checkpoint_and_an_earlier_duplicate_is_harmless() -> None:
     """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7)."""
     world = job()
-    n = trigger(world)
+    n = world.trigger()
     assert world.acknowledge(n, "b") == []
     assert world.acknowledge(n, "b") == []
     assert world.master.coordinator.pending[0].not_yet_acknowledged == ("a",)
@@ -60,7 +60,7 @@ def test_repeated_declines_of_a_discarded_checkpoint_are_harmless() -> None:
     """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7): from the same
     task and from others."""
     world = job()
-    n = trigger(world)
+    n = world.trigger()
     world.decline(n, "a")
     before = world.master.stats(world.now_ms)
     assert world.decline(n, "a") == []
@@ -71,7 +71,7 @@ def test_repeated_declines_of_a_discarded_checkpoint_are_harmless() -> None:
 def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -> None:
     """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointComplex (MISSION A7)."""
     world = job(max_concurrent_checkpoints=2)
-    older, newer = trigger(world), trigger(world)
+    older, newer = world.trigger(), world.trigger()
     world.acknowledge(older, "b")
     world.acknowledge(newer, "b")
     effects = world.decline(older, "a")
@@ -90,7 +90,7 @@ def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): a duplicate is
     ignored."""
     world = job()
-    n, effects = world.allocate(ask(world))
+    n, effects = world.allocate(world.ask())
     assert told(effects, TriggerCheckpoint) == [("a", n), ("b", n)]
     assert world.acknowledge(n, "b") == []
     assert world.acknowledge(n, "b") == []
@@ -105,14 +105,14 @@ def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -
 def test_a_duplicate_acknowledgement_neither_replaces_the_state_nor_registers_files() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7, A11)."""
     world = job("a", "b")
-    n = trigger(world)
+    n = world.trigger()
     world.acknowledge(n, task_state("a", position=3, files=("first",)))
     world.acknowledge(n, task_state("a", position=4, files=("second",)))
     recording = world.acknowledge(n, "b")
     state = only(recording, RecordCheckpoint).tasks[0]
     assert (state.position, [handle.path for handle in state.files]) == (3, ["first"])
     world.record(recording)
-    _, effects = world.complete(ask(world))
+    _, effects = world.complete(world.ask())
     assert only(effects, DiscardCheckpoint).files == ("first",)
 
 
@@ -120,7 +120,7 @@ def test_the_canceller_of_a_completed_checkpoint_is_gone() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): no timeout
     applies to it any more."""
     world = job(timeout_ms=1_000)
-    n = trigger(world)
+    n = world.trigger()
     assert world.master.next_deadline() == world.now_ms + 1_000
     world.record(world.acknowledge(n))
     assert world.master.next_deadline() is None
@@ -132,9 +132,9 @@ def test_the_shared_state_of_a_checkpoint_is_registered_when_its_tasks_acknowled
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): a newer one
     keeps the files it names."""
     world = job("a")
-    world.complete(ask(world), task_state("a", files=("old", "shared")))
+    world.complete(world.ask(), task_state("a", files=("old", "shared")))
     assert retained_files(world.master.coordinator.store) == {"old", "shared"}
-    _, effects = world.complete(ask(world), task_state("a", files=("shared", "new")))
+    _, effects = world.complete(world.ask(), task_state("a", files=("shared", "new")))
     assert only(effects, DiscardCheckpoint).files == ("old",)
     assert retained_files(world.master.coordinator.store) == {"shared", "new"}
 
@@ -144,7 +144,7 @@ def test_the_next_checkpoint_runs_like_the_first_under_a_higher_id_and_subsumes_
     is retained."""
     world = job()
     first = complete(world)
-    second, effects = world.complete(ask(world))
+    second, effects = world.complete(world.ask())
     assert second > first
     assert told(effects, NotifyCheckpointComplete) == [("a", second), ("b", second)]
     assert world.master.coordinator.store.ids == (second,)
@@ -158,7 +158,7 @@ def test_a_completed_checkpoint_subsumes_an_older_one_that_is_only_partly_acknow
     """CheckpointCoordinatorTest.testSuccessfulCheckpointSubsumesUnsuccessful (MISSION A11): it
     fails as subsumed."""
     world = job("a", "b", "c", max_concurrent_checkpoints=2)
-    older, newer = trigger(world, name="older"), trigger(world, name="newer")
+    older, newer = world.trigger(name="older"), world.trigger(name="newer")
     world.acknowledge(older, "a")
     effects = world.record(world.acknowledge(newer))
     assert pending_ids(world) == []
@@ -173,7 +173,7 @@ def test_a_completed_checkpoint_subsumes_an_older_one_that_is_only_partly_acknow
 def test_a_late_acknowledgement_of_a_subsumed_checkpoint_has_its_state_discarded() -> None:
     """CheckpointCoordinatorTest.testSuccessfulCheckpointSubsumesUnsuccessful (PROTOCOL P12)."""
     world = job(max_concurrent_checkpoints=2)
-    older, newer = trigger(world), trigger(world)
+    older, newer = world.trigger(), world.trigger()
     world.acknowledge(older, "a")
     world.record(world.acknowledge(newer))
     effects = world.acknowledge(older, task_state("b", files=("late",)))
@@ -189,8 +189,8 @@ def test_a_checkpoint_subsumes_older_pending_checkpoints_but_no_pending_savepoin
     """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14): the savepoint still
     completes."""
     world = job(max_concurrent_checkpoints=3)
-    savepoint = trigger(world, RequestKind.SAVEPOINT)
-    older, newer = trigger(world), trigger(world)
+    savepoint = world.trigger(RequestKind.SAVEPOINT)
+    older, newer = world.trigger(), world.trigger()
     world.record(world.acknowledge(newer))
     assert pending_ids(world) == [savepoint]
     effects = world.record(world.acknowledge(savepoint))
@@ -204,8 +204,8 @@ def test_a_savepoint_subsumes_nothing_pending_and_no_completed_checkpoint() -> N
     """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14)."""
     world = job(max_concurrent_checkpoints=3)
     completed = complete(world)
-    older_savepoint, older_checkpoint = trigger(world, RequestKind.SAVEPOINT), trigger(world)
-    newest_savepoint = trigger(world, RequestKind.SAVEPOINT)
+    older_savepoint, older_checkpoint = world.trigger(RequestKind.SAVEPOINT), world.trigger()
+    newest_savepoint = world.trigger(RequestKind.SAVEPOINT)
     effects = world.record(world.acknowledge(newest_savepoint))
     assert pending_ids(world) == [older_savepoint, older_checkpoint]
     assert world.master.coordinator.store.ids == (completed,)
@@ -216,7 +216,7 @@ def test_no_task_is_notified_of_a_completed_savepoint() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleSavepoint (PROTOCOL P14): it commits
     nothing."""
     world = job()
-    _, effects = world.complete(ask(world, RequestKind.SAVEPOINT))
+    _, effects = world.complete(world.ask(RequestKind.SAVEPOINT))
     assert told(effects, NotifyCheckpointComplete) == []
 
 
@@ -228,7 +228,7 @@ def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_chec
     world = job()
     first = complete(world)
     complete(world, RequestKind.SAVEPOINT)
-    last, effects = world.complete(ask(world))
+    last, effects = world.complete(world.ask())
     assert told(effects, NotifyCheckpointComplete) == [("a", last), ("b", last)]
     subsumed = only(effects, DiscardCheckpoint)
     assert (subsumed.checkpoint_id, subsumed.subsumed) == (first, True)
@@ -296,7 +296,7 @@ def test_a_checkpoint_is_refused_while_a_task_to_trigger_does_not_run() -> None:
     world = World()
     world.submit()
     world.status(TaskStatus.RUNNING, "a")
-    effects = ask(world)
+    effects = world.ask()
     assert "Not all required tasks are currently running." in (
         only(effects, AnswerRequest).failure or ""
     )
@@ -309,7 +309,7 @@ def test_a_checkpoint_is_triggered_at_the_running_tasks_after_others_have_finish
     D4)."""
     world = job("a", "b", "c")
     world.status(TaskStatus.FINISHED, "a", "c")
-    n, effects = world.allocate(ask(world))
+    n, effects = world.allocate(world.ask())
     assert told(effects, TriggerCheckpoint) == [("b", n)]
     recording = world.acknowledge(n, "b")
     states = {task.vertex: task.fully_finished for task in only(recording, RecordCheckpoint).tasks}
@@ -336,7 +336,7 @@ def test_figures_that_come_after_a_checkpoint_failed_land_in_its_failed_entry_of
     """CheckpointCoordinatorTest.testCheckpointStatsUpdatedAfterFailure, testAborted...AfterFailure
     (MISSION A10)."""
     world = job(timeout_ms=1_000)
-    n = trigger(world)
+    n = world.trigger()
     if end == "declined":
         world.decline(n, "a")
     else:

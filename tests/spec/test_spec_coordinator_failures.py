@@ -7,9 +7,10 @@ arrive around a shutdown.
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import World, of, only
-from tests.spec.scenario import ask, fail, job, pending_ids, status, tick, trigger
+from tests.core.master_harness import JOB_ID, World, execution, of, only
+from tests.spec.scenario import job, pending_ids, status, tick
 
+from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.outputs import CheckpointOutput, RequestFailed
 from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
 from weir.core.config import CheckpointConfig
@@ -26,9 +27,9 @@ from weir.core.messages.job import (
     RecordEnd,
     RequestKind,
     StopTasks,
-    TasksStopped,
 )
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.operators.coordinators import OperatorCoordinators
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import Recorded, TaskStatus
@@ -61,7 +62,7 @@ def test_a_discarded_stop_savepoint_fails_the_stop_and_the_job_and_both_keep_the
     """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (MISSION E4,
     PROTOCOL P34)."""
     world = job(timeout_ms=1_000)
-    savepoint = trigger(world, RequestKind.STOP, name="stop")
+    savepoint = world.trigger(RequestKind.STOP, name="stop")
     world.acknowledge(savepoint, "a")
     effects = world.decline(savepoint, "b") if end == "declined" else world.pass_time(1_000)
     answer = only(effects, AnswerRequest)
@@ -78,7 +79,7 @@ def test_a_discarded_stop_savepoint_fails_the_job_whatever_number_of_failures_is
     """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (PROTOCOL P34):
     it cannot continue."""
     world = job(tolerable_failed_checkpoints=2**31 - 1)
-    world.decline(trigger(world, RequestKind.STOP), "a", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
+    world.decline(world.trigger(RequestKind.STOP), "a", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
     assert status(world) is JobStatus.FAILING
 
 
@@ -90,11 +91,11 @@ def test_a_checkpoint_whose_id_arrives_after_the_scheduler_stopped_is_not_made()
     is removed."""
     world = job(interval_ms=10)
     allocation = only(world.pass_time(0), AllocateLocation).allocation
-    fail(world)
+    world.fail()
     location = LocationAllocated(
         allocation=allocation, checkpoint_id=1, target=None, timestamp_ms=1
     )
-    effects = world.handle(location) + world.handle(TasksStopped(attempt=1, chance=0.0))
+    effects = world.handle(location) + world.stopped()
     assert only(effects, DiscardCheckpoint).checkpoint_id == 1
     assert not of(effects, TriggerCheckpoint)
     assert pending_ids(world) == []
@@ -151,7 +152,7 @@ def test_a_completed_checkpoint_that_cannot_be_stored_is_reported_to_the_failure
     """CheckpointCoordinatorTest.testExceptionInStoringCompletedCheckpointIsReportedToFailureManager
     (PROTOCOL P11)."""
     world = job(tolerable_failed_checkpoints=0)
-    effects = world.record(world.acknowledge(trigger(world)), Recorded.FAILED)
+    effects = world.record(world.acknowledge(world.trigger()), Recorded.FAILED)
     assert "Failure to finalize checkpoint." in (only(effects, AnswerRequest).failure or "")
     assert not of(effects, NotifyCheckpointComplete)
     assert world.master.coordinator.store.ids == ()
@@ -170,10 +171,7 @@ def test_a_timer_that_fires_during_or_after_the_shutdown_does_nothing() -> None:
     world.handle(CancelRequested(request="cancel"))
     assert world.master.next_deadline() is None
     assert world.master.on_deadline(20) == []
-    assert (
-        only(world.handle(TasksStopped(attempt=1, chance=0.0)), RecordEnd).status
-        is JobStatus.CANCELED
-    )
+    assert only(world.stopped(), RecordEnd).status is JobStatus.CANCELED
     assert world.master.on_deadline(30) == []
     assert of(world.handle(EndRecorded(outcome=Recorded.WON)), JobEnded)
     assert world.master.on_deadline(40) == []
@@ -186,23 +184,30 @@ def test_a_location_that_arrives_after_the_job_ended_does_nothing() -> None:
     world = job(interval_ms=10)
     allocation = only(world.pass_time(0), AllocateLocation).allocation
     world.handle(CancelRequested(request="cancel"))
-    world.handle(TasksStopped(attempt=1, chance=0.0))
+    world.stopped()
     world.handle(EndRecorded(outcome=Recorded.WON))
     late = LocationAllocated(allocation=allocation, checkpoint_id=1, target=None, timestamp_ms=1)
     assert world.handle(late) == []
 
 
-def test_the_timer_continues_while_tasks_do_not_run_yet_and_triggers_once_they_all_do() -> None:
-    """CheckpointCoordinatorTest.testPeriodicSchedulingWithInactiveTasks (MISSION A4)."""
-    config = CheckpointConfig(interval_ms=10, tolerable_failed_checkpoints=0)
-    world = World(config=config)
-    world.submit()
-    assert tick(world, 35) == []
-    world.status(TaskStatus.RUNNING, "a")
-    assert tick(world, 10) == []
-    world.status(TaskStatus.RUNNING, "b")
-    assert tick(world, 10) == [1]
-    assert status(world) is JobStatus.RUNNING
+def test_a_timer_that_fires_while_a_task_is_inactive_goes_on_and_triggers_once_it_runs() -> None:
+    """CheckpointCoordinatorTest.testPeriodicSchedulingWithInactiveTasks (MISSION A4): the job
+    master starts the timer later, so this drives the coordinator itself."""
+    tasks = execution({"a": TaskStatus.RUNNING, "b": TaskStatus.INITIALIZING})
+    coordinator = CheckpointCoordinator(
+        job_id=JOB_ID,
+        config=CheckpointConfig(interval_ms=10, tolerable_failed_checkpoints=0),
+        execution=tasks,
+        hooks=(),
+        coordinators=OperatorCoordinators({}),
+    )
+    coordinator.start_scheduler(0, 0.0)
+    for now_ms in (0, 10, 20):
+        assert coordinator.next_deadline() == now_ms
+        assert refused(coordinator.on_deadline(now_ms)) == [Reason.NOT_ALL_REQUIRED_TASKS_RUNNING]
+    assert coordinator.stats(20).counts.failed == 0
+    tasks.set_status("b", TaskStatus.RUNNING)
+    only(coordinator.on_deadline(30), AllocateLocation)
 
 
 @pytest.mark.parametrize("kind", [RequestKind.CHECKPOINT, RequestKind.SAVEPOINT])
@@ -211,7 +216,7 @@ def test_a_user_who_asks_during_the_shutdown_is_answered_with_a_refusal(kind: Re
     user."""
     world = job()
     world.handle(CancelRequested(request="cancel"))
-    assert only(ask(world, kind, name="late"), AnswerRequest).failure
-    world.handle(TasksStopped(attempt=1, chance=0.0))
+    assert only(world.ask(kind, name="late"), AnswerRequest).failure
+    world.stopped()
     world.handle(EndRecorded(outcome=Recorded.WON))
-    assert only(ask(world, kind, name="later"), AnswerRequest).failure
+    assert only(world.ask(kind, name="later"), AnswerRequest).failure

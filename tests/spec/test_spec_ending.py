@@ -40,6 +40,7 @@ from weir.core.messages.task import (
     AsyncPartDone,
     BatchStaged,
     CloseOperators,
+    CommitSinks,
     Drained,
     OperatorsClosed,
     PlanningCalled,
@@ -51,10 +52,21 @@ from weir.core.messages.task import (
     TaskStarted,
 )
 from weir.core.status import OperatorStatus
+from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
-from weir.core.types import OperatorState, SnapshotKind, SnapshotMetrics, TaskState, TaskStatus
+from weir.core.types import (
+    Committable,
+    OperatorState,
+    SnapshotKind,
+    SnapshotMetrics,
+    TaskState,
+    TaskStatus,
+)
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+
+#: The rows of batch 0 that the chain's own sink has to commit.
+STAGED = Committable(sink="s", position=0, payload={"rows": 3})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +99,15 @@ class Column:
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
         self.task = StreamTask(
-            vertex="v",
+            TaskPlan(
+                vertex="v",
+                operators=(OperatorState(operator_id="v", name="v"),),
+                sinks=("s",),
+                bounded=True,
+                requires_final_checkpoint=True,
+                inputs=("a",),
+            ),
             attempt=1,
-            operators=(OperatorState(operator_id="v", name="v"),),
-            sinks=(),
-            bounded=True,
-            requires_final_checkpoint=True,
-            inputs=("a",),
             consumers=("x",),
         )
         self.position = 0
@@ -101,7 +115,7 @@ class Column:
         self.do(PlanningCalled(call=1, position=-1))
         segment = Segment(position=0, size=1, payload={})
         self.do(ChannelAppended(vertex="v", channel="a", entries=(segment,)))
-        self.do(BatchStaged(position=0, committables=(), segment=segment))
+        self.do(BatchStaged(position=0, committables=(STAGED,), segment=segment))
         self.do(PlanningCalled(call=2, position=0, consumed={"a": 0}))
         self.do(PlanningCalled(call=3, position=0, consumed={"a": 0}))
 
@@ -131,7 +145,7 @@ class Column:
                 checkpoint_id=1, kind=self.mode.kind, timestamp_ms=0, target=None, full=True
             )
         )
-        state = TaskState(vertex="v", position=self.position, operators=())
+        state = TaskState(vertex="v", position=self.position, operators=(), committables=(STAGED,))
         effects += self.do(SyncPartDone(checkpoint_id=1))
         return effects + self.do(
             AsyncPartDone(checkpoint_id=1, state=state, metrics=SnapshotMetrics())
@@ -186,6 +200,8 @@ def test_checkpoint_completed(column: Column) -> None:
     column.end_of_user_records()
     column.barrier()
     effects = column.completed()
+    commit = CommitSinks(vertex="v", checkpoint_id=1, payloads={"s": (STAGED.payload,)})
+    assert [one for one in effects if isinstance(one, CommitSinks)] == [commit]
     assert not [one for one in effects if isinstance(one, CloseOperators | EndOfPartition)]
     assert column.task.status is WAITING
 

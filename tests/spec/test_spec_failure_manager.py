@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 from tests.core.master_harness import of, only
-from tests.spec.scenario import complete, job, status, trigger
+from tests.spec.scenario import complete, job, status
 
 from weir.core.checkpoints.failures import UNLIMITED_TOLERABLE_FAILURES, CheckpointFailureManager
 from weir.core.messages.job import AnswerRequest, StopTasks
@@ -76,10 +76,10 @@ def test_a_job_that_tolerates_two_failed_checkpoints_fails_over_with_the_third()
     """CheckpointFailureManagerTest.testContinuousFailure (PROTOCOL P9), in the job master."""
     world = job(tolerable_failed_checkpoints=2)
     for _ in range(2):
-        world.decline(trigger(world), "a")
-    world.decline(trigger(world), "a", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
+        world.decline(world.trigger(), "a")
+    world.decline(world.trigger(), "a", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
     assert status(world) is JobStatus.RUNNING
-    effects = world.decline(trigger(world), "a")
+    effects = world.decline(world.trigger(), "a")
     assert status(world) is JobStatus.FAILING
     assert only(effects, StopTasks).attempt == 1
     assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
@@ -101,7 +101,7 @@ def test_a_job_survives_any_number_of_failed_checkpoints_with_a_completed_one_be
     """CheckpointFailureManagerTest.testBreakContinuousFailure (PROTOCOL P9), in the job master."""
     world = job(tolerable_failed_checkpoints=1)
     for _ in range(5):
-        world.decline(trigger(world), "a")
+        world.decline(world.trigger(), "a")
         complete(world)
     assert status(world) is JobStatus.RUNNING
 
@@ -127,7 +127,7 @@ def test_a_job_without_tolerance_fails_exactly_for_a_decline_whose_reason_counts
     """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9), in the job master; the user
     is always informed."""
     world = job(tolerable_failed_checkpoints=0)
-    effects = world.decline(trigger(world), "a", reason)
+    effects = world.decline(world.trigger(), "a", reason)
     assert reason.message in (only(effects, AnswerRequest).failure or "")
     assert bool(of(effects, StopTasks)) == (reason in COUNTED)
 
@@ -146,9 +146,9 @@ def test_a_checkpoint_that_every_task_declines_counts_once() -> None:
     """CheckpointFailureManagerTest.testIgnoreOneCheckpointRepeatedlyCountMultiTimes (MISSION A7),
     in the job master."""
     world = job("a", "b", "c", tolerable_failed_checkpoints=1)
-    declined = trigger(world)
+    declined = world.trigger()
     for vertex in world.vertices:
         world.decline(declined, vertex)
     assert status(world) is JobStatus.RUNNING
-    world.decline(trigger(world), "a")
+    world.decline(world.trigger(), "a")
     assert status(world) is JobStatus.FAILING

@@ -14,10 +14,10 @@ from tests.core.master_harness import World, checkpoint, of, task_state
 from tests.core.task_harness import TaskHarness, staged
 from tests.durable.fake_sink import sink_port
 from tests.durable.test_state_mapping import BEFORE, check
-from tests.spec.scenario import fail_over, job
+from tests.spec.scenario import job
 
 from weir.core.config import CheckpointConfig
-from weir.core.messages.job import AllocateLocation, RecordEnd, RequestKind, SnapshotRequested
+from weir.core.messages.job import AllocateLocation, RecordEnd
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.messages.task import StartDrain
 from weir.core.types import SnapshotKind, TaskStatus
@@ -54,9 +54,7 @@ def test_scenario_40_what_had_finished_is_not_started_again_by_a_restore() -> No
     world.submit(restored)
     world.status(RUNNING, "b")
     assert world.master.task_status("a") is FINISHED
-    checkpoint_id, effects = world.allocate(
-        world.handle(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT))
-    )
+    checkpoint_id, effects = world.allocate(world.ask())
     assert [one.vertex for one in of(effects, TriggerCheckpoint)] == ["b"]
     world.record(world.acknowledge(checkpoint_id, "b"))
     taken = world.master.coordinator.store.latest
@@ -75,7 +73,7 @@ def test_scenario_41_a_failover_replays_a_branch_only_from_before_its_end(finish
     world.next_id = 2
     attempt = world.master.attempt
     restored = checkpoint(1, task_state("a", finished=finished), task_state("b"))
-    fail_over(world, restored)
+    world.fail_over(restored)
     assert world.master.attempt == attempt + 1
     assert world.master.task_status("a") is (FINISHED if finished else RUNNING)
     assert world.master.task_status("b") is RUNNING

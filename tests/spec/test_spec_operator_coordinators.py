@@ -130,6 +130,14 @@ def test_a_restore_drops_what_is_held_and_lets_new_events_pass() -> None:
     assert bench.delivered(0) == [1]
 
 
+def test_a_restore_forgets_the_checkpoints_that_were_under_way() -> None:
+    """An answer for one of them comes too late."""
+    bench = Bench()
+    bench.do(bench.holder.checkpoint(1))
+    bench.holder.reset()
+    assert bench.do(bench.holder.snapshot_taken(1, None)) == []
+
+
 def test_an_answer_after_the_abort_holds_nothing() -> None:
     """32: ``lateCompleteCheckpointFutureDoesNotBlockEvents``."""
     bench = Bench()
@@ -157,8 +165,8 @@ def test_checkpoint_ids_never_go_back() -> None:
     """33: a lower id is a bug and raises."""
     bench = Bench()
     bench.snapshot(2)
-    with pytest.raises(InvariantError, match="checkpoint 2 marked after checkpoint 2"):
-        bench.holder.checkpoint(2)
+    with pytest.raises(InvariantError, match="checkpoint 1 marked after checkpoint 2"):
+        bench.holder.checkpoint(1)
 
 
 @pytest.mark.parametrize("completes", [True, False], ids=["successful", "aborted"])
@@ -195,6 +203,15 @@ def test_the_coordinators_part_waits_until_every_event_before_it_is_confirmed() 
     assert bench.snapshot(1) == []
     assert bench.confirm(1) == []
     assert bench.confirm(0) == [acknowledged(1)]
+
+
+def test_confirmed_events_do_not_stand_in_for_the_coordinators_answer() -> None:
+    """36: the coordinator's part has both."""
+    bench = Bench()
+    bench.send(0)
+    bench.do(bench.holder.checkpoint(1))
+    assert bench.confirm(0) == []
+    assert bench.do(bench.holder.snapshot_taken(1, None)) == [acknowledged(1)]
 
 
 def test_a_later_checkpoint_waits_for_events_that_an_earlier_one_holds() -> None:
@@ -238,6 +255,15 @@ def test_events_of_a_failed_subtask_are_dropped_and_its_checkpoint_is_declined()
     assert bench.delivered(0) == [0, 3]
 
 
+def test_events_to_the_other_subtasks_outlive_the_failure_of_one() -> None:
+    """A later checkpoint still waits for them."""
+    bench = Bench()
+    bench.send(0, 1)
+    bench.do(bench.holder.subtask_failed(0))
+    assert bench.snapshot(1) == []
+    assert bench.confirm(1) == [acknowledged(1)]
+
+
 def test_a_failed_subtask_ends_checkpoints_that_wait_for_the_events_of_others() -> None:
     """The subtask lost what it had handled, and the coordinator's snapshot assumes it was
     handled."""
@@ -272,3 +298,31 @@ def test_a_lost_event_fails_its_subtask_once() -> None:
     assert (failed.subtask, "no answer" in failed.message) == (0, True)
     assert bench.do(bench.holder.lost(second, "no answer")) == []
     assert bench.do(bench.holder.confirmed(second)) == []
+
+
+def test_no_checkpoint_waits_for_events_to_an_operator_that_finishes() -> None:
+    """No one will ever confirm them."""
+    bench = Bench()
+    bench.send(0)
+    assert bench.snapshot(1) == []
+    assert bench.do(bench.holder.finished()) == [acknowledged(1)]
+
+
+def test_what_is_held_for_an_operator_that_finishes_is_dropped() -> None:
+    """Like what is sent to it from then on."""
+    bench = Bench()
+    bench.snapshot(1)
+    bench.send(0)
+    bench.do(bench.holder.finished())
+    bench.do(bench.holder.acknowledged(0, 1))
+    bench.send(0)
+    assert bench.delivered(0) == []
+
+
+def test_an_operator_that_had_finished_gets_events_again_after_a_restore() -> None:
+    """It runs again, unless it had finished in the restored checkpoint too."""
+    bench = Bench()
+    bench.do(bench.holder.finished())
+    bench.holder.reset()
+    bench.send(0)
+    assert bench.delivered(0) == [0]

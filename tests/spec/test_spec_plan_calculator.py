@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.core.master_harness import World, execution, of, only
-from tests.spec.scenario import ask, job, pending_ids
+from tests.spec.scenario import job, pending_ids
 
 from weir.core.checkpoints.plan import calculate_plan
 from weir.core.messages.job import AnswerRequest, RecordCheckpoint
@@ -99,7 +99,7 @@ def test_the_coordinator_triggers_waits_for_and_notifies_the_tasks_of_the_plan_a
     # The statuses change while the location is allocated, so that waiting tasks request no
     # checkpoint of their own.
     world = job(*row.tasks)
-    asked = ask(world)
+    asked = world.ask()
     for task, status in row.tasks.items():
         world.status(status, task)
     n, effects = world.allocate(asked)
@@ -152,7 +152,7 @@ def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_an
     world.submit()
     world.status(RUNNING, "a", "c")
     world.status(status, "b")
-    effects = ask(world)
+    effects = world.ask()
     failure = only(effects, AnswerRequest).failure or ""
     assert "Not all required tasks are currently running." in failure
     assert f"Task 'b' is {status.name}." in failure
@@ -164,7 +164,7 @@ def test_a_plan_that_no_longer_holds_when_the_location_is_there_fails_the_checkp
     """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A6): the
     pre-checks are repeated."""
     world = job("a", "b", "c")
-    asked = ask(world)
+    asked = world.ask()
     world.status(TaskStatus.FAILED, "c")
     _, effects = world.allocate(asked)
     assert "Task 'c' is FAILED." in (only(effects, AnswerRequest).failure or "")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.core.master_harness import World, of, only
-from tests.spec.scenario import allocate_all, ask, complete, job, pending_ids, tick, trigger
+from tests.spec.scenario import allocate_all, complete, job, pending_ids, tick
 
 from weir.core.checkpoints.requests import (
     MAX_QUEUED_REQUESTS,
@@ -96,9 +96,9 @@ def test_a_savepoint_is_triggered_beside_the_one_checkpoint_that_may_be_pending(
     """CheckpointRequestDeciderTest.testForce (MISSION A4): in the coordinator, also with a request
     queued before it."""
     world = job(max_concurrent_checkpoints=1)
-    checkpoint = trigger(world)
-    assert not of(ask(world), AllocateLocation)
-    savepoint = trigger(world, RequestKind.SAVEPOINT)
+    checkpoint = world.trigger()
+    assert not of(world.ask(), AllocateLocation)
+    savepoint = world.trigger(RequestKind.SAVEPOINT)
     assert pending_ids(world) == [checkpoint, savepoint]
 
 
@@ -137,8 +137,8 @@ def test_a_queued_request_runs_as_soon_as_the_pending_checkpoint_completes_expir
 ) -> None:
     """CheckpointRequestDeciderTest.testEnqueueOnTooManyPending (MISSION A5), in the coordinator."""
     world = job(timeout_ms=1_000)
-    first = trigger(world)
-    assert ask(world) == []
+    first = world.trigger()
+    assert world.ask() == []
     waits = world.master.stats(world.now_ms).waits_because
     assert waits is Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
     assert allocate_all(world, end(world, first)) == [first + 1]
@@ -165,11 +165,11 @@ def test_one_finished_deletion_releases_the_savepoint_that_waited_for_the_cleani
     """CheckpointRequestDeciderTest.testEnqueueOnTooManyCleaning (MISSION A5): nobody has to ask
     again."""
     world = job(cleans=False, max_concurrent_checkpoints=1)
-    aborted = [trigger(world), 0]
+    aborted = [world.trigger(), 0]
     world.decline(aborted[0], "a")
-    aborted[1] = trigger(world)
+    aborted[1] = world.trigger()
     world.decline(aborted[1], "a")
-    assert ask(world, RequestKind.SAVEPOINT) == []
+    assert world.ask(RequestKind.SAVEPOINT) == []
     released = world.handle(CheckpointDiscarded(checkpoint_id=aborted[0]))
     assert only(released, AllocateLocation).kind is SnapshotKind.SAVEPOINT
 
@@ -216,9 +216,9 @@ def test_of_two_equal_requests_the_older_one_runs_first(origin: RequestOrigin) -
 def test_requests_that_waited_for_a_trigger_in_progress_are_triggered_by_their_rank() -> None:
     """CheckpointRequestDeciderTest.testSavepointPrioritized (MISSION A5), in the coordinator."""
     world = job(max_concurrent_checkpoints=3)
-    in_progress = ask(world)
-    ask(world, RequestKind.CHECKPOINT, name="manual")
-    ask(world, RequestKind.SAVEPOINT, name="savepoint")
+    in_progress = world.ask()
+    world.ask(RequestKind.CHECKPOINT, name="manual")
+    world.ask(RequestKind.SAVEPOINT, name="savepoint")
     allocate_all(world, in_progress)
     asked = [pending.request.request for pending in world.master.coordinator.pending]
     assert asked[1:] == ["savepoint", "manual"]
@@ -264,10 +264,10 @@ def test_a_request_dropped_from_the_full_queue_is_refused_at_once() -> None:
     """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): TOO_MANY_CHECKPOINT_REQUESTS,
     in the coordinator."""
     world = job()
-    trigger(world)
+    world.trigger()
     for number in range(MAX_QUEUED_REQUESTS):
-        assert ask(world, name=f"{number}") == []
-    answer = only(ask(world, name="last"), AnswerRequest)
+        assert world.ask(name=f"{number}") == []
+    answer = only(world.ask(name="last"), AnswerRequest)
     assert answer.request == "last"
     assert "The maximum number of queued checkpoint requests exceeded." in (answer.failure or "")
     assert len(of(world.effects, AnswerRequest)) == 1
@@ -283,7 +283,7 @@ def test_the_timer_is_set_again_when_users_push_the_waiting_periodic_request_out
     assert trigger_of.waits_because is Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
     assert trigger_of.next_trigger_ms is None
     for number in range(MAX_QUEUED_REQUESTS):
-        assert ask(world, name=f"{number}") == []
+        assert world.ask(name=f"{number}") == []
     assert trigger_of.next_trigger_ms == world.now_ms + 10
     assert tick(world, 10) == []
     assert trigger_of.next_trigger_ms == world.now_ms + 10

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.core.master_harness import JOB_ID, World, checkpoint, of, task_state
 from tests.spec.durable import Driver
-from tests.spec.scenario import ask, complete, job, take_over
+from tests.spec.scenario import complete, job, take_over
 
 from weir.config.values import RecoveryClaimMode
 from weir.core.checkpoints.store import SharedStateRegistry
@@ -26,7 +26,7 @@ CLAIM, NO_CLAIM = RecoveryClaimMode.CLAIM, RecoveryClaimMode.NO_CLAIM
 
 def take(world: World, *files: str) -> tuple[int, list[DiscardCheckpoint]]:
     """Complete a checkpoint that names these files; return its id and what is discarded for it."""
-    n, effects = world.complete(ask(world), task_state("a", files=files))
+    n, effects = world.complete(world.ask(), task_state("a", files=files))
     return n, of(effects, DiscardCheckpoint)
 
 

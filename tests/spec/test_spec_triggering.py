@@ -11,22 +11,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.core.master_harness import JOB_ID, World, checkpoint, of, only, task_state, with_interval
-from tests.spec.durable import Driver
-from tests.spec.scenario import (
+from tests.core.master_harness import (
+    JOB_ID,
     RESTART_DELAY_MS,
-    ask,
-    complete,
-    fail,
-    fail_over,
-    job,
-    take_over,
-    tick,
+    World,
+    checkpoint,
+    of,
+    only,
+    task_state,
+    with_interval,
 )
+from tests.spec.durable import Driver
+from tests.spec.scenario import complete, job, take_over, tick
 
-from weir.core.messages.job import AnswerRequest, RequestKind, TasksStopped
+from weir.core.messages.job import AnswerRequest, RequestKind
 from weir.core.messages.protocol import TriggerCheckpoint
-from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, TaskStatus
+from weir.core.types import CheckpointType, SnapshotKind, TaskStatus
 from weir.rest.schema.checkpoints import (
     CheckpointRequest,
 )
@@ -40,9 +40,9 @@ CONFIGURED, FULL, INCREMENTAL = (
 )
 
 
-def from_no_claim_savepoint(restored: CompletedCheckpoint = SAVEPOINT) -> World:
+def from_no_claim_savepoint() -> World:
     """A job of one task that started from a savepoint of another job."""
-    return job("a", restored=restored, max_concurrent_checkpoints=3)
+    return job("a", restored=SAVEPOINT, max_concurrent_checkpoints=3)
 
 
 def next_is_full(
@@ -51,7 +51,7 @@ def next_is_full(
     checkpoint_type: CheckpointType = CONFIGURED,
 ) -> bool:
     """Trigger a snapshot, leave it pending, and return whether its task is asked for a full one."""
-    _, effects = world.allocate(ask(world, kind, checkpoint_type=checkpoint_type))
+    _, effects = world.allocate(world.ask(kind, checkpoint_type=checkpoint_type))
     (effect,) = of(effects, TriggerCheckpoint)
     return effect.barrier.full
 
@@ -94,9 +94,9 @@ def test_a_stopped_scheduler_triggers_nothing() -> None:
     job is not RUNNING."""
     world = job(interval_ms=10)
     run_periodically(world, times=3)
-    fail(world)
+    world.fail()
     assert tick(world, 500) == []
-    world.handle(TasksStopped(attempt=1, chance=0.0))
+    world.stopped()
     assert tick(world, RESTART_DELAY_MS + 500) == []
     world.begin(2, checkpoint(3, task_state("a"), task_state("b")))
     world.status(TaskStatus.RUNNING)
@@ -107,7 +107,7 @@ def test_a_restarted_scheduler_continues_at_its_rate_with_higher_ids_and_timesta
     """CheckpointCoordinatorTriggeringTest.testPeriodicTriggering (MISSION A1, A2)."""
     world = job(interval_ms=10)
     first = run_periodically(world, times=3)
-    fail_over(world, checkpoint(3, task_state("a"), task_state("b")))
+    world.fail_over(checkpoint(3, task_state("a"), task_state("b")))
     second = run_periodically(world, times=3)
     assert [n for n, _ in (*first, *second)] == [1, 2, 3, 4, 5, 6]
     begin_ms = second[0][1]
@@ -145,8 +145,8 @@ def test_after_a_failover_too_periodic_checkpoints_start_only_when_all_tasks_run
     """MISSION A1, A3: the failure stops the scheduler, and the new attempt's tasks start it."""
     world = job(interval_ms=10)
     attempt = world.master.attempt
-    fail(world)
-    world.handle(TasksStopped(attempt=attempt, chance=0.0))
+    world.fail()
+    world.stopped()
     world.pass_time(RESTART_DELAY_MS)
     world.begin(attempt + 1, None)
     world.status(TaskStatus.RUNNING, "b")
@@ -175,7 +175,7 @@ def test_what_a_user_asks_for_before_all_tasks_run_is_declined_and_shown_as_no_f
     world = World("a", "b", config=with_interval(10))
     world.submit()
     world.status(TaskStatus.RUNNING, "a")
-    answer = only(ask(world, kind), AnswerRequest)
+    answer = only(world.ask(kind), AnswerRequest)
     assert "Not all required tasks are currently running. Task 'b' is INITIALIZING." in (
         answer.failure or ""
     )
@@ -189,7 +189,7 @@ def test_requests_that_the_queue_has_no_place_for_are_shown_as_no_failed_checkpo
     world = job(interval_ms=10)
     assert tick(world, 0) == [1]
     for number in range(1_002):
-        ask(world, name=f"user-{number}")
+        world.ask(name=f"user-{number}")
     assert len(of(world.effects, AnswerRequest)) == 2
     assert world.master.stats(world.now_ms).counts.failed == 0
 
@@ -223,7 +223,7 @@ def test_the_duty_survives_attempts_and_coordinators_that_complete_only_savepoin
     world = from_no_claim_savepoint()
     for attempt in (2, 4, 6):
         complete(world, RequestKind.SAVEPOINT)
-        fail_over(world, SAVEPOINT)
+        world.fail_over(SAVEPOINT)
         assert next_is_full(world, checkpoint_type=INCREMENTAL)
         world = take_over(world, attempt=attempt + 1, restored=SAVEPOINT)
         assert next_is_full(world, checkpoint_type=INCREMENTAL)

@@ -109,7 +109,7 @@ CHECKPOINTS = st.builds(
 
 
 @given(CHECKPOINTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_checkpoint_is_read_back_equal(given_one: CompletedCheckpoint) -> None:
     """Names, texts and payloads of any kind survive."""
     assert decode(encode(given_one), given_one.external_path) == given_one
@@ -177,7 +177,7 @@ def test_every_single_flipped_bit_is_noticed() -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_other_damage_is_taken_for_a_checkpoint(draw: st.DataObject) -> None:
     """Bytes replaced, inserted or cut out, at random."""
     data = encode(SAMPLE)

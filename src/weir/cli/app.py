@@ -422,12 +422,22 @@ def demo(
         Path | None,
         typer.Option("--keep", metavar="DIR", help="Run in this directory and keep all files."),
     ] = None,
+    postgres: Annotated[
+        str | None,
+        typer.Option(
+            "--postgres",
+            metavar="DSN",
+            help="Write two of the tables to this PostgreSQL database as well.",
+        ),
+    ] = None,
     master: Master = None,
 ) -> None:
     """Kill a real job repeatedly and verify its tables."""
     from weir.demo import run_demo
 
-    raise typer.Exit(run_demo(kill=kill, seed=seed, directory=keep, master=master))
+    raise typer.Exit(
+        run_demo(kill=kill, seed=seed, directory=keep, postgres=postgres, master=master)
+    )
 
 
 def _key_values(pairs: list[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
+from rich.table import Table
 from rich.text import Text
 
 from weir.cli.tables import make_table, shown_time
@@ -24,10 +25,10 @@ from weir.coordinators.rejects import rejects_in
 from weir.core.types import CompletedCheckpoint, TaskState
 from weir.readers.savepoint import SavedOperatorState, read_savepoint
 from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
+from weir.spark.saved_task import OperatorStateSize, operator_state_sizes, unfit
 from weir.spark.state_reader import contents_of, first_rows, query_frames, rows_as_json, with_store
-from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
-from weir.storage.paths import normalize
+from weir.storage.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,9 +41,7 @@ _REJECT = ("file", "line", "why")
 
 def read_metadata(path: str) -> CompletedCheckpoint:
     """The checkpoint or savepoint at a path of the local file system, read without a JVM."""
-    directory = normalize(path)
-    storage = CheckpointStorage(fs=FileSystems(), base_directory=directory, job_id="")
-    return storage.read(directory)
+    return Snapshots(FileSystems()).read(path)
 
 
 def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
@@ -98,7 +97,32 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
         for handle in task.files:
             files.add_row(Text(handle.path), decimal(handle.size), handle.checksum)
     parts.append(vertices)
-    parts += [part for table in (offsets, states) if table.row_count for part in (Text(""), table)]
+    parts += [
+        part
+        for table in (offsets, states, _own_states(checkpoint))
+        if table.row_count
+        for part in (Text(""), table)
+    ]
+    parts += _reject_tables(checkpoint)
+    parts += [Text(""), commits if commits.row_count else Text("no pending commits")]
+    if files.row_count:
+        parts += [Text(""), files]
+    return Group(*parts)
+
+
+def _own_states(checkpoint: CompletedCheckpoint) -> Table:
+    """The sizes of the state of Python operators."""
+    table = make_table("operator", "kind", "state", "keys", "size")
+    for task in checkpoint.tasks:
+        for one in _own_sizes(task, checkpoint.external_path):
+            keys = "" if one.kind != "keyed" else "unknown" if one.keys is None else f"{one.keys:,}"
+            table.add_row(Text(one.operator), one.kind, Text(one.name), keys, decimal(one.size))
+    return table
+
+
+def _reject_tables(checkpoint: CompletedCheckpoint) -> list[RenderableType]:
+    """What sources could not read."""
+    parts: list[RenderableType] = []
     for rejects in rejects_in(checkpoint.coordinator_states):
         newest = rejects.newest[-_TABLE_ROWS:]
         hidden = f" (newest {len(newest)} shown)" if rejects.count > len(newest) else ""
@@ -110,17 +134,18 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
             if newest
             else []
         )
-    parts += [Text(""), commits if commits.row_count else Text("no pending commits")]
-    if files.row_count:
-        parts += [Text(""), files]
-    return Group(*parts)
+    return parts
 
 
 def inspection_json(checkpoint: CompletedCheckpoint) -> str:
     """``weir inspect --json PATH``: the whole metadata with its path, decoded for each vertex."""
     fields: dict[str, Any] = msgspec.to_builtins(checkpoint)
     fields["vertices"] = [
-        {"vertex": task.vertex, **msgspec.to_builtins(contents_of(task, checkpoint.external_path))}
+        {
+            "vertex": task.vertex,
+            **msgspec.to_builtins(contents_of(task, checkpoint.external_path)),
+            "operator_states": msgspec.to_builtins(_own_sizes(task, checkpoint.external_path)),
+        }
         for task in checkpoint.tasks
     ]
     return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
@@ -170,6 +195,14 @@ def state_json(path: str, operator: str, *, sql: str | None, limit: int | None) 
         for name, frame in frames.items():
             named = with_store(frame, name) if sql is None else frame
             yield from rows_as_json(named, limit)
+
+
+def _own_sizes(task: TaskState, path: str) -> tuple[OperatorStateSize, ...]:
+    """The sizes of the state of Python operators. Raises ``CheckpointDamagedError``."""
+    try:
+        return operator_state_sizes(task)
+    except ValueError as error:
+        raise unfit(task, path, error) from error
 
 
 def _own_state(path: str, operator: str) -> SavedOperatorState | None:

@@ -9,11 +9,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from weir.core.status import JobStatus
 from weir.sim.faults import STATES, Fault, Mishap
 from weir.sim.runner import Totals, run_seeds
 from weir.sim.world import RunResult
 
 _PIPE_WIDTH = 200
+#: The columns of the table of faults, in order. No fault waits for a job to be cancelled, but some
+#: strike it then.
+_COLUMNS = (*STATES, *(status.name for status in JobStatus if status.name not in STATES))
 #: As in shells: 128 + SIGINT.
 _INTERRUPTED = 130
 
@@ -71,7 +75,7 @@ def summary(totals: Totals, elapsed_s: float, failed: RunResult | None) -> str:
 
 def coverage_table(totals: Totals) -> Table:
     """How often each kind of fault struck in each state of the protocol."""
-    states = sorted({state for _, state in totals.struck}, key=STATES.index)
+    states = sorted({state for _, state in totals.struck}, key=_COLUMNS.index)
     table = Table(title="faults injected, by protocol state", title_justify="left")
     table.add_column("fault", no_wrap=True)
     for state in states:

@@ -76,13 +76,6 @@ CHECKPOINT_INCREMENTAL = ConfigOption(
     "true",
     "Whether a checkpoint writes only the state files that the last one lacks (Flink: false).",
 )
-CHECKPOINT_DIR = ConfigOption(
-    _CHECKPOINTING + "dir",
-    PATH,
-    ".weir/checkpoints",
-    "Directory of checkpoints and job logs (Flink: unset). A relative path is resolved against"
-    " the current directory.",
-)
 CHECKPOINT_UNALIGNED = ConfigOption(
     _CHECKPOINTING + "unaligned.enabled",
     BOOLEAN,
@@ -97,6 +90,13 @@ CHECKPOINT_ALIGNED_TIMEOUT = ConfigOption(
     "0 ms",
     "With unaligned checkpoints: how long a checkpoint's barriers wait for records before they"
     " overtake them.",
+)
+CHECKPOINT_DIR = ConfigOption(
+    _CHECKPOINTING + "dir",
+    PATH,
+    ".weir/checkpoints",
+    "Directory of checkpoints and job logs (Flink: unset). A relative path is resolved against"
+    " the current directory.",
 )
 SAVEPOINT_DIR = ConfigOption(
     _CHECKPOINTING + "savepoint-dir",
@@ -210,6 +210,14 @@ REST_BIND_ADDRESS = ConfigOption(
     "127.0.0.1",
     "Address on which the REST server listens (Flink: all). Any other than loopback needs a token.",
 )
+REST_ALLOWED_HOSTS = ConfigOption(
+    "weir.rest.allowed-hosts",
+    HOSTS,
+    "none",
+    "Host names that clients may use for the REST server, besides those of loopback and of"
+    " rest.bind-address. Requests to any other name are refused, since a web page could have made"
+    " them.",
+)
 REST_TOKEN = ConfigOption(
     _AUTHENTICATION + "token",
     TOKEN.or_none("unset"),
@@ -224,14 +232,6 @@ REST_TOKEN_FILE = ConfigOption(
     "unset",
     "File with the token, readable by its owner and group only. A missing file is created with a"
     " new token.",
-)
-REST_ALLOWED_HOSTS = ConfigOption(
-    "weir.rest.allowed-hosts",
-    HOSTS,
-    "none",
-    "Host names that clients may use for the REST server, besides those of loopback and of"
-    " rest.bind-address. Requests to any other name are refused, since a web page could have made"
-    " them.",
 )
 SSL_REST_ENABLED = ConfigOption(
     _SSL_REST + "enabled", BOOLEAN, "false", "Whether the REST server accepts HTTPS only."
@@ -317,52 +317,7 @@ COMMIT_MAX_BACKOFF = ConfigOption(
     "Maximum delay between two attempts to commit.",
 )
 
-#: Every key, in the order of the reference page.
-OPTIONS: tuple[ConfigOption[Any], ...] = (
-    CHECKPOINT_INTERVAL,
-    CHECKPOINT_TIMEOUT,
-    CHECKPOINT_MIN_PAUSE,
-    CHECKPOINT_MAX_CONCURRENT,
-    CHECKPOINT_TOLERABLE_FAILURES,
-    CHECKPOINT_NUM_RETAINED,
-    CHECKPOINT_INCREMENTAL,
-    CHECKPOINT_UNALIGNED,
-    CHECKPOINT_ALIGNED_TIMEOUT,
-    CHECKPOINT_DIR,
-    SAVEPOINT_DIR,
-    CHECKPOINT_RETENTION,
-    RECOVERY_PATH,
-    RECOVERY_CLAIM_MODE,
-    IGNORE_UNCLAIMED_STATE,
-    RESTART_TYPE,
-    FIXED_DELAY_ATTEMPTS,
-    FIXED_DELAY,
-    INITIAL_BACKOFF,
-    MAX_BACKOFF,
-    BACKOFF_MULTIPLIER,
-    RESET_BACKOFF_THRESHOLD,
-    JITTER_FACTOR,
-    ATTEMPTS_BEFORE_RESET_BACKOFF,
-    GIVE_UP_AFTER,
-    TASK_CANCELLATION_TIMEOUT,
-    DEFAULT_PARALLELISM,
-    REST_PORT,
-    REST_BIND_ADDRESS,
-    REST_ALLOWED_HOSTS,
-    REST_TOKEN,
-    REST_TOKEN_FILE,
-    SSL_REST_ENABLED,
-    SSL_REST_CERTIFICATE,
-    SSL_REST_KEY,
-    CHECKPOINT_HISTORY,
-    ASYNC_STORE_DURATION,
-    PRIVATE_SNAPSHOTS,
-    WORKING_DIR,
-    FAST_WORKING_DIRECTORY,
-    CLASS_ARCHIVE,
-    LEASE_TIMEOUT,
-    LEASE_INTERVAL,
-    COMMIT_ATTEMPTS,
-    COMMIT_INITIAL_BACKOFF,
-    COMMIT_MAX_BACKOFF,
+#: Every key, in the order of this module and of the reference page.
+OPTIONS: tuple[ConfigOption[Any], ...] = tuple(
+    one for one in list(globals().values()) if isinstance(one, ConfigOption)
 )

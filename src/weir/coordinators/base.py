@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, Protocol
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeAlias
 
 from weir.core.types import OperatorId, Payload
+
+#: A coordinator's answer to a checkpoint: its state, or a future of it. None is no state.
+CoordinatorSnapshot: TypeAlias = Payload | Future[Payload] | Future[Payload | None] | None
 
 
 class CoordinatorContext(Protocol):
@@ -68,6 +72,30 @@ class CoordinatorContext(Protocol):
         ...
 
 
+class SubtaskGateway(Protocol):
+    """Sends events to one attempt of one subtask. Used on the coordinator's own thread."""
+
+    @property
+    def subtask(self) -> int:
+        """The subtask's index."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that it sends to."""
+        ...
+
+    def send_event(self, event: Payload) -> Future[None]:
+        """Send an event like ``CoordinatorContext.send_event``, and see how it fares.
+
+        The future is completed, on the coordinator's thread, when the batch in which the subtask
+        handled the event has ended. It fails with a ``CoordinatorError`` if the attempt ends or the
+        operator finishes first, and does so before ``execution_attempt_failed``. The restored
+        coordinator decides by its state what to send again (MISSION C5).
+        """
+        ...
+
+
 class OperatorCoordinator(abc.ABC):
     """Base class of coordinators; pass an instance to ``Stream.process``.
 
@@ -102,10 +130,19 @@ class OperatorCoordinator(abc.ABC):
         raise ValueError(f"{type(self).__name__} does not accept requests: {request}")
 
     @abc.abstractmethod
-    def checkpoint_coordinator(self, checkpoint_id: int) -> Payload | None:
-        """Return the coordinator's state as a map of JSON values, or None for no state.
+    def checkpoint_coordinator(self, checkpoint_id: int) -> CoordinatorSnapshot:
+        """Return the coordinator's state as a map of JSON values, None for no state, or a future.
 
-        The returned value must not be changed afterwards.
+        With a future, the coordinator takes other calls until it completes it. The snapshot is
+        taken at that moment (MISSION C3): the result contains every event sent and handled before,
+        and none later. So complete it where no other call can come in between: on the coordinator's
+        thread (``call_async``, ``run_in_coordinator``), as the last act of a call. Another thread
+        must exclude calls by a lock; if it completes the future while the coordinator handles an
+        operator's event, the checkpoint is declined, since either order could be meant.
+
+        A future that fails, or is cancelled, fails only this checkpoint, which counts as a failed
+        one. A future that is never completed lets it expire; completing it later has no effect. An
+        exception from the call itself fails the job, as from every other call.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -133,8 +170,8 @@ class OperatorCoordinator(abc.ABC):
         """
         return
 
-    def execution_attempt_ready(self, subtask: int, attempt: int) -> None:
-        """A subtask is running. Events sent earlier have waited for it."""
+    def execution_attempt_ready(self, subtask: int, attempt: int, gateway: SubtaskGateway) -> None:
+        """A subtask is running; ``gateway`` sends to it. Events sent earlier have waited for it."""
         return
 
     def execution_attempt_failed(self, subtask: int, attempt: int, message: str) -> None:

@@ -4,14 +4,19 @@ Each coordinator has its own queue, and at most one thread works on it. So the e
 coordinator sends are posted before the answer of a snapshot that it takes later, as the protocol
 requires (MISSION C3, C8), and a slow coordinator delays no other. Work that is left in the queue
 when the job is restored belongs to an ended attempt and is dropped.
+
+A coordinator that answers a checkpoint with a future has taken its snapshot when it completes the
+future, on whatever thread. The answer is posted at that moment and not queued: what the coordinator
+sends after it must be posted after it, even from the same call.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any
 
@@ -25,6 +30,7 @@ from weir.core.messages.operators import (
     CoordinatorSentEvent,
     CoordinatorSnapshotFailed,
     CoordinatorSnapshotTaken,
+    EventReceipt,
     HandleOperatorEvent,
     NotifyCoordinator,
     OperatorEventHandled,
@@ -112,6 +118,10 @@ class _Coordinated:
         self._queue: deque[Callable[[], None]] = deque()
         #: Whether a thread is working on the queue.
         self._working = False
+        #: The thread that works on the queue, or did last.
+        self._thread = 0
+        #: The operator's event that the coordinator handles at the moment, until that is posted.
+        self._handling: OperatorEventHandled | None = None
         self._started = False
         #: The newest ended checkpoints, completed or aborted.
         self._over: deque[int] = deque(maxlen=_REMEMBERED)
@@ -121,6 +131,9 @@ class _Coordinated:
         self._attempt = 0
         self._parallelism = 0
         self._requests = OpenRequests(name)
+        #: By receipt, the futures of events that gateways sent and that are not handled for good.
+        self._in_flight: dict[int, Future[None]] = {}
+        self._last_receipt = 0
         self._post: Post = lambda event: None
 
     # ---- from the job's main thread
@@ -156,7 +169,40 @@ class _Coordinated:
         return self._parallelism
 
     def send_event(self, subtask: int, event: Payload) -> None:
-        """See ``CoordinatorContext``.
+        """See ``CoordinatorContext``."""
+        self._send(subtask, event, None)
+
+    def send_by_gateway(self, subtask: int, attempt: int, event: Payload) -> Future[None]:
+        """See ``SubtaskGateway``."""
+        sent: Future[None] = Future()
+        if attempt != self._attempt:
+            sent.set_exception(self._lost(f"attempt {attempt} of subtask {subtask} has ended"))
+            return sent
+        self._last_receipt += 1
+        self._send(subtask, event, self._last_receipt)
+        self._in_flight[self._last_receipt] = sent
+        return sent
+
+    def _receive(self, effect: EventReceipt) -> None:
+        sent = self._in_flight.pop(effect.receipt, None)
+        if sent is None or not sent.set_running_or_notify_cancel():
+            return
+        if effect.handled:
+            sent.set_result(None)
+        else:
+            sent.set_exception(self._lost("its subtask has ended"))
+
+    def _lose_in_flight(self, why: str) -> None:
+        lost, self._in_flight = self._in_flight, {}
+        for one in lost.values():
+            if one.set_running_or_notify_cancel():
+                one.set_exception(self._lost(why))
+
+    def _lost(self, why: str) -> CoordinatorError:
+        return CoordinatorError(f"An event of the coordinator of {self._name!r} was lost: {why}.")
+
+    def _send(self, subtask: int, event: Payload, receipt: int | None) -> None:
+        """Post an event.
 
         Raises ``CoordinatorError`` for a subtask that does not exist, and for an event that JSON
         cannot represent.
@@ -173,6 +219,7 @@ class _Coordinated:
                 attempt=self._attempt,
                 subtask=subtask,
                 payload=self._json(event, "An event of"),
+                receipt=receipt,
             )
         )
 
@@ -233,6 +280,7 @@ class _Coordinated:
         self._workers.submit_aside(self._work)
 
     def _work(self) -> None:
+        self._thread = threading.get_ident()
         while True:
             with self._lock:
                 if not self._queue:
@@ -286,6 +334,7 @@ class _Coordinated:
     def _close(self) -> None:
         self._attempt = 0
         self._requests.end()
+        self._lose_in_flight("the job has ended")
         try:
             if self._started:
                 self._coordinator.close()
@@ -304,6 +353,7 @@ class _Coordinated:
 
     def _reset(self, effect: ResetCoordinator, post: Post) -> None:
         self._attempt, self._parallelism, self._post = effect.attempt, effect.parallelism, post
+        self._lose_in_flight("the job was restored")
         if not self._started:
             self._coordinator.start(self)
             self._started = True
@@ -317,15 +367,7 @@ class _Coordinated:
                 if n not in self._over:
                     self._snapshot(n)
             case HandleOperatorEvent():
-                coordinator.handle_event_from_operator(effect.subtask, attempt, effect.payload)
-                self._post(
-                    OperatorEventHandled(
-                        operator=self._name,
-                        attempt=attempt,
-                        subtask=effect.subtask,
-                        number=effect.number,
-                    )
-                )
+                self._handle_event(effect)
             case NotifyCoordinator(checkpoint_id=n, completed=True):
                 self._requests.completed(n)
                 coordinator.notify_checkpoint_complete(n)
@@ -333,30 +375,94 @@ class _Coordinated:
                 coordinator.notify_checkpoint_aborted(n)
             case SubtasksReady():
                 for subtask in range(self._parallelism):
-                    coordinator.execution_attempt_ready(subtask, attempt)
+                    gateway = _Gateway(self, subtask, attempt)
+                    coordinator.execution_attempt_ready(subtask, attempt, gateway)
+            case EventReceipt():
+                self._receive(effect)
             case SubtasksFailed(message=message):
+                self._lose_in_flight(f"its subtask failed ({message})")
                 for subtask in range(self._parallelism):
                     coordinator.execution_attempt_failed(subtask, attempt, message)
 
+    def _handle_event(self, effect: HandleOperatorEvent) -> None:
+        self._handling = OperatorEventHandled(
+            operator=self._name,
+            attempt=self._attempt,
+            subtask=effect.subtask,
+            number=effect.number,
+        )
+        try:
+            self._coordinator.handle_event_from_operator(
+                effect.subtask, self._attempt, effect.payload
+            )
+            self._handled()
+        finally:
+            self._handling = None
+
+    def _handled(self) -> None:
+        """Post that the event is handled, once."""
+        if self._handling is not None:
+            self._post(self._handling)
+            self._handling = None
+
+    # ---- snapshots
+
     def _snapshot(self, checkpoint_id: int) -> None:
         attempt = self._attempt
-        state = self._coordinator.checkpoint_coordinator(checkpoint_id)
+        answer = self._coordinator.checkpoint_coordinator(checkpoint_id)
+        # A later answer contains these requests too, and perhaps more.
+        self._requests.snapshot(checkpoint_id)
+        if isinstance(answer, Future):
+            answer.add_done_callback(lambda done: self._answered(checkpoint_id, attempt, done))
+        else:
+            self._taken(checkpoint_id, attempt, answer)
+
+    def _answered(self, checkpoint_id: int, attempt: int, done: Future[Any]) -> None:
+        """The coordinator has completed the future of a snapshot. On any thread."""
+        if checkpoint_id in self._over or attempt != self._attempt:
+            _log.info(
+                "The coordinator of %r completed its snapshot for checkpoint %d too late: the"
+                " checkpoint has ended. It is ignored.",
+                self._name,
+                checkpoint_id,
+            )
+            return
+        if self._handling is not None and threading.get_ident() != self._thread:
+            self._refused(
+                checkpoint_id,
+                attempt,
+                "another thread completed its snapshot while it handled an event of its operator,"
+                " so nobody knows whether the snapshot contains the event: complete it on the"
+                " coordinator's thread, by context.run_in_coordinator",
+            )
+            return
+        try:
+            state = done.result()
+        except CancelledError:
+            self._refused(checkpoint_id, attempt, "its snapshot was cancelled")
+        except RAISED as error:
+            self._refused(checkpoint_id, attempt, f"its snapshot failed: {describe(error)}")
+        else:
+            # The call that completed it is handling this event: the snapshot contains it.
+            self._handled()
+            self._taken(checkpoint_id, attempt, state)
+
+    def _taken(self, checkpoint_id: int, attempt: int, state: Payload | None) -> None:
         try:
             state = None if state is None else self._json(state, "The state of")
         except CoordinatorError as error:
-            self._post(
-                CoordinatorSnapshotFailed(
-                    operator=self._name,
-                    attempt=attempt,
-                    checkpoint_id=checkpoint_id,
-                    message=str(error),
-                )
-            )
+            self._refused(checkpoint_id, attempt, str(error))
             return
-        self._requests.snapshot(checkpoint_id)
         self._post(
             CoordinatorSnapshotTaken(
                 operator=self._name, attempt=attempt, checkpoint_id=checkpoint_id, state=state
+            )
+        )
+
+    def _refused(self, checkpoint_id: int, attempt: int, message: str) -> None:
+        self._post(
+            CoordinatorSnapshotFailed(
+                operator=self._name, attempt=attempt, checkpoint_id=checkpoint_id, message=message
             )
         )
 
@@ -372,3 +478,16 @@ class _Coordinated:
                 f"{what} the coordinator of {self._name!r} cannot be stored, since {error}: make"
                 f" it a map of {KEPT}."
             ) from error
+
+
+class _Gateway:
+    """Implements ``weir.coordinators.SubtaskGateway``."""
+
+    def __init__(self, coordinated: _Coordinated, subtask: int, attempt: int) -> None:
+        self._coordinated = coordinated
+        self.subtask = subtask
+        self.attempt = attempt
+
+    def send_event(self, event: Payload) -> Future[None]:
+        """See ``SubtaskGateway``."""
+        return self._coordinated.send_by_gateway(self.subtask, self.attempt, event)

@@ -1,11 +1,9 @@
-"""The core's settings as validated values; ``weir/config`` reads them from Flink's keys."""
+"""The core's settings; ``weir/config`` reads them from Flink's keys, and checks them."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-
-from weir.errors import ConfigurationError
 
 
 class RetainExternalized(enum.Enum):
@@ -50,29 +48,6 @@ class CheckpointConfig:
     #: Entries in the checkpoint history (``web.checkpoints.history``).
     history_size: int = 10
 
-    def __post_init__(self) -> None:
-        """Check each value; raises ``ConfigurationError`` with a one-sentence message."""
-        prefix = "execution.checkpointing"
-        if self.interval_ms is not None and self.interval_ms < 10:
-            raise ConfigurationError(
-                f"{prefix}.interval is {self.interval_ms} ms, but must be at least 10 ms."
-            )
-        for name, value, least in (
-            ("timeout", self.timeout_ms, 10),
-            ("min-pause", self.min_pause_ms, 0),
-            ("max-concurrent-checkpoints", self.max_concurrent_checkpoints, 1),
-            ("tolerable-failed-checkpoints", self.tolerable_failed_checkpoints, 0),
-            ("num-retained", self.num_retained, 1),
-        ):
-            if value < least:
-                raise ConfigurationError(
-                    f"{prefix}.{name} is {value}, but must be at least {least}."
-                )
-        if self.history_size < 1:
-            raise ConfigurationError(
-                f"web.checkpoints.history is {self.history_size}, but must be at least 1."
-            )
-
     @property
     def effective_interval_ms(self) -> int | None:
         """The interval, or the minimum pause if that is longer (PROTOCOL P38)."""
@@ -109,28 +84,3 @@ class RestartConfig:
     #: How long failures of one cause may repeat without a completed checkpoint in between before
     #: the job is given up; None: forever.
     give_up_after_ms: int | None = 600_000
-
-    def __post_init__(self) -> None:
-        """Check the values and their relations; raises ``ConfigurationError`` with a sentence."""
-        if self.initial_backoff_ms > self.max_backoff_ms:
-            raise ConfigurationError(
-                f"restart-strategy.exponential-delay.initial-backoff ({self.initial_backoff_ms}"
-                f" ms) exceeds max-backoff ({self.max_backoff_ms} ms): raise max-backoff or lower"
-                " initial-backoff."
-            )
-        if self.backoff_multiplier <= 1.0:
-            raise ConfigurationError(
-                "restart-strategy.exponential-delay.backoff-multiplier is"
-                f" {self.backoff_multiplier}, but must be above 1: for a constant delay, use the"
-                " strategy fixed-delay."
-            )
-        if not 0.0 <= self.jitter_factor <= 1.0:
-            raise ConfigurationError(
-                f"restart-strategy.exponential-delay.jitter-factor is {self.jitter_factor}, but"
-                " must be from 0 to 1."
-            )
-        if self.fixed_delay_attempts < 0 or self.fixed_delay_ms < 0 or self.initial_backoff_ms < 1:
-            raise ConfigurationError(
-                "restart-strategy: attempts and delays must not be negative, and the initial"
-                " backoff must be above 0."
-            )

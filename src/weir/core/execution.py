@@ -114,8 +114,6 @@ class Execution:
     @property
     def not_ready(self) -> tuple[VertexId, ...]:
         """The tasks because of which no checkpoint can be taken; all if all are FINISHED."""
-        if self.can_be_checkpointed:
-            return ()
         late = tuple(
             vertex
             for vertex, status in self._status.items()

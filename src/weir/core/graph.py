@@ -35,6 +35,9 @@ from weir.errors import PipelineError
 
 _NAME = re.compile(NAME)
 
+#: The main output of a step, where another one would have its tag.
+MAIN_OUTPUT = ""
+
 
 class StepKind(enum.Enum):
     """What a step does."""
@@ -55,6 +58,7 @@ class ChainEnd(enum.Enum):
     BOUNDED_MEETS_UNBOUNDED = "downstream, bounded input meets unbounded input"
     SOURCE_MEETS_CHANNEL = "downstream, a source meets a channel"
     PROCESSED_MEETS_OTHERS = "downstream, a Python operator's rows meet others"
+    CONNECTED = "a connected operator reads it"
     READERS_MEET_OTHERS = "downstream, a source with its own readers meets another input"
 
 
@@ -65,6 +69,9 @@ class GraphStep:
     name: str
     kind: StepKind
     inputs: tuple[OperatorId, ...] = ()
+    #: The side output that it reads of each input, in the same order, ``MAIN_OUTPUT`` for the main
+    #: one; empty: the main outputs.
+    tags: tuple[str, ...] = ()
     #: Replaces the name when state is matched; None: the name is used.
     uid: OperatorId | None = None
     #: How many state partitions it asks for; None: as configured.
@@ -81,6 +88,12 @@ class GraphStep:
     def operator_id(self) -> OperatorId:
         """The id by which its state is found."""
         return self.name if self.uid is None else self.uid
+
+    @property
+    def outputs_read(self) -> tuple[tuple[OperatorId, str], ...]:
+        """The outputs that it reads: the step of each, and the side output's tag."""
+        tags = self.tags or (MAIN_OUTPUT,) * len(self.inputs)
+        return tuple(zip(self.inputs, tags, strict=True))
 
     @property
     def label(self) -> str:
@@ -102,6 +115,9 @@ class Vertex:
     sinks: tuple[OperatorId, ...]
     #: The names of its sinks, in the same order.
     sink_names: tuple[str, ...]
+    #: The side output of its last step that each sink takes, in the same order; ``MAIN_OUTPUT`` for
+    #: the main one.
+    sink_tags: tuple[str, ...]
     #: Whether all of its inputs end.
     bounded: bool
     end: ChainEnd
@@ -251,6 +267,10 @@ class JobGraph:
                 ordinary = _Roots.BOUNDED if step.bounded else _Roots.UNBOUNDED
                 roots[name] = name if step.enumerated else ordinary
                 continue
+            if step.kind is StepKind.PROCESS and len(step.inputs) > 1:
+                # Its inputs end one by one, and only a channel says when.
+                for before in step.inputs:
+                    ends.setdefault(before, ChainEnd.CONNECTED)
             for before in step.inputs:
                 if not (step.chains_backward and self._steps[before].chains_forward):
                     ends.setdefault(before, ChainEnd.ASKED_FOR)
@@ -290,6 +310,7 @@ class JobGraph:
             steps=tuple(steps.values()),
             sinks=tuple(sink.operator_id for sink in sinks),
             sink_names=tuple(sink.name for sink in sinks),
+            sink_tags=tuple(tag for sink in sinks for _, tag in sink.outputs_read),
             bounded=bounded,
             end=ends[end.operator_id],
             inputs=tuple(inputs),

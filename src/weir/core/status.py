@@ -39,8 +39,8 @@ class JobStatus(enum.Enum):
         return not JOB_STATUS_TRANSITIONS[self]
 
 
-#: CREATED -> FAILED: the first attempt cannot begin at all. RUNNING -> SUSPENDED and the like:
-#: SIGTERM may come at any time.
+#: Every failure passes through FAILING, also if no attempt could begin. SIGTERM may come at any
+#: time, and suspends the job.
 JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.CREATED: frozenset(
         {
@@ -48,7 +48,6 @@ JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
             JobStatus.FAILING,
             JobStatus.CANCELLING,
             JobStatus.SUSPENDED,
-            JobStatus.FAILED,
         }
     ),
     JobStatus.RUNNING: frozenset(
@@ -61,7 +60,6 @@ JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
         {
             JobStatus.RUNNING,
             JobStatus.FAILING,
-            JobStatus.FAILED,
             JobStatus.CANCELLING,
             JobStatus.SUSPENDED,
         }

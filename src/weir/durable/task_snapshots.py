@@ -158,7 +158,7 @@ class TaskSnapshots:
         keys = list(pending.sources)
         pending.entries, files_of_state = self._query.read(effect)
         keys += files_of_state
-        base = {} if effect.full or effect.kind.is_savepoint else self._base
+        base = {} if effect.full else self._base
         for key in keys:
             handle = base.get(key)
             if handle is not None and (key in pending.sources or self._query.is_unchanged(handle)):

@@ -6,14 +6,20 @@ from weir.operators.base import (
     OperatorContext,
     PandasOperator,
     SnapshotContext,
+    TimeDomain,
+    TtlUpdate,
 )
+from weir.operators.connected import CoOperator
 from weir.operators.rules import RulesOperator
 
 __all__ = [
+    "CoOperator",
     "ListCheckpointed",
     "Operator",
     "OperatorContext",
     "PandasOperator",
     "RulesOperator",
     "SnapshotContext",
+    "TimeDomain",
+    "TtlUpdate",
 ]

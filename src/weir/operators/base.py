@@ -7,7 +7,8 @@ so data that must survive a batch belongs in state, which the runtime hands over
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import enum
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from weir.operators.state import StateStore
+    from weir.operators.timers import Timers
 
     Batches = Iterable[pa.RecordBatch] | None
     PandasFrames = Iterable[pd.DataFrame] | None
@@ -39,6 +41,24 @@ class Layer(NamedTuple):
     data: bytes
     #: The first key group, and the one after the last.
     groups: tuple[int, int]
+
+
+class TimeDomain(enum.Enum):
+    """What makes a timer due. The value is part of the name of its state."""
+
+    #: The watermark has reached its time.
+    EVENT = "event"
+    #: The driver's clock has.
+    PROCESSING = "processing"
+
+
+class TtlUpdate(enum.Enum):
+    """What starts the time to live of an entry anew."""
+
+    #: A write.
+    ON_CREATE_AND_WRITE = "write"
+    #: A write, and each ``get`` or ``contains`` that finds it.
+    ON_READ_AND_WRITE = "read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +93,27 @@ class OperatorContext(Protocol):
         """The Arrow schema of the output."""
         ...
 
+    @property
+    def watermark_ms(self) -> int | None:
+        """The watermark, in milliseconds since the epoch.
+
+        None before there is one, and if the operator's input has no event time.
+        """
+        ...
+
+    @property
+    def processing_time_ms(self) -> int:
+        """The driver's clock when the batch began, in milliseconds since the epoch."""
+        ...
+
+    def output(self, tag: str, batch: pa.RecordBatch) -> None:
+        """Emit rows to the side output ``tag``, in any call of a batch.
+
+        Raises ``PipelineError`` if the operator does not declare it in ``side_outputs``, and
+        ``OperatorStateError`` in ``snapshot_state``, ``open``, ``initialize_state`` or ``close``.
+        """
+        ...
+
     def send_event_to_coordinator(self, event: Payload) -> None:
         """Send an event, a map of JSON values, to the operator's coordinator.
 
@@ -97,9 +138,14 @@ class Operator:
 
     The calls of one batch, in order: ``notify_checkpoint_complete`` and ``_aborted`` for what ended
     since the last batch, ``handle_operator_event`` for each event, ``process_batch`` for each Arrow
-    batch, then ``end_batch``; before a barrier ``prepare_snapshot_pre_barrier``. Batches that a
-    call returns or yields go downstream. ``snapshot_state`` is called once for each checkpoint,
-    between two batches.
+    batch, ``on_timer`` for timers that are due, ``on_watermark`` if it has moved, then
+    ``end_batch``; before a barrier ``prepare_snapshot_pre_barrier``. Batches that a call returns or
+    yields go downstream. ``snapshot_state`` is called once for each checkpoint, between two
+    batches.
+
+    The watermark moves after the records of a batch: it is that of Spark's batch, and says that all
+    older records have come. What timers emit is not late for what follows. The event time of the
+    output is the column that has the name and type of the input's.
 
     At the end of the input, or of a job that is drained, the last batch calls ``end_input`` and
     ``finish``. Then follow ``snapshot_state`` for the final checkpoint or savepoint,
@@ -114,6 +160,10 @@ class Operator:
     #: Output must have these columns, by name, with values that fit their types: otherwise the job
     #: fails for good, and the error names the column.
     output_schema: str | StructType | None = None
+
+    #: The schemas of the side outputs by tag, each as ``output_schema``. ``context.output`` emits
+    #: rows to one, and ``Stream.side_output`` is its stream.
+    side_outputs: Mapping[str, str | StructType] = {}
 
     #: Names of attributes that may be lost between two batches, since ``open`` or the operator's
     #: methods make them again: connections, caches.
@@ -137,8 +187,24 @@ class Operator:
         """Process some records."""
         raise NotImplementedError(f"{type(self).__name__} has no process_batch")
 
+    def on_timer(self, timers: Timers, due: pa.RecordBatch) -> Batches:
+        """Timers are due: their keys and times, as the columns ``key`` and ``time_ms``.
+
+        ``timers`` is the object from ``state.event_timers`` or ``state.processing_timers``. Each
+        key comes once in a call, so a key with two timers takes two, in the order of the times. New
+        timers may be registered and states used for the keys of ``due``, as in ``process_batch``;
+        a timer in the past is due at once. A batch runs as soon as a timer is due. At the end of
+        the input, or of a drain, all event-time timers are due (MISSION E1).
+        """
+
+    def on_watermark(self, watermark_ms: int) -> Batches:
+        """The watermark has moved, and every timer up to it has been handled.
+
+        At the end of the input, or of a drain, it is ``2**63 - 1``.
+        """
+
     def end_batch(self) -> Batches:
-        """Called once per batch after its records, even if it has none."""
+        """Called once per batch after its records and timers, even if it has none."""
 
     def end_input(self) -> Batches:
         """No more records will come: the input has ended, or the job is drained."""

@@ -10,8 +10,10 @@ Spark do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from weir.core.graph import MAIN_OUTPUT
 from weir.errors import OperatorStateError, PipelineError
 
 if TYPE_CHECKING:
@@ -19,6 +21,49 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from weir.core.types import OperatorId
+
+#: The column with the tag of a row's side output, null in rows of the main output, in the frame of
+#: an operator that has side outputs.
+OUTPUT = "__weir_output"
+
+
+def tagged_column(tag: str, name: str) -> str:
+    """The name of a column in a frame that several outputs, or inputs, share."""
+    return f"__weir_{tag}/{name}"
+
+
+class Outputs:
+    """Makes record batches of one schema from the rows of an operator's outputs.
+
+    They have the columns of the main output, then ``OUTPUT`` and the columns of each side output;
+    without side outputs only the first.
+    """
+
+    def __init__(
+        self, operator_id: OperatorId, main: pa.Schema, sides: Mapping[str, pa.Schema]
+    ) -> None:
+        """``sides`` are the schemas of the side outputs by tag."""
+        self._operator_id = operator_id
+        self._schemas = {MAIN_OUTPUT: main, **sides}
+
+    def rows(self, tag: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of one output. Raises ``PipelineError`` if they do not fit its schema."""
+        import pyarrow as pa
+
+        where = f"side_outputs[{tag!r}]" if tag else "output_schema"
+        batch = fitted(batch, self._schemas[tag], self._operator_id, where)
+        if len(self._schemas) == 1:
+            return batch
+        columns: dict[str, pa.Array] = {}
+        for one, schema in self._schemas.items():
+            for field in schema:
+                name = tagged_column(one, field.name) if one else field.name
+                columns[name] = (
+                    batch.column(field.name) if one == tag else pa.nulls(len(batch), field.type)
+                )
+            if one == MAIN_OUTPUT:
+                columns[OUTPUT] = pa.array([tag or None] * len(batch), pa.string())
+        return pa.RecordBatch.from_pydict(columns)
 
 
 def to_python(values: pa.Array, column: str) -> list[Any]:
@@ -63,9 +108,15 @@ def _is_python(value: pa.Scalar) -> bool:
     return True
 
 
-def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) -> pa.RecordBatch:
+def fitted(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    operator_id: OperatorId,
+    where: str = "output_schema",
+) -> pa.RecordBatch:
     """The batch with the columns of ``schema``, in its order and with its types.
 
+    ``where`` is the attribute of the operator that declares the schema, for messages.
     Raises ``PipelineError`` if the columns differ from the schema's, if values do not fit their
     type, or if a column declared NOT NULL has a null.
     """
@@ -73,7 +124,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) ->
 
     if batch.schema.names == schema.names:
         if batch.schema.types == schema.types:
-            _check_nulls(batch, schema, operator_id)
+            _check_nulls(batch, schema, operator_id, where)
             return batch
     elif sorted(batch.schema.names) == sorted(schema.names) and len(set(schema.names)) == len(
         schema
@@ -82,7 +133,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) ->
     else:
         raise PipelineError(
             f"Operator {operator_id!r} emits the columns {_listed(batch.schema)}, but declares"
-            f" {_listed(schema)}: change its output_schema or its output."
+            f" {_listed(schema)}: change its {where} or its output."
         )
     columns = []
     for given, column, declared in zip(batch.schema, batch.columns, schema, strict=True):
@@ -93,21 +144,23 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) ->
         except pa.ArrowException as error:
             raise PipelineError(
                 f"Operator {operator_id!r} emits {given.name!r} as {given.type}, but its"
-                f" output_schema declares it as {declared.type}, and the values do not fit"
+                f" {where} declares it as {declared.type}, and the values do not fit"
                 f" ({error}): change one of them."
             ) from error
     batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
-    _check_nulls(batch, schema, operator_id)
+    _check_nulls(batch, schema, operator_id, where)
     return batch
 
 
-def _check_nulls(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) -> None:
+def _check_nulls(
+    batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId, where: str
+) -> None:
     """Raise ``PipelineError`` for a null in a NOT NULL column, which Spark does not check."""
     for declared, column in zip(schema, batch.columns, strict=True):
         if not declared.nullable and column.null_count:
             raise PipelineError(
                 f"Operator {operator_id!r} emits a null in {declared.name!r}, which its"
-                " output_schema declares as NOT NULL: change one of them."
+                f" {where} declares as NOT NULL: change one of them."
             )
 
 

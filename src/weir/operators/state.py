@@ -20,12 +20,16 @@ import msgspec
 from weir.core.json_values import KEPT, encode_each
 from weir.core.types import OperatorId
 from weir.errors import OperatorStateError
-from weir.operators.base import KEY_GROUPS, Layer
+from weir.operators.base import KEY_GROUPS, Layer, TimeDomain, TtlUpdate
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from weir.operators.expiry import TimeToLive
     from weir.operators.keyed import KeyedState, RawKeyedState
+    from weir.operators.keyed_lists import KeyedListState
+    from weir.operators.map_state import MapState
+    from weir.operators.timers import Timers
 
 
 class Serializer(Protocol):
@@ -138,12 +142,14 @@ class StateStore:
         *,
         operator_id: OperatorId = "",
         owned: Container[int] = range(KEY_GROUPS),
+        has_event_time: bool = True,
     ) -> None:
         """``lists``, ``groups`` (raw state -> key group -> bytes) and ``keyed`` are restored state.
 
-        ``owned``: the subtask's key groups.
+        ``owned``: the subtask's key groups. ``has_event_time``: whether the operator's input has.
         """
         self._operator_id = operator_id
+        self._has_event_time = has_event_time
         self._owned = owned
         #: The keys of the records being processed, and their key groups.
         self._records: tuple[pa.Array, pa.Array] | None = None
@@ -152,7 +158,12 @@ class StateStore:
         self._found_keyed = dict(keyed or {})
         self._lists: dict[str, ListState[Any]] = {}
         self._keyed: dict[str, KeyedState] = {}
+        self._maps: dict[str, MapState] = {}
+        self._keyed_lists: dict[str, KeyedListState] = {}
         self._raw: dict[str, RawKeyedState] = {}
+        self._timers: dict[str, Timers] = {}
+        #: The time of each domain for state that expires; none before the first watermark.
+        self._times: dict[TimeDomain, int] = {}
         #: Whether the subtask has state of a checkpoint or savepoint (Flink: ``isRestored``).
         self.is_restored = bool(self._found or self._found_groups or self._found_keyed)
 
@@ -168,10 +179,25 @@ class StateStore:
         """The list of this name, which is the same in every subtask."""
         return self._list(name, Redistribution.BROADCAST, serializer)
 
-    def keyed_state(self, name: str, value_type: pa.DataType, default: Any = None) -> KeyedState:
+    def keyed_state(
+        self,
+        name: str,
+        value_type: pa.DataType,
+        default: Any = None,
+        *,
+        ttl_ms: int | None = None,
+        ttl_update: TtlUpdate = TtlUpdate.ON_CREATE_AND_WRITE,
+        ttl_domain: TimeDomain = TimeDomain.PROCESSING,
+    ) -> KeyedState:
         """The values of this name by key, for an operator with ``key_by``.
 
         ``default`` is the value of a key that was never set.
+
+        With ``ttl_ms``, a value is gone that many milliseconds after its last use: its last write,
+        or also its last read with ``TtlUpdate.ON_READ_AND_WRITE``. Time is the driver's clock when
+        the batch began, or the watermark with ``TimeDomain.EVENT``. Timers up to a watermark still
+        find what it makes expire, and the end of a drain makes nothing expire. Raises
+        ``OperatorStateError`` for a ``ttl_ms`` below 1, and by event time if the input has none.
         """
         # Here, since the driver needs the rest of this module, but neither pyarrow nor numpy.
         from weir.operators.keyed import KeyedState
@@ -179,11 +205,60 @@ class StateStore:
         state = self._keyed.get(name)
         if state is None:
             self._check_new(name, self._raw, self._found_groups, "raw state", "keyed state")
-            state = KeyedState(name, value_type, default, self._found_keyed.pop(name, ()))
-            self._keyed[name] = state
-            if self._records is not None:
-                state.begin_batch(*self._records)
+            ttl = self._time_to_live(ttl_ms, ttl_update, ttl_domain)
+            layers = self._found_keyed.pop(name, ())
+            state = KeyedState(name, value_type, default, layers, ttl=ttl)
+            self._begin(name, state)
         return state
+
+    def map_state(
+        self,
+        name: str,
+        map_key_type: pa.DataType,
+        value_type: pa.DataType,
+        default: Any = None,
+        *,
+        ttl_ms: int | None = None,
+        ttl_update: TtlUpdate = TtlUpdate.ON_CREATE_AND_WRITE,
+        ttl_domain: TimeDomain = TimeDomain.PROCESSING,
+    ) -> MapState:
+        """The maps of this name by key, for an operator with ``key_by``.
+
+        ``default`` is the value of an entry that was never set. Each entry has a time to live of
+        its own: see ``keyed_state``.
+        """
+        from weir.operators.map_state import MapState
+
+        kept = f"map/{name}"
+        maps = self._maps.get(kept)
+        if maps is None:
+            ttl = self._time_to_live(ttl_ms, ttl_update, ttl_domain)
+            layers = self._found_keyed.pop(kept, ())
+            maps = MapState(name, map_key_type, value_type, default, layers, ttl=ttl)
+            self._maps[kept] = maps
+            self._begin(kept, maps.state)
+        return maps
+
+    def keyed_list_state(self, name: str, value_type: pa.DataType) -> KeyedListState:
+        """The lists of this name by key, for an operator with ``key_by``.
+
+        ``list_state`` is the list of the subtask.
+        """
+        from weir.operators.keyed_lists import KeyedListState
+
+        lists = self._keyed_lists.get(name)
+        if lists is None:
+            kept, kept_lengths = f"list/{name}", f"list lengths/{name}"
+            lists = KeyedListState(
+                name,
+                value_type,
+                self._found_keyed.pop(kept, ()),
+                self._found_keyed.pop(kept_lengths, ()),
+            )
+            self._keyed_lists[name] = lists
+            self._begin(kept, lists.elements)
+            self._begin(kept_lengths, lists.lengths)
+        return lists
 
     def raw_keyed_state(self, name: str) -> RawKeyedState:
         """The bytes of this name by key group, for an operator with ``key_by``."""
@@ -196,6 +271,26 @@ class StateStore:
             self._raw[name] = state
             state.begin_batch(None if self._records is None else self._records[1])
         return state
+
+    def event_timers(self, name: str = "timers") -> Timers:
+        """The timers of this name that are due when the watermark reaches them.
+
+        For an operator with ``key_by``. Raises ``OperatorStateError`` if its input has no event
+        time.
+        """
+        if not self._has_event_time:
+            raise OperatorStateError(
+                f"Operator {self._operator_id!r} asks for event-time timers, but its input has no"
+                " event time: put withWatermark before the step, and keep its column."
+            )
+        return self._timers_of(name, TimeDomain.EVENT)
+
+    def processing_timers(self, name: str = "timers") -> Timers:
+        """The timers of this name that are due by the clock, for an operator with ``key_by``.
+
+        Those that are not due when the input ends do not fire; a savepoint keeps them.
+        """
+        return self._timers_of(name, TimeDomain.PROCESSING)
 
     # ---- for the runtime
 
@@ -215,9 +310,25 @@ class StateStore:
         for raw in self._raw.values():
             raw.begin_batch(None)
 
+    def set_time(self, domain: TimeDomain, now_ms: int) -> None:
+        """State is used at this time of the domain from now on."""
+        self._times[domain] = now_ms
+        for keyed in self._keyed.values():
+            keyed.set_time(domain, now_ms)
+
+    def expire(self, domain: TimeDomain) -> None:
+        """Forget the state whose time has come."""
+        for keyed in self._keyed.values():
+            keyed.expire(domain)
+
+    @property
+    def timers(self) -> list[Timers]:
+        """All timers that the operator has asked for."""
+        return list(self._timers.values())
+
     @property
     def keyed(self) -> Mapping[str, KeyedState]:
-        """The keyed states by name, without raw ones."""
+        """The keyed states by name, with those of maps and timers, without raw ones."""
         return self._keyed
 
     @property
@@ -238,6 +349,40 @@ class StateStore:
                     " weir.operators.state.BYTES."
                 ) from error
         return encode_lists(lists)
+
+    def _timers_of(self, name: str, domain: TimeDomain) -> Timers:
+        from weir.operators.timers import Timers
+
+        kept = f"{domain.value} timers/{name}"
+        timers = self._timers.get(kept)
+        if timers is None:
+            timers = Timers(name, domain, self._found_keyed.pop(kept, ()))
+            self._timers[kept] = timers
+            self._begin(kept, timers.state)
+        return timers
+
+    def _begin(self, kept: str, state: KeyedState) -> None:
+        """Take up a new state in the midst of a batch or before it."""
+        self._keyed[kept] = state
+        for domain, now_ms in self._times.items():
+            state.set_time(domain, now_ms)
+            state.expire(domain)
+        if self._records is not None:
+            state.begin_batch(*self._records)
+
+    def _time_to_live(
+        self, ttl_ms: int | None, update: TtlUpdate, domain: TimeDomain
+    ) -> TimeToLive | None:
+        if ttl_ms is None:
+            return None
+        from weir.operators.expiry import TimeToLive
+
+        if domain is TimeDomain.EVENT and not self._has_event_time:
+            raise OperatorStateError(
+                f"Operator {self._operator_id!r} asks for state that expires by event time, but its"
+                " input has no event time: put withWatermark before the step, and keep its column."
+            )
+        return TimeToLive(ttl_ms=ttl_ms, update=update, domain=domain)
 
     def _check_new(
         self,

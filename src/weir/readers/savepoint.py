@@ -42,8 +42,8 @@ from weir.operators.state import decode_lists
 from weir.spark.operators import DIRECTORY
 from weir.spark.saved_task import kept_operators, unfit
 from weir.spark.state_reader import StateReader, contents_of
-from weir.storage.checkpoints import CheckpointStorage, snapshot_directory
 from weir.storage.paths import normalize
+from weir.storage.snapshots import Snapshots, snapshot_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,7 +177,7 @@ class Savepoint:
     """An open checkpoint or savepoint. ``close`` it, or use it as a context manager."""
 
     def __init__(
-        self, checkpoint: CompletedCheckpoint, storage: CheckpointStorage, reader: StateReader
+        self, checkpoint: CompletedCheckpoint, storage: Snapshots, reader: StateReader
     ) -> None:
         self._checkpoint = checkpoint
         self._storage = storage
@@ -306,7 +306,7 @@ def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
     reader = StateReader(spark)
     try:
         directory = normalize(path)
-        storage = CheckpointStorage(fs=reader.file_systems, base_directory=directory, job_id="")
+        storage = Snapshots(reader.file_systems)
         return Savepoint(storage.read(directory), storage, reader)
     except BaseException:
         reader.close()
@@ -324,7 +324,7 @@ def dispose_savepoint(path: str) -> CompletedCheckpoint:
     reader = StateReader()
     try:
         directory = snapshot_directory(path)
-        storage = CheckpointStorage(fs=reader.file_systems, base_directory=directory, job_id="")
+        storage = Snapshots(reader.file_systems)
         return storage.dispose_savepoint(directory)
     finally:
         reader.close()

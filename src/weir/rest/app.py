@@ -13,6 +13,7 @@ Java-serialised exception. 503 is never used, since clients retry on it.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -27,10 +28,11 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from weir.core.checkpoints.stats import CheckpointStats
+from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint
 from weir.errors import CoordinatorError, StorageError, WeirError
 from weir.rest import checkpoint_answers, job_answers
-from weir.rest.guard import quoted, shortened
+from weir.rest.guard import JSON, quoted, shortened
 from weir.rest.operations import AsyncOperations, TooManyOperationsError
 from weir.rest.schema import ENDPOINTS, checkpoints, jobs
 from weir.rest.schema.base import (
@@ -48,9 +50,9 @@ from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
 from weir.runtime.ports import CoordinatorAnswer
 from weir.runtime.views import JobView
-from weir.storage.checkpoints import CheckpointStorage, snapshot_directory
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import is_same, normalize
+from weir.storage.snapshots import Snapshots, snapshot_directory
 
 _CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = (
     "checkpoint",
@@ -61,6 +63,7 @@ _CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = (
 _COORDINATOR = "coordinator"
 #: Digits of the largest checkpoint id, a Java long.
 _ID_DIGITS = 19
+_JOB_ID = re.compile("[0-9a-fA-F]{32}")
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", bound=Message)
@@ -108,8 +111,9 @@ def make_app(
         new_trigger_id=new_trigger_id,
     )
     routes = [
-        Route(one.path, _answering(one, partial(_HANDLERS[one], handlers)), methods=[one.method])
+        Route(path, _answering(one, partial(_HANDLERS[one], handlers)), methods=[one.method])
         for one in ENDPOINTS
+        for path in (one.path, f"{one.path}/")
     ]
     return Starlette(
         routes=[*routes, Mount("/v1", routes=routes)],
@@ -133,7 +137,7 @@ def _answering(
 
 
 def _json(answer: Message, status: int) -> Response:
-    return Response(msgspec.json.encode(answer), status, media_type="application/json")
+    return Response(msgspec.json.encode(answer), status, media_type=JSON)
 
 
 class _Handlers:
@@ -181,6 +185,15 @@ class _Handlers:
     async def job(self, job_id: str) -> jobs.JobInfo:
         return job_answers.job_info(await self._view(job_id), self._clock.wall_ms())
 
+    @_serves(jobs.PLAN)
+    async def plan(self, job_id: str) -> jobs.JobPlan:
+        return jobs.JobPlan(plan=job_answers.plan(await self._view(job_id)))
+
+    @_serves(jobs.ACCUMULATORS)
+    async def accumulators(self, job_id: str) -> jobs.JobAccumulators:
+        await self._view(job_id)
+        return jobs.JobAccumulators()
+
     @_serves(jobs.STATUS)
     async def status(self, job_id: str) -> jobs.StatusOfJob:
         view = await self._view(job_id)
@@ -193,8 +206,12 @@ class _Handlers:
         return job_answers.job_config(await self._view(job_id))
 
     @_serves(jobs.EXCEPTIONS)
-    async def exceptions(self, job_id: str) -> jobs.JobExceptions:
-        return job_answers.exceptions(await self._view(job_id))
+    async def exceptions(self, job_id: str, **query: str | None) -> jobs.JobExceptions:
+        view = await self._view(job_id)
+        text = query["maxExceptions"] or str(job_answers.MAX_EXCEPTIONS)
+        if not re.fullmatch("0*[0-9]{1,9}", text, re.ASCII):
+            raise HTTPException(400, f"maxExceptions is a whole number, not {quoted(text)}.")
+        return job_answers.exceptions(view, int(text[-9:]))
 
     @_serves(jobs.EXECUTION_RESULT)
     async def execution_result(self, job_id: str) -> jobs.ExecutionResult:
@@ -218,6 +235,8 @@ class _Handlers:
                 f"The mode {quoted(str(mode))} is unknown: use mode=cancel, or POST to"
                 f" /jobs/{job_id}/stop.",
             )
+        if view.status is JobStatus.CANCELED:
+            return Message()  # as in Flink: what was asked for is so
         if view.status.is_terminal:
             raise HTTPException(
                 409, f"Job {job_id} is already {view.status.value} and cannot be cancelled."
@@ -260,14 +279,16 @@ class _Handlers:
 
     @_serves(checkpoints.TRIGGER_SAVEPOINT)
     async def trigger_savepoint(self, job_id: str, body: checkpoints.SavepointRequest) -> Triggered:
+        """Take a savepoint; with ``cancel-job``, no batch comes after it (``flink cancel -s``)."""
         await self._view(job_id)
-        if body.cancel_job:
-            raise HTTPException(
-                400,
-                f"Cancelling with a savepoint is not supported: POST to /jobs/{job_id}/stop"
-                " instead.",
-            )
         target = _normalized(body.target_directory)
+        if body.cancel_job:
+            return self._trigger(
+                _SAVEPOINT,
+                body,
+                lambda: self._gateway.stop_with_savepoint(target, drain=False),
+                ends_job=True,
+            )
         return self._trigger(_SAVEPOINT, body, lambda: self._gateway.trigger_savepoint(target))
 
     @_serves(checkpoints.STOP)
@@ -323,7 +344,7 @@ class _Handlers:
                 f"This job was restored from {directory} and has not completed a checkpoint of its"
                 " own yet: dispose of it after it has.",
             )
-        storage = CheckpointStorage(fs=self._file_systems, base_directory=directory, job_id="")
+        storage = Snapshots(self._file_systems)
         return self._trigger(
             _DISPOSAL,
             body,
@@ -375,7 +396,13 @@ class _Handlers:
 
     async def _view(self, job_id: str) -> JobView:
         view = await self._newest()
-        if job_id != view.job_id:
+        if not _JOB_ID.fullmatch(job_id):
+            raise HTTPException(
+                400,
+                f"{quoted(job_id)} is not a job id: it has 32 hexadecimal digits, and GET /jobs"
+                " lists it.",
+            )
+        if job_id.lower() != view.job_id:
             raise HTTPException(
                 404,
                 f"Job {shortened(job_id)} is not known here: this driver runs job {view.job_id}.",

@@ -44,6 +44,8 @@ _TAKEN_AT_MOST = 8 * MAX_BODY
 #: How many characters of client input a message quotes.
 _QUOTED = 80
 
+#: The content type of every answer, as Flink spells it.
+JSON = "application/json; charset=UTF-8"
 _READING = ("GET", "HEAD")
 
 #: Keeps browsers from guessing types, caching answers, or showing them inside other pages.
@@ -111,7 +113,7 @@ class Guard:
                 msgspec.json.encode(Errors(errors=(str(refused),))),
                 refused.status,
                 headers,
-                media_type="application/json",
+                media_type=JSON,
             )
             await refusal(scope, receive, send_with_headers)
             return

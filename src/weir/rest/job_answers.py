@@ -35,6 +35,7 @@ from weir.rest.schema.jobs import (
     JobSummary,
     OperatorRejects,
     Plan,
+    PlanInput,
     PlanNode,
     Rejects,
     VertexInfo,
@@ -69,6 +70,9 @@ _FLINK_JOB_STATUSES = (
     "SUSPENDED",
     "RECONCILING",
 )
+
+#: Entries of the exception history in an answer that does not ask for a number, as in Flink.
+MAX_EXCEPTIONS = 20
 
 _APPLICATION_STATUSES = {
     JobStatus.FINISHED: "SUCCEEDED",
@@ -138,17 +142,26 @@ def job_info(view: JobView, now_ms: int) -> JobInfo:
         timestamps={status: view.timestamps_ms.get(status, 0) for status in _FLINK_JOB_STATUSES},
         vertices=tuple(_vertex_info(view, vertex, now_ms) for vertex in view.vertices),
         status_counts=_states(view.vertices),
-        plan=Plan(
-            job_id=view.job_id,
-            name=view.name,
-            nodes=tuple(
-                PlanNode(
-                    id=vertex_id(vertex.vertex),
-                    parallelism=vertex.parallelism,
-                    description=" -> ".join(vertex.operators),
-                )
-                for vertex in view.vertices
-            ),
+        plan=plan(view),
+    )
+
+
+def plan(view: JobView) -> Plan:
+    """The vertices, and which of them read which."""
+    return Plan(
+        job_id=view.job_id,
+        name=view.name,
+        nodes=tuple(
+            PlanNode(
+                id=vertex_id(vertex.vertex),
+                parallelism=vertex.parallelism,
+                description=" -> ".join(vertex.operators),
+                inputs=tuple(
+                    PlanInput(num=number, id=vertex_id(upstream))
+                    for number, upstream in enumerate(vertex.inputs)
+                ),
+            )
+            for vertex in view.vertices
         ),
     )
 
@@ -179,14 +192,17 @@ def job_config(view: JobView) -> JobConfig:
     )
 
 
-def exceptions(view: JobView) -> JobExceptions:
-    """The job's failures, newest first."""
+def exceptions(view: JobView, limit: int) -> JobExceptions:
+    """The newest failures of the job, newest first, at most ``limit``."""
     newest = view.exceptions[-1] if view.exceptions else None
     return JobExceptions(
         root_exception=_stack_trace(newest, view.failure) if newest else view.failure,
         timestamp=newest.timestamp_ms if newest else None,
         exception_history=ExceptionHistory(
-            entries=tuple(_exception_info(failure) for failure in reversed(view.exceptions))
+            entries=tuple(
+                _exception_info(failure) for failure in view.exceptions[: -limit - 1 : -1]
+            ),
+            truncated=len(view.exceptions) > limit,
         ),
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import psutil
 
 from weir.core.types import Recorded
+from weir.durable.job import FENCED
 from weir.errors import JobFencedError, StorageError
 from weir.runtime.concurrency import Clock
 from weir.storage.lease import Lease, LeaseRecord
@@ -81,10 +82,7 @@ class LeaseKeeper:
                 continue
             if outcome is Recorded.FENCED:
                 self._lost.set()
-                self._on_lost(
-                    "another driver has taken over the job: this one stops without touching any"
-                    " file"
-                )
+                self._on_lost(FENCED)
                 return
 
     def _renew(self) -> Recorded:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from weir.rest.server import RestServer
     from weir.runtime.concurrency import Clock
     from weir.runtime.gateway import JobGateway
+    from weir.spark.session import LazySession
     from weir.storage.checkpoints import CheckpointStorage
 
 _log = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             base_directory=configuration.value(CHECKPOINT_DIR),
             fs=file_systems,
             clock=clock,
-            sinks=partial(_sinks, job, configuration, listener),
+            sinks=partial(_sinks, job, configuration, listener, session),
             private=configuration.value(PRIVATE_SNAPSHOTS),
             claims=configuration.claims_snapshot,
         )
@@ -151,7 +152,11 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
 
 
 def _sinks(
-    job: Job, configuration: Configuration, listener: RunListener, storage: CheckpointStorage
+    job: Job,
+    configuration: Configuration,
+    listener: RunListener,
+    session: LazySession,
+    storage: CheckpointStorage,
 ) -> SinkPort:
     """The sinks of the job that has this storage. The caller checks their targets next."""
     listener.phase("checking sinks")
@@ -170,6 +175,7 @@ def _sinks(
         ),
         waits=ThreadWaits(),
         job_directory=storage.job_directory,
+        session=session.get,
     )
 
 

@@ -41,12 +41,13 @@ from weir.errors import (
 )
 from weir.run.options import RunOptions
 from weir.runtime.concurrency import Clock
-from weir.storage.checkpoints import CheckpointStorage, snapshot_directory
+from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
 from weir.storage.job_log import JobLog, JobRecord, RecordStatus
 from weir.storage.job_names import JobNames, NameRecord
 from weir.storage.lease import Lease, holder_is_alive
 from weir.storage.paths import is_same
+from weir.storage.snapshots import snapshot_directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,36 +105,70 @@ def submit(
     if known is not None and not options.takeover:
         _check_no_live_driver(name, known, fs(base_directory), base_directory, clock)
     if known is None or options.fresh or (snapshot is not None and not continues):
-        checkpoint = None
-        if snapshot is not None:
-            checkpoint = fresh_storage.read(snapshot.path, expected_checksum=snapshot.checksum)
-            taken_over = (
-                options.takeover and known is not None and checkpoint.job_id == known.job_id
-            )
-            if claims and not taken_over:
-                # With --takeover the job's own driver is fenced before its files are deleted.
-                fresh_storage.check_claimable(checkpoint, clock.wall_ms())
-            fresh_storage.verify(checkpoint)
-        port = _checked(sinks, fresh_storage)
-        if not options.accept_duplicates:
-            check_before_begin(port, fresh_storage.job_id, checkpoint)
+        checked = _checked_as_new(
+            options, known, snapshot, fresh_storage, sinks, claims=claims, clock=clock
+        )
         if known is not None:
-            _supersede(
-                known, fresh_storage.job_id, replace(fresh_storage, job_id=known.job_id), clock
-            )
+            old_storage = replace(fresh_storage, job_id=known.job_id)
+            _supersede(known, fresh_storage.job_id, old_storage, clock)
         _assign(name, fresh_storage.job_id, names, known, snapshot)
         fresh_storage.make_job_directory()
-        return Submission(
-            job_id=fresh_storage.job_id,
-            storage=fresh_storage,
-            sinks=port,
-            from_savepoint=None if snapshot is None else snapshot.path,
-            snapshot_checksum=None if snapshot is None else snapshot.checksum,
-            record=None,
-        )
-    storage = replace(fresh_storage, job_id=known.job_id)
+        return checked
+    return _resumed(name, known, snapshot, replace(fresh_storage, job_id=known.job_id), sinks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Snapshot:
+    """What ``--from-savepoint`` names."""
+
+    path: str
+    #: Of its ``_metadata``: identifies the snapshot, however its path is spelled and wherever it
+    #: was moved.
+    checksum: str
+
+
+def _checked_as_new(
+    options: RunOptions,
+    known: NameRecord | None,
+    snapshot: _Snapshot | None,
+    storage: CheckpointStorage,
+    sinks: Callable[[CheckpointStorage], SinkPort],
+    *,
+    claims: bool,
+    clock: Clock,
+) -> Submission:
+    """A job that starts in this storage, from a snapshot or without one. Changes nothing."""
+    checkpoint = None
+    if snapshot is not None:
+        checkpoint = storage.read(snapshot.path, expected_checksum=snapshot.checksum)
+        taken_over = options.takeover and known is not None and checkpoint.job_id == known.job_id
+        if claims and not taken_over:
+            # With --takeover the job's own driver is fenced before its files are deleted.
+            storage.check_claimable(checkpoint, clock.wall_ms())
+        storage.verify(checkpoint)
+    port = _checked(sinks, storage)
+    if not options.accept_duplicates:
+        check_before_begin(port, storage.job_id, checkpoint)
+    return Submission(
+        job_id=storage.job_id,
+        storage=storage,
+        sinks=port,
+        from_savepoint=None if snapshot is None else snapshot.path,
+        snapshot_checksum=None if snapshot is None else snapshot.checksum,
+        record=None,
+    )
+
+
+def _resumed(
+    name: str,
+    known: NameRecord,
+    snapshot: _Snapshot | None,
+    storage: CheckpointStorage,
+    sinks: Callable[[CheckpointStorage], SinkPort],
+) -> Submission:
+    """The job that has the name, from its newest record; without sinks if it has finished."""
     storage.make_job_directory()
-    record = JobLog(fs(base_directory), storage.log_directory).newest()
+    record = JobLog(storage.fs(storage.base_directory), storage.log_directory).newest()
     _check_resumable(name, known, record)
     # The snapshot may have been moved: prefer the path given now to the recorded one.
     recorded = known.from_savepoint if record is None else record.restored_from
@@ -145,21 +180,9 @@ def submit(
         snapshot_checksum=known.snapshot_checksum,
         record=record,
     )
-    return (
-        submission
-        if submission.has_finished
-        else replace(submission, sinks=_checked(sinks, storage))
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Snapshot:
-    """What ``--from-savepoint`` names."""
-
-    path: str
-    #: Of its ``_metadata``: identifies the snapshot, however its path is spelled and wherever it
-    #: was moved.
-    checksum: str
+    if submission.has_finished:
+        return submission
+    return replace(submission, sinks=_checked(sinks, storage))
 
 
 def _snapshot(

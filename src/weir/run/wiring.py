@@ -23,6 +23,7 @@ from weir.core.job.master import JobMaster
 from weir.core.messages.job import JobStatusChanged
 from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.status import JobStatus
+from weir.core.task.plan import TaskPlan
 from weir.core.types import OperatorId, VertexId
 from weir.durable.hooks import CheckpointListener, CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
@@ -36,7 +37,6 @@ from weir.run.phases import StartPhases
 from weir.run.submission import Submission
 from weir.runtime.concurrency import Clock, ThreadWaits, ThreadWorkers
 from weir.runtime.gateway import JobGateway
-from weir.runtime.ports import TaskPlan
 from weir.runtime.running_job import RunningJob
 from weir.sinks.base import Sink
 from weir.spark.operators import process_steps
@@ -338,9 +338,11 @@ def _task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> 
         requires_final_checkpoint=any(part.requires_final_checkpoint for part in parts),
         inputs=vertex.inputs,
         aligned_timeout_ms=aligned_timeout_ms,
+        has_operators=bool(processing),
         prepares_for_barriers=any(
             overrides(one.operator, "prepare_snapshot_pre_barrier") for one in processing
         ),
         operators_take_part=any(takes_part(one.operator) for one in processing),
+        has_own_readers=vertex.is_enumerated,
         coordinated=any(one.coordinator is not None for one in processing),
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 
 from weir.core.types import VertexId
+from weir.runtime.concurrency import in_background
 from weir.runtime.ports import VertexMetrics
 
 
@@ -35,25 +36,11 @@ class Counters:
         """
         with self._lock:
             reading = self._reading
-            if reading is None:
-                reading = self._reading = Future()
-                # Not from a pool: at exit, the process must not wait for a thread that hangs.
-                threading.Thread(
-                    target=self._run, args=(reading,), name="weir-counters", daemon=True
-                ).start()
+            if reading is None or reading.done():
+                reading = self._reading = in_background(self._update)
         wait((reading,), timeout=patience_s)
         if reading.done():
             reading.result()
 
-    def _run(self, reading: Future[None]) -> None:
-        error: BaseException | None = None
-        try:
-            self.newest = self._read_all()
-        except BaseException as raised:
-            error = raised
-        with self._lock:
-            self._reading = None
-        if error is None:
-            reading.set_result(None)
-        else:
-            reading.set_exception(error)
+    def _update(self) -> None:
+        self.newest = self._read_all()

@@ -2,9 +2,9 @@
 
 The mailbox holds events of the job master, events for a task (``ToTask``), and calls. Rules:
 
-1. Machines are touched only in ``take`` and ``on_deadline``, which one caller calls, one call at a
-   time: the main thread of ``driver.py``, or the simulator. Everyone else posts: planning calls,
-   batch callbacks, blocking work, REST, signals.
+1. Machines are touched only in ``turn``, which one caller calls, one call at a time: the main
+   thread of ``driver.py``, or the simulator. Everyone else posts: planning calls, batch callbacks,
+   blocking work, REST, signals.
 2. A blocking effect is handed to ``Workers`` and comes back as an event. Nothing in a turn waits.
 3. Effects are executed in the order in which machines returned them; the effects that this causes
    in other machines are queued after those. So two messages to one machine arrive in the order in
@@ -71,12 +71,13 @@ from weir.core.messages.protocol import (
     TriggerCheckpoint,
 )
 from weir.core.messages.task import StreamTaskEvent, TaskWork
+from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import Recorded, TaskState, VertexId
 from weir.errors import JobError, invariant
 from weir.runtime.concurrency import Clock, Work, Workers, answered
 from weir.runtime.failures import cause_of, describe, is_fatal
-from weir.runtime.ports import AttemptStart, CoordinatorPort, DurablePort, TaskPlan, TaskPort
+from weir.runtime.ports import AttemptStart, CoordinatorPort, DurablePort, TaskPort
 from weir.runtime.task_work import begin_task_work, task_errored
 
 
@@ -141,7 +142,7 @@ class Dispatcher:
         on_effect: Callable[[object], None],
         patience_ms: int,
     ) -> None:
-        """``mailbox`` takes envelopes from any thread and passes them to ``take`` in order.
+        """``mailbox`` takes envelopes from any thread and passes them to ``turn`` in order.
 
         ``chance`` draws from [0, 1). ``on_effect`` gets every effect of the machines once it has
         been started (logs, answers, progress).
@@ -183,25 +184,12 @@ class Dispatcher:
         return self._tasks
 
     def next_deadline(self) -> int | None:
-        """When ``on_deadline`` is due, in monotonic milliseconds; None if there is no deadline."""
+        """When the next turn is due, in monotonic milliseconds; None if there is no deadline."""
         deadlines = [
             self._master.next_deadline(),
             *(task.next_deadline() for task in self._tasks.values()),
         ]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
-
-    def on_deadline(self, deadline: int) -> None:
-        """The time that ``next_deadline`` returned has been reached.
-
-        The core never gets an earlier time than ``deadline``.
-        """
-        now_ms = max(self._clock.now_ms(), deadline)
-        if _is_due(self._master.next_deadline(), now_ms):
-            self._carry_out(self._master.on_deadline(now_ms), None)
-        for vertex, task in list(self._tasks.items()):
-            # What an earlier deadline caused may have ended the attempt.
-            if self._tasks.get(vertex) is task and _is_due(task.next_deadline(), now_ms):
-                self._carry_out(task.on_deadline(now_ms), vertex)
 
     def poster(self, vertex: VertexId, attempt: int) -> Callable[[StreamTaskEvent], None]:
         """A function that posts events of one task of one attempt."""
@@ -215,8 +203,28 @@ class Dispatcher:
         finally:
             self._coordinators.close()
 
-    def take(self, envelope: Envelope) -> None:
-        """Handle a posted envelope. Raises ``InvariantError`` for a bug, and any posted error."""
+    def turn(self, envelope: Envelope | None = None) -> int | None:
+        """Handle a posted envelope, if there is one, then each deadline that has come.
+
+        Returns the next deadline, as ``next_deadline``. A mailbox that is never empty does not
+        delay the timers. Raises ``InvariantError`` for a bug, and any posted error.
+        """
+        if envelope is not None:
+            self._take(envelope)
+        now_ms = self._clock.now_ms()
+        if _is_due(self.next_deadline(), now_ms):
+            self._on_deadline(now_ms)
+        return self.next_deadline()
+
+    def _on_deadline(self, now_ms: int) -> None:
+        if _is_due(self._master.next_deadline(), now_ms):
+            self._carry_out(self._master.on_deadline(now_ms), None)
+        for vertex, task in list(self._tasks.items()):
+            # What an earlier deadline caused may have ended the attempt.
+            if self._tasks.get(vertex) is task and _is_due(task.next_deadline(), now_ms):
+                self._carry_out(task.on_deadline(now_ms), vertex)
+
+    def _take(self, envelope: Envelope) -> None:
         now_ms = self._clock.now_ms()
         match envelope:
             case ToTask(vertex=vertex, attempt=attempt, event=event):
@@ -251,21 +259,11 @@ class Dispatcher:
             if state is not None and state.fully_finished:
                 continue
             self._tasks[vertex] = StreamTask(
-                vertex=vertex,
+                plan,
                 attempt=start.attempt,
-                operators=plan.operators,
-                sinks=plan.sinks,
-                bounded=plan.bounded,
-                requires_final_checkpoint=plan.requires_final_checkpoint,
-                inputs=plan.inputs,
                 consumers=tuple(
                     name for name, other in self._plans.items() if vertex in other.inputs
                 ),
-                bound=plan.bound,
-                aligned_timeout_ms=plan.aligned_timeout_ms,
-                prepares_for_barriers=plan.prepares_for_barriers,
-                operators_take_part=plan.operators_take_part,
-                coordinated=plan.coordinated,
                 sent_events=() if state is None else state.sent_events,
             )
         began = AttemptBegan(
@@ -437,13 +435,9 @@ class Dispatcher:
         self._mailbox(CheckpointDiscarded(checkpoint_id=checkpoint_id))
 
     def _attempt_failed(self, error: BaseException) -> None:
-        failed = AttemptFailed(
-            message=describe(error),
-            fatal=is_fatal(error),
-            timestamp_ms=self._clock.wall_ms(),
-            cause=cause_of(error),
+        self._mailbox(
+            AttemptFailed(message=describe(error), fatal=is_fatal(error), cause=cause_of(error))
         )
-        self._mailbox(failed)
 
     def _abandon(self) -> None:
         self._durable.stop()

@@ -6,14 +6,16 @@ import queue
 import random
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
+from weir.core.task.plan import TaskPlan
 from weir.core.types import VertexId
 from weir.errors import invariant
 from weir.runtime.concurrency import Clock, ThreadWorkers
 from weir.runtime.dispatcher import Call, Dispatcher, Envelope
-from weir.runtime.ports import CoordinatorPort, DurablePort, TaskPlan, TaskPort
+from weir.runtime.ports import CoordinatorPort, DurablePort, TaskPort
 
 
 class JobDriver:
@@ -84,20 +86,12 @@ class JobDriver:
                 self._workers.close(self._patience_ms / 1000)
 
     def _turn(self, deadline: int | None) -> int | None:
-        """Take an envelope, or serve the deadline. Returns the next deadline."""
+        """Wait for an envelope until the deadline, and serve both. Returns the next deadline."""
         timeout = None if deadline is None else max(0.0, (deadline - self._clock.now_ms()) / 1000)
-        try:
+        envelope: Envelope | None = None
+        with suppress(queue.Empty):
             envelope = self._queue.get(timeout=timeout)
-        except queue.Empty:
-            self._dispatcher.on_deadline(deadline or 0)
-            return self._dispatcher.next_deadline()
-        self._dispatcher.take(envelope)
-        deadline = self._dispatcher.next_deadline()
-        # A queue that is never empty must not delay the timer.
-        if deadline is not None and deadline <= self._clock.now_ms():
-            self._dispatcher.on_deadline(deadline)
-            deadline = self._dispatcher.next_deadline()
-        return deadline
+        return self._dispatcher.turn(envelope)
 
     def _seen(self, effect: object) -> None:
         on_main_thread = self._thread == threading.get_ident()

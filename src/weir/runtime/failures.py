@@ -61,17 +61,11 @@ FINAL: tuple[type[BaseException], ...] = (
     ImportError,
     SyntaxError,
 )
-#: Names of further final exceptions, for those of which only the text is known.
+#: Names of final exceptions, for those of which only the text is known.
 _FINAL_NAMES = {
-    "ImportError",
-    "ModuleNotFoundError",
-    "SyntaxError",
-    "IndentationError",
-    "TabError",
-} | {
-    "PickleError",
-    "PicklingError",
-    "UnpicklingError",
+    *(ImportError.__name__, ModuleNotFoundError.__name__),
+    *(SyntaxError.__name__, IndentationError.__name__, TabError.__name__),
+    *("PickleError", "PicklingError", "UnpicklingError"),
 }
 #: Unpickling failed: the module does not have the class or function.
 _NOT_UNPICKLED = re.compile(r"AttributeError: Can't get attribute ")

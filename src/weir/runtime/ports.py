@@ -34,11 +34,10 @@ from weir.core.messages.task import (
     TakeSnapshot,
     TellAborted,
 )
-from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound
+from weir.core.task.plan import TaskPlan
 from weir.core.types import (
     CompletedCheckpoint,
     OperatorId,
-    OperatorState,
     Payload,
     Recorded,
     SnapshotMetrics,
@@ -48,31 +47,6 @@ from weir.core.types import (
 
 #: Posts an event of one task, from any thread.
 PostToTask = Callable[[StreamTaskEvent], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskPlan:
-    """What the driver needs to know about a vertex to create its ``StreamTask``."""
-
-    vertex: VertexId
-    operators: tuple[OperatorState, ...]
-    sinks: tuple[OperatorId, ...]
-    bounded: bool
-    requires_final_checkpoint: bool
-    #: The tasks whose channels it reads.
-    inputs: tuple[VertexId, ...] = ()
-    #: How far its consumers may lag.
-    bound: ChannelBound = DEFAULT_BOUND
-    #: How long after a checkpoint's first barrier a barrier may overtake records, in milliseconds;
-    #: None: never.
-    aligned_timeout_ms: int | None = None
-    #: Whether any of its operators prepare for a barrier in the batch before it (PROTOCOL P6).
-    prepares_for_barriers: bool = False
-    #: Some have code of their own for checkpoints: they take no snapshot while they finish, and a
-    #: resting query runs a batch in which they hear how a checkpoint ended.
-    operators_take_part: bool = False
-    #: Whether any of its operators have coordinators.
-    coordinated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

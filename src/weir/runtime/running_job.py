@@ -31,6 +31,7 @@ from weir.core.messages.job import (
     SuspendRequested,
 )
 from weir.core.status import JobStatus
+from weir.core.task.plan import TaskPlan
 from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
 from weir.errors import JobError
 from weir.runtime.concurrency import Clock
@@ -40,7 +41,6 @@ from weir.runtime.ports import (
     CoordinatorAnswer,
     CoordinatorPort,
     DurablePort,
-    TaskPlan,
     TaskPort,
 )
 from weir.runtime.views import ExceptionView, JobView, VertexView
@@ -80,6 +80,9 @@ class RunningJob:
         ``patience_ms``: how long the end of an attempt waits for work that hangs.
         """
         self._job_id = job_id
+        #: Why a request fails that comes after the end, or just before it.
+        self._refusal = f"Job {job_id} has ended and takes no more requests."
+        self._unanswered = f"Job {job_id} ended before the request was answered."
         self._name = name
         self._master = master
         self._plans = plans
@@ -154,7 +157,7 @@ class RunningJob:
         """Send a request to an operator's coordinator."""
         future: Future[CoordinatorAnswer] = Future()
         if self._over.is_set():
-            _settle(future, None, f"Job {self._job_id} has ended and takes no more requests.")
+            _settle(future, None, self._refusal)
         else:
             self._coordinators.request(operator, request, future)
             if not self._master.has_periodic_checkpoints:
@@ -200,7 +203,7 @@ class RunningJob:
         finally:
             self._over.set()
         for future in list(self._futures.values()):
-            _settle(future, None, f"Job {self._job_id} ended before the request was answered.")
+            _settle(future, None, self._unanswered)
 
     def _on_effect(self, effect: object) -> None:
         match effect:
@@ -246,13 +249,13 @@ class RunningJob:
         future: Future[Any] = Future()
         request = f"request-{next(self._requests)}"
         if self._over.is_set():
-            _settle(future, None, f"Job {self._job_id} has ended and takes no more requests.")
+            _settle(future, None, self._refusal)
             return future
         self._futures[request] = future
         self.driver.post(event(request))
         if self._over.is_set():
             # The run ended in between, and may not have seen the request.
-            _settle(future, None, f"Job {self._job_id} ended before the request was answered.")
+            _settle(future, None, self._unanswered)
         return future
 
     def _publish_for(self, look: Future[None]) -> None:
@@ -274,6 +277,7 @@ class RunningJob:
                 operators=tuple(operator.name for operator in plan.operators),
                 parallelism=metrics[vertex].parallelism,
                 status=self._master.task_status(vertex),
+                inputs=plan.inputs,
                 position=metrics[vertex].position,
                 records_in=metrics[vertex].records_in,
                 records_in_per_second=metrics[vertex].records_in_per_second,

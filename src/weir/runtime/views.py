@@ -18,6 +18,8 @@ class VertexView:
     operators: tuple[str, ...]
     parallelism: int
     status: TaskStatus
+    #: The vertices whose channels it reads, in order.
+    inputs: tuple[VertexId, ...] = ()
     position: int = -1
     #: Since the driver started.
     records_in: int = 0

@@ -27,6 +27,8 @@ reports a broken law at the moment it breaks. Laws, with the rules that they fol
 14. A job is given up for repeated failures only if no checkpoint completed between them (P39).
 15. After a final checkpoint failed, the next one is requested no sooner than the growing delay
     allows (P29).
+16. A cancelled job records nothing more, and the attempt that was cancelled commits nothing more.
+    Every table then shows, of each source, the first records without a gap (P34, G1).
 
 ``settle`` checks what must hold at the end.
 """
@@ -40,7 +42,7 @@ from typing import Any
 
 import msgspec
 
-from weir.core.job.restart import GIVEN_UP_FROM, delay_ms
+from weir.core.job.restart import GIVEN_UP_FROM, final_retry_ms
 from weir.core.messages.job import BeginAttempt, JobStatusChanged, RecordEnd
 from weir.core.messages.protocol import (
     DeclineCheckpoint,
@@ -102,6 +104,11 @@ class JobAccount:
     #: Checkpoint -> the driver that triggered it.
     triggered: dict[int, str] = field(default_factory=dict)
 
+    @property
+    def is_canceled(self) -> bool:
+        """Whether the newest record says that the job was cancelled."""
+        return self.record is not None and self.record.status is RecordStatus.CANCELED
+
 
 class Auditor:
     """Checks the laws of one run; the disk's watcher."""
@@ -139,7 +146,7 @@ class Auditor:
         self._needed: dict[str, str] = {}
         self._savepoint_files: dict[str, str] = {}
         #: Savepoint path -> its job, and the epochs under which its committables may be committed.
-        self._savepoints: dict[str, tuple[JobId, set[int]]] = {}
+        self._savepoints: dict[str, tuple[JobId, set[int | None]]] = {}
         self._needed_by_job: dict[JobId, set[str]] = {}
         #: Job -> path -> the files that its retained checkpoints have staged.
         self._staged: dict[JobId, dict[str, _Staged]] = {}
@@ -183,8 +190,11 @@ class Auditor:
         self._check_files(checkpoint, checkpoint.external_path)
         why = f"savepoint {checkpoint.external_path}"
         self._savepoint_files.update(dict.fromkeys(self._files(checkpoint), why))
+        # What no checkpoint had covered by then is committed under its barrier's id (P14, P19).
         epochs = {
-            c.epoch for task in checkpoint.tasks for c in task.committables if c.epoch is not None
+            c.barrier if c.epoch is None else c.epoch
+            for task in checkpoint.tasks
+            for c in task.committables
         }
         self._savepoints[checkpoint.external_path] = (
             checkpoint.job_id,
@@ -267,7 +277,7 @@ class Auditor:
         if failed.failures < 2:
             return
         waited_ms = now_ms - failed.at_ms
-        if waited_ms < delay_ms(failed.failures):
+        if waited_ms < final_retry_ms(failed.failures):
             raise self._broken(
                 f"a final checkpoint is requested again {waited_ms} ms after failure"
                 f" {failed.failures} in a row"
@@ -300,9 +310,11 @@ class Auditor:
     def settle(self, job_id: JobId, *, undisturbed: bool) -> None:
         """Check the laws of the end: exactly once, and no orphans if the run is ``undisturbed``.
 
-        The job has finished and its driver is gone. ``undisturbed``: no fault struck the last
-        attempt.
+        The job is over and its driver is gone. ``undisturbed``: no fault struck the last attempt.
         """
+        if self._account(job_id).is_canceled:
+            self._check_no_gaps()
+            return
         self._check_complete()
         if not undisturbed:
             return
@@ -355,6 +367,8 @@ class Auditor:
             # The same record again, since the sync of the previous one failed: that one may not
             # survive a crash (PROTOCOL P23).
             return
+        if before is not None and before.status is RecordStatus.CANCELED:
+            raise self._broken(f"{record.kind.value} is recorded after the job was cancelled")
         if before is not None and record.attempt < before.attempt:
             raise self._broken(f"attempt {record.attempt} writes after attempt {before.attempt}")
         completed = record.completed
@@ -440,6 +454,10 @@ class Auditor:
         who = f"epoch {version.epoch} of {version.job_id[:8]} in {root}"
         if version.epoch not in account.recorded and not self._is_savepoints_epoch(version):
             raise self._broken(f"{who} is committed, but not recorded")
+        ended = account.record if account.is_canceled else None
+        # An older attempt may still commit: no table knows which drivers are fenced.
+        if ended is not None and version.attempt >= ended.attempt:
+            raise self._broken(f"{who} is committed after the job was cancelled")
         for transaction, epoch in before.transactions.items():
             if version.transactions.get(transaction, 0) < epoch:
                 raise self._broken(f"{who} is committed after epoch {epoch}")
@@ -495,6 +513,28 @@ class Auditor:
                 raise self._broken(
                     f"{vertex.name} is finished with the totals {totals}, not {len(expected)} and"
                     f" {sum(expected)}"
+                )
+
+    def _check_no_gaps(self) -> None:
+        """Check that every table shows the first records of each source, and none too often.
+
+        Over several paths from a source, a reader may have got further on one than on another.
+        """
+        expected_of = expected_rows(self._vertices)
+        for vertex in self._vertices:
+            rows, totals = (self._rows(f"/tables/{name}") for name in vertex.sinks)
+            found, expected = Counter(rows), Counter(expected_of[vertex.name])
+            if not found <= expected or len(totals) > 1:
+                raise self._broken(
+                    f"{vertex.name} is cancelled: {sorted((found - expected).elements())} appear"
+                    f" twice, and its totals are {totals}"
+                )
+            # Numbers of two sources are far apart.
+            gaps = [row for row in found if row - 1 in expected and found[row - 1] < found[row]]
+            if gaps:
+                raise self._broken(
+                    f"{vertex.name} is cancelled: it shows {min(gaps)} more often than the record"
+                    " before it"
                 )
 
     def _rows(self, root: str) -> list[Any]:

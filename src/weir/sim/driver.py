@@ -16,13 +16,13 @@ from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.messages.task import CommitSinks, SinkCommitFailed, SinksCommitted
 from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.status import JobStatus
+from weir.core.task.plan import TaskPlan
 from weir.core.types import JobId, TaskStatus, VertexId
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.runtime.dispatcher import Dispatcher, Envelope, ToTask
-from weir.runtime.ports import TaskPlan
 from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.faults import Fault, Injector
 from weir.sim.job import SimJob, SimVertex
@@ -224,6 +224,7 @@ class SimDriver:
         coordinators = {
             vertex.name: CountingCoordinator(
                 random=Random(f"coordinator {self.job_id} {number} {vertex.name}"),
+                answers=Random(f"answers {self.job_id} {number} {vertex.name}"),
                 waits=waits,
                 pace_ms=vertex.event_pace_ms,
                 slow_us=min(job.upload_us, 20_000),
@@ -309,11 +310,7 @@ class SimDriver:
         if self._over:
             return
         try:
-            if envelope is not None:
-                self.dispatcher.take(envelope)
-            deadline = self.dispatcher.next_deadline()
-            if deadline is not None and deadline <= self.clock.now_ms():
-                self.dispatcher.on_deadline(deadline)
+            deadline = self.dispatcher.turn(envelope)
             self._on_turn(self, envelope)
         except Exception as error:
             self._finish(error)
@@ -321,10 +318,9 @@ class SimDriver:
         if self.dispatcher.ended is not None:
             self._finish(self.dispatcher.ended)
             return
-        self._set_alarm()
+        self._set_alarm(deadline)
 
-    def _set_alarm(self) -> None:
-        deadline = self.dispatcher.next_deadline()
+    def _set_alarm(self, deadline: int | None) -> None:
         if deadline is None or deadline == self._alarm:
             return
         self._alarm = deadline
@@ -375,7 +371,9 @@ def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
         inputs=vertex.inputs,
         bound=job.bound,
         aligned_timeout_ms=job.config.aligned_timeout_ms,
+        has_operators=vertex.subtasks > 0,
         prepares_for_barriers=vertex.prepares,
+        has_own_readers=vertex.enumerated,
         coordinated=vertex.subtasks > 0,
     )
 

@@ -56,6 +56,8 @@ class Fault(enum.Enum):
     CHECKPOINT_REQUESTED = "checkpoint requested"
     SAVEPOINT_REQUESTED = "savepoint requested"
     STOP_REQUESTED = "stop requested"
+    #: At most once in a run, which ends with it.
+    CANCEL_REQUESTED = "cancel requested"
     SUSPENDED = "suspended"
 
 
@@ -86,6 +88,8 @@ _RATES: dict[Fault, tuple[float, float]] = {
 #: The share of runs in which syncs fail, and the range of their rate.
 _SYNCS_FAIL = 0.2
 _SYNC_RATE = (0.002, 0.05)
+#: The share of runs in which a user cancels the job.
+_CANCELED = 0.1
 #: Least and most mean time between two TIMED faults of a kind, in virtual ms.
 _TIMED_RATES_MS = (400.0, 4_000.0)
 #: Protocol states, in the order in which a job and a checkpoint reach them. Half of the timed
@@ -130,9 +134,10 @@ def draw_plan(random: Random, *, seconds: float, syncs: Random) -> FaultPlan:
     """Draw few kinds of faults for some runs and all for others, so each kind also occurs alone.
 
     ``syncs`` draws whether syncs fail. It is a separate stream, so that seeds without failing syncs
-    keep their stories.
+    keep their stories. ``draw_cancel`` draws the cancellation.
     """
-    kinds = [fault for fault in Fault if fault is not Fault.SYNC_FAILED]
+    apart = (Fault.SYNC_FAILED, Fault.CANCEL_REQUESTED)
+    kinds = [fault for fault in Fault if fault not in apart]
     count = random.choice((0, 1, 2, 3, 4, 6, len(kinds), len(kinds)))
     rates: dict[Fault, float] = {}
     for fault in sorted(random.sample(kinds, count), key=lambda one: one.value):
@@ -142,6 +147,14 @@ def draw_plan(random: Random, *, seconds: float, syncs: Random) -> FaultPlan:
         least, most = _SYNC_RATE
         rates[Fault.SYNC_FAILED] = least * (most / least) ** syncs.random()
     return FaultPlan(rates=rates, until_us=round(seconds * 1e6 * random.uniform(0.3, 1.0)))
+
+
+def draw_cancel(random: Random, until_us: int) -> int | None:
+    """When a user cancels the job, in virtual microseconds; None in most runs.
+
+    Often early, since many jobs finish long before ``until_us``.
+    """
+    return round(until_us * random.random() ** 3) if random.random() < _CANCELED else None
 
 
 class Injector:

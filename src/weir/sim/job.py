@@ -193,7 +193,7 @@ def draw_job(
     ``graph`` draws the edges; ``channels`` the bounds of channels; ``unaligned`` whether barriers
     may overtake, which limits the job to one concurrent checkpoint (PROTOCOL P27); ``partitions``
     whether drivers differ in parallelism; ``coordinators`` which vertices have an operator with a
-    coordinator; ``restarts`` when the job is given up.
+    coordinator; ``restarts`` when the job is given up, and whether checkpoints are incremental.
     """
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
@@ -216,6 +216,7 @@ def draw_job(
         max_concurrent_checkpoints=random.choice((1, 1, 2, 3)),
         tolerable_failed_checkpoints=random.choice((0, 2, 8)),
         num_retained=random.choice((1, 1, 2, 3)),
+        incremental=restarts.random() < 0.7,
     )
     vertices = _coordinated(vertices, coordinators)
     if any(vertex.subtasks for vertex in vertices):

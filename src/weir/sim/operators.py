@@ -17,12 +17,13 @@ broken; the auditor takes that as a violation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from random import Random
 from typing import Any
 
 import msgspec
 
-from weir.coordinators.base import CoordinatorContext, OperatorCoordinator
+from weir.coordinators.base import CoordinatorContext, CoordinatorSnapshot, OperatorCoordinator
 from weir.core.messages.operators import DeliverEvent
 from weir.core.types import CompletedCheckpoint, OperatorId, Payload, SentEvent
 from weir.durable.hooks import CheckpointListener, MasterHook
@@ -34,12 +35,17 @@ _MOST_EVENTS = 40
 
 
 class CountingCoordinator(OperatorCoordinator):
-    """Sends numbers, and counts the numbers that come back."""
+    """Sends numbers, and counts the numbers that come back.
+
+    Some snapshots it answers at once, the others by a future (MISSION C1): completed a while later,
+    between two sends of one call, or while it handles a number; failed; or never completed.
+    """
 
     def __init__(
         self,
         *,
         random: Random,
+        answers: Random,
         waits: Waits,
         pace_ms: int,
         slow_us: int,
@@ -49,9 +55,15 @@ class CountingCoordinator(OperatorCoordinator):
         """Create a coordinator.
 
         ``pace_ms``: the longest time between two sends; ``slow_us``: the longest pause after a
-        send or in a snapshot. ``broken`` gets the text of a broken law.
+        send or in a snapshot. ``answers`` decides how snapshots are answered. ``broken`` gets the
+        text of a broken law.
         """
         self._random = random
+        self._answers = answers
+        #: How many more snapshots fail or are forgotten; few, so that the job can end.
+        self._mischief = answers.randrange(3)
+        #: Snapshots to complete while a number is handled.
+        self._open: list[Future[Payload]] = []
         self._waits = waits
         self._pace_ms = pace_ms
         self._slow_us = slow_us
@@ -69,6 +81,8 @@ class CountingCoordinator(OperatorCoordinator):
         zeros = [0] * self.context.current_parallelism
         self._sent = list(state["sent"]) if state else list(zeros)
         self._back = list(state["back"]) if state else list(zeros)
+        # Those of the attempt before are never completed.
+        self._open = []
         self._later()
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
@@ -79,13 +93,47 @@ class CountingCoordinator(OperatorCoordinator):
                 f" {self._back[subtask]} of {self._sent[subtask]}"
             )
         self._back[subtask] += 1
+        self._complete_open()
         self._fail_perhaps()
 
-    def checkpoint_coordinator(self, checkpoint_id: int) -> Payload:
-        """Both counts, after a random pause."""
+    def checkpoint_coordinator(self, checkpoint_id: int) -> CoordinatorSnapshot:
+        """Both counts, after a random pause, or a future of them."""
         self._waits.sleep(self._random.randrange(self._slow_us) / 1e6)
         self._fail_perhaps()
-        return {"sent": self._sent, "back": self._back}
+        if self._answers.random() < 0.6:
+            return self._counts()
+        later: Future[Payload] = Future()
+        if self._mischief and self._answers.random() < 0.3:
+            self._mischief -= 1
+            if self._answers.random() < 0.5:
+                self._later_by(lambda: later.set_exception(OSError("simulated failed snapshot")))
+            return later
+        self._open.append(later)
+        self._later_by(self._send_around)
+        return later
+
+    def _counts(self) -> Payload:
+        return {"sent": list(self._sent), "back": list(self._back)}
+
+    def _later_by(self, function: Callable[[], None]) -> None:
+        self.context.schedule(self._answers.randrange(1, 50), function)
+
+    def _complete_open(self) -> None:
+        opened, self._open = self._open, []
+        for one in opened:
+            one.set_result(self._counts())
+
+    def _send_around(self) -> None:
+        """Complete the open snapshots between two sends of one call."""
+        self._send_one()
+        self._complete_open()
+        self._send_one()
+
+    def _send_one(self) -> None:
+        subtask = self._answers.randrange(len(self._sent))
+        if self._sent[subtask] < _MOST_EVENTS:
+            self.context.send_event(subtask, {"number": self._sent[subtask]})
+            self._sent[subtask] += 1
 
     def _later(self) -> None:
         self.context.schedule(self._random.randrange(1, self._pace_ms + 1), self._send)

@@ -42,6 +42,7 @@ from weir.core.messages.task import (
     TakeSnapshot,
     TaskStarted,
 )
+from weir.core.task.plan import TaskPlan
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
@@ -54,7 +55,7 @@ from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import OperatorError, StorageError, invariant
 from weir.runtime.concurrency import Clock, Waits
-from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
 from weir.runtime.task_work import task_errored
 from weir.sim.channel_offsets import ChannelOffsets
 from weir.sim.disk import ProcessFileSystem
@@ -282,7 +283,9 @@ class SimQuery:
                 continue
             if not data_first:
                 end = self._latest()
-            forced = bool(answer.events) or answer.barrier is not None or self._tells_end(end)
+            if answer.only_events:
+                end = self._offset
+            forced = self._is_forced(answer) or self._tells_end(end)
             if self._offset >= self._vertex.records and not forced:
                 self._post(RecordsEnded(position=self._position))
                 return
@@ -290,6 +293,11 @@ class SimQuery:
                 self._batch(self._vertex.numbers(self._offset, max(end, self._offset)), answer)
             else:
                 self._pause(10_000)
+
+    def _is_forced(self, answer: AnswerPlanning) -> bool:
+        """Whether a batch runs even without rows: also the first one of operators."""
+        opens = self._vertex.subtasks > 0 and self._position < 0
+        return opens or bool(answer.events) or answer.barrier is not None
 
     def _tells_end(self, end: int) -> bool:
         """Whether its readers report the end of the input with the next batch.
@@ -305,12 +313,13 @@ class SimQuery:
     def _read(self, answer: AnswerPlanning) -> None:
         """Run one batch over what was admitted.
 
-        An empty batch runs only if a watermark has risen, or if events or a barrier force it.
+        An empty batch runs only if a watermark has risen or it is forced.
         """
         aligned = [name for name in self._vertex.inputs if name not in self._overtaken]
-        at_barrier = self._port.at_barrier(aligned, self._barrier) if answer.barrier is None else {}
+        told = answer.barrier is None and not answer.only_events
+        at_barrier = self._port.at_barrier(aligned, self._barrier) if told else {}
         risen = self._channels.tell(answer.watermarks_ms, at_barrier)
-        if not (risen or answer.admitted or answer.events or answer.barrier is not None):
+        if not (risen or answer.admitted or self._is_forced(answer)):
             return
         if self._port.reader_us:
             self._pause(self._port.reader_us)
@@ -340,7 +349,7 @@ class SimQuery:
         self._fail_perhaps()
         back = self._operator.handle(answer.events)
         ended = self._tells_end(self._offset + len(rows))
-        self._stage(batch, rows, None, sent_events=back, input_ended=ended)
+        self._stage(batch, rows, sent_events=back, input_ended=ended)
         self._fail_perhaps()
         fs.put(f"{self._directory}/commits/{batch}", b"")
         self._prepared = answer.barrier
@@ -376,21 +385,26 @@ class SimQuery:
         self._pause(2_000)
         self._fail_perhaps()
         back = self._operator.handle(effect.events)
-        self._stage(batch, [], [self._offset, sum(self._rows())], sent_events=back)
+        self._stage(batch, [], sent_events=back)
         self._fail_perhaps()
         self._position = batch
-        self._post(Drained(position=batch))
+        _, total_sink = self._vertex.sinks
+        self._port.tables[total_sink].hold_back([[self._offset, sum(self._rows())]])
+        committables = self._port.sinks.finish(self._vertex.sinks, batch + 1)
+        if committables:
+            self._position = batch + 1
+            self._post(BatchStaged(position=self._position, committables=committables))
+            self._fail_perhaps()
+        self._post(Drained(position=self._position))
 
-    def _stage(self, batch: int, rows: list[int], total: list[int] | None, **said: Any) -> None:
-        """Stage a batch at every sink. ``said``: what its operators report (``BatchStaged``)."""
+    def _stage(self, batch: int, rows: list[int], **said: Any) -> None:
+        """Stage a batch at the sink of rows. ``said``: what its operators report."""
         committables = []
-        for name, staged in zip(
-            self._vertex.sinks, (rows, [] if total is None else [total]), strict=True
-        ):
-            frame: Any = staged
-            payload = self._port.tables[name].stage(frame, Batch(batch_id=batch))
-            if payload is not None:
-                committables.append(Committable(sink=name, position=batch, payload=payload))
+        name, _ = self._vertex.sinks
+        frame: Any = rows
+        payload = self._port.tables[name].stage(frame, Batch(batch_id=batch))
+        if payload is not None:
+            committables.append(Committable(sink=name, position=batch, payload=payload))
         segment = None
         if rows and self._port.consumers(self._vertex.name):
             path, data = f"{self.channel}/{batch}", msgspec.json.encode(rows)

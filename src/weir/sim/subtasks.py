@@ -5,9 +5,10 @@ Spark's queries fail as a whole, but the core also handles single subtasks.
 A coordinator sends each of its subtasks the numbers 0, 1, 2 ... , and each subtask sends every
 number back. Meanwhile checkpoints are taken, up to three at a time, and time out; the coordinator
 answers late; events are lost on their way; and subtasks fail one by one and go back to the newest
-completed checkpoint. The holder with its gateways and the ``TaskEvents`` of each subtask are the
-product's code. Messages between the three sides wait in queues, and a random draw decides which
-side moves next. After a while the faults stop, and everything must finish.
+completed checkpoint. The coordinator answers checkpoints between its other moves, fails some and
+forgets some. The holder with its gateways and the ``TaskEvents`` of each subtask are the product's
+code. Messages between the three sides wait in queues, and a random draw decides which side moves
+next. After a while the faults stop, and everything must finish.
 
 The laws are those of ``sim/operators.py``: numbers arrive in order, without gaps, each once, in
 both directions, and in every completed checkpoint each subtask agrees with the coordinator.
@@ -29,6 +30,7 @@ from weir.core.messages.operators import (
     CoordinatorAcknowledged,
     CoordinatorDeclined,
     CoordinatorSentEvent,
+    CoordinatorSnapshotFailed,
     CoordinatorSnapshotTaken,
     DeliverEvent,
     EventsConfirmed,
@@ -83,9 +85,14 @@ class MailboxCoordinator:
 
     def __init__(self, subtasks: int) -> None:
         self.told: deque[SnapshotCoordinator | HandleOperatorEvent | SubtaskReset] = deque()
-        self.out: deque[CoordinatorSentEvent | CoordinatorSnapshotTaken | OperatorEventHandled] = (
-            deque()
-        )
+        self.out: deque[
+            CoordinatorSentEvent
+            | CoordinatorSnapshotTaken
+            | CoordinatorSnapshotFailed
+            | OperatorEventHandled
+        ] = deque()
+        #: Checkpoints that it was asked about and has not answered (MISSION C1).
+        self.asked: list[int] = []
         self.sent = [0] * subtasks
         self._back = [0] * subtasks
         #: The attempt that the coordinator knows, for each subtask.
@@ -107,12 +114,7 @@ class MailboxCoordinator:
         """Process the next message."""
         match self.told.popleft():
             case SnapshotCoordinator(checkpoint_id=n):
-                state: Payload = {"sent": list(self.sent), "back": list(self._back)}
-                self.out.append(
-                    CoordinatorSnapshotTaken(
-                        operator=OPERATOR, attempt=0, checkpoint_id=n, state=state
-                    )
-                )
+                self.asked.append(n)
             case HandleOperatorEvent(subtask=subtask, number=number, payload=payload):
                 if payload["back"] != self._back[subtask]:
                     raise BrokenLawError(
@@ -128,6 +130,25 @@ class MailboxCoordinator:
             case SubtaskReset(subtask=subtask, attempt=attempt, sent=sent, back=back):
                 self._attempts[subtask] = attempt
                 self.sent[subtask], self._back[subtask] = sent, back
+
+    def answer(self, checkpoint_id: int) -> None:
+        """Complete a snapshot: it has what was sent and handled until now (MISSION C3)."""
+        self.asked.remove(checkpoint_id)
+        state: Payload = {"sent": list(self.sent), "back": list(self._back)}
+        self.out.append(
+            CoordinatorSnapshotTaken(
+                operator=OPERATOR, attempt=0, checkpoint_id=checkpoint_id, state=state
+            )
+        )
+
+    def refuse(self, checkpoint_id: int) -> None:
+        """Fail a snapshot."""
+        self.asked.remove(checkpoint_id)
+        self.out.append(
+            CoordinatorSnapshotFailed(
+                operator=OPERATOR, attempt=0, checkpoint_id=checkpoint_id, message="no disk"
+            )
+        )
 
 
 class SubtaskAttempt:
@@ -229,7 +250,7 @@ class SubtaskWorld:
         self._subtasks = [SubtaskAttempt(one, 0, (0, ())) for one in range(count)]
         self._pending: dict[int, _Pending] = {}
         self._last_id = 0
-        #: Checkpoints that wait for a failed subtask, and are to be aborted.
+        #: Checkpoints that wait for a failed subtask or a forgotten snapshot, to be aborted.
         self._vain: list[int] = []
         #: The newest completed checkpoint.
         self._completed = _Pending(
@@ -239,8 +260,9 @@ class SubtaskWorld:
         self._checkpoints = 0
         self._failures = 0
         self._story = Story()
-        #: Probability for each move that a subtask fails, an event is lost, a checkpoint times out.
-        self._faults = [self._random.choice((0.0, 0.01, 0.05)) for _ in range(3)]
+        #: Probability for each move that a subtask fails, an event is lost, a checkpoint times out,
+        #: the coordinator fails a snapshot, it forgets one.
+        self._faults = [self._random.choice((0.0, 0.01, 0.05)) for _ in range(5)]
 
     def run(self) -> SubtasksResult:
         """Run to the end."""
@@ -294,6 +316,8 @@ class SubtaskWorld:
         ]
         moves += [coordinator.turn] if coordinator.told else []
         moves += [self._hear_coordinator] if coordinator.out else []
+        # Late: between its other moves, and perhaps after a checkpoint has ended.
+        moves += [lambda n=n: coordinator.answer(n) for n in coordinator.asked]  # type: ignore[misc]
         for number, subtask in enumerate(self._subtasks):
             moves += [subtask.receive] if subtask.told else []
             moves += [subtask.snapshot] if subtask.barriers else []
@@ -303,7 +327,10 @@ class SubtaskWorld:
         return moves
 
     def _strike(self) -> bool:
-        fails, loses, times_out = (self._random.random() < share for share in self._faults)
+        fails, loses, times_out, refuses, forgets = (
+            self._random.random() < share for share in self._faults
+        )
+        asked = self._coordinator.asked
         number = self._random.randrange(len(self._subtasks))
         if fails:
             self._carry_out(self._holder.subtask_failed(number))
@@ -313,6 +340,10 @@ class SubtaskWorld:
             self._carry_out(self._holder.lost(lost.number, "connection reset"))
         elif times_out and self._pending:
             self._abort(self._random.choice(list(self._pending)))
+        elif refuses and asked:
+            self._coordinator.refuse(self._random.choice(asked))
+        elif forgets and asked:
+            self._vain.append(asked.pop())
         else:
             return False
         return True
@@ -336,6 +367,8 @@ class SubtaskWorld:
         match event:
             case CoordinatorSnapshotTaken(checkpoint_id=n, state=state):
                 self._carry_out(self._holder.snapshot_taken(n, state))
+            case CoordinatorSnapshotFailed(checkpoint_id=n, message=message):
+                self._carry_out(self._holder.snapshot_failed(n, message))
             case CoordinatorSentEvent(subtask=subtask, payload=payload) if self._is_current(event):
                 self._carry_out(self._holder.send(subtask, payload))
             case OperatorEventHandled(subtask=subtask, number=number) if self._is_current(event):

@@ -17,6 +17,7 @@ from weir.core.types import Payload
 from weir.errors import SinkError, invariant
 from weir.sim.disk import ProcessFileSystem
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
+from weir.sinks.staging import damaged_file, dead_attempts, staging_prefix
 from weir.storage.filesystem import CreateResult
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class SimTable(Sink):
         self._fails = fails
         self._opened: SinkContext | None = None
         self._closed = False
+        self._held_back: list[Any] = []
 
     def describe(self) -> str:
         """The kind and location of the table."""
@@ -69,15 +71,26 @@ class SimTable(Sink):
         """Begin the attempt."""
         self._opened = context
         self._closed = False
+        self._held_back = []
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write the rows to a file that no reader sees."""
         rows: Any = frame
         if not rows:
             return None
-        path = self.staged_path(batch.batch_id)
-        self._fs.put(path, msgspec.json.encode(rows))
-        return {"file": path, "rows": len(rows), "flushed": False}
+        path, data = self.staged_path(batch.batch_id), msgspec.json.encode(rows)
+        self._fs.put(path, data)
+        return {"file": path, "size": len(data), "rows": len(rows), "flushed": False}
+
+    def hold_back(self, rows: list[Any]) -> None:
+        """Keep rows that ``finish`` stages."""
+        self._held_back = rows
+
+    def finish(self, batch: Batch) -> Payload | None:
+        """Stage what was held back (MISSION E2)."""
+        rows: Any = self._held_back
+        self._held_back = []
+        return self.stage(rows, batch)
 
     def staged_path(self, batch_id: int) -> str:
         """The file with the rows of a batch of this attempt."""
@@ -96,6 +109,14 @@ class SimTable(Sink):
     def staged_files(self, payload: Payload) -> list[str]:
         """The one file of a payload."""
         return [payload["file"]]
+
+    def damaged(self, payload: Payload) -> str | None:
+        """Whether the payload's file is gone or has another size."""
+        return damaged_file(self._fs, {payload["file"]: payload["size"]})
+
+    def landmark(self) -> str:
+        """The log, which every commit with rows makes longer."""
+        return f"{self.root}/log"
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Add the files in one transaction, unless the table has that epoch."""
@@ -146,16 +167,10 @@ class SimTable(Sink):
 
     def clean(self, attempt: int) -> None:
         """Delete files that earlier attempts staged and that were never committed."""
-        version: TableVersion | None = None
-        prefix = self._staged(0).removesuffix("0").rpartition("/")[2]
-        for directory in self._fs.list(f"{self.root}/staged"):
-            number = directory.name.removeprefix(prefix)
-            if directory.name == number or not number.isdecimal() or int(number) >= attempt:
-                continue
-            if version is None:
-                version = self._newest()[1]
-            path = f"{self.root}/staged/{directory.name}"
-            committed = [file for file in version.files if file.startswith(f"{path}/")]
+        base, prefix = f"{self.root}/staged", staging_prefix(self._context)
+        for directory in dead_attempts(self._fs, base, prefix, attempt):
+            path = f"{base}/{directory}"
+            committed = {file for file in self._newest()[1].files if file.startswith(f"{path}/")}
             if not committed:
                 self._fs.delete(path)
                 continue
@@ -171,7 +186,7 @@ class SimTable(Sink):
         return int(names[-1]), msgspec.json.decode(data, type=TableVersion)
 
     def _staged(self, attempt: int) -> str:
-        return f"{self.root}/staged/{self._context.job_id[:8]}-{self._context.sink}-{attempt}"
+        return f"{self.root}/staged/{staging_prefix(self._context)}-{attempt}"
 
     @property
     def _context(self) -> SinkContext:

@@ -21,6 +21,7 @@ from weir.core.messages.channel import ChannelAppended, ReleaseSegments, Segment
 from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
+    CancelRequested,
     CheckpointRecorded,
     DiscardCheckpoint,
     JobEnded,
@@ -57,6 +58,7 @@ from weir.sim.faults import (
     Refused,
     Standing,
     beyond_backup,
+    draw_cancel,
     draw_mishaps,
     draw_plan,
     since_savepoint,
@@ -70,7 +72,11 @@ from weir.storage.job_log import JobRecord, RecordStatus
 #: Virtual seconds after the last fault within which a job must finish. A driver that does not know
 #: that it was fenced may try its final checkpoint eight times, with up to ten seconds between two
 #: tries, before it asks the job log.
+#: How many savepoints are requested before a mishap that needs one; most are not taken in time.
+_SAVEPOINTS_BEFORE = 10
 _PATIENCE_S = 100
+#: A job that has ended so is never run again.
+_OVER = (RecordStatus.FINISHED, RecordStatus.CANCELED)
 #: The share of stop requests that drain; such a run ends early.
 _DRAINS = 0.5
 #: Effects of tasks that do not involve the job master.
@@ -168,8 +174,16 @@ class World:
         self._supervise()
         for fault in TIMED:
             self._arm(fault)
+        cancel_us = draw_cancel(Random(f"cancels {self.seed}"), self._plan.until_us)
+        if cancel_us is not None:
+            self._loop.at(cancel_us, self._outside, partial(self._due, Fault.CANCEL_REQUESTED))
         for when_us, mishap in draw_mishaps(self._mishap_random, self._plan.until_us):
             self._loop.at(self._mishap_random.randrange(when_us), self._outside, self._back_up)
+            if mishap is Mishap.SAVEPOINT_AGAIN:
+                for _ in range(_SAVEPOINTS_BEFORE):
+                    request_us = self._mishap_random.randrange(when_us)
+                    request = partial(self._due, Fault.SAVEPOINT_REQUESTED)
+                    self._loop.at(request_us, self._outside, request)
             self._loop.at(when_us, self._outside, partial(self._befall, mishap))
         self._loop.at(self._plan.until_us, self._outside, self._cease)
         limit_us = self._plan.until_us + _PATIENCE_S * 1_000_000
@@ -206,9 +220,9 @@ class World:
         self._loop.at(self._random.randrange(50_000, 300_000), self._outside, self._supervise)
 
     def _start_driver(self) -> None:
-        """As ``weir run``: read the job's newest record, and run the job unless it has finished."""
+        """As ``weir run``: read the job's newest record, and run the job unless it is over."""
         record = self._record()
-        if record is not None and record.status is RecordStatus.FINISHED:
+        if record is not None and record.status in _OVER:
             self._finished = True
             return
         if record is not None and record.status is RecordStatus.STOPPED:
@@ -272,7 +286,7 @@ class World:
         record = self._record()
         if self._refused is not None or self._job.claims_snapshot:
             return
-        if self._finished or (record is not None and record.status is RecordStatus.FINISHED):
+        if self._finished or (record is not None and record.status in _OVER):
             return
         backups = [one for one in self._backups if one.job_id == self._job_id]
         needs = {Mishap.BACKUP_PUT_BACK: backups, Mishap.SAVEPOINT_AGAIN: self._savepoints}
@@ -394,7 +408,7 @@ class World:
                 task.validate()
 
     def _settle(self) -> None:
-        """Check what must hold when the job has finished."""
+        """Check what must hold when the job has finished or was cancelled."""
         newest = self._drivers[-1]
         undisturbed = self._undisturbed == len(self._drivers) and not self._records_are_older
         self._loop.run(lambda: not newest.is_live, self._loop.now_us + 60_000_000)
@@ -469,6 +483,8 @@ class World:
                 self._loop.at(0, driver.process, driver.wake)
             case Fault.SUSPENDED:
                 driver.request(SuspendRequested())
+            case Fault.CANCEL_REQUESTED:
+                driver.request(CancelRequested(request="cancel"))
             case _:
                 driver.request(self._request(fault))
 

@@ -8,6 +8,7 @@ from weir.sinks.base import Batch, Sink, SinkContext
 from weir.sinks.delta import DeltaTable
 from weir.sinks.files import Files
 from weir.sinks.foreach import BatchInfo, CommitInfo, Foreach, SinkInfo
+from weir.sinks.foreach_epoch import ForeachEpoch
 from weir.sinks.postgres import PostgresTable
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "DeltaTable",
     "Files",
     "Foreach",
+    "ForeachEpoch",
     "PostgresTable",
     "Sink",
     "SinkContext",

@@ -17,6 +17,7 @@ run, or run only in part.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,9 +54,16 @@ class BatchInfo(SinkInfo):
 class CommitInfo(SinkInfo):
     """The epoch that is committed. The attempt is the one that commits, not the one that staged."""
 
-    #: The checkpoint id; (job id, sink, epoch) is the same in every repetition of a commit.
+    #: The checkpoint id.
     epoch: int
 
+    @property
+    def key(self) -> str:
+        """``<job id>/<sink>/<epoch>``: the same in every repetition of a commit, and no other."""
+        return f"{self.job_id}/{self.sink}/{self.epoch}"
+
+
+_log = logging.getLogger(__name__)
 
 StageFunction: TypeAlias = "Callable[[DataFrame, BatchInfo], Any]"
 CommitFunction: TypeAlias = Callable[[CommitInfo, list[Any]], int | None]
@@ -99,7 +107,14 @@ class Foreach(Sink):
         return self._description
 
     def check(self, context: SinkContext) -> None:
-        """Do nothing: the target is unknown before the first batch."""
+        """Say it if rows may come twice; the target is unknown before the first batch."""
+        if self._commit is None:
+            _log.warning(
+                "Sink %r, %s, has no commit function: it delivers at least once, so rows since the"
+                " last checkpoint come again after a failure. ForeachEpoch delivers exactly once.",
+                context.sink,
+                self._description,
+            )
 
     def open(self, context: SinkContext) -> None:
         """Remember the attempt."""

@@ -1,6 +1,37 @@
-"""Sources that Weir reads itself, for ``Job.source``; all others are Spark's."""
+"""Sources that Weir reads itself, for ``Job.source``; all others are Spark's.
 
-from weir.sources.base import SplitSource
+``Source`` and what belongs to it are the contract of sources of your own (``docs/SOURCES.md``).
+"""
+
+from weir.sources.base import (
+    Source,
+    SourceReader,
+    SourceReaderContext,
+    SourceSplit,
+    SplitEnumerator,
+    SplitEnumeratorContext,
+    SplitRecords,
+    SplitSerializer,
+    decode_splits,
+    encode_splits,
+)
 from weir.sources.files import FileSource
+from weir.sources.split_reader import Fetched, SplitReader
+from weir.sources.watermarks import Watermarks
 
-__all__ = ["FileSource", "SplitSource"]
+__all__ = [
+    "Fetched",
+    "FileSource",
+    "Source",
+    "SourceReader",
+    "SourceReaderContext",
+    "SourceSplit",
+    "SplitEnumerator",
+    "SplitEnumeratorContext",
+    "SplitReader",
+    "SplitRecords",
+    "SplitSerializer",
+    "Watermarks",
+    "decode_splits",
+    "encode_splits",
+]

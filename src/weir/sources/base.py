@@ -1,30 +1,372 @@
-"""``SplitSource``: the contract of sources that Weir reads itself, its own and users'.
+"""``Source``: the contract of sources that Weir reads itself, its own and users' (Flink's FLIP-27).
 
-A split enumerator finds what there is to read and assigns it to readers that ask (MISSION C;
-Flink's ``SplitEnumerator`` and ``SourceReader``). The enumerator is an operator coordinator, a
-reader is an operator, and they exchange operator events, which are delivered exactly once.
+A source is cut into *splits*: ranges of a table, partitions of a topic, files. A
+``SplitEnumerator`` runs in the driver, once; it finds splits and assigns them. A ``SourceReader``
+runs in each subtask, in Spark's Python workers, and reads the splits that it was assigned.
+
+Who keeps what in a checkpoint (MISSION C2; PROTOCOL P2, P41):
+
+1. A split is either with the enumerator or with one reader. The enumerator's state has the splits
+   that are not assigned, or what lets it find them again; the readers' state has the others, each
+   with the position up to which its rows were emitted.
+2. Every assignment made before the enumerator's snapshot is in a reader's snapshot of the same
+   checkpoint, and none made after it is. So after a restore each split is in one place again, and
+   is read on from its position.
+3. If the parallelism has changed, the readers' splits are distributed anew.
+4. An open split request is in no checkpoint: the runtime repeats it in the next attempt.
+
+Splits and enumerator states are stored as JSON, never as a pickle.
 """
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from weir.coordinators.base import OperatorCoordinator
-from weir.operators.base import Operator
+import msgspec
+
+from weir.core.json_values import read_back
+from weir.core.types import OperatorId, Payload
+from weir.storage.records import converted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 
-class SplitSource(abc.ABC):
-    """A source read by one reader in each subtask, which an enumerator gives splits.
+class SourceSplit(Protocol):
+    """A part of the input, usually a frozen dataclass: what to read, and from which position on."""
 
-    ``bounded``: its input has an end; when all of it is read, the job finishes.
+    @property
+    def split_id(self) -> str:
+        """Identifies the split within its source, whatever its position."""
+        ...
+
+
+SplitT = TypeVar("SplitT", bound=SourceSplit)
+
+
+class SplitSerializer(Generic[SplitT]):
+    """Converts splits to JSON values and back (Flink: ``SimpleVersionedSerializer``).
+
+    This one serves dataclasses and ``msgspec.Struct``s of JSON values, dates and ``Decimal``; what
+    it reads back is checked against the types of the fields. To change the fields of a split, raise
+    ``version`` and override ``decode`` to read the older versions.
     """
 
+    #: Stored with each split.
+    version: int = 1
+
+    def __init__(self, kind: type[SplitT]) -> None:
+        """``kind`` is the class of the splits."""
+        self._kind = kind
+
+    def encode(self, split: SplitT) -> Payload:
+        """The split as a map of JSON values.
+
+        Raises ``ValueError`` or ``TypeError`` if reading it back would not give an equal split.
+        """
+        data: Payload = read_back(msgspec.to_builtins(split))
+        if self.decode(self.version, data) != split:
+            raise ValueError(f"it reads back as {self.decode(self.version, data)!r}")
+        return data
+
+    def decode(self, version: int, data: Payload) -> SplitT:
+        """The split that ``encode`` of this version got.
+
+        Raises ``ValueError`` for an unknown version, and for anything else than a split.
+        """
+        if version != self.version:
+            raise ValueError(
+                f"it has version {version}, and {type(self).__name__} reads only {self.version}"
+            )
+        return converted(data, self._kind)
+
+
+class SplitEnumeratorContext(Protocol):
+    """The services available to an enumerator, all on its own thread (Flink has the same name).
+
+    Functions passed to it do not run if the job is restored first.
+    """
+
+    @property
+    def operator_id(self) -> OperatorId:
+        """The source's step."""
+        ...
+
+    @property
+    def current_parallelism(self) -> int:
+        """The number of readers in this attempt."""
+        ...
+
+    @property
+    def registered_readers(self) -> frozenset[int]:
+        """The subtasks that run, to which splits may be assigned."""
+        ...
+
+    def assign_splits(self, splits: Sequence[SplitT], subtask: int) -> None:
+        """Assign splits to a reader; it has them in every checkpoint taken from now on.
+
+        Raises ``PipelineError`` if the reader is not registered, or a split cannot be serialized.
+        """
+        ...
+
+    def signal_no_more_splits(self, subtask: int) -> None:
+        """The reader will get no more splits: it ends when it has read those that it has.
+
+        Only for a bounded source; for any other raises ``PipelineError``.
+        """
+        ...
+
+    def send_event_to_reader(self, subtask: int, event: Payload) -> None:
+        """Send an event, a map of JSON values, to ``SourceReader.handle_source_event``."""
+        ...
+
+    def fail_job(self, message: str) -> None:
+        """Fail the job; it is restored from its newest checkpoint."""
+        ...
+
+    def run_in_coordinator(self, function: Callable[[], None]) -> None:
+        """Queue a short function to run on the enumerator's thread. From any thread."""
+        ...
+
+    def call_async(
+        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        """Run blocking work on another thread, then ``then(result, error)`` on the enumerator's."""
+        ...
+
+    def schedule(self, delay_ms: int, function: Callable[[], None]) -> None:
+        """Run a function on the enumerator's thread after ``delay_ms`` milliseconds."""
+        ...
+
+
+class SplitEnumerator(abc.ABC, Generic[SplitT]):
+    """Finds splits and assigns them to readers. Runs in the driver, one for the source.
+
+    Calls never overlap. A slow one delays the checkpoints that wait for the enumerator's snapshot:
+    leave blocking work to ``context.call_async``. An exception fails the job, which is then
+    restored from its newest checkpoint with a new enumerator.
+    """
+
+    def start(self) -> None:
+        """Begin to discover splits. Called once, before anything else."""
+        return
+
+    def add_reader(self, subtask: int) -> None:
+        """A reader runs. Called once per attempt for each, also after a restore.
+
+        Splits that it had in the checkpoint are with it already, or with other readers.
+        """
+        return
+
+    @abc.abstractmethod
+    def handle_split_request(self, subtask: int) -> None:
+        """A reader asks for splits: assign some now or later, or signal that there are none.
+
+        It does not ask again before either has happened.
+        """
+
+    def handle_source_event(self, subtask: int, event: Payload) -> None:
+        """Handle an event that a reader sent with ``send_source_event``."""
+        raise NotImplementedError(f"{type(self).__name__} has no handle_source_event")
+
+    def handle_request(self, request: Payload) -> Payload | None:
+        """Handle a request from outside the job; see ``OperatorCoordinator.handle_request``."""
+        raise ValueError(f"{type(self).__name__} does not accept requests: {request}")
+
+    @abc.abstractmethod
+    def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
+        """Take back splits whose assignment is lost, to assign them again.
+
+        Their reader was reset to a checkpoint that does not have them, while the enumerator went
+        on. Under Spark all readers fail together with the enumerator, whose restored state has such
+        splits as not assigned, and this is not called (PROTOCOL P39).
+        """
+
+    @abc.abstractmethod
+    def snapshot_state(self, checkpoint_id: int) -> Payload:
+        """What is not assigned, as a map of JSON values, for ``Source.restore_enumerator``.
+
+        It must not be changed afterwards. ``encode_splits`` makes splits part of it.
+        """
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is durable. Ids grow; a call can be lost in a failure."""
+        return
+
+    def close(self) -> None:
+        """Release resources: the attempt or the driver ends. Not called if it is killed."""
+        return
+
+
+class SourceReaderContext(Protocol):
+    """The environment of a reader (Flink has the same name)."""
+
+    @property
+    def operator_id(self) -> OperatorId:
+        """The source's step."""
+        ...
+
+    @property
+    def subtask(self) -> int:
+        """The index of the reader, from 0."""
+        ...
+
+    @property
+    def parallelism(self) -> int:
+        """The number of readers."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        ...
+
+    def send_split_request(self) -> None:
+        """Ask the enumerator for splits.
+
+        A request is open until the answer has come; meanwhile further calls do nothing.
+        """
+        ...
+
+    def send_source_event(self, event: Payload) -> None:
+        """Send an event, a map of JSON values, to ``SplitEnumerator.handle_source_event``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitRecords:
+    """What a reader has read of one split (Flink: ``RecordsWithSplitIds``)."""
+
+    split_id: str
+    #: Rows with the columns of the source's schema, in any order. None: there are none at the
+    #: moment, of which ``Watermarks`` with ``idle_after_ms`` must hear.
+    batch: pa.RecordBatch | None = None
+    #: Nothing is left to read; the split leaves the reader's state.
+    finished: bool = False
+
+
+class SourceReader(abc.ABC, Generic[SplitT]):
+    """Reads the splits of one subtask.
+
+    Most sources derive from ``SplitReader``, which holds the splits and their positions. This is
+    the full interface, for a reader that reads several splits through one client.
+
+    The calls of one batch, in order: ``handle_source_event``, ``add_splits`` and
+    ``notify_no_more_splits`` for what has come, ``read``, ``snapshot_state``. The positions and the
+    rows of a batch become part of a checkpoint together, or not at all. Spark may run the next
+    batch in another process: there a new reader gets ``add_splits`` with the result of the last
+    ``snapshot_state``, then ``start``, and its other attributes are not carried over.
+
+    An exception fails the job, which is restored from its newest checkpoint.
+    """
+
+    def start(self) -> None:
+        """Called in each new process, after the splits of the last snapshot were added."""
+        return
+
+    @abc.abstractmethod
+    def add_splits(self, splits: Sequence[SplitT]) -> None:
+        """Take splits: newly assigned ones, or those of a snapshot, each at its position."""
+
+    def notify_no_more_splits(self) -> None:
+        """No more splits will be assigned in this attempt."""
+        return
+
+    def handle_source_event(self, event: Payload) -> None:
+        """Handle an event that the enumerator sent with ``send_event_to_reader``."""
+        raise NotImplementedError(f"{type(self).__name__} has no handle_source_event")
+
+    @abc.abstractmethod
+    def read(self, max_rows: int) -> Iterable[SplitRecords]:
+        """Read about ``max_rows`` rows, without waiting for rows that do not exist yet.
+
+        All that it yields is taken. If that has rows, it is called again at once; otherwise after
+        the source's ``poll_interval_ms``, while there are splits, or when something has come. Not
+        called while nothing may be emitted, as at a drain.
+        """
+
+    @abc.abstractmethod
+    def snapshot_state(self) -> Sequence[SplitT]:
+        """The unfinished splits, each at the position after the last row that ``read`` yielded.
+
+        Called after each batch.
+        """
+
+    def pause_or_resume_splits(self, paused: frozenset[str]) -> None:
+        """From now on, read nothing from the splits with these ids, and from all others.
+
+        Called when the set changes, if the source has ``Watermarks`` with ``max_drift_ms``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no pause_or_resume_splits")
+
+    def close(self) -> None:
+        """The process stops running this subtask. Not called if it is killed."""
+        return
+
+
+class Source(abc.ABC, Generic[SplitT]):
+    """A source for ``Job.source``, with its splits, its enumerator and its readers.
+
+    The instance is pickled to Spark's workers, so its attributes must be picklable: open what is
+    not in the enumerator's or reader's ``start``.
+    """
+
+    #: The schema of the rows, as a Spark ``StructType`` or DDL.
+    schema: str | StructType
+    #: Whether the input has an end, at which the job finishes.
     bounded: bool = False
+    #: How many rows ``SourceReader.read`` is asked for.
+    max_rows_per_batch: int = 100_000
+    #: How soon to call ``SourceReader.read`` again after it had no rows, in milliseconds.
+    poll_interval_ms: int = 1_000
 
     @abc.abstractmethod
-    def enumerator(self) -> OperatorCoordinator:
-        """A new coordinator of the step: it finds splits and assigns them."""
+    def split_serializer(self) -> SplitSerializer[SplitT]:
+        """How splits are stored in events and checkpoints."""
 
     @abc.abstractmethod
-    def reader(self) -> Operator:
-        """A new operator of the step: it reads the splits that are assigned to its subtask."""
+    def create_enumerator(self, context: SplitEnumeratorContext) -> SplitEnumerator[SplitT]:
+        """A new enumerator, for a start without a checkpoint. Called in the driver."""
+
+    @abc.abstractmethod
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext, state: Payload
+    ) -> SplitEnumerator[SplitT]:
+        """An enumerator with the state of a checkpoint. Called in the driver.
+
+        ``state`` comes from disk: raise ``ValueError`` if it is not what ``snapshot_state`` made.
+        """
+
+    @abc.abstractmethod
+    def create_reader(self, context: SourceReaderContext) -> SourceReader[SplitT]:
+        """A new reader. Called in each worker process that runs a subtask."""
+
+
+def encode_splits(serializer: SplitSerializer[SplitT], splits: Iterable[SplitT]) -> list[Payload]:
+    """Splits with the version of their serializer, for an enumerator's state.
+
+    Raises ``ValueError`` naming the split that cannot be serialized.
+    """
+    encoded: list[Payload] = []
+    for split in splits:
+        try:
+            encoded.append({"version": serializer.version, "split": serializer.encode(split)})
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the split {split.split_id!r} cannot be serialized: {error}"
+            ) from error
+    return encoded
+
+
+def decode_splits(serializer: SplitSerializer[SplitT], encoded: object) -> list[SplitT]:
+    """The splits that ``encode_splits`` got. Raises ``ValueError`` for anything else."""
+    return [serializer.decode(one.version, one.split) for one in converted(encoded, list[_Encoded])]
+
+
+class _Encoded(msgspec.Struct, frozen=True):
+    version: int
+    split: dict[str, Any]

@@ -5,20 +5,24 @@
     files = weir.sources.FileSource("landing/", format="parquet", schema="id long, ts timestamp")
     job.source("in", files, parallelism=2)
 
-The enumerator (``enumerator.py``) is the coordinator of the step, and the reader (``reader.py``)
-its operator. A split is a whole file and is read within one batch, so a reader's position is always
-between two files, and a checkpoint needs to know only which files were assigned before it. The
-protocol of operator events makes this exactly-once (MISSION C3, C7).
+``file_enumerator.py`` has the enumerator, ``file_reader.py`` the reader. A split is a whole file,
+read within one batch, so a reader's position is always between two files.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from weir.core.types import OperatorId, Payload
 from weir.errors import PipelineError
-from weir.sources.base import SplitSource
-from weir.sources.enumerator import FileEnumerator
-from weir.sources.reader import FileReader
+from weir.sources.base import (
+    Source,
+    SourceReaderContext,
+    SplitEnumeratorContext,
+    SplitSerializer,
+)
+from weir.sources.file_enumerator import FileEnumerator, FileSplit
+from weir.sources.file_reader import FileReader
 from weir.storage.paths import is_local, normalize
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ FORMATS = ("parquet", "json", "csv", "ipc")
 _ON_ERROR = ("fail", "reject")
 
 
-class FileSource(SplitSource):
+class FileSource(Source[FileSplit]):
     """Reads each file of a directory once, oldest first, assigned to subtasks as they ask.
 
     Files are identified by name and read as soon as they are found: move a file in when it is
@@ -98,17 +102,35 @@ class FileSource(SplitSource):
             if not 0 < value < float("inf"):
                 raise PipelineError(f"FileSource has {name}={value!r}: set it to a number above 0.")
         self._format = format
-        self._schema = schema
+        self.schema = schema
         self._interval_ms = max(1, round(discovery_interval * 1000))
         self.bounded = bounded
         self._retention_ns = round(name_retention * 1e9)
         self._rejects = on_error == "reject"
         self._batch_bytes = max_bytes_per_split_batch
 
-    def enumerator(self) -> FileEnumerator:
-        """The coordinator of the step."""
+        #: By step: the files that its enumerators in this driver have seen.
+        self._seen: dict[OperatorId, set[str]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what only the driver knows."""
+        return vars(self) | {"_seen": {}}
+
+    def split_serializer(self) -> SplitSerializer[FileSplit]:
+        """Files by name."""
+        return SplitSerializer(FileSplit)
+
+    def create_enumerator(self, context: SplitEnumeratorContext) -> FileEnumerator:
+        """An enumerator that has not seen any file."""
+        return self.restore_enumerator(context, {})
+
+    def restore_enumerator(self, context: SplitEnumeratorContext, state: Payload) -> FileEnumerator:
+        """An enumerator with the files of a checkpoint."""
         return FileEnumerator(
+            context,
+            state,
             self._directory,
+            expected=self._seen.setdefault(context.operator_id, set()),
             interval_ms=self._interval_ms,
             bounded=self.bounded,
             batch_bytes=self._batch_bytes,
@@ -116,11 +138,9 @@ class FileSource(SplitSource):
             retention_ns=self._retention_ns,
         )
 
-    def reader(self) -> FileReader:
-        """The operator of the step."""
-        return FileReader(
-            self._directory, format=self._format, schema=self._schema, rejects=self._rejects
-        )
+    def create_reader(self, context: SourceReaderContext) -> FileReader:
+        """The reader of a subtask."""
+        return FileReader(context, self._directory, format=self._format, rejects=self._rejects)
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -32,7 +32,7 @@ directory (PROTOCOL P27)::
     <attempt>/<consumer>/in-flight/<producer>/<position>-<part>.parquet
 
 So the payload of a segment has the paths of its files or, after a restore, their keys below that
-directory.
+directory. It also names the side outputs whose rows the files hold (``operator_outputs.py``).
 
 **The source** (``ChannelSource``) is implemented by the driver and reads exactly the admitted
 segments, natively. Its offset is a position in the channel:
@@ -40,6 +40,11 @@ segments, natively. Its offset is a position in the channel:
 batch from one offset to the next reads the segments in between: their Parquet files become a plan
 like the one that Spark makes for its own file source, so columns are pruned and filters are pushed
 down. It implements Spark's V1 source interface because V2 sources get neither.
+
+Spark would pack files into tasks by their sizes, which loses the order of segments. In front of
+Weir's operators, which may expect the rows of a key in the order in which a subtask emitted them,
+no file is split between tasks, and several segments are read by one task, in their order: a shuffle
+keeps the order of each task's rows.
 
 The offset of a batch says what it has read (PROTOCOL P7). ``latestOffset`` returns the last
 admitted position, ``getBatch`` reads up to it, and the next ``latestOffset`` receives the committed
@@ -70,10 +75,12 @@ from pyspark.sql.types import (
     NullType,
     StructField,
     StructType,
+    TimestampType,
     TimeType,
     YearMonthIntervalType,
 )
 
+from weir.core.graph import GraphStep
 from weir.core.messages.channel import Segment
 from weir.core.types import InFlightSegment, Payload, VertexId
 from weir.errors import InvariantError, PipelineError, StorageError, WeirError
@@ -91,6 +98,9 @@ if TYPE_CHECKING:
 
 #: The metadata key that makes a column an event-time column.
 EVENT_TIME = "spark.watermarkDelayMs"
+
+#: The number of a source's readers in the control input; their query reads no channel.
+SOURCE_NUMBER = 0
 
 _WATERMARK = "__weir_watermark"
 
@@ -110,23 +120,64 @@ def channel_frame(
     channel's number in it. ``segments`` has the segments' rows, of ``plain_schema``. A channel
     without an event-time column has no watermark.
     """
-    never = F.spark_partition_id() < 0
-    nulls = [
-        F.when(never, F.lit(None).cast(field.dataType)).alias(field.name) for field in schema.fields
-    ]
     if not has_event_time(schema):
-        return control.select(*nulls).filter(never).union(segments)
+        never = F.spark_partition_id() < 0
+        return control.select(*_nulls(schema)).filter(never).union(segments)
+    return _told(control, index=index, schema=schema).union(segments)
+
+
+def source_frame(control: DataFrame, rows: DataFrame, *, schema: StructType) -> DataFrame:
+    """The rows of a source's readers, with the watermark that the control input carries.
+
+    ``schema`` is theirs, with an event time. The readers come first: the number of a partition is
+    that of its subtask.
+    """
+    rows = rows.select(*[_column(field) for field in schema.fields])
+    return rows.union(_told(control, index=SOURCE_NUMBER, schema=schema))
+
+
+def _told(control: DataFrame, *, index: int, schema: StructType) -> DataFrame:
+    """The branch without rows that brings a channel's watermark."""
     watermark = _unused_name(schema)
     told = control.filter(F.col("channel") == index).select(
-        *nulls, F.col("watermark").alias(watermark)
+        *_nulls(schema), F.col("watermark").alias(watermark)
     )
-    behind = told.withWatermark(watermark, "0 seconds").filter(never)
-    return behind.select(*[_column(field) for field in schema.fields]).union(segments)
+    behind = told.withWatermark(watermark, "0 seconds").filter(F.spark_partition_id() < 0)
+    return behind.select(*[_column(field) for field in schema.fields])
+
+
+def _nulls(schema: StructType) -> list[Column]:
+    """A null for each column, which the optimizer does not know to be one."""
+    never = F.spark_partition_id() < 0
+    return [
+        F.when(never, F.lit(None).cast(field.dataType)).alias(field.name) for field in schema.fields
+    ]
 
 
 def has_event_time(schema: StructType) -> bool:
     """Whether a channel of this schema carries a watermark."""
     return any(EVENT_TIME in field.metadata for field in schema.fields)
+
+
+def with_event_time(step: GraphStep, schema: StructType, column: str) -> StructType:
+    """The schema with ``column`` as its event time.
+
+    Raises ``PipelineError`` if it has no such column of type ``timestamp``.
+    """
+    if not any(one.name == column and isinstance(one.dataType, TimestampType) for one in schema):
+        raise PipelineError(
+            f"Source {step.name!r} takes its watermarks from {column!r}, but its schema has no such"
+            f" column of type timestamp: {schema.simpleString()}. Name one with Watermarks(column="
+            "...), or declare it as timestamp."
+        )
+    return StructType(
+        [
+            StructField(
+                one.name, one.dataType, metadata={EVENT_TIME: 0} if one.name == column else {}
+            )
+            for one in schema.fields
+        ]
+    )
 
 
 def check_channel_schema(step_name: str, schema: StructType) -> None:
@@ -219,17 +270,20 @@ def keyed_files(segment: InFlightSegment, directory: str) -> dict[str, str]:
     return dict(zip(keys, paths, strict=True))
 
 
-def kept_payload(keys: Iterable[str]) -> Payload:
+def kept_payload(payload: Payload, keys: Iterable[str]) -> Payload:
     """The payload of a segment whose files are in a snapshot under these keys."""
-    return {"keys": list(keys)}
+    tags = {"tags": payload["tags"]} if "tags" in payload else {}
+    return {"keys": list(keys), **tags}
 
 
 class OutputSegments:
     """The segments that one query writes."""
 
-    def __init__(self, fs: FileSystem, path: str) -> None:
+    def __init__(self, fs: FileSystem, path: str, tags: Iterable[str] = ()) -> None:
+        """``tags`` are the side outputs whose rows they hold besides the main ones."""
         self._fs = fs
         self._path = path
+        self._tags = sorted(tags)
         #: Positions written and not yet released, ascending.
         self._written: deque[int] = deque()
         #: The last position written, if it has no rows: only the vertex's own sinks may read it.
@@ -254,7 +308,9 @@ class OutputSegments:
             return None
         self._empty = None
         self._written.append(position)
-        payload = {"files": [join(path, file.path) for file in files]}
+        payload: Payload = {"files": [join(path, file.path) for file in files]}
+        if self._tags:
+            payload["tags"] = self._tags
         return Segment(position=position, size=sum(file.size for file in files), payload=payload)
 
     def read(self, frame: DataFrame, position: int) -> DataFrame:
@@ -286,14 +342,31 @@ _READ_EVERYTHING = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"
 _NOTHING = -1
 
 
+def _with_whole_files(jvm: Jvm) -> Any:
+    """A copy of the JVM's session in which each file is read by one task."""
+    session = jvm.java_session.cloneSession()
+    for name in ("maxPartitionBytes", "openCostInBytes"):
+        session.conf().set(f"spark.sql.files.{name}", "1t")
+    return session
+
+
 class ChannelSource(JavaStream):
     """One channel of one query in one attempt."""
 
     def __init__(
-        self, jvm: Jvm, channel: VertexId, schema: StructType, rounds: PlanningRounds
+        self,
+        jvm: Jvm,
+        channel: VertexId,
+        schema: StructType,
+        rounds: PlanningRounds,
+        *,
+        ordered: bool = False,
     ) -> None:
+        """``ordered``: the rows of a producer's subtask are read in their order."""
         super().__init__(jvm, f"channel {channel}")
         self._channel = channel
+        self._ordered = ordered
+        self._session = _with_whole_files(jvm) if ordered else jvm.java_session
         # As with any file, every column and every nested field is nullable.
         self._schema = jvm.schema(schema).asNullable()
         self._rounds = rounds
@@ -365,7 +438,7 @@ class ChannelSource(JavaStream):
                     raise InvariantError(f"channel {self._channel!r} no longer has segment {last}")
                 self._read = last
         try:
-            return self._jvm.rows(self._plan([file for _, files in found for file in files]))
+            return self._jvm.rows(self._plan([files for _, files in found]))
         except WeirError:
             raise
         except Exception as error:
@@ -399,19 +472,29 @@ class ChannelSource(JavaStream):
 
     # -- inside
 
-    def _plan(self, files: Sequence[str]) -> Any:
+    def _plan(self, segments: Sequence[Sequence[str]]) -> Any:
+        """The plan that reads the files of these segments."""
+        jvm = self._jvm
+        logical = "catalyst.plans.logical."
+        if not segments:
+            local = jvm.sql_class(logical + "LocalRelation")
+            return local(jvm.attributes(self._schema), jvm.seq(()), True, jvm.none)
+        if not self._ordered or len(segments) == 1:
+            return self._relation([file for files in segments for file in files])
+        relations = jvm.seq(self._relation(files) for files in segments)
+        union = jvm.sql_class(logical + "Union")(relations, False, False)
+        return jvm.sql_class(logical + "Repartition")(1, False, union)
+
+    def _relation(self, files: Sequence[str]) -> Any:
         """The plan of Spark's file source for these files, without listing the directory."""
         jvm = self._jvm
-        if not files:
-            local = jvm.sql_class("catalyst.plans.logical.LocalRelation")
-            return local(jvm.attributes(self._schema), jvm.seq(()), True, jvm.none)
         path = jvm.java_class("org.apache.hadoop.fs.Path")
         options = jvm.map(_READ_EVERYTHING)
         no_partitions = jvm.scala_object(
             "org.apache.spark.sql.execution.datasources.PartitionSpec"
         ).emptySpec()
         index = jvm.sql_class("execution.datasources.InMemoryFileIndex")(
-            jvm.java_session,
+            self._session,
             jvm.seq(path(file) for file in files),
             options,
             jvm.none,
@@ -431,7 +514,7 @@ class ChannelSource(JavaStream):
             jvm.none,
             jvm.sql_class("execution.datasources.parquet.ParquetFileFormat")(),
             options,
-            jvm.java_session,
+            self._session,
         )
         return jvm.scala_object("org.apache.spark.sql.execution.datasources.LogicalRelation").apply(
             relation, True

@@ -2,9 +2,9 @@
 
 A vertex that reads sources gets the control input in front of its first source; one that reads
 channels gets it in front of each channel (``channel_frame``). For a source with a split enumerator
-the control input is all of Spark's input: the source's readers bring the rows. Each vertex is built
-once, even if it has finished and is not started again: a query that reads its channel needs its
-output schema.
+the control input is all of Spark's input: the source's readers bring the rows, and it brings their
+watermark, as a channel's. Each vertex is built once, even if it has finished and is not started
+again: a query that reads its channel needs its output schema.
 """
 
 from __future__ import annotations
@@ -12,14 +12,24 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId, VertexId
 from weir.errors import PipelineError, WeirError
-from weir.spark.channels import channel_frame, check_channel_schema
+from weir.runtime.concurrency import Clock
+from weir.sources.operator import SourceOperator
+from weir.spark.channels import (
+    channel_frame,
+    check_channel_schema,
+    source_frame,
+    with_event_time,
+)
 from weir.spark.control_input import CHANNEL_SCHEMA
 from weir.spark.failures import first_cause, read_error
 from weir.spark.jvm import Jvm
-from weir.spark.operators import QueryOperators, declared_schema, process_steps
+from weir.spark.operator_outputs import declared_schema, output_of
+from weir.spark.operators import QueryOperators, process_steps
 from weir.spark.pipeline import Pipeline
 from weir.spark.plan_checks import check_result, check_source
 from weir.spark.query_inputs import OnCall, QueryInputs
@@ -38,6 +48,7 @@ class Frames:
         pipeline: Pipeline,
         on_call: OnCall,
         token: str,
+        clock: Clock,
     ) -> None:
         """``on_call`` is called for every planning call.
 
@@ -58,6 +69,7 @@ class Frames:
                 vertex,
                 {one: pipeline.operators[one] for one in process_steps(vertex)},
                 token,
+                clock,
             )
             for name, vertex in pipeline.vertices.items()
             if process_steps(vertex)
@@ -91,7 +103,8 @@ class Frames:
         frames = self._channels(vertex)
         needs_control = not vertex.inputs
         for step in vertex.steps:
-            frame = self._apply(vertex, step, [frames[name] for name in step.inputs])
+            inputs = [output_of(frames[name], tag) for name, tag in step.outputs_read]
+            frame = self._apply(vertex, step, inputs)
             if step.kind is StepKind.SOURCE and needs_control and not step.enumerated:
                 # One control input, in front of the first source. It has no rows, and has the
                 # source's schema with its column metadata (PROTOCOL P26).
@@ -121,7 +134,7 @@ class Frames:
                 union = union.unionByName(other)
             return union
         if step.kind is StepKind.PROCESS:
-            return self._processed(vertex, step, inputs[0])
+            return self._processed(vertex, step, inputs)
         if step.enumerated:
             return self._enumerated(vertex, step)
         function = self._pipeline.functions[step.operator_id]
@@ -139,13 +152,20 @@ class Frames:
         return check_result(step.name, frame)
 
     def _enumerated(self, vertex: Vertex, step: GraphStep) -> DataFrame:
-        declared = self._pipeline.operators[step.operator_id].operator.output_schema
-        schema = declared_schema(step, declared or "")
-        return self._processed(vertex, step, self._inputs[vertex.name].control(schema))
+        operator = self._pipeline.operators[step.operator_id].operator
+        schema = declared_schema(step, operator.output_schema or "")
+        # Spark asks it for each batch, and it tells Spark the watermark: nobody reads its rows.
+        control = self._inputs[vertex.name].control(CHANNEL_SCHEMA)
+        rows = self._processed(vertex, step, [control.filter(F.spark_partition_id() < 0)])
+        watermarks = operator.watermarks if isinstance(operator, SourceOperator) else None
+        if watermarks is None:
+            return rows
+        timed = with_event_time(step, schema, watermarks.column)
+        return source_frame(control, rows, schema=timed)
 
-    def _processed(self, vertex: Vertex, step: GraphStep, frame: DataFrame) -> DataFrame:
+    def _processed(self, vertex: Vertex, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
         try:
-            return self._operators[vertex.name].apply(step, frame)
+            return self._operators[vertex.name].apply(step, inputs)
         except WeirError:
             raise
         except Exception as error:

@@ -5,13 +5,16 @@ property of its Spark job, one JSON text per operator (``spark/operators.py``)::
 
     {"token": "...", "batch": 7, "barrier": 3, "finish": false,
      "has_coordinator": true, "directory": "...",
+     "has_event_time": true, "now_ms": 1000, "watermark_ms": 800, "moves_to_ms": 900,
+     "may_read": true, "readers_watermark_ms": null,
      "completed": [2], "aborted": [], "events": {"0": [{...}]},
      "version": 6, "runs": {"0": "..."},
      "lists": {"0": location}, "keyed": {"counts": {"0": [layer, ...]}},
      "groups": {"raw": {"17": location}}, ...}
 
 A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``; a
-layer also says which key groups count: ``"groups": [first, end]``. The result goes back through an
+layer also says which key groups count, ``"groups": [first, end]``, and how many keys the subtask
+has with it. The result goes back through an
 accumulator, keyed by batch and subtask: a Spark task that runs again replaces its earlier result,
 and one that failed has none. Large state goes through files in the query's directory, which have
 unique names and never change.
@@ -34,18 +37,30 @@ import copy
 import json
 import secrets
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weir.core.graph import MAIN_OUTPUT
 from weir.core.json_values import KEPT, read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError, PipelineError
-from weir.operators.base import Layer, ListCheckpointed, Operator, SnapshotContext, groups_of
-from weir.operators.output import fitted
+from weir.operators.base import (
+    Layer,
+    ListCheckpointed,
+    Operator,
+    SnapshotContext,
+    TimeDomain,
+    groups_of,
+    overrides,
+)
+from weir.operators.connected import CoOperator
+from weir.operators.output import Outputs
 from weir.operators.state import StateStore, decode_lists
 from weir.runtime.failures import NOTE
+from weir.sources.operator import ReaderReport
+from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,11 +115,39 @@ class Context:
     parallelism: int
     has_coordinator: bool
     output_schema: pa.Schema
+    watermark_ms: int | None = None
+    processing_time_ms: int = 0
     sent: list[Payload] = field(default_factory=list)
     #: ``end_input`` was called.
     input_ended: bool = False
+    #: Of a source: see ``ReaderTaskContext``.
+    may_read: bool = True
+    readers_watermark_ms: int | None = None
+    reported: ReaderReport | None = None
     #: Whether an event that is sent now goes out with the state that it follows from.
     may_send: bool = True
+    #: The tags of the side outputs.
+    side_outputs: Collection[str] = ()
+    #: Rows for side outputs, with their tags, since they were last taken.
+    emitted: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
+    #: Whether a batch is there to take them.
+    may_emit: bool = False
+
+    def output(self, tag: str, batch: pa.RecordBatch) -> None:
+        """See ``OperatorContext``."""
+        if tag not in self.side_outputs:
+            declared = ", ".join(repr(one) for one in self.side_outputs) or "none"
+            raise PipelineError(
+                f"Operator {self.operator_id!r} emits to the side output {tag!r}, but declares"
+                f" {declared}: add it to side_outputs, with its schema."
+            )
+        if not self.may_emit:
+            raise OperatorStateError(
+                f"Operator {self.operator_id!r} emits to the side output {tag!r} outside of a"
+                " batch: emit in a call that may emit rows, at the latest in finish or"
+                " prepare_snapshot_pre_barrier."
+            )
+        self.emitted.append((tag, batch))
 
     def send_event_to_coordinator(self, event: Payload) -> None:
         """See ``OperatorContext``.
@@ -132,9 +175,18 @@ class Context:
                 f" make it a map of {KEPT}."
             ) from error
 
+    def taken(self) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Take the rows that were emitted to side outputs."""
+        emitted, self.emitted = self.emitted, []
+        yield from emitted
+
     def end_input(self) -> None:
         """See ``OperatorContext``."""
         self.input_ended = True
+
+    def report(self, report: ReaderReport) -> None:
+        """See ``ReaderTaskContext``."""
+        self.reported = report
 
 
 class OperatorFunction:
@@ -146,15 +198,19 @@ class OperatorFunction:
         operator: Operator,
         *,
         output_schema: pa.Schema,
+        side_outputs: Mapping[str, pa.Schema],
         parallelism: int,
-        key_by: tuple[str, ...],
+        keys: Mapping[str, str],
         results: Accumulator[Results],
     ) -> None:
         self._operator_id = operator_id
         self._operator = operator
         self._output_schema = output_schema
+        self._side_outputs = side_outputs
+        self._outputs = Outputs(operator_id, output_schema, side_outputs)
         self._parallelism = parallelism
-        self._key_by = key_by
+        #: The columns of the key, and their names in it.
+        self._keys = keys
         self._results = results
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -166,14 +222,15 @@ class OperatorFunction:
             parallelism=self._parallelism,
             has_coordinator=order["has_coordinator"],
             output_schema=self._output_schema,
+            side_outputs=tuple(self._side_outputs),
         )
         run = _Run(order, context)
         try:
             one = run.begin(self._operator)
             rows = 0
-            for put_out in run.batches(one, (self._split(one, batch) for batch in batches)):
-                rows += put_out.num_rows
-                yield fitted(put_out, self._output_schema, self._operator_id)
+            for tag, emitted in run.batches(one, (self._split(one, batch) for batch in batches)):
+                rows += emitted.num_rows
+                yield self._outputs.rows(tag, emitted)
             result = run.handed_over(one) | {"rows": rows}
             self._results.add({(order["batch"], subtask): result})
         except Exception as error:
@@ -184,12 +241,13 @@ class OperatorFunction:
         """The records without the key group column."""
         import pyarrow as pa
 
-        if not self._key_by:
+        if not self._keys:
             return batch
         records = batch.select(batch.schema.names[:-1])
-        keys = [records.column(name) for name in self._key_by]
+        keys = [records.column(name) for name in self._keys]
+        names = list(self._keys.values())
         one.state.begin_batch(
-            keys[0] if len(keys) == 1 else pa.StructArray.from_arrays(keys, list(self._key_by)),
+            keys[0] if len(keys) == 1 else pa.StructArray.from_arrays(keys, names),
             batch.column(batch.num_columns - 1),
         )
         return records
@@ -209,11 +267,13 @@ class CallFunction:
         operator: Operator,
         *,
         output_schema: pa.Schema,
+        side_outputs: Collection[str],
         parallelism: int,
     ) -> None:
         self._operator_id = operator_id
         self._operator = operator
         self._output_schema = output_schema
+        self._side_outputs = side_outputs
         self._parallelism = parallelism
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -252,6 +312,7 @@ class CallFunction:
                 parallelism=self._parallelism,
                 has_coordinator=order["has_coordinator"],
                 output_schema=self._output_schema,
+                side_outputs=self._side_outputs,
             ),
         )
         one: _Warm | None = None
@@ -294,6 +355,12 @@ class _Run:
                 one.operator.close()
             one = self._restored(operator)
         self._forget_others()
+        one.context.watermark_ms = order["watermark_ms"]
+        one.context.processing_time_ms = order["now_ms"]
+        one.context.may_emit = "call" not in order
+        self._expire(one.state)
+        one.context.may_read = order.get("may_read", False)
+        one.context.readers_watermark_ms = order.get("readers_watermark_ms")
         for number in order["completed"]:
             one.operator.notify_checkpoint_complete(number)
         for number in order["aborted"]:
@@ -302,21 +369,71 @@ class _Run:
             one.operator.handle_operator_event(event)
         return one
 
-    def batches(self, one: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The output for the records, then that of the end of the input and of a barrier."""
+    def batches(
+        self, one: _Warm, records: Iterable[pa.RecordBatch]
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The output for the records, then that of the end of the input and of a barrier.
+
+        Each batch comes with the tag of its side output, or ``MAIN_OUTPUT``.
+        """
+        for emitted in self._emitted(one, records):
+            yield from one.context.taken()
+            yield MAIN_OUTPUT, emitted
+        yield from one.context.taken()
+
+    def _emitted(self, one: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = 0
         for number, batch in enumerate(records):
             self.at = f", its record batch {number} (rows {rows} to {rows + batch.num_rows - 1})"
             yield from one.operator.process_batch(batch) or ()
             rows += batch.num_rows
         self.at = ""
+        yield from self._move_time(one)
         one.state.end_batch()
         yield from one.operator.end_batch() or ()
+        if isinstance(one.operator, CoOperator):
+            for number in self._order["ended_inputs"]:
+                yield from one.operator.end_input_of(number) or ()
         if self._order["finish"]:
             yield from one.operator.end_input() or ()
             yield from one.operator.finish() or ()
         if self._order["barrier"] is not None:
             yield from one.operator.prepare_snapshot_pre_barrier(self._order["barrier"]) or ()
+
+    def _move_time(self, one: _Warm) -> Iterator[pa.RecordBatch]:
+        """Call the timers that are due and, if the watermark has moved, the operator."""
+        yield from self._fire(one, TimeDomain.PROCESSING, self._order["now_ms"])
+        moves_to = self._order["moves_to_ms"]
+        if moves_to is not None:
+            one.context.watermark_ms = moves_to
+            if moves_to < SPARK_MAX_WATERMARK_MS:
+                one.state.set_time(TimeDomain.EVENT, moves_to)
+            yield from self._fire(one, TimeDomain.EVENT, moves_to)
+            yield from one.operator.on_watermark(moves_to) or ()
+            # Not before, since timers may be for times at which it was still there.
+            one.state.expire(TimeDomain.EVENT)
+
+    def _expire(self, state: StateStore) -> None:
+        """Forget the state whose time has come when the batch or call begins.
+
+        At the end of the input no more time has passed, so that ``finish`` finds what is there.
+        """
+        state.set_time(TimeDomain.PROCESSING, self._order["now_ms"])
+        watermark_ms = self._order["watermark_ms"]
+        if watermark_ms is not None and watermark_ms < SPARK_MAX_WATERMARK_MS:
+            state.set_time(TimeDomain.EVENT, watermark_ms)
+        for domain in TimeDomain:
+            state.expire(domain)
+
+    def _fire(self, one: _Warm, domain: TimeDomain, until_ms: int) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for timers in one.state.timers:
+            if timers.domain is domain:
+                for due in timers.due(until_ms):
+                    one.state.begin_batch(due.keys, due.groups)
+                    batch = pa.RecordBatch.from_arrays([due.keys, due.times_ms], ["key", "time_ms"])
+                    yield from one.operator.on_timer(timers, batch) or ()
 
     def handed_over(self, one: _Warm, snapshot: SnapshotContext | None = None) -> dict[str, Any]:
         """Take the snapshot, if one is wanted; return the result, with the state.
@@ -334,7 +451,7 @@ class _Run:
         lists = self._kept(state.dump_lists())
         self._check_attributes(one)
         one.version, one.run = self._order["batch"], secrets.token_hex(8)
-        one.context.may_send = True
+        one.context.may_send, one.context.may_emit = True, False
         _warm[self._operator_id, self._subtask] = one
         sent: list[Payload] = []
         if snapshot is None:
@@ -343,8 +460,10 @@ class _Run:
             "run": one.run,
             "lists": lists,
             **self._changed(state),
+            "timers": {domain.value: _earliest(state, domain) for domain in TimeDomain},
             "sent": sent,
             "input_ended": one.context.input_ended,
+            "reader": one.context.reported if snapshot is None else None,
             "failed": None,
         }
 
@@ -383,9 +502,21 @@ class _Run:
         }
         operator = copy.deepcopy(operator)
         found = {name: by_group for name, by_group in groups.items() if by_group}
-        state = StateStore(lists, found, keyed, operator_id=self._operator_id, owned=owned)
+        state = StateStore(
+            lists,
+            found,
+            keyed,
+            operator_id=self._operator_id,
+            owned=owned,
+            has_event_time=order["has_event_time"],
+        )
+        self._expire(state)
         operator.open(context)
         operator.initialize_state(state)
+        if state.timers and not overrides(operator, "on_timer"):
+            raise PipelineError(
+                f"Operator {self._operator_id!r} asks for timers, but has no on_timer: define it."
+            )
         if isinstance(operator, ListCheckpointed):
             operator.restore_list(state.list_state(_LIST).get())
         return _Warm(
@@ -428,10 +559,15 @@ class _Run:
             return found
 
         owned = groups_of(self._subtask, self._context.parallelism)
-        counted = {"groups": [owned.start, owned.stop]}
+        groups_here = [owned.start, owned.stop]
         return {
             "keyed": {
-                name: [layer[0], located(layer[1]) | counted if layer[1] else None]
+                name: [
+                    layer[0],
+                    located(layer[1]) | {"groups": groups_here, "keys": len(state.keyed[name])}
+                    if layer[1]
+                    else None,
+                ]
                 for name, layer in layers.items()
                 if layer is not None
             },
@@ -448,6 +584,12 @@ class _Run:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(b"".join(pieces))
         return f"{self._operator_id}/{name}"
+
+
+def _earliest(state: StateStore, domain: TimeDomain) -> int | None:
+    """When the next timer of the domain is due; None if there is none."""
+    times = [timers.earliest_ms() for timers in state.timers if timers.domain is domain]
+    return min((one for one in times if one is not None), default=None)
 
 
 def _order(operator_id: OperatorId) -> tuple[dict[str, Any], int]:

@@ -27,23 +27,27 @@ from typing import TYPE_CHECKING, Any
 from pyspark.accumulators import AccumulatorParam
 
 from weir.core.graph import GraphStep, StepKind, Vertex
+from weir.core.messages.channel import MAX_WATERMARK_MS
 from weir.core.messages.operators import DeliverEvent
 from weir.core.messages.task import AnswerPlanning, StartDrain, TakeSnapshot
-from weir.core.types import OperatorId, SentEvent
+from weir.core.types import OperatorId, SentEvent, VertexId
 from weir.errors import InvariantError, OperatorError, PipelineError, invariant
 from weir.operators.base import (
-    KEY_GROUPS,
+    TimeDomain,
     groups_of,
     overrides,
     takes_part,
     takes_snapshots,
 )
+from weir.operators.connected import CoOperator
 from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
-from weir.spark.failures import first_cause
+from weir.runtime.concurrency import Clock
+from weir.spark.channels import has_event_time
+from weir.spark.operator_inputs import given_schema, key_columns, partitioned
+from weir.spark.operator_outputs import output_schemas, shared_schema
 from weir.spark.operator_worker import (
     CALL_SCHEMA,
     INLINE_BYTES,
-    KEY_GROUP,
     PROPERTY,
     CallFunction,
     Location,
@@ -52,12 +56,12 @@ from weir.spark.operator_worker import (
 )
 from weir.spark.pipeline import ProcessStep
 from weir.spark.query_directory import QueryDirectory
+from weir.spark.source_readers import SourceReaders
 from weir.storage.local import LocalFileSystem
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 #: The directory of operators' files in a query's directory, and the snapshot entry that names them.
 DIRECTORY = "operators"
@@ -91,6 +95,8 @@ class _Held:
     groups: dict[str, dict[str, Location]] = field(default_factory=dict)
     #: Keyed state -> subtask -> layers, oldest first (``weir/operators/keyed.py``).
     keyed: dict[str, dict[int, list[Location]]] = field(default_factory=dict)
+    #: By subtask: when its next timer is due, by domain (``TimeDomain``).
+    timers: dict[int, dict[str, int | None]] = field(default_factory=dict)
     #: By subtask: the run of the batch whose result counted.
     runs: dict[int, str] = field(default_factory=dict)
 
@@ -101,6 +107,11 @@ class _Held:
         located += [found for groups in self.groups.values() for found in groups.values()]
         located += [one for by in self.keyed.values() for layers in by.values() for one in layers]
         return {found["file"] for found in located if "file" in found}
+
+    def earliest_ms(self, domain: TimeDomain) -> int | None:
+        """When the next timer is due; None if there is none."""
+        times = [found[domain.value] for found in self.timers.values()]
+        return min((one for one in times if one is not None), default=None)
 
     def after(self, results: Mapping[int, Mapping[str, Any]]) -> _Held:
         """The state after a batch or a call, given the results of subtasks."""
@@ -116,6 +127,7 @@ class _Held:
             lists=self.lists | {subtask: result["lists"] for subtask, result in results.items()},
             groups=groups,
             keyed=keyed,
+            timers=self.timers | {subtask: result["timers"] for subtask, result in results.items()},
             runs=self.runs | {subtask: result["run"] for subtask, result in results.items()},
         )
 
@@ -153,6 +165,7 @@ class QueryOperators:
         vertex: Vertex,
         steps: Mapping[OperatorId, ProcessStep],
         token: str,
+        clock: Clock,
     ) -> None:
         """``steps`` are the vertex's operators by id.
 
@@ -162,28 +175,39 @@ class QueryOperators:
         self._vertex = vertex
         self._steps = dict(steps)
         self._token = token
+        self._clock = clock
         self._results: dict[OperatorId, Accumulator[Results]] = {
             name: session.sparkContext.accumulator({}, _Merge()) for name in steps
         }
         #: Runs ``CallFunction``, by operator, in the order of the chain.
         self._calls: dict[OperatorId, DataFrame] = {}
-        #: (source, subtask) of all readers; ``_ended`` are those with nothing left to read.
-        self._readers = {
-            (step.operator_id, subtask)
-            for step in vertex.steps
-            if step.enumerated
-            for subtask in range(steps[step.operator_id].parallelism)
-        }
-        self._ended: set[tuple[OperatorId, int]] = set()
+        self._readers = SourceReaders(
+            (
+                (step.operator_id, subtask)
+                for step in vertex.steps
+                if step.enumerated
+                for subtask in range(steps[step.operator_id].parallelism)
+            ),
+            clock,
+        )
         #: The state after each of the last two batches, by operator. While the drain's batch runs,
         #: the state before it may still become part of a checkpoint.
         self._held: dict[int, dict[OperatorId, _Held]] = {}
         self._directory: QueryDirectory | None = None
         #: The last batch, whose state the next one starts from.
         self._version = -1
+        #: The operators whose input has an event time.
+        self._timed: set[OperatorId] = set()
+        #: The watermark of the last batch, and the next batch's; None before there is one.
+        self._watermark_ms: int | None = None
+        self._next_watermark_ms: int | None = None
+        #: Channels whose records have ended: known to the operators, and with the next batch.
+        self._ended: set[VertexId] = set()
+        self._ending: set[VertexId] = set()
         self._events: tuple[DeliverEvent, ...] = ()
         self._barrier: int | None = None
         self._finishes = False
+        self._reads = True
         #: Files that a snapshot has replaced since the last batch.
         self._replaced: set[str] = set()
         #: Checkpoints that operators are notified of with the next batch; only the newest if the
@@ -191,44 +215,39 @@ class QueryOperators:
         self.completed: deque[int] = deque(maxlen=_TOLD)
         self.aborted: deque[int] = deque(maxlen=_TOLD)
 
-    def apply(self, step: GraphStep, frame: DataFrame) -> DataFrame:
+    def apply(self, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
         """Add the step to Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
-        from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import to_arrow_schema
 
         one, name = self._steps[step.operator_id], step.operator_id
-        declared = one.operator.output_schema
-        schema = frame.schema if declared is None else declared_schema(step, declared)
-        if not one.key_by:
-            frame = frame.repartition(one.parallelism)
-        else:
-            for column in one.key_by:
-                if column not in frame.columns:
-                    raise PipelineError(
-                        f"Step {step.name!r} is keyed by {column!r}, but its input has the columns"
-                        f" {', '.join(frame.columns)}: name some of these with key_by."
-                    )
-            hashed = F.xxhash64(*[F.col(column) for column in one.key_by])
-            group = F.pmod(hashed, F.lit(KEY_GROUPS)).cast("int")
-            subtask = F.floor(F.col(KEY_GROUP) * one.parallelism / KEY_GROUPS).cast("int")
-            frame = frame.withColumn(KEY_GROUP, group).repartitionById(one.parallelism, subtask)
-        output_schema = to_arrow_schema(schema, timezone="UTC")
+        given = given_schema(inputs)
+        schemas = output_schemas(step, one.operator, given)
+        if has_event_time(given):
+            self._timed.add(name)
+        frame = partitioned(step, inputs, one.key_by, one.parallelism)
+        main, *sides = (to_arrow_schema(one, timezone="UTC") for one in schemas.values())
+        side_outputs = dict(zip(list(schemas)[1:], sides, strict=True))
         function = OperatorFunction(
             name,
             one.operator,
-            output_schema=output_schema,
+            output_schema=main,
+            side_outputs=side_outputs,
             parallelism=one.parallelism,
-            key_by=one.key_by,
+            keys=key_columns(one.key_by),
             results=self._results[name],
         )
         call = CallFunction(
-            name, one.operator, output_schema=output_schema, parallelism=one.parallelism
+            name,
+            one.operator,
+            output_schema=main,
+            side_outputs=tuple(side_outputs),
+            parallelism=one.parallelism,
         )
         # Enough tasks to reach every Python worker: Spark uses them in turn, and has no more than
         # cores.
         tasks = max(one.parallelism, self._session.sparkContext.defaultParallelism)
         self._calls[name] = self._session.range(0, tasks, 1, tasks).mapInArrow(call, CALL_SCHEMA)
-        return frame.mapInArrow(function, schema)
+        return frame.mapInArrow(function, shared_schema(schemas))
 
     def open(self, directory: QueryDirectory, position: int) -> None:
         """Load the state before the query starts in its directory after ``position``.
@@ -260,15 +279,69 @@ class QueryOperators:
         self._events = effect.events
         self._finishes = isinstance(effect, StartDrain)
         self._barrier = effect.barrier if isinstance(effect, AnswerPlanning) else None
+        if isinstance(effect, StartDrain):
+            self._ending = set(self._vertex.inputs)
+        else:
+            at_end = (one for one, ms in effect.watermarks_ms.items() if ms == MAX_WATERMARK_MS)
+            self._ending = set(at_end)
+        # Rows of the drain's batch would meet the maximal watermark.
+        self._reads = isinstance(effect, AnswerPlanning) and not effect.only_events
+
+    def planned(self, commit: Mapping[str, Any]) -> None:
+        """All batches so far are complete; ``commit`` is the last one's entry in Spark's log."""
+        # 0 before any event time is known.
+        self._next_watermark_ms = int(commit["nextBatchWatermarkMs"]) or None
 
     @property
     def has_news(self) -> bool:
-        """Whether checkpoints have ended of which an operator wants to be notified."""
-        return any(self._hears(name, self.completed, self.aborted) for name in self._steps)
+        """Whether an operator waits for a batch, even one without rows.
+
+        Checkpoints have ended of which it wants to be notified, a timer is due, or a reader wants
+        to read.
+        """
+        told = any(self._hears(name, self.completed, self.aborted) for name in self._steps)
+        told = told or any(self._ending_inputs(name) for name in self._steps)
+        return told or self.emits_for_watermark or self.timer_in_ms == 0
+
+    @property
+    def emits_for_watermark(self) -> bool:
+        """Whether the next batch's watermark lets an operator emit rows that are older than it."""
+        moves_to = self._moves_to_ms(self._next_watermark_ms)
+        return moves_to is not None and any(
+            overrides(self._steps[name].operator, "on_watermark")
+            or _is_due(held.earliest_ms(TimeDomain.EVENT), moves_to)
+            for name, held in self._held[self._version].items()
+            if name in self._timed
+        )
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """The watermark up to which operators have emitted everything; None before the first."""
+        return self._watermark_ms
+
+    @property
+    def source_watermark_ms(self) -> int | None:
+        """The watermark of the source's readers for the next batch; None without news of it.
+
+        A batch before a barrier, or one that only carries events, gets none.
+        """
+        return self._readers.watermark_ms if self._reads and self._barrier is None else None
+
+    @property
+    def timer_in_ms(self) -> int | None:
+        """How long until a processing-time timer is due, or a reader wants to read; or None."""
+        held = self._held[self._version].values()
+        times = [one.earliest_ms(TimeDomain.PROCESSING) for one in held]
+        times += self._readers.reads_at_ms
+        earliest = min((one for one in times if one is not None), default=None)
+        return None if earliest is None else max(0, earliest - self._clock.wall_ms())
 
     def begin_batch(self, batch: int) -> None:
         """Set the orders as local properties. Call it in the thread that runs the batch."""
         completed, aborted = _taken(self.completed), _taken(self.aborted)
+        moves_to = self._moves_to_ms(
+            MAX_WATERMARK_MS if self._finishes else self._next_watermark_ms
+        )
         for name in self._steps:
             events: dict[int, list[Any]] = {}
             for event in self._events:
@@ -278,7 +351,10 @@ class QueryOperators:
                 "batch": batch,
                 "barrier": self._barrier,
                 "finish": self._finishes,
+                "may_read": self._reads,
                 "events": events,
+                "ended_inputs": self._ending_inputs(name),
+                "moves_to_ms": moves_to if name in self._timed or self._finishes else None,
             }
             self._session.sparkContext.setLocalProperty(PROPERTY + name, json.dumps(order))
 
@@ -309,9 +385,7 @@ class QueryOperators:
                     SentEvent(operator=name, subtask=subtask, payload=event)
                     for event in result["sent"]
                 ]
-                if (name, subtask) in self._readers:
-                    rows_read += result["rows"]
-                    self._ended |= {(name, subtask)} if result["input_ended"] else set()
+                rows_read += self._readers.take(name, subtask, result)
         before = {
             position: held for position, held in self._held.items() if position < self._version
         }
@@ -319,10 +393,12 @@ class QueryOperators:
         self._delete((_files(before) | self._replaced) - _files(self._held))
         self._replaced = set()
         self._version = batch
+        self._watermark_ms = self._next_watermark_ms
+        self._ended |= self._ending
         self._events, self._barrier = (), None
         return BatchEnd(
             sent=tuple(sent),
-            input_ended=bool(self._readers) and self._ended == self._readers,
+            input_ended=self._readers.input_ended,
             rows_read=rows_read,
         )
 
@@ -358,6 +434,7 @@ class QueryOperators:
                 "lists": {str(subtask): found for subtask, found in held.lists.items()},
                 "groups": held.groups,
                 "keyed": held.keyed,
+                "timers": {str(subtask): found for subtask, found in held.timers.items()},
             }
         entries = {ENTRY: json.dumps(kept, sort_keys=True)} if kept else {}
         return entries, [f"{DIRECTORY}/{file}" for file in sorted(files)]
@@ -396,6 +473,11 @@ class QueryOperators:
             "has_coordinator": self._steps[name].has_coordinator,
             "directory": self._path(),
             "runs": held.runs,
+            "has_event_time": name in self._timed,
+            "now_ms": self._clock.wall_ms(),
+            "watermark_ms": self._watermark_ms if name in self._timed else None,
+            "readers_watermark_ms": self._readers.watermark_ms,
+            "moves_to_ms": None,
             "completed": completed,
             "aborted": aborted,
             "events": {},
@@ -412,6 +494,23 @@ class QueryOperators:
                 for state, by_subtask in held.keyed.items()
             },
         }
+
+    def _ending_inputs(self, name: OperatorId) -> list[int]:
+        """The inputs of a connected operator whose end is news to it, by number.
+
+        Each of them is a channel, so all of its rows were in earlier batches.
+        """
+        if not isinstance(self._steps[name].operator, CoOperator):
+            return []
+        [step] = (one for one in self._vertex.steps if one.operator_id == name)
+        ending = self._ending - self._ended
+        return [number for number, one in enumerate(step.inputs, start=1) if one in ending]
+
+    def _moves_to_ms(self, watermark_ms: int | None) -> int | None:
+        """The watermark if it is news to operators."""
+        known = self._watermark_ms
+        moves = watermark_ms is not None and (known is None or watermark_ms > known)
+        return watermark_ms if moves else None
 
     def _call_snapshot(self, name: OperatorId, order: dict[str, Any]) -> None:
         """Call ``snapshot_state`` of all subtasks, and take up the state after it.
@@ -483,9 +582,10 @@ class QueryOperators:
                 }
         keyed = {
             state: _dealt(by_subtask, kept["parallelism"], parallelism)
-            for state, by_subtask in kept["keyed"].items()
+            for state, by_subtask in kept.get("keyed", {}).items()
         }
-        return _Held(lists=lists, groups=kept["groups"], keyed=keyed)
+        timers = {int(subtask): found for subtask, found in kept.get("timers", {}).items()}
+        return _Held(lists=lists, groups=kept["groups"], keyed=keyed, timers=timers)
 
     def _placed(self, name: OperatorId, subtask: int, data: bytes) -> Location:
         """Store redistributed lists where a worker finds them."""
@@ -539,8 +639,14 @@ def _dealt(
                 first, end = layer["groups"]
                 groups = [max(first, owned.start), min(end, owned.stop)]
                 if groups[0] < groups[1]:
-                    dealt.setdefault(subtask, []).append(layer | {"groups": groups})
+                    # How many of its keys these are is not known.
+                    part = {name: layer[name] for name in ("file", "offset", "length")}
+                    dealt.setdefault(subtask, []).append(part | {"groups": groups})
     return dealt
+
+
+def _is_due(time_ms: int | None, until_ms: int) -> bool:
+    return time_ms is not None and time_ms <= until_ms
 
 
 def _taken(told: deque[int]) -> list[int]:
@@ -554,24 +660,3 @@ def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:
         for step in vertex.steps
         if step.kind is StepKind.PROCESS or step.enumerated
     )
-
-
-def declared_schema(step: GraphStep, declared: str | StructType) -> StructType:
-    """The schema that an operator or a source declares, as a ``StructType`` or as Spark DDL.
-
-    Raises ``PipelineError`` if Spark cannot read it or it has no columns.
-    """
-    from pyspark.sql.types import StructType
-
-    try:
-        schema = StructType.fromDDL(declared) if isinstance(declared, str) else declared
-    except Exception as error:
-        raise PipelineError(
-            f"Step {step.name!r} has an invalid schema {declared!r}: {first_cause(error)}."
-        ) from error
-    if not isinstance(schema, StructType) or not schema.fields:
-        raise PipelineError(
-            f"The schema {declared!r} of step {step.name!r} has no columns: write 'id long', or use"
-            " a StructType with fields."
-        )
-    return schema

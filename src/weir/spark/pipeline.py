@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.core.graph import Vertex
-from weir.core.types import OperatorId, VertexId
+from weir.core.types import OperatorId, TaskState, VertexId
+from weir.errors import PipelineError
 from weir.operators.base import Operator
 from weir.sinks.base import Sink
 
@@ -19,7 +20,8 @@ class ProcessStep:
     operator: Operator
     #: The number of subtasks.
     parallelism: int
-    key_by: tuple[str, ...]
+    #: The columns of the key in each input; empty without a key.
+    key_by: tuple[tuple[str, ...], ...]
     has_coordinator: bool
 
 
@@ -33,6 +35,26 @@ class Pipeline:
     sinks: Mapping[OperatorId, Sink]
     #: The Python operators.
     operators: Mapping[OperatorId, ProcessStep] = field(default_factory=dict)
+
+    def tags(self, vertex: VertexId) -> tuple[str, ...]:
+        """The side outputs in the rows of a vertex."""
+        last = self.operators.get(vertex)
+        return () if last is None else tuple(last.operator.side_outputs)
+
+    def check_in_flight(self, restored: TaskState) -> None:
+        """Check that nobody misses rows that an unaligned checkpoint has in flight (P27).
+
+        Raises ``PipelineError`` if some belong to a side output that is gone.
+        """
+        for segment in restored.in_flight:
+            declared = self.tags(segment.channel)
+            gone = [tag for tag in segment.payload.get("tags", ()) if tag not in declared]
+            if gone:
+                raise PipelineError(
+                    f"The checkpoint holds unread rows of the side output {gone[0]!r} of step"
+                    f" {segment.channel!r}, which no longer declares it: declare it again, or"
+                    " restore from a savepoint, which holds no unread rows."
+                )
 
     def consumers(self, vertex: VertexId) -> tuple[VertexId, ...]:
         """The vertices that read this vertex's channel."""

@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 from weir.core.graph import Vertex
 from weir.core.messages.task import AnswerPlanning
 from weir.core.types import VertexId
-from weir.spark.channels import ChannelSource, plain_schema, segment_files
+from weir.spark.channels import SOURCE_NUMBER, ChannelSource, plain_schema, segment_files
 from weir.spark.control_input import ControlInput, PlanningAnswer, PlanningRounds
 from weir.spark.jvm import Jvm
+from weir.spark.operators import process_steps
 from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
 from weir.storage.paths import as_spark_path
 
@@ -70,7 +71,10 @@ class QueryInputs:
 
     def segments(self, channel: VertexId, schema: StructType) -> DataFrame:
         """The rows of a channel. ``schema`` has its producer's columns."""
-        source = ChannelSource(self._jvm, channel, plain_schema(schema), self._rounds)
+        ordered = bool(process_steps(self._vertex))
+        source = ChannelSource(
+            self._jvm, channel, plain_schema(schema), self._rounds, ordered=ordered
+        )
         self._channels[channel] = source
         return source.frame()
 
@@ -82,11 +86,18 @@ class QueryInputs:
         for control in self._controls:
             control.start_run()
 
-    def answer(self, effect: AnswerPlanning, directory: str, *, force: bool) -> None:
+    def answer(
+        self,
+        effect: AnswerPlanning,
+        directory: str,
+        *,
+        force: bool,
+        source_watermark_ms: int | None = None,
+    ) -> None:
         """Admit segments, and let the waiting call return.
 
         ``directory`` is the query's own; restored segments are below it. With ``force`` a batch
-        runs even without rows.
+        runs even without rows. ``source_watermark_ms`` is the watermark of Weir's own readers.
         """
         for admission in effect.admitted:
             for segment in admission.segments:
@@ -97,6 +108,8 @@ class QueryInputs:
             self._numbers[name]: min(ms, SPARK_MAX_WATERMARK_MS)
             for name, ms in effect.watermarks_ms.items()
         }
+        if source_watermark_ms is not None:
+            watermarks_ms[SOURCE_NUMBER] = source_watermark_ms
         self._rounds.reply(PlanningAnswer(watermarks_ms=watermarks_ms, force=force))
 
     def stop_waiting(self) -> None:

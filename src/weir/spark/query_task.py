@@ -42,6 +42,7 @@ from weir.spark.channels import OutputSegments, has_event_time
 from weir.spark.control_input import CONTROL_INPUT, QueryInterruptedError
 from weir.spark.failures import TaskFailures, first_cause
 from weir.spark.frames import Frames
+from weir.spark.operator_outputs import has_side_outputs, output_of
 from weir.spark.operators import BatchEnd, QueryOperators
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded, misfit
@@ -134,20 +135,28 @@ class QueryTask:
             return
         frame = self._frames.of(self._vertex.name)
         self._tells_watermark = self._output is not None and has_event_time(frame.schema)
+        if self._operators is not None and self._position >= 0:
+            self._operators.planned(self._directory.commit_entry(self._position))
         if not self._stopping.is_set():
             self._run(frame)
 
     def answer(self, effect: AnswerPlanning) -> None:
         """Answer the planning call in which the query rests: it may read what is admitted."""
-        self._inputs.answer(effect, self._directory.path, force=self._take_orders(effect))
+        force, operators = self._take_orders(effect), self._operators
+        self._inputs.answer(
+            effect,
+            self._directory.path,
+            force=force,
+            source_watermark_ms=None if operators is None else operators.source_watermark_ms,
+        )
 
     def _take_orders(self, effect: AnswerPlanning) -> bool:
         """Take up what the next batch carries; return whether to force it, even without rows.
 
         Forced are the first batch of operators, which would otherwise never be opened, and one with
-        events, a barrier, or a checkpoint's end that operators want to know. In an ``availableNow``
-        query only a barrier forces a batch right after a forced one, or the query would not end as
-        long as there are events.
+        events, a barrier, a timer that is due, or a checkpoint's end that operators want to know.
+        In an ``availableNow`` query only a barrier forces a batch right after a forced one, or the
+        query would not end as long as there are events.
         """
         if self._operators is None:
             return False
@@ -170,9 +179,9 @@ class QueryTask:
     ) -> None:
         """Run one more batch with the maximal watermark, then finish the sinks (MISSION E1, E2).
 
-        Posts ``Drained``. A query that has run no batch, or has neither state nor Python operators,
-        is drained at once. A query that rests in a planning call is stopped: the call is never
-        answered. ``starting`` is entered while the batch's query starts.
+        Posts ``Drained``. A query that has run no batch (one with Python operators has), or has no
+        state and no such operators, is drained at once. A query that rests in a planning call is
+        stopped: the call is never answered. ``starting`` is entered while the batch's query starts.
         """
         position = effect.position
         invariant(
@@ -226,10 +235,15 @@ class QueryTask:
         except Exception as error:
             self._post(self._failures.errored(error, self._between_batches))
             return
-        planned = PlanningCalled(
-            call=call, position=self._position, consumed=consumed, watermark_ms=self.watermark_ms
+        self._post(
+            PlanningCalled(
+                call=call,
+                position=self._position,
+                consumed=consumed,
+                watermark_ms=self.watermark_ms,
+                timer_in_ms=None if self._operators is None else self._operators.timer_in_ms,
+            )
         )
-        self._post(planned)
 
     def metrics(self) -> VertexMetrics:
         """The counters of the rows that the task has read."""
@@ -295,6 +309,9 @@ class QueryTask:
             if self._output is not None:
                 segment = self._output.write(frame, batch)
                 files = () if segment is None else tuple(segment.payload["files"])
+                if has_side_outputs(frame):
+                    # They hold the rows of all outputs.
+                    files = None
                 if self._sinks:
                     frame = self._output.read(frame, batch)
             committables = self._staged(frame, Batch(batch_id=batch, files=files))
@@ -326,7 +343,10 @@ class QueryTask:
             # twice.
             frame = frame.persist()
         try:
-            payloads = {name: sink.stage(frame, batch) for name, sink in self._sinks.items()}
+            payloads = {
+                name: self._sinks[name].stage(output_of(frame, tag), batch)
+                for name, tag in zip(self._vertex.sinks, self._vertex.sink_tags, strict=True)
+            }
         finally:
             if several:
                 frame.unpersist()
@@ -398,16 +418,27 @@ class QueryTask:
         return self._vertex.bounded and not self._vertex.inputs and not self._vertex.is_enumerated
 
     def _update_watermark(self) -> None:
-        """Update the output watermark for consumers, between two batches (PROTOCOL P25)."""
-        if not self._tells_watermark or self._position == self._watermark_at:
+        """Take up the next batch's watermark, between two batches.
+
+        For consumers it becomes the output watermark (PROTOCOL P25), but not while operators have
+        yet to emit rows that are older.
+        """
+        told = self._tells_watermark or self._operators is not None
+        if not told or self._position == self._watermark_at:
             return
         self._watermark_at = self._position
         query = self._query
         commit = self._directory.commit_entry(self._position)
-        if query is not None:
-            self.watermark_ms = output_watermark_ms(
-                query, int(commit["nextBatchWatermarkMs"]), stateful=is_stateful(commit)
-            )
+        operators = self._operators
+        if operators is not None:
+            operators.planned(commit)
+        if query is None or not self._tells_watermark:
+            return
+        reached = int(commit["nextBatchWatermarkMs"])
+        self.watermark_ms = output_watermark_ms(query, reached, stateful=is_stateful(commit))
+        if self.watermark_ms and operators is not None and operators.emits_for_watermark:
+            emitted = operators.watermark_ms
+            self.watermark_ms = None if emitted is None else min(self.watermark_ms, emitted)
 
     def _begin(self) -> None:
         """At the first planning call, inspect what Spark made of the plan; post ``TaskStarted``."""

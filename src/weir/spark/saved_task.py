@@ -13,7 +13,11 @@ query that starts on them:
 
 from __future__ import annotations
 
+import base64
+import itertools
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -67,6 +71,15 @@ class _Layer(msgspec.Struct, forbid_unknown_fields=True):
     offset: Count
     length: Count
     groups: tuple[_Group, _Group]
+    #: Keys with a value after this layer; unset in layers from another parallelism.
+    keys: Count | msgspec.UnsetType = msgspec.UNSET
+
+
+class _NextTimers(msgspec.Struct, forbid_unknown_fields=True):
+    """When the next timer of each domain is due."""
+
+    event: int | None
+    processing: int | None
 
 
 class _KeptOperator(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,10 +90,14 @@ class _KeptOperator(msgspec.Struct, forbid_unknown_fields=True):
     groups: dict[str, dict[_Number, _Location]]
     #: By state and subtask.
     keyed: dict[str, dict[_Number, list[_Layer]]] = {}
+    #: By subtask.
+    timers: dict[_Number, _NextTimers] = {}
 
 
 class _KeptSegment(msgspec.Struct, forbid_unknown_fields=True):
     keys: list[StateKey]
+    #: The side outputs whose rows it holds.
+    tags: list[Annotated[str, msgspec.Meta(pattern=rf"\A{NAME}\Z")]] = []
 
 
 def check_saved_task(state: TaskState, path: str) -> None:
@@ -134,6 +151,53 @@ def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
                 )
     builtins: dict[OperatorId, dict[str, Any]] = msgspec.to_builtins(kept)
     return builtins
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorStateSize:
+    """What one state of a Python operator takes in a snapshot."""
+
+    operator: OperatorId
+    #: ``keyed`` (values, maps, lists and timers by key), ``raw``, or ``lists``: all that belong to
+    #: the subtasks.
+    kind: str
+    #: As ``weir inspect --operator`` shows it; empty for ``lists``.
+    name: str
+    #: Keys with a value, for maps and lists by key entries; None: not known, as for raw state and
+    #: lists, and for keyed state that has not changed since the parallelism did.
+    keys: int | None
+    #: Bytes of the files that count; keys that were written again count more than once.
+    size: int
+
+
+def operator_state_sizes(state: TaskState) -> tuple[OperatorStateSize, ...]:
+    """The sizes of all state of Python operators, by operator. Raises ``ValueError``."""
+    return tuple(
+        OperatorStateSize(
+            operator=operator, kind=kind, name=name, keys=keys, size=sum(map(_bytes_of, places))
+        )
+        for operator, kept in kept_operators(state).items()
+        for kind, name, keys, places in _own_states(kept)
+    )
+
+
+def _own_states(
+    kept: dict[str, Any],
+) -> Iterator[tuple[str, str, int | None, Iterable[dict[str, Any]]]]:
+    """Kind, name, number of keys, and locations of each state of one operator."""
+    for name, by_subtask in sorted(kept["keyed"].items()):
+        newest = [layers[-1].get("keys") for layers in by_subtask.values() if layers]
+        keys = None if None in newest else sum(newest)
+        yield "keyed", name, keys, itertools.chain.from_iterable(by_subtask.values())
+    for name, groups in sorted(kept["groups"].items()):
+        yield "raw", name, None, groups.values()
+    yield "lists", "", None, kept["lists"].values()
+
+
+def _bytes_of(location: dict[str, Any]) -> int:
+    if "inline" in location:
+        return len(base64.b64decode(location["inline"]))
+    return int(location["length"])
 
 
 def saved_watermark_ms(state: TaskState) -> int | None:

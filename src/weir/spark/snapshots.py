@@ -82,7 +82,7 @@ class QueryState:
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
         """The payload and files of an in-flight segment: its producer's, or restored ones."""
         files = keyed_files(segment, self._directory.path)
-        return kept_payload(files), files
+        return kept_payload(segment.payload, files), files
 
     def file(self, key: str) -> str:
         """The path of the file with this key."""

@@ -29,12 +29,13 @@ from weir.core.messages.task import (
     StartDrain,
     TakeSnapshot,
 )
+from weir.core.task.plan import TaskPlan
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.runtime.concurrency import Clock, ThreadWaits, in_background
 from weir.runtime.failures import describe
-from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
 from weir.spark.channels import OutputSegments
 from weir.spark.failures import TaskFailures
 from weir.spark.frames import Frames
@@ -131,6 +132,7 @@ class SparkTaskPort:
             pipeline=self._pipeline,
             on_call=lambda vertex, call: self._on_planning(vertex, start.attempt, call),
             token=f"{self._storage.job_id}/{start.attempt}",
+            clock=self._clock,
         )
         with self._lock:
             self._attempt = _Attempt(
@@ -155,6 +157,7 @@ class SparkTaskPort:
         directory = self._restored_directory(current, vertex, restored)
         base = self._base(restored, current.restored)
         if restored is not None:
+            self._pipeline.check_in_flight(restored)
             restored = self._partitions.restored(vertex.name, directory, restored)
         channels = join(current.directory, _CHANNELS, vertex.name)
         operators = current.frames.operators(vertex.name)
@@ -170,7 +173,7 @@ class SparkTaskPort:
             directory=directory,
             inputs=current.frames.inputs(vertex.name),
             output=(
-                OutputSegments(directory.fs, channels)
+                OutputSegments(directory.fs, channels, self._pipeline.tags(vertex.name))
                 if self._pipeline.consumers(vertex.name)
                 else None
             ),

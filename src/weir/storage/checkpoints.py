@@ -9,16 +9,10 @@
                     shared/<n>/...      files that checkpoint n wrote and later ones may refer to
     <target>/savepoint-<job id[:6]>-<token>/_metadata and files, self-contained
 
-Rules of this file:
+Rules of this file, beside those of ``snapshots.py``:
 
-1. State handles of a checkpoint are relative to ``<base>/<job id>``, those of a savepoint to its
-   own directory. Both are resolved from where the metadata was *found*, so either may be moved as a
-   whole.
-2. Nothing outside of those two directories is ever read as a state file or deleted, whatever a
-   metadata file says. ``metadata.py`` checks the paths when it decodes them; ``file_path`` checks
-   that no link leads out.
-3. A deletion removes ``_metadata`` first: a half-deleted checkpoint is not a checkpoint.
-4. Deleting a claimed snapshot removes only files that its own ``_metadata`` names, wherever links
+1. A deletion removes ``_metadata`` first: a half-deleted checkpoint is not a checkpoint.
+2. Deleting a claimed snapshot removes only files that its own ``_metadata`` names, wherever links
    lead. So its ``_metadata`` is renamed first, not removed: an interrupted deletion resumes from
    it.
 """
@@ -28,12 +22,11 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from weir.core.types import CompletedCheckpoint, JobId, StateHandle
+from weir.core.types import CompletedCheckpoint, JobId
 from weir.errors import (
-    CheckpointNotFoundError,
     JobAlreadyRunningError,
     StorageError,
     UnsupportedEnvironmentError,
@@ -42,25 +35,21 @@ from weir.errors import (
 from weir.storage import metadata
 from weir.storage.filesystem import CreateResult, FileSystem
 from weir.storage.lease import Lease, holder_is_alive
-from weir.storage.metadata import METADATA_FILE, damaged
+from weir.storage.metadata import METADATA_FILE
 from weir.storage.numbered_log import NumberedLog
-from weir.storage.paths import join, lies_in, name_of, normalize, parent, real, stays_below
+from weir.storage.paths import join, lies_in, name_of, parent, stays_below
+from weir.storage.snapshots import GOING, Snapshots, check_only_own_files
 
 #: How often another driver may take the next checkpoint id before that is an error.
 _ID_ATTEMPTS = 1000
 _KEPT_IDS = 4
 _CHECKPOINT = re.compile(r"chk-([0-9]+)")
-#: The metadata of a claimed snapshot that is being deleted.
-_GOING = "_metadata.deleted"
-#: How many neighbouring snapshots the message about a missing checkpoint names.
-_NAMED_NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
-class CheckpointStorage:
-    """The checkpoints of one job. ``fs`` gives the file system of a path (``FileSystems``)."""
+class CheckpointStorage(Snapshots):
+    """The checkpoints of one job, and those that it starts from."""
 
-    fs: Callable[[str], FileSystem]
     #: ``execution.checkpointing.dir``: absolute path or URI.
     base_directory: str
     job_id: JobId
@@ -174,80 +163,6 @@ class CheckpointStorage:
         fs.write(join(checkpoint.external_path, METADATA_FILE), data)
         return metadata.checksum_of(data)
 
-    def read(self, path: str, *, expected_checksum: str | None = None) -> CompletedCheckpoint:
-        """The checkpoint or savepoint at ``path``, its directory or its ``_metadata`` file.
-
-        ``expected_checksum`` is the file's checksum from the job record. Raises
-        ``CheckpointNotFoundError`` and ``CheckpointDamagedError``. Does not look at state files
-        (``verify`` does).
-        """
-        directory = _without_file(normalize(path))
-        fs = self.fs(directory)
-        try:
-            data = fs.read(join(directory, METADATA_FILE))
-        except FileNotFoundError as error:
-            raise CheckpointNotFoundError(_not_found(fs, directory)) from error
-        found = metadata.checksum_of(data)
-        if expected_checksum is not None and found != expected_checksum:
-            raise damaged(
-                directory, METADATA_FILE, f"has checksum {found}, expected {expected_checksum}"
-            )
-        return metadata.decode(data, directory)
-
-    def checksum(self, path: str) -> str:
-        """The checksum of a snapshot's ``_metadata``, which identifies it wherever it lies.
-
-        Raises ``CheckpointNotFoundError`` if there is no such file.
-        """
-        directory = normalize(path).removesuffix(f"/{METADATA_FILE}")
-        fs = self.fs(directory)
-        try:
-            return metadata.checksum_of(fs.read(join(directory, METADATA_FILE)))
-        except FileNotFoundError as error:
-            raise CheckpointNotFoundError(_not_found(fs, directory)) from error
-
-    def verify(self, checkpoint: CompletedCheckpoint) -> None:
-        """Read every state file.
-
-        Raises ``CheckpointDamagedError`` for the first that is missing or differs.
-        """
-        handles = {handle.path: handle for task in checkpoint.tasks for handle in task.all_files}
-        for handle in handles.values():
-            self.verify_file(checkpoint, handle)
-
-    def verify_file(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> None:
-        """Read a state file; raises ``CheckpointDamagedError`` if it is missing or differs."""
-        path = self.file_path(checkpoint, handle)
-        fs = self.fs(path)
-        status = fs.status(path)
-        if status is None:
-            raise damaged(checkpoint.external_path, handle.path, "is missing")
-        if status.size != handle.size:
-            what = f"has {status.size} bytes, expected {handle.size} bytes"
-            raise damaged(checkpoint.external_path, handle.path, what)
-        _, checksum = fs.checksum(path)
-        if checksum != handle.checksum:
-            what = f"has checksum {checksum}, expected {handle.checksum}"
-            raise damaged(checkpoint.external_path, handle.path, what)
-
-    def file_path(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> str:
-        """Where a state file lies, given where its checkpoint was found.
-
-        Raises ``CheckpointDamagedError`` if the file, or a directory on the way to it, is a
-        symbolic link: that may lead anywhere.
-        """
-        path = checkpoint.external_path
-        if not checkpoint.kind.is_savepoint:
-            path = parent(path)
-        fs = self.fs(path)
-        for name in handle.path.split("/"):
-            path = join(path, name)
-            if fs.is_link(path):
-                raise damaged(
-                    checkpoint.external_path, handle.path, f"is reached through a link ({path})"
-                )
-        return path
-
     def discard(
         self, checkpoint_id: int, files: tuple[str, ...], target: str | None, *, subsumed: bool
     ) -> None:
@@ -259,7 +174,7 @@ class CheckpointStorage:
         """
         if target is not None:
             invariant(not subsumed, f"savepoint {target} belongs to the user and is never subsumed")
-            self._discard_directory(target)
+            self.discard_directory(target)
             return
         invariant(
             subsumed or not tuple(files),
@@ -277,7 +192,7 @@ class CheckpointStorage:
     def discard_all(self, checkpoint_ids: Iterable[int]) -> None:
         """Delete these checkpoints and every shared file of the job; its log and ids stay."""
         for checkpoint_id in checkpoint_ids:
-            self._discard_directory(self.checkpoint_directory(checkpoint_id))
+            self.discard_directory(self.checkpoint_directory(checkpoint_id))
         self.fs(self.job_directory).delete(join(self.job_directory, "shared"))
 
     def check_claimable(self, snapshot: CompletedCheckpoint, now_ms: int) -> None:
@@ -316,7 +231,7 @@ class CheckpointStorage:
         self.check_claimable(claimed, now_ms)
         base, files = directory, claimed.files
         if claimed.kind.is_savepoint:
-            _check_only_own_files(fs, claimed)
+            check_only_own_files(fs, claimed)
         else:
             base = parent(directory)
             others = (join(base, entry.name) for entry in fs.list(base) if entry.is_directory)
@@ -334,30 +249,11 @@ class CheckpointStorage:
                     " that leads out of it: delete the snapshot by hand."
                 )
         if fs.status(join(directory, METADATA_FILE)) is not None:
-            fs.rename(join(directory, METADATA_FILE), join(directory, _GOING))
+            fs.rename(join(directory, METADATA_FILE), join(directory, GOING))
         self._delete_files(fs, base, tuple(sorted(files)))
-        fs.delete(join(directory, _GOING))
+        fs.delete(join(directory, GOING))
         if not fs.list(directory):
             fs.delete(directory)
-
-    def dispose_savepoint(self, path: str) -> CompletedCheckpoint:
-        """Delete a savepoint at its owner's request, and return what it was.
-
-        Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``, and ``StorageError`` if
-        it is a checkpoint or its directory holds files that are not its own; then nothing is
-        deleted.
-        """
-        directory = snapshot_directory(path)
-        savepoint = self.read(directory)
-        if not savepoint.kind.is_savepoint:
-            raise StorageError(
-                f"{directory} is checkpoint {savepoint.checkpoint_id} of job {savepoint.job_id},"
-                " not a savepoint, so it is not disposed of: the job deletes its checkpoints"
-                " itself, and other checkpoints may need its files."
-            )
-        _check_only_own_files(self.fs(directory), savepoint)
-        self._discard_directory(directory)
-        return savepoint
 
     def discard_orphans(self, retained: Iterable[CompletedCheckpoint], *, up_to: int) -> None:
         """Delete checkpoints and shared files up to id ``up_to`` that no retained one needs.
@@ -374,7 +270,7 @@ class CheckpointStorage:
             directory = join(self.job_directory, entry.name)
             match = _CHECKPOINT.fullmatch(entry.name)
             if match is not None and int(match[1]) <= up_to and directory not in directories:
-                self._discard_directory(directory)
+                self.discard_directory(directory)
         needed = {path for known in kept if not known.kind.is_savepoint for path in known.files}
         shared = join(self.job_directory, "shared")
         for entry in fs.list(shared):
@@ -388,11 +284,6 @@ class CheckpointStorage:
                 fs.delete(join(shared, entry.name))
             else:
                 self._delete_files(fs, self.job_directory, unneeded)
-
-    def _discard_directory(self, directory: str) -> None:
-        fs = self.fs(directory)
-        fs.delete(join(directory, METADATA_FILE))
-        fs.delete(directory)
 
     def _delete_files(self, fs: FileSystem, base: str, files: tuple[str, ...]) -> None:
         """Delete files below ``base`` and the directories that this empties, except ``shared``."""
@@ -410,71 +301,11 @@ class CheckpointStorage:
                 fs.delete(directory)
 
 
-def snapshot_directory(path: str) -> str:
-    """The real directory of a snapshot named by its directory, its ``_metadata`` or a link."""
-    return _without_file(real(normalize(path)))
-
-
-def _without_file(path: str) -> str:
-    return parent(path) if name_of(path) == METADATA_FILE else path
-
-
-def _files_below(fs: FileSystem, directory: str) -> Iterator[str]:
-    """Every file below a directory, as a path relative to it."""
-    for entry in fs.list(directory):
-        if entry.is_directory:
-            below = _files_below(fs, join(directory, entry.name))
-            yield from (f"{entry.name}/{file}" for file in below)
-        else:
-            yield entry.name
-
-
-def _not_found(fs: FileSystem, directory: str) -> str:
-    """A sentence that names the snapshots the user could have meant."""
-    exists = fs.status(directory) is not None
-    what = (
-        f"{directory} has no file {METADATA_FILE}"
-        if exists
-        else f"there is no directory {directory}"
-    )
-    for place in (directory, parent(directory)):
-        names = [
-            entry.name
-            for entry in fs.list(place)
-            if entry.is_directory
-            and entry.name.startswith(("chk-", "savepoint-"))
-            and fs.status(join(place, entry.name, METADATA_FILE)) is not None
-        ]
-        if names:
-            names.sort(key=lambda name: (len(name), name))
-            shown = ", ".join(names[-_NAMED_NEIGHBOURS:])
-            return (
-                f"No checkpoint or savepoint found: {what}; {place} has {shown}: specify one of"
-                " these."
-            )
-    return (
-        f"No checkpoint or savepoint found: {what}; specify the directory chk-<n> of a retained"
-        " checkpoint or that of a savepoint."
-    )
-
-
-def _check_only_own_files(fs: FileSystem, savepoint: CompletedCheckpoint) -> None:
-    """Raise ``StorageError`` if a savepoint's directory holds a file its metadata does not name."""
-    own = {METADATA_FILE, _GOING, *savepoint.files}
-    foreign = [file for file in _files_below(fs, savepoint.external_path) if file not in own]
-    if foreign:
-        shown = ", ".join(foreign[:_NAMED_NEIGHBOURS])
-        raise StorageError(
-            f"The savepoint {savepoint.external_path} is not deleted, because its directory has"
-            f" files of others ({shown}): move them away first."
-        )
-
-
 def _read_claimed(
     fs: FileSystem, directory: str, expected: str | None
 ) -> CompletedCheckpoint | None:
     """The snapshot to delete, even if its deletion has begun; None if it is gone."""
-    for file in (METADATA_FILE, _GOING):
+    for file in (METADATA_FILE, GOING):
         try:
             data = fs.read(join(directory, file))
         except FileNotFoundError:

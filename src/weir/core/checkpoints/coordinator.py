@@ -393,7 +393,7 @@ class CheckpointCoordinator:
                     declined = self._pending.get(output.checkpoint_id)
                     detail = f"The coordinator of {output.operator!r}: {output.message}"
                     if declined is not None:
-                        self._abort(declined, Reason.TRIGGER_CHECKPOINT_FAILURE, detail, now_ms)
+                        self._abort(declined, Reason.CHECKPOINT_DECLINED, detail, now_ms)
                 case _:
                     self._out.append(output)
 
@@ -444,7 +444,7 @@ class CheckpointCoordinator:
         return self._drain()
 
     def task_ended(self, vertex: VertexId, now_ms: int) -> list[CheckpointOutput]:
-        """A task is FINISHED, FAILED or CANCELED: abort checkpoints that wait for it (P32)."""
+        """A task is FINISHED or FAILED: abort checkpoints that wait for it (P32)."""
         status = self._execution.statuses[vertex]
         finished = status is TaskStatus.FINISHED
         if finished:

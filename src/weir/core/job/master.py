@@ -97,7 +97,7 @@ from weir.core.types import (
     TaskStatus,
     VertexId,
 )
-from weir.errors import invariant
+from weir.errors import InvariantError, invariant
 
 Handler: TypeAlias = Callable[[Any, int], None]
 
@@ -354,7 +354,7 @@ class JobMaster:
             return
         self._fail_stop(fact.message)
         # If no task knows of it, the job and its periodic checkpoints continue.
-        if self._goal is not Goal.RUN or fact.tasks_know:
+        if fact.tasks_know:
             self._fail(f"The stop's savepoint failed: {fact.message}", now_ms)
 
     # -- attempts
@@ -448,8 +448,8 @@ class JobMaster:
                 event.request,
                 f"Cannot cancel the job: it is already {self._recording_end.name}.",
             )
-        elif self._goal in (Goal.FINISH, Goal.FENCED):
-            self._refuse(event.request, "Cannot cancel the job: it is already ending.")
+        elif self._goal is Goal.FENCED:
+            self._refuse(event.request, f"Cannot cancel the job: {self._failure}")
         else:
             self._cancels.append(event.request)
             if self._goal is not Goal.CANCEL:
@@ -555,7 +555,8 @@ class JobMaster:
             status=self._status, message=message, trace=cause.trace, vertex=vertex
         )
         self._effects.append(failing)
-        self._effects.extend(self._operator_coordinators.failed(message))
+        if self._execution.tasks_up:
+            self._effects.extend(self._operator_coordinators.failed(message))
         self._leave(goal, message, now_ms)
 
     def _fenced(self, message: str, now_ms: int) -> None:
@@ -623,11 +624,12 @@ class JobMaster:
 
     def _end_recorded(self, event: EndRecorded, now_ms: int) -> None:
         status, self._recording_end = self._recording_end, None
-        invariant(status is not None, "the job's end was recorded without a request")
+        if status is None:
+            raise InvariantError("the job's end was recorded without a request")
         if event.outcome is Recorded.FENCED:
             self._fenced(f"The job's end was not recorded: {event.message}", now_ms)
-        elif status is None or event.outcome is Recorded.WON:
-            self._end(status or self._status, now_ms)
+        elif event.outcome is Recorded.WON:
+            self._end(status, now_ms)
         elif status is JobStatus.FINISHED:
             self._fail(f"Cannot record the job's end: {event.message}", now_ms)
         else:

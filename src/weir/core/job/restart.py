@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weir.core.config import RestartConfig, RestartStrategyType
-from weir.errors import invariant
+from weir.errors import InvariantError, invariant
 
 
 class RestartStrategy(Protocol):
@@ -263,14 +263,13 @@ class RepeatedFailures:
     def describe(self) -> str:
         """How often and for how long the failure has repeated, and the limit; for messages."""
         newest, limit_ms = self._newest, self._give_up_after_ms
-        invariant(newest is not None, "a failure of unknown cause is not counted as repeated")
-        count, lasted_ms = (
-            (0, 0) if newest is None else (newest.count, newest.last_ms - newest.first_ms)
-        )
-        limit = "never" if limit_ms is None else f"after {limit_ms // 1_000} s"
+        if newest is None:
+            raise InvariantError("a failure of unknown cause is not counted as repeated")
+        lasted_s = (newest.last_ms - newest.first_ms) // 1_000
+        limit = "never given up" if limit_ms is None else f"given up after {limit_ms // 1_000} s"
         return (
-            f"failure {count} with the same cause in {lasted_ms // 1_000} s without a completed"
-            f" checkpoint; the job is given up {limit}: see weir.restart.give-up-after"
+            f"failure {newest.count} with the same cause in {lasted_s} s without a completed"
+            f" checkpoint; the job is {limit}: see weir.restart.give-up-after"
         )
 
 
@@ -330,13 +329,14 @@ def _check_chance(chance: float) -> None:
     invariant(0.0 <= chance < 1.0, f"jitter chance is {chance}, but must be in [0, 1)")
 
 
-INITIAL_DELAY_MS = 100
-MAX_DELAY_MS = 10_000
+#: The least and the greatest delay before a final checkpoint is tried again.
+FIRST_RETRY_MS = 100
+LAST_RETRY_MS = 10_000
 
 
-def delay_ms(failures: int) -> int:
-    """How long to wait before the next try after this many consecutive failures."""
-    return min(MAX_DELAY_MS, INITIAL_DELAY_MS << min(failures - 1, 30))
+def final_retry_ms(failures: int) -> int:
+    """How long to wait for the next final checkpoint after this many consecutive failures."""
+    return min(LAST_RETRY_MS, FIRST_RETRY_MS << min(failures - 1, 30))
 
 
 class FinalCheckpointRetry:
@@ -355,7 +355,7 @@ class FinalCheckpointRetry:
     def failed(self, now_ms: int) -> None:
         """A request for a final checkpoint failed."""
         self._failures += 1
-        self._at_ms = now_ms + delay_ms(self._failures)
+        self._at_ms = now_ms + final_retry_ms(self._failures)
 
     def on_deadline(self, now_ms: int) -> None:
         """Stop delaying the next try if its time has come."""

@@ -80,13 +80,8 @@ class StopWithSavepoint:
         return self._drain
 
     @property
-    def savepoint(self) -> CompletedCheckpoint | None:
-        """The savepoint with which the job ends, once it is complete."""
-        return self._savepoint
-
-    @property
     def savepoint_path(self) -> str | None:
-        """The path of that savepoint."""
+        """The path of the savepoint with which the job ends, once it is complete."""
         return None if self._savepoint is None else self._savepoint.external_path
 
     @property

@@ -165,7 +165,6 @@ class AttemptFailed:
 
     message: str
     fatal: bool
-    timestamp_ms: int
     cause: Cause = UNKNOWN
 
 

@@ -99,6 +99,15 @@ class SubtasksFailed:
     message: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class EventReceipt:
+    """Effect: notify the coordinator that a subtask has handled an event, or never will (C5)."""
+
+    operator: OperatorId
+    receipt: int
+    handled: bool
+
+
 CoordinatorEffect: TypeAlias = (
     ResetCoordinator
     | SnapshotCoordinator
@@ -106,6 +115,7 @@ CoordinatorEffect: TypeAlias = (
     | NotifyCoordinator
     | SubtasksReady
     | SubtasksFailed
+    | EventReceipt
 )
 
 # -- events of the coordinator's port for the job master; those of an older attempt are ignored
@@ -122,6 +132,8 @@ class CoordinatorSentEvent:
     attempt: int
     subtask: int
     payload: Payload
+    #: Owed as ``EventReceipt`` when the subtask has handled or lost the event; None: not at all.
+    receipt: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,8 @@ class PlanningCalled:
     consumed: dict[VertexId, int] = field(default_factory=dict)
     #: For a task with consumers: its output watermark, if it has one (PROTOCOL P25).
     watermark_ms: int | None = None
+    #: How long until operators have a processing-time timer due; None: they have none.
+    timer_in_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +210,10 @@ class AnswerPlanning:
     #: The checkpoint whose barrier follows the batch: operators prepare for it after the records
     #: (PROTOCOL P6). A barrier forces a batch.
     barrier: int | None = None
+    #: A consumer lags too far, or the records have ended before a first batch: the batch only
+    #: carries events. It reads no segment and gets no watermark, and Weir's own readers must not
+    #: read in it (PROTOCOL P2).
+    only_events: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,7 +128,7 @@ class OperatorCoordinators:
         holder = self._holders[event.operator]
         match event:
             case CoordinatorSentEvent():
-                return holder.send(event.subtask, event.payload)
+                return holder.send(event.subtask, event.payload, receipt=event.receipt)
             case CoordinatorSnapshotTaken():
                 return holder.snapshot_taken(event.checkpoint_id, event.state)
             case CoordinatorSnapshotFailed():

@@ -42,6 +42,7 @@ from weir.core.messages.operators import (
     CoordinatorAcknowledged,
     CoordinatorDeclined,
     DeliverEvent,
+    EventReceipt,
     FailSubtask,
     HolderOutput,
     SnapshotCoordinator,
@@ -73,6 +74,8 @@ class OperatorCoordinatorHolder:
         self._finished = False
         #: Number -> subtask, for events that are held or in flight.
         self._unconfirmed: dict[int, int] = {}
+        #: Number -> receipt, for the unconfirmed events whose coordinator wants one.
+        self._receipts: dict[int, int] = {}
         self._snapshots: dict[int, _Snapshot] = {}
 
     @property
@@ -83,16 +86,24 @@ class OperatorCoordinatorHolder:
     # -- the coordinator
 
     def send(
-        self, subtask: int, payload: Payload, *, acknowledges: int | None = None
+        self,
+        subtask: int,
+        payload: Payload,
+        *,
+        acknowledges: int | None = None,
+        receipt: int | None = None,
     ) -> list[HolderOutput]:
         """Send the coordinator's event: it passes, or is held for the next epoch (C3).
 
-        ``acknowledges`` is the number of the subtask's event that it acknowledges, if any.
+        ``acknowledges`` is the number of the subtask's event that it acknowledges, if any;
+        ``receipt`` is returned once the event is confirmed.
         """
         invariant(0 <= subtask < self.parallelism, f"{self._operator} has no subtask {subtask}")
-        if self._finished:
-            return []
         self._number += 1
+        if receipt is not None:
+            self._receipts[self._number] = receipt
+        if self._finished:
+            return self._receipt(self._number, handled=False)
         self._unconfirmed[self._number] = subtask
         event = DeliverEvent(
             operator=self._operator,
@@ -143,15 +154,17 @@ class OperatorCoordinatorHolder:
         for gateway in self._gateways:
             gateway.reset()
         self._unconfirmed.clear()
+        self._receipts.clear()
         self._snapshots.clear()
 
     def finished(self) -> list[HolderOutput]:
         """The operator has finished: treat all events sent to it as confirmed."""
         self._finished = True
         self._unconfirmed.clear()
+        dropped = [one for n in list(self._receipts) for one in self._receipt(n, handled=False)]
         for snapshot in self._snapshots.values():
             snapshot.awaited.clear()
-        return self._completed_snapshots()
+        return [*dropped, *self._completed_snapshots()]
 
     # -- subtasks
 
@@ -165,7 +178,8 @@ class OperatorCoordinatorHolder:
             return []
         for snapshot in self._snapshots.values():
             snapshot.awaited.discard(number)
-        return self._completed_snapshots()
+        received = self._receipt(number, handled=True)
+        return [*received, *self._completed_snapshots()]
 
     def lost(self, number: int, message: str) -> list[HolderOutput]:
         """An event did not reach its subtask, which must fail over.
@@ -195,11 +209,13 @@ class OperatorCoordinatorHolder:
         snapshots already taken include both, so their checkpoints are declined.
         """
         self._gateways[subtask].reset()
+        lost: list[HolderOutput] = []
         for number in [n for n, receiver in self._unconfirmed.items() if receiver == subtask]:
             del self._unconfirmed[number]
+            lost += self._receipt(number, handled=False)
         message = f"subtask {subtask} failed before it received the checkpoint's barrier"
         declined = [n for n, snapshot in self._snapshots.items() if snapshot.taken]
-        return [output for n in declined for output in self._decline(n, message)]
+        return [*lost, *(output for n in declined for output in self._decline(n, message))]
 
     def validate(self, pending: Collection[int]) -> None:
         """Check the laws of the fields; raises ``InvariantError``.
@@ -228,6 +244,13 @@ class OperatorCoordinatorHolder:
             )
 
     # -- helpers
+
+    def _receipt(self, number: int, *, handled: bool) -> list[HolderOutput]:
+        """The receipt that the coordinator wants for an event, if it does."""
+        receipt = self._receipts.pop(number, None)
+        if receipt is None:
+            return []
+        return [EventReceipt(operator=self._operator, receipt=receipt, handled=handled)]
 
     def _opened(self, checkpoint_id: int, subtasks: Iterable[int]) -> list[HolderOutput]:
         opened = [

@@ -139,10 +139,7 @@ class InputGate:
 
     def append(self, channel: VertexId, entry: ChannelEntry, now_ms: int) -> None:
         """A producer appended an entry."""
-        invariant(
-            channel in self._channels,
-            f"restored entry for unknown channel {channel!r}",
-        )
+        invariant(channel in self._channels, f"entry for the unknown channel {channel!r}")
         known = self._channels[channel]
         invariant(not known.ended, f"entry for channel {channel!r} after its end")
         known.entries.append(entry)

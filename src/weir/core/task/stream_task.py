@@ -42,11 +42,12 @@ After every event, ``_advance`` decides what the task may do next. The order of 
    does so (unaligned checkpoints). Before a checkpoint is taken, operators prepare for it in a
    batch that reads nothing more from the channels (P6).
 5. If the planning call is held, records end when those of all channels have ended, when the readers
-   have reported their end, or when the job is stopped.
+   have reported their end, or when the job is stopped; operators get a first batch before.
 6. If the state is stable, a waiting checkpoint is taken; the savepoint of a stop only after the
    drain, if one runs.
 7. Records flow: the planning call is answered, with what may be read from the channels, unless a
-   consumer lags too far; or the drain starts.
+   consumer lags too far (then a batch at most carries events, and reads nothing, P2); or the drain
+   starts. A query with nothing to read rests until there is, or a timer of its operators is due.
 
 The state is stable while the planning call is held and after the records have ended.
 
@@ -109,11 +110,12 @@ from weir.core.task.commits import PendingCommits
 from weir.core.task.ending import TaskEnding
 from weir.core.task.events import TaskEvents
 from weir.core.task.input_gate import InputGate
-from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound, OutputChannels
+from weir.core.task.output_channels import OutputChannels
+from weir.core.task.plan import TaskPlan
 from weir.core.task.reports import TaskReports
 from weir.core.task.snapshots import OpenSnapshots, SnapshotPart, TaskSnapshot
 from weir.core.task.triggers import WaitingTriggers
-from weir.core.types import OperatorId, OperatorState, SentEvent, TaskStatus, VertexId
+from weir.core.types import SentEvent, TaskStatus, VertexId
 from weir.errors import invariant
 
 
@@ -122,52 +124,40 @@ class StreamTask:
 
     def __init__(
         self,
+        plan: TaskPlan,
         *,
-        vertex: VertexId,
         attempt: int,
-        operators: tuple[OperatorState, ...],
-        sinks: tuple[OperatorId, ...],
-        bounded: bool,
-        requires_final_checkpoint: bool,
-        inputs: tuple[VertexId, ...] = (),
         consumers: tuple[VertexId, ...] = (),
-        bound: ChannelBound = DEFAULT_BOUND,
-        aligned_timeout_ms: int | None = None,
-        prepares_for_barriers: bool = False,
-        operators_take_part: bool = False,
-        coordinated: bool = False,
         sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
-        """``sinks`` are the task's two-phase-commit sinks; ``bounded``: its records can end.
+        """``consumers`` are the tasks that read its output.
 
-        ``inputs`` are the tasks whose channels it reads; ``consumers`` are those that read its
-        output, and may lag by ``bound``. A barrier may overtake records ``aligned_timeout_ms``
-        after the first barrier of its checkpoint arrived; None: never. ``TaskPlan`` describes the
-        other flags. ``sent_events``: the restored unacknowledged events of coordinated operators.
+        ``sent_events``: the restored unacknowledged events of coordinated operators.
         """
-        self._vertex = vertex
-        self._report = TaskReports(vertex=vertex, attempt=attempt, operators=operators)
-        self._bounded = bounded
+        self._plan = plan
+        self._vertex = plan.vertex
+        self._report = TaskReports(vertex=plan.vertex, attempt=attempt, operators=plan.operators)
         self._status = TaskStatus.INITIALIZING
         #: The last complete batch; while the drain runs, the batch before it.
         self._position = -1
         #: The held planning call; while it is set, the query is blocked.
         self._call: int | None = None
-        self._triggers = WaitingTriggers(vertex, prepares=prepares_for_barriers)
-        self._prepares = prepares_for_barriers
+        self._triggers = WaitingTriggers(plan.vertex, prepares=plan.prepares_for_barriers)
         self._snapshots = OpenSnapshots()
-        self._commits = PendingCommits(sinks)
-        self._gate = InputGate(inputs)
-        self._ending = TaskEnding(self._gate, requires_final_checkpoint, operators_take_part)
+        self._commits = PendingCommits(plan.sinks)
+        self._gate = InputGate(plan.inputs)
+        self._ending = TaskEnding(
+            self._gate, plan.requires_final_checkpoint, plan.operators_take_part
+        )
         #: The position at which a call was last answered with nothing to read: once per position,
         #: since the query may run a batch without records for the last batch's new watermark.
         self._idle_at = -1
-        self._aligned_timeout_ms = aligned_timeout_ms
+        #: When operators have a timer due, if the query rests until then.
+        self._timer_at_ms: int | None = None
         #: Read positions by channel of which the producers are not notified yet.
         self._held_back: dict[VertexId, int] = {}
-        self._outputs = OutputChannels(vertex, consumers, bound)
-        self._coordinated = coordinated
-        self._events = TaskEvents(vertex, attempt, sent_events)
+        self._outputs = OutputChannels(plan.vertex, consumers, plan.bound)
+        self._events = TaskEvents(plan.vertex, attempt, sent_events)
         #: The time of the event being handled.
         self._now_ms = 0
 
@@ -217,16 +207,42 @@ class StreamTask:
         }
 
     def next_deadline(self) -> int | None:
-        """When a barrier may overtake records; the coordinator handles checkpoint timeouts."""
-        busy = self._ending.closing or self._triggers or self._snapshots.is_syncing
-        if self._call is None or busy or self._aligned_timeout_ms is None:
+        """When a barrier may overtake records or a timer is due, if the query rests until then.
+
+        The coordinator handles checkpoint timeouts.
+        """
+        if self._call is None or self._ending.closing or self._snapshots.is_syncing:
             return None
-        return self._gate.overtakes_at(self._aligned_timeout_ms)
+        deadlines = [] if self._timer_is_due or self._outputs.is_full else [self._timer_at_ms]
+        if self._overtakes_after_ms is not None:
+            deadlines.append(self._gate.overtakes_at(self._overtakes_after_ms))
+        return min((one for one in deadlines if one is not None), default=None)
 
     def on_deadline(self, now_ms: int) -> list[StreamTaskEffect]:
         """The time that ``next_deadline`` returned has been reached."""
         self._now_ms = now_ms
         return self._advance()
+
+    @property
+    def _timer_is_due(self) -> bool:
+        return self._timer_at_ms is not None and self._timer_at_ms <= self._now_ms
+
+    @property
+    def _overtakes_after_ms(self) -> int | None:
+        """How long a barrier waits before it overtakes records; None if none may now."""
+        may = self._call is not None and not self._triggers
+        return self._plan.aligned_timeout_ms if may else None
+
+    @property
+    def _has_nothing_to_do(self) -> bool:
+        """Whether a query that reads channels can rest in its planning call."""
+        wants_batch = self._gate.wants_batch or self._events.any_waiting or self._timer_is_due
+        return bool(self._gate.channels) and not wants_batch
+
+    @property
+    def _carries_events(self) -> bool:
+        """Whether a batch may carry events while a consumer lags (P2)."""
+        return self._events.any_waiting and self._plan.may_run_without_reading
 
     # ---- what the task may do next
 
@@ -262,9 +278,8 @@ class StreamTask:
 
     def _may_overtake(self) -> int | None:
         """The checkpoint whose barrier may overtake unread segments; None otherwise."""
-        if self._call is None or self._aligned_timeout_ms is None or self._triggers:
-            return None
-        return self._gate.may_overtake(self._now_ms, self._aligned_timeout_ms)
+        timeout_ms = self._overtakes_after_ms
+        return None if timeout_ms is None else self._gate.may_overtake(self._now_ms, timeout_ms)
 
     def _wants_barrier_batch(self, checkpoint_id: int) -> bool:
         """Whether operators must still prepare for this checkpoint in a batch of their own (P6)."""
@@ -272,9 +287,11 @@ class StreamTask:
         return flows and self._triggers.wants_batch(checkpoint_id)
 
     def _end_records(self, first: TriggerCheckpoint | None) -> list[StreamTaskEffect]:
-        finished = self._ending.how_records_end(first, prepares=self._prepares)
+        finished = self._ending.how_records_end(first, prepares=self._plan.prepares_for_barriers)
         if finished is None:
             return []
+        if finished and self._plan.has_operators and self._position < 0:
+            return self._answer(only_events=True)  # operators finish in a batch after it (E2)
         if finished:
             self._ending.records = Records.ENDED
             return []
@@ -305,30 +322,32 @@ class StreamTask:
             return [
                 StartDrain(vertex=self._vertex, position=self._position, call=call, events=events)
             ]
-        if self._call is None or self._outputs.is_full or self._ending.records is Records.STOPPED:
+        if self._call is None or self._ending.records is Records.STOPPED:
             return []
-        wants_batch = self._gate.wants_batch or self._events.any_waiting
-        if self._gate.channels and not wants_batch and self._ending.records is Records.FLOWING:
+        if self._outputs.is_full:
+            return self._answer(only_events=True) if self._carries_events else []
+        if self._has_nothing_to_do and self._ending.records is Records.FLOWING:
             if self._idle_at == self._position:
                 return []
             self._idle_at = self._position
         return self._answer()
 
-    def _answer(self, barrier: int | None = None) -> list[StreamTaskEffect]:
-        """Let the next batch start, with the waiting operator events.
-
-        With ``barrier``, the snapshot follows it, so it reads no segment and gets no watermark.
-        """
+    def _answer(
+        self, barrier: int | None = None, *, only_events: bool = False
+    ) -> list[StreamTaskEffect]:
+        """Let the next batch start; one with ``barrier`` reads no segment and gets no watermark."""
+        admits = barrier is None and not only_events
         invariant(self._call is not None, f"{self._vertex} has no planning call to answer")
         call, self._call = self._call or 0, None
         self._triggers.carried = barrier or self._triggers.carried
         return [
             AnswerPlanning(
                 call=call,
-                admitted=self._gate.admit(self._now_ms) if barrier is None else (),
-                watermarks_ms=self._gate.tell_watermarks() if barrier is None else {},
+                admitted=self._gate.admit(self._now_ms) if admits else (),
+                watermarks_ms=self._gate.tell_watermarks() if admits else {},
                 events=self._events.carry(),
                 barrier=barrier,
+                only_events=only_events,
             )
         ]
 
@@ -378,7 +397,7 @@ class StreamTask:
         if snapshot.aborted:
             return self._drop(checkpoint_id) + self._advance()
         self._snapshots.go_on(checkpoint_id, SnapshotPart.ASYNC)
-        told = [self._report.synchronous_part_over(checkpoint_id)] if self._coordinated else []
+        told = [self._report.synchronous_part_over(checkpoint_id)] if self._plan.coordinated else []
         go_on = ContinueSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id)
         return [*told, go_on, *self._advance()]
 
@@ -408,10 +427,8 @@ class StreamTask:
     def _on_snapshot_failed(self, event: SnapshotFailed) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
         snapshot = self._snapshots.running(checkpoint_id, SnapshotPart.SYNC, SnapshotPart.ASYNC)
-        effects: list[StreamTaskEffect] = []
-        if not snapshot.aborted:
-            effects = [self._report.snapshot_failed(event, snapshot.part)]
-        return effects + self._drop(checkpoint_id) + self._advance()
+        failed = [] if snapshot.aborted else [self._report.snapshot_failed(event, snapshot.part)]
+        return failed + self._drop(checkpoint_id) + self._advance()
 
     def _on_complete(self, event: NotifyCheckpointComplete) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -494,6 +511,7 @@ class StreamTask:
         if records is Records.FLOWING:
             effects = self._complete_batch(event.position, event.watermark_ms)
         self._call = event.call
+        self._timer_at_ms = None if event.timer_in_ms is None else self._now_ms + event.timer_in_ms
         self._gate.batch.ended(self._now_ms)
         return effects + self._tell_consumed(self._gate.consumed(event.consumed)) + self._advance()
 
@@ -506,7 +524,7 @@ class StreamTask:
             f"{self._vertex} staged batch {event.position}, which cannot be running",
         )
         invariant(
-            self._bounded or not event.input_ended,
+            self._plan.bounded or not event.input_ended,
             f"unbounded input of {self._vertex} ended",
         )
         if event.input_ended:
@@ -536,7 +554,9 @@ class StreamTask:
 
     def _on_records_ended(self, event: RecordsEnded) -> list[StreamTaskEffect]:
         flowing = self._ending.records is Records.FLOWING
-        invariant(self._bounded, f"records of {self._vertex} ended, but its input is unbounded")
+        invariant(
+            self._plan.bounded, f"records of {self._vertex} ended, but its input is unbounded"
+        )
         invariant(
             self._status is TaskStatus.RUNNING and flowing and self._call is None,
             f"records of {self._vertex} cannot end now",
@@ -567,12 +587,8 @@ class StreamTask:
 
     def _on_consumed(self, event: SegmentsConsumed) -> list[StreamTaskEffect]:
         free = self._outputs.consumed(event.consumer, event.position, event.batch_size)
-        effects = self._advance()
-        return (
-            effects
-            if free is None
-            else [*effects, ReleaseSegments(vertex=self._vertex, position=free)]
-        )
+        released = [] if free is None else [ReleaseSegments(vertex=self._vertex, position=free)]
+        return [*self._advance(), *released]
 
     def _on_operator_event(self, event: DeliverEvent) -> list[StreamTaskEffect]:
         # Until the drain is complete, a batch can carry the event: operators run in the drain too.
@@ -600,11 +616,8 @@ class StreamTask:
         Not while a commit or a part of a snapshot is running (an aborted one is dropped when its
         part ends), or a consumer has records to process (PROTOCOL P30).
         """
-        if (
-            self._snapshots.any_part_running
-            or not self._commits.is_idle
-            or not self._outputs.all_consumed
-        ):
+        works = self._snapshots.any_part_running or not self._commits.is_idle
+        if works or not self._outputs.all_consumed:
             return []
         if self._ending.operators is OperatorStatus.CLOSED:
             return [*self._end(TaskStatus.FINISHED), *self._outputs.broadcast(EndOfPartition())]
@@ -643,9 +656,8 @@ class StreamTask:
                 return [self._report.closing(event.checkpoint_id)]
             return [self._report.not_ready(event.checkpoint_id, self._status)]
         if isinstance(event, SyncPartDone | AsyncPartDone | SnapshotFailed):
-            return (
-                self._drop(event.checkpoint_id) if self._snapshots.get(event.checkpoint_id) else []
-            )
+            known = self._snapshots.get(event.checkpoint_id) is not None
+            return self._drop(event.checkpoint_id) if known else []
         return []
 
     def validate(self) -> None:
@@ -660,18 +672,13 @@ class StreamTask:
         self._ending.validate(self._vertex, ended=ended)
         held = self._snapshots.is_syncing or self._ending.closing or records is Records.STOPPED
         initializing = self._status is TaskStatus.INITIALIZING
-        invariant(
-            not (ended and self._snapshots.any_under_way),
-            "an ended task has an unfinished snapshot",
-        )
+        unfinished = ended and self._snapshots.any_under_way
+        invariant(not unfinished, "an ended task has an unfinished snapshot")
         invariant(self._call is None or not ended, "an ended task holds a planning call")
-        held_back = self._outputs.is_full or (
-            bool(self._gate.channels)
-            and not self._gate.wants_batch
-            and self._idle_at == self._position
-        )
+        rests = self._has_nothing_to_do and self._idle_at == self._position
+        is_full = self._outputs.is_full and not self._carries_events
         invariant(
-            self._call is None or held or initializing or held_back,
+            self._call is None or held or initializing or rests or is_full,
             f"{self._vertex} holds a planning call for no reason",
         )
         invariant(

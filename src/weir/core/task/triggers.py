@@ -20,10 +20,8 @@ class WaitingTriggers:
         """``prepares``: operators take part in the batch before each barrier."""
         self._vertex = vertex
         self._prepares = prepares
-        #: By checkpoint id. Law: ascending.
-        self._waiting: dict[int, TriggerCheckpoint] = {}
-        #: The alignments of waiting triggers that came from barriers.
-        self._alignments: dict[int, Aligned] = {}
+        #: By checkpoint id, with its alignment if it came from barriers. Law: ascending.
+        self._waiting: dict[int, tuple[TriggerCheckpoint, Aligned | None]] = {}
         #: The newest checkpoint that the coordinator triggered. Ids only grow.
         self._newest = 0
         #: The newest checkpoint whose barrier a batch has carried.
@@ -35,7 +33,7 @@ class WaitingTriggers:
     @property
     def first(self) -> TriggerCheckpoint | None:
         """The trigger to be taken next; None if none is waiting."""
-        return next(iter(self._waiting.values()), None)
+        return next((trigger for trigger, _ in self._waiting.values()), None)
 
     def announced(self, trigger: TriggerCheckpoint) -> None:
         """The coordinator triggers the task.
@@ -55,13 +53,12 @@ class WaitingTriggers:
 
     def add(self, trigger: TriggerCheckpoint) -> None:
         """Queue a trigger to be taken."""
-        self._waiting[trigger.checkpoint_id] = trigger
+        self._waiting[trigger.checkpoint_id] = trigger, None
 
     def add_aligned(self, aligned: Aligned) -> None:
         """Queue the trigger of a checkpoint whose barrier is aligned."""
-        checkpoint_id = aligned.barrier.checkpoint_id
-        self.add(TriggerCheckpoint(vertex=self._vertex, barrier=aligned.barrier))
-        self._alignments[checkpoint_id] = aligned
+        trigger = TriggerCheckpoint(vertex=self._vertex, barrier=aligned.barrier)
+        self._waiting[trigger.checkpoint_id] = trigger, aligned
 
     def wants_batch(self, checkpoint_id: int) -> bool:
         """Whether a batch must still carry this checkpoint's barrier to operators (PROTOCOL P6)."""
@@ -69,19 +66,15 @@ class WaitingTriggers:
 
     def take(self, checkpoint_id: int) -> Aligned | None:
         """Remove a trigger that is taken now; return its alignment, if it came from barriers."""
-        del self._waiting[checkpoint_id]
-        return self._alignments.pop(checkpoint_id, None)
+        return self._waiting.pop(checkpoint_id)[1]
 
     def drop(self, checkpoint_id: int) -> None:
         """Remove the trigger of an aborted checkpoint, if it waits."""
-        self._alignments.pop(checkpoint_id, None)
         self._waiting.pop(checkpoint_id, None)
 
-    def clear(self) -> tuple[int, ...]:
-        """Remove all triggers; return the ids of those that waited."""
-        ids = tuple(self._waiting)
+    def clear(self) -> None:
+        """Remove all triggers."""
         self._waiting.clear()
-        return ids
 
     def validate(self) -> None:
         """Check the law of the fields; raises ``InvariantError``."""

@@ -42,11 +42,12 @@ class SavepointRequest(Request, frozen=True, kw_only=True):
     """Take a savepoint. Without a directory, the configured one is used."""
 
     FIELDS: ClassVar[str] = (
-        "target-directory is a path or null, formatType CANONICAL or NATIVE, cancel-job false"
+        "target-directory is a path or null, formatType CANONICAL or NATIVE, cancel-job true or"
+        " false"
     )
 
     target_directory: Path | None = msgspec.field(name="target-directory", default=None)
-    #: Refused: use ``StopRequest``.
+    #: End the job with the savepoint, exactly like ``StopRequest`` without draining.
     cancel_job: bool = msgspec.field(name="cancel-job", default=False)
     format_type: SavepointFormat | None = msgspec.field(name="formatType", default=None)
 

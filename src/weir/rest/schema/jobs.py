@@ -39,7 +39,8 @@ class DashboardFeatures(Message, frozen=True, kw_only=True, rename="kebab"):
     """What Flink's dashboard may offer."""
 
     web_submit: bool = False
-    web_cancel: bool = True
+    #: The dashboard's button is a GET that cancels, which any web page could send.
+    web_cancel: bool = False
     web_rescale: bool = False
     web_history: bool = False
 
@@ -148,6 +149,17 @@ class VertexInfo(Message, frozen=True, kw_only=True):
     metrics: IoMetrics
 
 
+class PlanInput(Message, frozen=True, kw_only=True):
+    """One channel that a vertex reads."""
+
+    #: Its place among the channels of the vertex.
+    num: int
+    #: The vertex that writes it.
+    id: str
+    ship_strategy: str = "FORWARD"
+    exchange: str = "pipelined_bounded"
+
+
 class PlanNode(Message, frozen=True, kw_only=True):
     """One vertex in the job's plan."""
 
@@ -157,6 +169,7 @@ class PlanNode(Message, frozen=True, kw_only=True):
     operator_strategy: str = ""
     #: The names of its steps, from sources to sinks.
     description: str
+    inputs: tuple[PlanInput, ...] = ()
     optimizer_properties: Message = Message()
 
 
@@ -167,6 +180,20 @@ class Plan(Message, frozen=True, kw_only=True):
     name: str
     type: str = "STREAMING"
     nodes: tuple[PlanNode, ...]
+
+
+class JobPlan(Message, frozen=True, kw_only=True):
+    """The job's graph by itself."""
+
+    plan: Plan
+
+
+class JobAccumulators(Message, frozen=True, kw_only=True, rename="kebab"):
+    """Empty, as of a Flink job without accumulators: Weir has none."""
+
+    job_accumulators: tuple[Message, ...] = ()
+    user_task_accumulators: tuple[Message, ...] = ()
+    serialized_user_task_accumulators: Message = Message()
 
 
 class JobInfo(Message, frozen=True, kw_only=True):
@@ -229,6 +256,7 @@ class ExceptionHistory(Message, frozen=True, kw_only=True):
     """The failures of the job, newest first."""
 
     entries: tuple[ExceptionInfo, ...]
+    #: Whether there are more than were asked for.
     truncated: bool = False
 
 
@@ -287,9 +315,19 @@ JOBS_OVERVIEW = Endpoint(
 )
 JOB = Endpoint("GET", JOB_PATH, JobInfo, "The job with its vertices and its plan.")
 CANCEL = Endpoint("PATCH", JOB_PATH, Message, "Cancel the job.", query=("mode",))
+PLAN = Endpoint("GET", f"{JOB_PATH}/plan", JobPlan, "The job's graph.")
+ACCUMULATORS = Endpoint(
+    "GET", f"{JOB_PATH}/accumulators", JobAccumulators, "Empty: Weir has no accumulators."
+)
 STATUS = Endpoint("GET", f"{JOB_PATH}/status", StatusOfJob, "The job's status.")
 JOB_CONFIG = Endpoint("GET", f"{JOB_PATH}/config", JobConfig, "The job's configuration.")
-EXCEPTIONS = Endpoint("GET", f"{JOB_PATH}/exceptions", JobExceptions, "Why the job failed.")
+EXCEPTIONS = Endpoint(
+    "GET",
+    f"{JOB_PATH}/exceptions",
+    JobExceptions,
+    "Why the job failed.",
+    query=("maxExceptions",),
+)
 EXECUTION_RESULT = Endpoint(
     "GET", f"{JOB_PATH}/execution-result", ExecutionResult, "How the job ended, if it has."
 )

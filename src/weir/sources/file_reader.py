@@ -1,23 +1,21 @@
 """``FileReader``: reads the files that the enumerator assigns to a subtask.
 
-``enumerator.py`` describes their messages.
+``file_enumerator.py`` describes what they report to it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.core.types import Payload
 from weir.errors import StorageError
-from weir.operators.base import Operator, OperatorContext
+from weir.sources.base import SourceReader, SourceReaderContext, SplitRecords
+from weir.sources.file_enumerator import FileSplit
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
-
 #: Formats with a row per line.
 _TEXT = ("json", "csv")
 #: A JSON line that is null, not an object. Arrow crashes on it if it is the first of a block.
@@ -25,49 +23,50 @@ _NULL = re.compile(rb"\n[ \t\r]*null")
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
-class FileReader(Operator):
-    """Reads whole files, in the batch in which they are assigned.
-
-    So it has no state: no file is half read between two batches.
-    """
-
-    #: An earlier process may not have asked, and what it had not read is assigned again.
-    transient = ("_asks", "_ended", "_names")
+class FileReader(SourceReader[FileSplit]):
+    """Reads whole files: between two batches no file is half read."""
 
     def __init__(
-        self, directory: str, *, format: str, schema: str | StructType, rejects: bool
+        self, context: SourceReaderContext, directory: str, *, format: str, rejects: bool
     ) -> None:
-        """``schema`` is a Spark ``StructType`` or DDL.
-
-        With ``rejects``, unreadable input does not fail the job.
-        """
-        self.output_schema = schema
+        """With ``rejects``, unreadable input does not fail the job."""
+        self._context = context
         self._directory = directory
         self._format = format
         self._rejects = rejects
+        self._splits: list[FileSplit] = []
+        self._paused: frozenset[str] = frozenset()
 
-    def open(self, context: OperatorContext) -> None:
-        """Prepare to ask for files: an earlier process may not have asked (PROTOCOL P41)."""
-        super().open(context)
-        self._asks = True
-        self._ended = False
-        self._names: list[str] = []
+    def start(self) -> None:
+        """Ask for files."""
+        if not self._splits:
+            self._context.send_split_request()
 
-    def handle_operator_event(self, event: Payload) -> None:
-        """Take up assigned files, or the end of the input."""
-        self._names += event.get("splits", ())
-        self._ended |= event.get("end", False)
+    def add_splits(self, splits: Sequence[FileSplit]) -> None:
+        """Take files to be read."""
+        self._splits += splits
 
-    def end_batch(self) -> Iterator[pa.RecordBatch]:
-        """Read all that was assigned, then ask for more."""
-        names, self._names = self._names, []
-        for name in names:
-            yield from self._read(name)
-        if self._ended:
-            self.context.end_input()
-        elif self._asks or names:
-            self.context.send_event_to_coordinator({"ask": True})
-        self._asks = False
+    def pause_or_resume_splits(self, paused: frozenset[str]) -> None:
+        """Do not read these files."""
+        self._paused = paused
+
+    def snapshot_state(self) -> list[FileSplit]:
+        """The files that are to be read: those of a batch that must not read."""
+        return self._splits
+
+    def read(self, max_rows: int) -> Iterator[SplitRecords]:
+        """Read all files that were assigned, then ask for more.
+
+        The enumerator bounds them by their bytes.
+        """
+        splits = [split for split in self._splits if split.split_id not in self._paused]
+        self._splits = [split for split in self._splits if split.split_id in self._paused]
+        for split in splits:
+            for batch in self._read(split.name):
+                yield SplitRecords(split_id=split.split_id, batch=batch)
+            yield SplitRecords(split_id=split.split_id, finished=True)
+        if not self._splits:
+            self._context.send_split_request()
 
     def _read(self, name: str) -> Iterator[pa.RecordBatch]:
         from weir.sources.text_records import UNREADABLE, why
@@ -96,11 +95,9 @@ class FileReader(Operator):
                 error = worse
             else:
                 if found.bad:
-                    self.context.send_event_to_coordinator(
-                        {"rejected": path.name, "rows": found.bad}
-                    )
+                    self._context.send_source_event({"rejected": path.name, "rows": found.bad})
                 return found.batches
-        self.context.send_event_to_coordinator({"rejected": path.name, "why": why(error)})
+        self._context.send_source_event({"rejected": path.name, "why": why(error)})
         return []
 
     def _batches(self, path: Path) -> Iterator[pa.RecordBatch]:
@@ -113,7 +110,7 @@ class FileReader(Operator):
         if self._format == "json":
             with path.open("rb") as file:
                 _check_objects(iter(lambda: file.read(_CHUNK_BYTES), b""))
-        schema = self.context.output_schema
+        schema = self._context.schema
         found = ds.dataset(
             str(path), schema=schema, format=self._format, filesystem=LocalFileSystem()
         )
@@ -127,14 +124,12 @@ class FileReader(Operator):
         if self._format == "json":
             _check_objects([data])
         format = ds.JsonFileFormat() if self._format == "json" else ds.CsvFileFormat()
-        found = format.make_fragment(pa.py_buffer(data)).to_batches(
-            schema=self.context.output_schema
-        )
+        found = format.make_fragment(pa.py_buffer(data)).to_batches(schema=self._context.schema)
         return list(self._with_values(batch for batch in found if batch.num_rows))
 
     def _with_values(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches. Raises ``ValueError`` for a null in a NOT NULL column."""
-        schema = self.context.output_schema
+        schema = self._context.schema
         for batch in batches:
             for column_field, column in zip(schema, batch.columns, strict=True):
                 if not column_field.nullable and column.null_count:

@@ -1,25 +1,17 @@
 """``FileEnumerator``: finds files and assigns them to readers that ask (MISSION C; PROTOCOL P41).
 
-The messages::
+A split is a whole file. Readers ask when they have read those that they had, and get files as soon
+as there are some, or the end of a bounded input. They report what they reject::
 
-    enumerator   {} to every reader at the start of an attempt
-                 (forces a batch: a resting query runs none on its own)
-    reader       {"ask": true}
-                 (when a process opens it, and after each batch in which it has read)
-    enumerator   {"splits": [name, ...]} as soon as there are files
-                 (forces the batch that reads them)
-    enumerator   {"end": true}, alone or with the last files
-                 (to readers that ask, once all of a bounded input is assigned)
-    reader       {"rejected": name, "why": text} for a file, or
-                 {"rejected": name, "rows": [{"line": 7, "why": text}, ...]}
+    {"rejected": name, "why": text}, or
+    {"rejected": name, "rows": [{"line": 7, "why": text}, ...]}
 
 Rules:
 
 1. A file is *discovered* until it is *assigned*, which happens once and is final. Every snapshot
-   has both. The event that assigns a file is sent in the same epoch, so a restored reader has read
-   exactly the files that the snapshot has as assigned.
-2. The readers that wait for files are not in snapshots: readers ask again in each attempt. A reader
-   that asks twice waits once.
+   has both, and a restored reader has read, or still has, exactly the files that the snapshot has
+   as assigned.
+2. The readers that wait for files are not in snapshots: readers ask again in each attempt.
 3. All waiting readers share the discovered files, each up to ``batch_bytes``. Readers that ask in
    one batch are served together.
 4. An unbounded input consists of the files of the newest listing that were not assigned before
@@ -58,15 +50,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Annotated, TypeAlias
 
 import msgspec
 
-from weir.coordinators.base import OperatorCoordinator
 from weir.core.types import Count, Payload
-from weir.errors import CoordinatorStateError
+from weir.sources.base import SplitEnumerator, SplitEnumeratorContext
 from weir.storage.paths import is_utf8
 from weir.storage.records import converted
 
@@ -84,6 +75,19 @@ class FoundFile(msgspec.Struct, frozen=True, array_like=True):
     name: FileName
     size: Count
     mtime_ns: int
+
+
+class FileSplit(msgspec.Struct, frozen=True):
+    """A file, to be read as a whole."""
+
+    name: FileName
+    size: Count = 0
+    mtime_ns: int = 0
+
+    @property
+    def split_id(self) -> str:
+        """The name."""
+        return self.name
 
 
 class KnownFiles:
@@ -121,6 +125,11 @@ class KnownFiles:
         for name in names:
             self._assigned[name] = None
             self._removed.pop(name, None)
+
+    def take_back(self, names: Iterable[str]) -> None:
+        """Forget that these files were assigned."""
+        for name in names:
+            self._assigned.pop(name, None)
 
     def look(
         self, files: Collection[FoundFile], waiting: Collection[str]
@@ -220,13 +229,16 @@ def _spelled(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
-class FileEnumerator(OperatorCoordinator):
+class FileEnumerator(SplitEnumerator[FileSplit]):
     """Finds files and assigns them to readers. The module's docstring has the rules."""
 
     def __init__(
         self,
+        context: SplitEnumeratorContext,
+        state: Payload,
         directory: str,
         *,
+        expected: set[str],
         interval_ms: int,
         bounded: bool,
         batch_bytes: int,
@@ -235,37 +247,42 @@ class FileEnumerator(OperatorCoordinator):
     ) -> None:
         """With ``rejects``, a doubtful or unnameable file does not fail the job.
 
-        ``retention_ns``: see ``KnownFiles``.
+        ``state`` is that of a checkpoint, or empty; raises ``ValueError`` for any other.
+        ``expected`` are the files that the attempts of this driver have seen and that may turn out
+        to be missing; it is added to. ``retention_ns``: see ``KnownFiles``.
         """
+        self._context = context
         self._directory = directory
         self._interval_ms = interval_ms
         self._bounded = bounded
         self._batch_bytes = batch_bytes
         self._goes_on = rejects
         self._retention_ns = retention_ns
-        #: Files that the attempts of this driver have seen and that may turn out to be missing.
-        self._expected: set[str] = set()
-        self._begin({})
-
-    def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """Restore the state, wake the readers, and look for files.
-
-        Raises ``CoordinatorStateError`` for an invalid state.
-        """
-        self._expected |= self._known.names | {file.name for file in self._discovered}
-        try:
-            self._begin(state or {})
-        except ValueError as error:
-            raise CoordinatorStateError(
-                f"The checkpoint's record of the files in {self._directory} is invalid ({error}):"
-                " restore from another checkpoint or savepoint."
-            ) from error
+        self._expected = expected
+        checked = converted(state, _State)
+        #: Whether there was a first listing: in the job's history, and since this start or restore.
+        self._listed = checked.listed
+        self._looked = False
+        #: Files to be assigned, in order.
+        self._discovered = deque(checked.discovered)
         self._expected |= {file.name for file in self._discovered}
-        for subtask in range(self.context.current_parallelism):
-            self.context.send_event(subtask, {})
+        #: Assigned files.
+        self._known = KnownFiles(state, retention_ns=self._retention_ns)
+        self._rejected = checked.rejected
+        self._rejects: deque[Payload] = deque(map(_reject, checked.rejects), maxlen=MAX_REJECTS)
+        #: Readers that have asked and wait for files.
+        self._waiting: set[int] = set()
+        self._assigns_soon = False
+
+    def start(self) -> None:
+        """Look for files."""
         self._discover()
 
-    def checkpoint_coordinator(self, checkpoint_id: int) -> Payload:
+    def close(self) -> None:
+        """Note the files that this attempt has seen."""
+        self._expected |= self._known.names | {file.name for file in self._discovered}
+
+    def snapshot_state(self, checkpoint_id: int) -> Payload:
         """The discovered, assigned and rejected files."""
         return {
             "listed": self._listed,
@@ -275,16 +292,25 @@ class FileEnumerator(OperatorCoordinator):
             "rejects": list(self._rejects),
         }
 
-    def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
-        """Handle a reader that asks for files, or could not read a file or some of its rows."""
+    def handle_split_request(self, subtask: int) -> None:
+        """A reader waits for files."""
+        self._waiting.add(subtask)
+        self._assign_soon()
+
+    def handle_source_event(self, subtask: int, event: Payload) -> None:
+        """A reader could not read a file or some of its rows."""
         if "rows" in event:
             self._reject_rows(event["rejected"], event["rows"])
-        elif "rejected" in event:
+        else:
             self._reject(event["rejected"], event["why"])
-        elif subtask < self.context.current_parallelism:
-            # A higher subtask asked before the job was restored with fewer readers.
-            self._waiting.add(subtask)
-            self._assign_soon()
+
+    def add_splits_back(self, splits: Sequence[FileSplit], subtask: int) -> None:
+        """Assign these files before all others."""
+        self._known.take_back(split.name for split in splits)
+        self._discovered.extendleft(
+            FoundFile(split.name, split.size, split.mtime_ns) for split in reversed(splits)
+        )
+        self._assign_soon()
 
     def handle_request(self, request: Payload) -> Payload:
         """Answer ``{"rejects": true}`` with what could not be read.
@@ -299,32 +325,17 @@ class FileEnumerator(OperatorCoordinator):
 
     # -- inside
 
-    def _begin(self, state: Payload) -> None:
-        checked = converted(state, _State)
-        #: Whether there was a first listing: in the job's history, and since this start or restore.
-        self._listed = checked.listed
-        self._looked = False
-        #: Files to be assigned, in order.
-        self._discovered = deque(checked.discovered)
-        #: Assigned files.
-        self._known = KnownFiles(state, retention_ns=self._retention_ns)
-        self._rejected = checked.rejected
-        self._rejects: deque[Payload] = deque(map(_reject, checked.rejects), maxlen=MAX_REJECTS)
-        #: Readers that have asked and wait for files.
-        self._waiting: set[int] = set()
-        self._assigns_soon = False
-
     def _discover(self) -> None:
         if not (self._bounded and self._listed):
-            self.context.call_async(partial(list_files, self._directory), self._found)
+            self._context.call_async(partial(list_files, self._directory), self._found)
 
     def _found(self, files: list[FoundFile] | None, error: BaseException | None) -> None:
         if files is None:
-            self.context.fail_job(f"the files of {self._directory} cannot be listed ({error})")
+            self._context.fail_job(f"the files of {self._directory} cannot be listed ({error})")
             return
         unnamed = {_spelled(file.name): file.name for file in files if not is_utf8(file.name)}
         if unnamed and not self._goes_on:
-            self.context.fail_job(
+            self._context.fail_job(
                 f"the file {next(iter(unnamed.values()))!r} in {self._directory} has a name that"
                 " is not UTF-8: rename it, or skip such files with FileSource(on_error='reject')"
             )
@@ -343,7 +354,7 @@ class FileEnumerator(OperatorCoordinator):
         )
         if doubtful and not self._goes_on:
             more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
-            self.context.fail_job(f"{doubtful[0].name}{more} in {self._directory}: {_DOUBTFUL}")
+            self._context.fail_job(f"{doubtful[0].name}{more} in {self._directory}: {_DOUBTFUL}")
             return
         for file in doubtful:
             self._reject(file.name, _DOUBTFUL)
@@ -352,7 +363,7 @@ class FileEnumerator(OperatorCoordinator):
         self._discovered = deque(new)
         self._assign()
         if not self._bounded:
-            self.context.schedule(self._interval_ms, self._discover)
+            self._context.schedule(self._interval_ms, self._discover)
 
     def _say_missing(self, there: set[str]) -> None:
         """Reject missing files by rule 6.
@@ -368,32 +379,34 @@ class FileEnumerator(OperatorCoordinator):
         """Assign files after the events that are already queued."""
         if not self._assigns_soon:
             self._assigns_soon = True
-            self.context.run_in_coordinator(self._assign)
+            self._context.run_in_coordinator(self._assign)
 
     def _assign(self) -> None:
         self._assigns_soon = False
-        readers = self.context.current_parallelism
-        events: dict[int, Payload] = {}
-        for index, subtask in enumerate(sorted(self._waiting)):
+        readers = self._context.current_parallelism
+        waiting = sorted(self._waiting)
+        for index, subtask in enumerate(waiting):
             left = sum(file.size for file in self._discovered)
-            names = self._next(min(self._batch_bytes, left / (readers - index)))
-            events[subtask] = {"splits": names} if names else {}
-        ends = {"end": True} if self._bounded and self._listed and not self._discovered else {}
-        for subtask, event in events.items():
-            if event or ends:
-                self.context.send_event(subtask, event | ends)
+            splits = self._next(min(self._batch_bytes, left / (readers - index)))
+            if splits:
+                self._context.assign_splits(splits, subtask)
                 self._waiting.discard(subtask)
+        if self._bounded and self._listed and not self._discovered:
+            for subtask in waiting:
+                self._context.signal_no_more_splits(subtask)
+            self._waiting.clear()
 
-    def _next(self, size: float) -> list[str]:
+    def _next(self, size: float) -> list[FileSplit]:
         """Assign the next files: the first, and more up to ``size`` bytes in total."""
-        names: list[str] = []
-        while self._discovered and len(names) < MAX_SPLITS:
+        splits: list[FileSplit] = []
+        while self._discovered and len(splits) < MAX_SPLITS:
             size -= self._discovered[0].size
-            if names and size < 0:
+            if splits and size < 0:
                 break
-            names.append(self._discovered.popleft().name)
-        self._known.add(names)
-        return names
+            file = self._discovered.popleft()
+            splits.append(FileSplit(file.name, file.size, file.mtime_ns))
+        self._known.add(split.name for split in splits)
+        return splits
 
     def _reject(self, name: str, why: str) -> None:
         _log.warning("The file %s/%s was rejected: %s", self._directory, name, why)

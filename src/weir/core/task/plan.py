@@ -1,0 +1,44 @@
+"""``TaskPlan``: what is known of a vertex before its first attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound
+from weir.core.types import OperatorId, OperatorState, VertexId
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPlan:
+    """The properties of a vertex that its tasks have in every attempt."""
+
+    vertex: VertexId
+    operators: tuple[OperatorState, ...]
+    #: Its two-phase-commit sinks.
+    sinks: tuple[OperatorId, ...]
+    #: Whether its records can end.
+    bounded: bool
+    requires_final_checkpoint: bool
+    #: The tasks whose channels it reads.
+    inputs: tuple[VertexId, ...] = ()
+    #: How far its consumers may lag.
+    bound: ChannelBound = DEFAULT_BOUND
+    #: How long after a checkpoint's first barrier a barrier may overtake records, in milliseconds;
+    #: None: never.
+    aligned_timeout_ms: int | None = None
+    #: Whether it has Python operators. Its first batch runs even without records.
+    has_operators: bool = False
+    #: Whether any of its operators prepare for a barrier in the batch before it (PROTOCOL P6).
+    prepares_for_barriers: bool = False
+    #: Some have code of their own for checkpoints: they take no snapshot while they finish, and a
+    #: resting query runs a batch in which they hear how a checkpoint ended.
+    operators_take_part: bool = False
+    #: Whether its source has Weir's own readers.
+    has_own_readers: bool = False
+    #: Whether any of its operators have coordinators.
+    coordinated: bool = False
+
+    @property
+    def may_run_without_reading(self) -> bool:
+        """Whether a batch can carry events and read nothing: not if Spark reads its source."""
+        return self.has_own_readers or bool(self.inputs)

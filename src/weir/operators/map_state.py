@@ -1,0 +1,142 @@
+"""Maps by key: keyed state whose keys are pairs of a stream's key and a map's key (MISSION B7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from weir.operators.base import Layer
+from weir.operators.expiry import TimeToLive
+from weir.operators.key_index import NOWHERE, KeyIndex, Places
+from weir.operators.keyed import KeyedState, first_rows, normal_keys
+from weir.operators.runs import Runs
+
+
+class MapState:
+    """One map per key, in one subtask; every entry is stored, written and moved by itself.
+
+    ``keys`` are keys of the stream and ``map_keys`` keys of their maps, row by row: all arrays of a
+    call have the same length. A call costs by its rows, not by the entries that exist.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        map_key_type: pa.DataType,
+        value_type: pa.DataType,
+        default: Any,
+        layers: Sequence[Layer] = (),
+        *,
+        ttl: TimeToLive | None = None,
+    ) -> None:
+        """``layers``: the restored state, oldest first. ``ttl``: when an entry expires.
+
+        Raises ``OperatorStateError`` if it cannot be read.
+        """
+        self._map_key_type = map_key_type
+        #: The entries, by pairs of keys.
+        self.state = KeyedState(name, value_type, default, layers, compound=True, ttl=ttl)
+        self._by_key = _ByKey(self.state)
+
+    def get(self, keys: pa.Array, map_keys: pa.Array) -> pa.Array:
+        """The value of each entry, or the default."""
+        return self.state.get(self._pairs(keys, map_keys))
+
+    def contains(self, keys: pa.Array, map_keys: pa.Array) -> pa.Array:
+        """Whether each entry exists."""
+        return self.state.contains(self._pairs(keys, map_keys))
+
+    def put(self, keys: pa.Array, map_keys: pa.Array, values: pa.Array) -> None:
+        """Set the value of each entry. Pairs are unique.
+
+        Raises ``OperatorStateError`` for a new entry whose key is not in the batch, for an entry
+        with two values, and for values that cannot be stored.
+        """
+        self.state.put(self._pairs(keys, map_keys), values)
+
+    def remove(self, keys: pa.Array, map_keys: pa.Array) -> None:
+        """Remove entries; those that do not exist are ignored."""
+        self.state.delete(self._pairs(keys, map_keys))
+
+    def clear(self, keys: pa.Array) -> None:
+        """Remove all entries of keys; keys without any are ignored."""
+        self.state.drop(self._by_key.places_of(keys))
+
+    def items(self, keys: pa.Array | None = None) -> Iterator[pa.RecordBatch]:
+        """The entries of keys, as the columns ``key``, ``map_key`` and ``value``.
+
+        None: those of all keys of this subtask. They come in batches, in no order that means
+        anything. The state must not be changed before the last batch.
+        """
+        batches = (
+            self.state.items()
+            if keys is None
+            else self.state.items_at(self._by_key.places_of(keys))
+        )
+        for batch in batches:
+            pairs = batch["key"]
+            yield pa.record_batch(
+                [pairs.field("key"), pairs.field("map_key"), batch["value"]],
+                ["key", "map_key", "value"],
+            )
+
+    def __len__(self) -> int:
+        """The number of entries in this subtask."""
+        return len(self.state)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the entries in memory, without the index; objects as pointers."""
+        return self.state.nbytes
+
+    # ---- internals
+
+    def _pairs(self, keys: pa.Array, map_keys: pa.Array) -> pa.Array:
+        if map_keys.type != self._map_key_type:
+            map_keys = map_keys.cast(self._map_key_type)
+        return pa.StructArray.from_arrays([keys, map_keys], ["key", "map_key"])
+
+
+class _ByKey:
+    """Finds the entries of keys, at a cost by what is found and by what is new since the last call.
+
+    So who only asks for pairs pays nothing, and the first call costs by the entries that exist.
+    """
+
+    def __init__(self, state: KeyedState) -> None:
+        self._state = state
+        self._restart()
+
+    def places_of(self, keys: pa.Array) -> Places:
+        """The places of all entries of keys, ascending."""
+        if self._compactions != self._state.compactions:
+            self._restart()
+        self._take_new()
+        numbers = np.unique(self._keys.find(normal_keys(keys)))
+        places = np.sort(self._runs.at(numbers[numbers != NOWHERE]))
+        live: Places = places[self._state.are_live(places)]
+        return live
+
+    def _restart(self) -> None:
+        """Places are numbered anew."""
+        self._compactions = self._state.compactions
+        #: Numbers the keys of the stream.
+        self._keys = KeyIndex()
+        #: The places of entries by the number of their key, also of removed ones, which may return.
+        self._runs = Runs(lambda places: np.ones(len(places), bool))
+        #: How many places are there.
+        self._known = 0
+
+    def _take_new(self) -> None:
+        places = np.arange(self._known, self._state.places)
+        if not len(places):
+            return
+        self._known = self._state.places
+        keys = self._state.keys_at(places).field("key")
+        new = keys.filter(pa.array(self._keys.find(keys) == NOWHERE))
+        if len(new):
+            self._keys.add(new.take(pa.array(first_rows(new))))
+        self._runs.add(self._keys.find(keys), places)

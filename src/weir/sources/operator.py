@@ -1,0 +1,315 @@
+"""``SourceOperator``: runs a source's reader as the operator of its step (Flink: the same).
+
+``coordinator.py`` describes the messages. The state is two lists:
+
+``splits``
+    each unfinished split with its serializer's version, its watermark and since when it has had no
+    rows; redistributed when the parallelism changes
+``reader``
+    whether a request is open, whether no more splits will come, and in which attempt: for the
+    processes of one attempt. With the message that wakes the reader a new attempt begins, whose
+    enumerator knows nothing of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol
+
+import msgspec
+
+from weir.core.types import OperatorId, Payload
+from weir.errors import OperatorStateError, PipelineError
+from weir.operators.base import Operator, OperatorContext
+from weir.operators.output import fitted
+from weir.operators.state import StateStore
+from weir.sources.base import Source, SplitRecords, SplitT
+from weir.sources.watermarks import ReaderTime, SplitWatermarks, Watermarks
+from weir.storage.records import converted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderReport:
+    """What a reader reports about a batch."""
+
+    #: In how many milliseconds it wants to read again; None: when something has come.
+    wake_in_ms: int | None
+    time: ReaderTime
+
+
+class ReaderTaskContext(OperatorContext, Protocol):
+    """The environment of a source's operator."""
+
+    @property
+    def may_read(self) -> bool:
+        """Whether this batch may emit rows of the source: not the last one of a drain."""
+        ...
+
+    @property
+    def readers_watermark_ms(self) -> int | None:
+        """The lowest watermark of all readers' splits, after the last batch; None if unknown."""
+        ...
+
+    def report(self, report: ReaderReport) -> None:
+        """Report about the batch."""
+        ...
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A split in the state."""
+
+    version: int
+    split: dict[str, Any]
+    watermark_ms: int | None
+    quiet_ms: int | None
+
+
+#: For a source without watermarks.
+_TIMELESS = ReaderTime(watermark_ms=None, is_active=False)
+
+
+class SourceOperator(Operator, Generic[SplitT]):
+    """The operator of a source's step."""
+
+    #: What the state does not have too may be lost between two batches.
+    transient = ("_request_due", "_paused", "_splits", "_finished")
+
+    def __init__(self, source: Source[SplitT], watermarks: Watermarks | None) -> None:
+        self.output_schema = source.schema
+        self.watermarks = watermarks
+        self._source = source
+        self._serializer = source.split_serializer()
+
+    # -- the contract of operators
+
+    def open(self, context: OperatorContext) -> None:
+        """Make the reader."""
+        super().open(context)
+        self._task: ReaderTaskContext = context  # type: ignore[assignment]
+        self._request_due = False
+        self._paused: frozenset[str] = frozenset()
+        self._times = SplitWatermarks(self.watermarks or Watermarks(column=""))
+        #: The unfinished splits, by id, at their positions after the last batch.
+        self._splits: dict[str, SplitT] = {}
+        #: Those that have finished in this batch.
+        self._finished: set[str] = set()
+        self._reader = self._source.create_reader(_ReaderContext(self))
+
+    def initialize_state(self, state: StateStore) -> None:
+        """Give the reader the splits that it had. Raises ``OperatorStateError`` for wrong ones."""
+        self._kept = state.list_state("splits")
+        self._flags = state.list_state("reader")
+        try:
+            kept = converted(self._kept.get(), list[_Kept])
+            splits = [self._serializer.decode(one.version, one.split) for one in kept]
+            converted(self._flags.get(), list[tuple[bool, bool, str]])
+        except ValueError as error:
+            raise OperatorStateError(
+                f"The splits of source {self._name!r} in the checkpoint cannot be read ({error}):"
+                " let its SplitSerializer read their version, or restore from another checkpoint."
+            ) from error
+        for one, split in zip(kept, splits, strict=True):
+            self._splits[split.split_id] = split
+            self._times.add(split.split_id, one.watermark_ms, one.quiet_ms)
+        if splits:
+            self._reader.add_splits(splits)
+        self._reader.start()
+
+    def handle_operator_event(self, event: Payload) -> None:
+        """Take splits, or the end of them, or an event; or begin an attempt."""
+        if "event" in event:
+            self._reader.handle_source_event(event["event"])
+        elif "splits" in event:
+            self._request_due = False
+            self._set_flags(requested=False, ended=self._ended)
+            self._add([self._decoded(one) for one in event["splits"]])
+        elif "no_more_splits" in event:
+            self._request_due = False
+            self._set_flags(requested=False, ended=True)
+            self._reader.notify_no_more_splits()
+        else:
+            self._request_due |= self._requested
+            self._flags.update([[False, False, event["attempt"]]])
+            self._times.begin_attempt()
+
+    def process_batch(self, batch: pa.RecordBatch) -> None:
+        """Spark's part of the query has no rows."""
+
+    def end_batch(self) -> Iterator[pa.RecordBatch]:
+        """Read, then keep the positions."""
+        rows = 0
+        if self._task.may_read:
+            self._pause_or_resume()
+            for one in self._reader.read(self._source.max_rows_per_batch):
+                batch = self._taken(one)
+                if batch is not None:
+                    rows += batch.num_rows
+                    yield batch
+        self._keep_positions()
+        if self._request_due and not self._requested and not self._ended:
+            self.context.send_event_to_coordinator({"request": self._attempt})
+            self._set_flags(requested=True, ended=False)
+        self._request_due = False
+        if self._ended and not self._splits:
+            self.context.end_input()
+        self._report(rows)
+
+    def close(self) -> None:
+        """Close the reader."""
+        self._reader.close()
+
+    # -- for the reader's context
+
+    def request_splits(self) -> None:
+        """The reader asks for splits."""
+        self._request_due = True
+
+    # -- inside
+
+    def _add(self, splits: list[SplitT]) -> None:
+        for split in splits:
+            if split.split_id in self._splits:
+                raise PipelineError(
+                    f"The enumerator of source {self._name!r} assigned split {split.split_id!r} to"
+                    f" reader {self.context.subtask}, which already has it: assign each split once,"
+                    " and give each its own split_id."
+                )
+            self._splits[split.split_id] = split
+            self._times.add(split.split_id)
+        self._reader.add_splits(splits)
+
+    def _pause_or_resume(self) -> None:
+        ahead = self._times.ahead(self._task.readers_watermark_ms)
+        if ahead != self._paused:
+            self._paused = ahead
+            self._reader.pause_or_resume_splits(ahead)
+
+    def _taken(self, records: SplitRecords) -> pa.RecordBatch | None:
+        """The rows of a split as they go downstream."""
+        name = records.split_id
+        if name not in self._splits or name in self._finished:
+            raise PipelineError(
+                f"The reader of source {self._name!r} has read split {name!r}, which it does not"
+                " have: let read() yield only splits that were added, and none after it finished."
+            )
+        batch = records.batch
+        if batch is not None:
+            try:
+                batch = fitted(batch, self.context.output_schema, self._name)
+            except PipelineError as error:
+                raise PipelineError(f"Split {name!r} does not fit its source. {error}") from error
+        if batch is not None and batch.num_rows:
+            self._times.read(name, self._newest_ms(batch))
+        elif not records.finished:
+            self._times.read_nothing(name, self.context.processing_time_ms)
+        if records.finished:
+            self._finished.add(name)
+            self._times.finish(name)
+        return batch
+
+    def _newest_ms(self, batch: pa.RecordBatch) -> int | None:
+        if self.watermarks is None:
+            return None
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        newest = pc.max(batch[self.watermarks.column]).cast(pa.timestamp("ms", "UTC"), safe=False)
+        found: int | None = newest.value
+        return found
+
+    def _keep_positions(self) -> None:
+        splits: Mapping[str, SplitT] = {
+            split.split_id: split for split in self._reader.snapshot_state()
+        }
+        expected = self._splits.keys() - self._finished
+        for name, why in (
+            *((one, "lacks") for one in sorted(expected - splits.keys())),
+            *((one, "still has") for one in sorted(splits.keys() - expected)),
+        ):
+            raise PipelineError(
+                f"The snapshot_state of the reader of source {self._name!r} {why} split {name!r}:"
+                " let it return the splits that were added until read() yields them as finished."
+            )
+        self._splits = dict(splits)
+        self._finished = set()
+        self._kept.update(self._encoded(split) for split in splits.values())
+
+    def _encoded(self, split: SplitT) -> Payload:
+        try:
+            encoded = self._serializer.encode(split)
+        except (TypeError, ValueError) as error:
+            raise PipelineError(
+                f"Split {split.split_id!r} of source {self._name!r} cannot be serialized at its"
+                f" position, since {error}: give it fields that JSON keeps, or the source a"
+                " SplitSerializer of its own."
+            ) from error
+        time = self._times.time_of(split.split_id)
+        return {
+            "version": self._serializer.version,
+            "split": encoded,
+            "watermark_ms": time.watermark_ms,
+            "quiet_ms": time.quiet_ms,
+        }
+
+    def _report(self, rows: int) -> None:
+        time = self._times.end_batch(self.context.processing_time_ms)
+        if self.watermarks is None:
+            time = _TIMELESS
+        wake_in_ms: int | None = None
+        if self._splits:
+            wake_in_ms = 0 if rows or not self._task.may_read else self._source.poll_interval_ms
+        self._task.report(ReaderReport(wake_in_ms=wake_in_ms, time=time))
+
+    def _decoded(self, one: Payload) -> SplitT:
+        return self._serializer.decode(one["version"], one["split"])
+
+    @property
+    def _name(self) -> OperatorId:
+        return self.context.operator_id
+
+    @property
+    def _requested(self) -> bool:
+        # After a change of the parallelism there may be several, or none.
+        return any(requested for requested, _, _ in self._flags.get())
+
+    @property
+    def _ended(self) -> bool:
+        return any(ended for _, ended, _ in self._flags.get())
+
+    @property
+    def _attempt(self) -> str:
+        return next((attempt for _, _, attempt in self._flags.get()), "")
+
+    def _set_flags(self, *, requested: bool, ended: bool) -> None:
+        self._flags.update([[requested, ended, self._attempt]])
+
+
+class _ReaderContext:
+    """``SourceReaderContext`` of one subtask."""
+
+    def __init__(self, operator: SourceOperator[Any]) -> None:
+        self._operator = operator
+        self.send_split_request = operator.request_splits
+
+    @property
+    def operator_id(self) -> OperatorId:
+        return self._operator.context.operator_id
+
+    @property
+    def subtask(self) -> int:
+        return self._operator.context.subtask
+
+    @property
+    def parallelism(self) -> int:
+        return self._operator.context.parallelism
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._operator.context.output_schema
+
+    def send_source_event(self, event: Payload) -> None:
+        self._operator.context.send_event_to_coordinator({"event": event})

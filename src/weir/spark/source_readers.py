@@ -1,0 +1,56 @@
+"""``SourceReaders``: what the readers of one query's source reported, on the driver.
+
+Nothing of this is in a checkpoint: in each attempt the readers report again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from weir.core.types import OperatorId
+from weir.runtime.concurrency import Clock
+from weir.sources.operator import ReaderReport
+from weir.sources.watermarks import lowest_of
+
+
+class SourceReaders:
+    """The readers of one vertex in one attempt, by source and subtask."""
+
+    def __init__(self, readers: Iterable[tuple[OperatorId, int]], clock: Clock) -> None:
+        self._clock = clock
+        self._readers = frozenset(readers)
+        #: Those with nothing left to read.
+        self._ended: set[tuple[OperatorId, int]] = set()
+        self._reported: dict[tuple[OperatorId, int], ReaderReport] = {}
+        self._reads_at_ms: dict[tuple[OperatorId, int], int] = {}
+
+    def take(self, source: OperatorId, subtask: int, result: Mapping[str, Any]) -> int:
+        """Take up a subtask's result of a batch; return the number of rows that it has read."""
+        reader = (source, subtask)
+        report: ReaderReport | None = result["reader"]
+        if reader not in self._readers or report is None:
+            return 0
+        if result["input_ended"]:
+            self._ended.add(reader)
+        self._reported[reader] = report
+        self._reads_at_ms.pop(reader, None)
+        if report.wake_in_ms is not None:
+            self._reads_at_ms[reader] = self._clock.wall_ms() + report.wake_in_ms
+        rows: int = result["rows"]
+        return rows
+
+    @property
+    def input_ended(self) -> bool:
+        """Whether there are readers, and all of them have ended."""
+        return bool(self._readers) and self._ended == self._readers
+
+    @property
+    def reads_at_ms(self) -> Iterable[int]:
+        """When readers want to read again."""
+        return self._reads_at_ms.values()
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """The lowest watermark of all readers' splits; None if there is none."""
+        return lowest_of(report.time for report in self._reported.values()).watermark_ms

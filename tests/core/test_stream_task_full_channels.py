@@ -1,0 +1,68 @@
+"""Operator events and full channels: P2 makes a checkpoint wait for events, never for consumers."""
+
+from __future__ import annotations
+
+from tests.core.channel_task import BATCH_SIZE, Task, kinds, segment
+
+from weir.core.messages.channel import SegmentsConsumed, Watermark
+from weir.core.messages.operators import DeliverEvent, EventsConfirmed
+from weir.core.messages.task import AnswerPlanning, BatchStaged
+from weir.core.task.output_channels import ChannelBound
+
+BOUND = ChannelBound().segments
+EVENT = DeliverEvent(operator="v", subtask=0, number=1, payload={"splits": []})
+
+
+def full(*, has_own_readers: bool = False, inputs: tuple[str, ...] = ()) -> Task:
+    """A task whose consumer has as many segments to read as it may."""
+    task = Task(inputs=inputs, consumers=("x",), has_own_readers=has_own_readers)
+    task.plan(-1)
+    for channel in inputs:
+        task.get(channel, segment(0))
+    for position in range(BOUND):
+        task.do(BatchStaged(position=position, committables=(), segment=segment(position)))
+        for channel in inputs:
+            task.get(channel, segment(position + 1))
+        last = task.plan(position, **dict.fromkeys(inputs, position))
+    assert "AnswerPlanning" not in kinds(last)
+    return task
+
+
+def test_readers_get_events_while_a_consumer_lags_and_read_nothing_for_them() -> None:
+    """P2: the checkpoint that waits for the event does not wait for the consumer."""
+    task = full(has_own_readers=True)
+    [answer] = task.do(EVENT)
+    assert isinstance(answer, AnswerPlanning)
+    assert (answer.only_events, answer.events) == (True, (EVENT,))
+    [confirmed] = task.plan(BOUND)
+    assert confirmed == EventsConfirmed(vertex="v", attempt=1, events=(("v", 1),))
+    consumed = SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE)
+    [answer, _] = task.do(consumed)
+    assert isinstance(answer, AnswerPlanning)
+    assert not answer.only_events
+
+
+def test_operators_behind_a_channel_get_events_while_a_consumer_lags() -> None:
+    """P2: the batch for them reads no segment and gets no watermark, though there are some."""
+    task = full(inputs=("a",))
+    task.get("a", Watermark(timestamp_ms=7))
+    [answer] = task.do(EVENT)
+    assert isinstance(answer, AnswerPlanning)
+    assert (answer.only_events, answer.events) == (True, (EVENT,))
+    assert (answer.admitted, answer.watermarks_ms) == ((), {})
+    [confirmed] = task.plan(BOUND)
+    assert confirmed == EventsConfirmed(vertex="v", attempt=1, events=(("v", 1),))
+    consumed = SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE)
+    [answer, _] = task.do(consumed)
+    assert isinstance(answer, AnswerPlanning)
+    assert [one.channel for one in answer.admitted] == ["a"]
+
+
+def test_a_query_whose_source_spark_reads_rests_while_a_consumer_lags() -> None:
+    """Any batch of it reads, for which there is no room: its events wait."""
+    task = full()
+    assert task.do(EVENT) == []
+    consumed = SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE)
+    [answer, _] = task.do(consumed)
+    assert isinstance(answer, AnswerPlanning)
+    assert answer.events == (EVENT,)
