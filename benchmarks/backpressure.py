@@ -44,13 +44,12 @@ from benchmarks.inputs import InputSize, link_input, write_input
 from benchmarks.machine import describe_machine
 from benchmarks.measured_job import check_running, measure_job
 from benchmarks.processes import run_as_child, run_in_process
-from benchmarks.query import COMMON_SETTINGS, MASTER, batches_of, read_input
+from benchmarks.query import batches_of, read_input
 from benchmarks.runs import Batch
-from benchmarks.weir_side import weir_session
+from benchmarks.weir_side import job_options, weir_session
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.task.output_channels import DEFAULT_BOUND
 from weir.core.types import CheckpointType
-from weir.run.options import RunOptions
 from weir.runtime.gateway import JobGateway
 
 if TYPE_CHECKING:
@@ -175,30 +174,19 @@ def run(spec: Spec) -> Result:
         "copy", weir.sinks.Files(f"{spec.directory}/copy")
     )
 
+    options = job_options(
+        spec.directory,
+        interval="disabled",
+        conf={"execution.checkpointing.unaligned.enabled": str(spec.unaligned).lower()},
+    )
+
     def measure(gateway: JobGateway, over: threading.Event) -> Result:
         return _Measurement(spec, gateway, over).result(queries_of(session, (_FAST, _SLOW), over))
 
     try:
-        return measure_job(job, _options(spec), measure)
+        return measure_job(job, options, measure)
     finally:
         session.stop()
-
-
-def _options(spec: Spec) -> RunOptions:
-    return RunOptions(
-        master=MASTER,
-        conf={
-            **COMMON_SETTINGS,
-            "execution.checkpointing.interval": "disabled",
-            "execution.checkpointing.unaligned.enabled": str(spec.unaligned).lower(),
-            "execution.checkpointing.dir": f"{spec.directory}/checkpoints",
-            "execution.checkpointing.savepoint-dir": f"{spec.directory}/savepoints",
-            "weir.working-dir": f"{spec.directory}/work",
-            "restart-strategy.type": "none",
-            "web.checkpoints.history": "1000",
-            "rest.port": "0",
-        },
-    )
 
 
 class _Measurement:

@@ -38,7 +38,9 @@ import pyarrow.parquet as pq
 import weir
 from benchmarks.machine import describe_machine
 from benchmarks.measured_job import check_running, measure_job
-from benchmarks.process import all_committed, options
+from benchmarks.process import all_committed
+from benchmarks.tables import TablesDifferError
+from benchmarks.weir_side import job_options
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus
 from weir.runtime.gateway import JobGateway
@@ -87,7 +89,7 @@ def make_job(side: str, source: Path, out: Path, *, bounded: bool) -> weir.Job:
 def measure_bounded(side: str, source: Path, target: Path, rows: int) -> float:
     """Seconds until the job has read all files and has finished."""
     job = make_job(side, source, target / "out", bounded=True)
-    return measure_job(job, options(target, "1s"), _finished, status=JobStatus.FINISHED)
+    return measure_job(job, job_options(str(target)), _finished, status=JobStatus.FINISHED)
 
 
 def measure_growing(side: str, source: Path, target: Path, rows: int) -> float:
@@ -103,7 +105,7 @@ def measure_growing(side: str, source: Path, target: Path, rows: int) -> float:
             return seconds
 
     job = make_job(side, landing, target / "out", bounded=False)
-    return measure_job(job, options(target, "1s"), committed)
+    return measure_job(job, job_options(str(target)), committed)
 
 
 def rate(
@@ -118,9 +120,8 @@ def rate(
     seconds = measure(side, directory / "in", target, total)
     found = ds.dataset(target / "out", format="parquet").to_table(["id"])["id"].to_numpy()
     shutil.rmtree(target)
-    assert np.array_equal(np.sort(found), np.arange(total)), (
-        f"the rows of {side} differ from the input"
-    )
+    if not np.array_equal(np.sort(found), np.arange(total)):
+        raise TablesDifferError(f"The rows of {side} differ from the input.")
     print(f"{side}: {total:,} rows in {seconds:.1f} s: {total / seconds:,.0f} rows/s", flush=True)
     return total / seconds
 

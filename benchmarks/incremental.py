@@ -35,16 +35,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 import weir
 from benchmarks.machine import describe_machine
 from benchmarks.measured_job import check_running, measure_job
 from benchmarks.processes import RunFailedError, run_as_child, run_in_process
-from benchmarks.query import COMMON_SETTINGS, MASTER
+from benchmarks.weir_side import job_options
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import CheckpointType
-from weir.run.options import RunOptions
+from weir.demo.landing import write_atomically
 from weir.runtime.gateway import JobGateway
 from weir.sinks.foreach import BatchInfo
 
@@ -119,23 +118,7 @@ def run(spec: Spec) -> Result:
         (query,) = sessions[-1].streams.active
         return _Measurement(spec, changes, query, gateway, over).result()
 
-    return measure_job(job, _options(spec), measure)
-
-
-def _options(spec: Spec) -> RunOptions:
-    return RunOptions(
-        master=MASTER,
-        conf={
-            **COMMON_SETTINGS,
-            "execution.checkpointing.interval": "disabled",
-            "execution.checkpointing.dir": f"{spec.directory}/checkpoints",
-            "execution.checkpointing.savepoint-dir": f"{spec.directory}/savepoints",
-            "weir.working-dir": f"{spec.directory}/work",
-            "restart-strategy.type": "none",
-            "web.checkpoints.history": "1000",
-            "rest.port": "0",
-        },
-    )
+    return measure_job(job, job_options(spec.directory, interval="disabled"), measure)
 
 
 class _Changes:
@@ -158,10 +141,7 @@ class _Changes:
     def _write(self, keys: np.ndarray) -> None:
         days = pa.array(np.full(len(keys), _DAY_US), pa.timestamp("us", tz="UTC"))
         name = f"{next(self._numbers):06}.parquet"
-        # Spark ignores names that begin with a dot, and the rename makes the whole file appear at
-        # once.
-        pq.write_table(pa.table({"key": keys, "day": days}), self.directory / f".{name}")
-        (self.directory / f".{name}").rename(self.directory / name)
+        write_atomically(pa.table({"key": keys, "day": days}), self.directory / name)
 
 
 class _Measurement:

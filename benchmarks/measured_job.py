@@ -41,7 +41,9 @@ def measure_job(
         finally:
             listener.over.set()
         if ended.status is not status:
-            raise JobFailedError(f"The job ended as {ended.status.name}: {ended.failure}")
+            raise JobFailedError(
+                f"The job ended as {ended.status.name}: {ended.failure}"
+            ) from listener.error()
         return listener.result()
 
 
@@ -80,6 +82,10 @@ class _Listener(Generic[Result]):
     def result(self) -> Result:
         """The result of the measurement; raises the error that stopped it."""
         return self._future.result()
+
+    def error(self) -> BaseException | None:
+        """The error that stopped the measurement, if any."""
+        return self._future.exception()
 
     def _measure_and_cancel(self, gateway: JobGateway) -> Result:
         try:

@@ -11,6 +11,12 @@ rows.
 a subtask for every batch. Files of 100 rows are read one a batch, in alternating pairs with the
 same operator without a coordinator. Target: less than 20 ms.
 
+``process_timers``: timers per second, each registered for one row, fired, and shown by a row. 4
+million rows, each with a key of its own; the clock runs as above.
+
+``process_small_batch``: the time of a batch of 100 rows through the running count, with its state.
+Files are read one a batch. Target: 250 ms.
+
 ``process_event``: the time from sending an event until it is back, through an operator whose query
 is at rest. An event must arrive within 300 ms; this figure is the round trip.
 """
@@ -35,15 +41,18 @@ import pyarrow.parquet as pq
 import weir
 from benchmarks.machine import describe_machine
 from benchmarks.measured_job import check_running, measure_job
+from benchmarks.tables import TablesDifferError
+from benchmarks.weir_side import job_options
 from weir.coordinators import OperatorCoordinator
 from weir.core.types import Payload, TaskStatus
 from weir.operators import Operator
 from weir.operators.state import StateStore
-from weir.run.options import RunOptions
+from weir.operators.timers import Timers
 from weir.runtime.gateway import JobGateway
 
 ROWS_PER_S_TARGET = 1_250_000
 ADDED_MS_TARGET = 20.0
+SMALL_BATCH_MS_TARGET = 250.0
 EVENT_MS_TARGET = 300.0
 
 _POLL_S = 0.05
@@ -72,6 +81,23 @@ class RunningCount(Operator):
         numbers[order] = np.arange(len(codes)) - first[codes[order]] + before[codes[order]] + 1
         self._counts.put(keys, pa.array(before + counted))
         return [pa.RecordBatch.from_pydict({"key": batch.column("key"), "n": numbers})]
+
+
+class Alarms(Operator):
+    """Registers a timer for each row that is due at once, and emits the key when it fires."""
+
+    def initialize_state(self, state: StateStore) -> None:
+        """Declare the timers."""
+        self._timers = state.processing_timers()
+
+    def process_batch(self, batch: pa.RecordBatch) -> None:
+        """Register the timers."""
+        keys = batch.column("key")
+        self._timers.register(keys, pa.repeat(pa.scalar(1, pa.int64()), len(keys)))
+
+    def on_timer(self, timers: Timers, due: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Emit the keys."""
+        return [due.select(["key"])]
 
 
 class Echo(Operator):
@@ -144,22 +170,6 @@ def make_job(
     return job
 
 
-def options(directory: Path, interval: str) -> RunOptions:
-    """Options that keep all files below the directory and disable restarts."""
-    return RunOptions(
-        conf={
-            "execution.checkpointing.dir": str(directory / "checkpoints"),
-            "execution.checkpointing.interval": interval,
-            "weir.working-dir": str(directory / "work"),
-            "restart-strategy.type": "none",
-            "rest.port": "0",
-            "spark.master": "local[2]",
-            "spark.driver.memory": "3g",
-            "spark.sql.shuffle.partitions": "2",
-        }
-    )
-
-
 def all_committed(rows: int, gateway: JobGateway, over: threading.Event) -> float:
     """Seconds from the task's status RUNNING until every row is committed."""
     while gateway.view().vertices[0].status is not TaskStatus.RUNNING:
@@ -179,7 +189,9 @@ def measure_throughput(directory: Path, *, files: int, rows: int, keys: int) -> 
     if not source.exists():
         write_keys(source, files=files, rows=rows // files, keys=keys)
     job = make_job(target, source, RunningCount(), None, "key")
-    seconds = measure_job(job, options(target, "1s"), lambda g, over: all_committed(rows, g, over))
+    seconds = measure_job(
+        job, job_options(str(target)), lambda g, over: all_committed(rows, g, over)
+    )
     check_counts(source, target / "out")
     print(
         f"process: {rows:,} rows, {keys:,} keys in {seconds:.1f} s: {rows / seconds:,.0f} rows/s",
@@ -188,31 +200,62 @@ def measure_throughput(directory: Path, *, files: int, rows: int, keys: int) -> 
     return rows / seconds
 
 
+def measure_timers(directory: Path, *, files: int, rows: int) -> float:
+    """Timers per second of one run in which each fires exactly once."""
+    source, target = directory / "alarms", directory / f"alarms-{time.monotonic_ns()}"
+    if not source.exists():
+        source.mkdir()
+        for number in range(files):
+            first = number * rows
+            keys = pa.table({"key": np.arange(first, first + rows)})
+            pq.write_table(keys, source / f"{number:06}.parquet")
+    job = make_job(target, source, Alarms(), None, "key")
+    count = files * rows
+    seconds = measure_job(
+        job, job_options(str(target)), lambda g, over: all_committed(count, g, over)
+    )
+    fired = np.sort(ds.dataset(target / "out", format="parquet").to_table()["key"].to_numpy())
+    if not np.array_equal(fired, np.arange(count)):
+        raise TablesDifferError("A timer did not fire, or fired twice.")
+    return count / seconds
+
+
 def check_counts(source: Path, out: Path) -> None:
-    """Check that each key was counted from 1 to its number of rows. Raises ``AssertionError``."""
+    """Check that each key was counted from 1 to its number of rows.
+
+    Raises ``TablesDifferError``.
+    """
     found = (
         ds.dataset(out, format="parquet")
         .to_table()
         .sort_by([("key", "ascending"), ("n", "ascending")])
     )
     keys = np.sort(ds.dataset(source, format="parquet").to_table()["key"].to_numpy())
-    assert np.array_equal(found["key"].to_numpy(), keys), "the rows differ from the input"
+    if not np.array_equal(found["key"].to_numpy(), keys):
+        raise TablesDifferError("The rows differ from the input.")
     first = np.searchsorted(keys, keys, "left")
-    assert np.array_equal(found["n"].to_numpy(), np.arange(len(keys)) - first + 1), (
-        "a count is wrong"
-    )
+    if not np.array_equal(found["n"].to_numpy(), np.arange(len(keys)) - first + 1):
+        raise TablesDifferError("A count is wrong.")
 
 
 def measure_batches(
-    directory: Path, name: str, coordinator: OperatorCoordinator | None, files: int
+    directory: Path,
+    name: str,
+    operator: Operator,
+    *,
+    files: int,
+    coordinator: OperatorCoordinator | None = None,
+    key_by: str | None = None,
 ) -> float:
     """Milliseconds for a batch of 100 rows."""
     source, target = directory / f"small-{files}", directory / name
     if not source.exists():
         write_keys(source, files=files, rows=100, keys=10)
-    job = make_job(target, source, Echo(), coordinator, None)
+    job = make_job(target, source, operator, coordinator, key_by)
     seconds = measure_job(
-        job, options(target, "10s"), lambda g, over: all_committed(files * 100, g, over)
+        job,
+        job_options(str(target), interval="10 s"),
+        lambda g, over: all_committed(files * 100, g, over),
     )
     return seconds / files * 1000
 
@@ -230,11 +273,10 @@ def measure_round_trips(directory: Path) -> list[float]:
         return pings.round_trips_ms[1:]
 
     job = make_job(directory / "rest", source, Echo(), pings, None)
-    return measure_job(job, options(directory / "rest", "10s"), wait)
+    return measure_job(job, job_options(str(directory / "rest"), interval="10 s"), wait)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say whether the targets are met: the exit code."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.process", description=(__doc__ or "").split("\n")[0]
     )
@@ -250,7 +292,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--small-files", type=int, default=100, help="files of 100 rows, one per batch"
     )
-    chosen = parser.parse_args(arguments)
+    parser.add_argument("--timers", type=int, default=4_000_000, help="timers to be fired")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the targets are met: the exit code."""
+    chosen = _parser().parse_args(arguments)
     print(describe_machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
         directory = Path(name)
@@ -261,7 +309,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sides = {"without": None, "with": Pings(pause_ms=1)}
             order = list(sides) if pair % 2 == 0 else list(reversed(sides))
             ms = {
-                side: measure_batches(directory, f"{side}-{pair}", sides[side], chosen.small_files)
+                side: measure_batches(
+                    directory,
+                    f"{side}-{pair}",
+                    Echo(),
+                    files=chosen.small_files,
+                    coordinator=sides[side],
+                )
                 for side in order
             }
             added.append(ms["with"] - ms["without"])
@@ -270,16 +324,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 " batch",
                 flush=True,
             )
+        small = [
+            measure_batches(
+                directory, f"small-{run}", RunningCount(), files=chosen.small_files, key_by="key"
+            )
+            for run in range(chosen.runs)
+        ]
+        print(f"small batches: {', '.join(f'{ms:.0f} ms' for ms in small)}", flush=True)
+        timers = [
+            measure_timers(directory, files=4, rows=chosen.timers // 4) for _ in range(chosen.runs)
+        ]
+        print(f"timers: {', '.join(f'{rate:,.0f}/s' for rate in timers)}", flush=True)
         trips = measure_round_trips(directory)
     rate, added_ms, event_ms = (
         statistics.median(rates),
         statistics.median(added),
         statistics.median(trips),
     )
+    small_ms = statistics.median(small)
+    print(f"process_timers per_s={statistics.median(timers):.0f}")
+    print(f"process_small_batch ms={small_ms:.0f} target={SMALL_BATCH_MS_TARGET:.0f}")
     print(f"process_coordinator added_ms={added_ms:.1f} target={ADDED_MS_TARGET:.0f}")
     print(f"process_event ms={event_ms:.0f} max_ms={max(trips):.0f} target={EVENT_MS_TARGET:.0f}")
     print(f"process rows_per_s={rate:.0f} target={ROWS_PER_S_TARGET}")
-    met = rate >= ROWS_PER_S_TARGET and added_ms < ADDED_MS_TARGET and event_ms <= EVENT_MS_TARGET
+    met = (
+        rate >= ROWS_PER_S_TARGET
+        and added_ms < ADDED_MS_TARGET
+        and small_ms <= SMALL_BATCH_MS_TARGET
+        and event_ms <= EVENT_MS_TARGET
+    )
     return 0 if met else 1
 
 

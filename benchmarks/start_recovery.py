@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 from benchmarks.commands import JOBS, weir_run
 from benchmarks.processes import check_alive, started
 from benchmarks.tables import TablesDifferError, committed_files
+from weir.demo.landing import write_atomically
 
 _PATIENCE_S = 180.0
 _LOOK_S = 0.02
@@ -81,11 +82,8 @@ class Landing:
     def _land(self) -> None:
         for number in itertools.count():
             numbers = range(self.landed, self.landed + _ROWS)
-            # Spark ignores names that begin with a dot, and the rename makes the whole file appear
-            # at once.
-            hidden = self.directory / f".{number:06}.parquet"
-            pq.write_table(pa.table({"id": numbers, "amount": numbers}), hidden)
-            hidden.rename(self.directory / f"{number:06}.parquet")
+            table = pa.table({"id": numbers, "amount": numbers})
+            write_atomically(table, self.directory / f"{number:06}.parquet")
             self.landed = numbers.stop
             if self._over.wait(_LANDING_S):
                 return

@@ -39,6 +39,7 @@ from benchmarks.processes import (
     log_of,
     started,
 )
+from benchmarks.tables import TablesDifferError
 
 SLACK_MS = 3_000
 
@@ -72,10 +73,6 @@ _CONF = (
     "spark.ui.enabled=false",
     "spark.ui.showConsoleProgress=false",
 )
-
-
-class StopFailedError(Exception):
-    """The table does not hold the expected rows."""
 
 
 class Bench:
@@ -142,11 +139,11 @@ class Bench:
             DeltaTable(self._directory / "copy").to_pyarrow_table(columns=["id"])["id"].to_numpy()
         )
         if not np.array_equal(ids, np.arange(len(ids))) or len(ids) % self._rows:
-            raise StopFailedError(
+            raise TablesDifferError(
                 f"The table's {len(ids)} rows are not the rows of whole files, each exactly once."
             )
         if len(ids) <= self._committed:
-            raise StopFailedError(
+            raise TablesDifferError(
                 f"The table did not grow: {len(ids)} rows, {self._committed} before."
             )
         self._committed = len(ids)

@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
 
 
 class TablesDifferError(Exception):
-    """The two sides did not write the same rows: their times mean nothing."""
+    """A side did not write the right rows: its times mean nothing."""
 
 
 def read_table(directory: Path, side: Side) -> pa.Table:

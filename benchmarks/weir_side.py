@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import weir
@@ -57,13 +58,15 @@ def weir_session(directory: str) -> SparkSession:
     )
 
 
-def job_options(output: str) -> RunOptions:
-    """Options with a checkpoint every second, and all files below ``output``."""
+def job_options(
+    output: str, *, interval: str = "1 s", conf: Mapping[str, str] = MappingProxyType({})
+) -> RunOptions:
+    """Options with periodic checkpoints, and all files below ``output``."""
     return RunOptions(
         master=MASTER,
         conf={
             **COMMON_SETTINGS,
-            "execution.checkpointing.interval": "1 s",
+            "execution.checkpointing.interval": interval,
             "execution.checkpointing.dir": f"{output}/checkpoints",
             "execution.checkpointing.savepoint-dir": f"{output}/savepoints",
             "weir.working-dir": f"{output}/work",
@@ -71,6 +74,7 @@ def job_options(output: str) -> RunOptions:
             "restart-strategy.type": "none",
             "web.checkpoints.history": "10000",
             "rest.port": "0",
+            **conf,
         },
     )
 
