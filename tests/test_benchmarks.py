@@ -25,6 +25,7 @@ from benchmarks.tables import (
     read_committed,
 )
 from deltalake import write_deltalake
+from tests.waiting import wait_until
 
 
 def test_every_part_of_a_checkpoint_has_its_cost() -> None:
@@ -271,8 +272,7 @@ def test_recovered_rows_are_complete_and_unique(tmp_path: Path) -> None:
 def test_files_are_landed_whole_and_in_order(tmp_path: Path) -> None:
     """Every row counted as landed exists, and the numbers have no gap."""
     with Landing(tmp_path / "rows") as landing:
-        while landing.landed < 200:
-            time.sleep(0.01)
+        wait_until(lambda: landing.landed >= 200, "200 rows are landed")
     found = pa.concat_tables(
         [pq.read_table(path) for path in sorted((tmp_path / "rows").glob("*"))]
     )

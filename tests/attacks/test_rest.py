@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway, completed
+from tests.waiting import wait_until
 
 import weir
 from weir.config import Configuration
@@ -660,10 +661,7 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch)
     url = httpx.URL(server.start(gateway))
     with closing(socket.create_connection((url.host, url.port or 80), timeout=10)) as deaf:
         deaf.sendall(f"GET {JOB}/config HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        deadline = time.monotonic() + 30
-        while not lost:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: lost, "the connection is cut")
         read = 0
         with suppress(ConnectionError):
             while part := deaf.recv(1_000_000):
@@ -682,13 +680,14 @@ def test_connections_are_counted(start: StartServer, monkeypatch: pytest.MonkeyP
         httpx.get(f"{address}/v1/jobs", trust_env=False)
     for one in held:
         one.close()
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
+
+    def is_answered() -> bool:
         try:
-            assert httpx.get(f"{address}/v1/jobs", trust_env=False).status_code == 200
-            break
+            return httpx.get(f"{address}/v1/jobs", trust_env=False).status_code == 200
         except httpx.TransportError:
-            time.sleep(0.05)
+            return False
+
+    wait_until(is_answered, "there is room again", within_s=5)
 
 
 def test_a_head_without_end_is_refused(http: httpx.Client) -> None:
@@ -772,8 +771,8 @@ def test_a_disposal_of_something_else_deletes_nothing(http: httpx.Client, tmp_pa
     for path in (str(precious), f"{precious}/../precious", str(tmp_path)):
         sent = http.post("/v1/savepoint-disposal", json={"savepoint-path": path})
         poll = f"/v1/savepoint-disposal/{sent.json()['request-id']}"
-        deadline = time.monotonic() + 5
-        while (answer := http.get(poll)).status_code == 200:
-            assert time.monotonic() < deadline
-        assert is_refused(answer, 500)
+        wait_until(
+            lambda poll=poll: http.get(poll).status_code != 200, "it is answered", within_s=5
+        )
+        assert is_refused(http.get(poll), 500)
     assert (precious / "file").read_text() == "mine"

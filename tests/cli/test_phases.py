@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from fake_job import JOB_ID, VIEW, FakeGateway
 from rich.console import Console
-from test_progress import ManualClock, wait_until
+from test_progress import ManualClock
+from tests.waiting import wait_until
 
 from weir.cli.progress import ProgressDisplay
 from weir.core.messages.job import BeginAttempt, JobStatusChanged
@@ -172,11 +173,11 @@ def test_the_display_shows_a_phase_that_lasts_and_when_the_first_rows_came() -> 
     with ProgressDisplay(Console(file=out, width=1_000), clock=clock) as display:
         display.phase("starting Spark")
         clock.now += 2_500
-        wait_until(lambda: "starting Spark ...\n" in out.getvalue())
+        wait_until(lambda: "starting Spark ...\n" in out.getvalue(), "the phase is told")
         display.phase(None)
         assert "starting Spark took 2.5 s\n" in out.getvalue()
         display.submitted(JOB_ID, gateway, "http://127.0.0.1:8081")
         clock.now += 1_600
         gateway.current = VIEW
-        wait_until(lambda: "first rows after 4.1 s\n" in out.getvalue())
+        wait_until(lambda: "first rows after 4.1 s\n" in out.getvalue(), "the first rows are told")
     assert out.getvalue().count("first rows") == 1

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from fake_job import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from rich.console import Console
+from tests.waiting import wait_until
 
 from weir.cli.progress import (
     CheckpointLines,
@@ -24,14 +23,6 @@ from weir.core.types import SnapshotKind
 def snapshot(*history: CheckpointStats) -> CheckpointStatsSnapshot:
     """Statistics with this history, newest first."""
     return CheckpointStatsSnapshot(history=history)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread, at most ten seconds."""
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, "nothing happened for ten seconds"
-        time.sleep(0.01)
 
 
 def test_each_checkpoint_is_reported_when_triggered_and_when_completed() -> None:
@@ -127,13 +118,13 @@ def test_on_a_plain_stream_a_line_with_totals_comes_at_most_every_ten_seconds() 
 
     with ProgressDisplay(Console(file=out, width=1_000), clock=clock) as display:
         display.submitted(JOB_ID, gateway, "http://127.0.0.1:8081")
-        wait_until(lambda: totals() == 1)
+        wait_until(lambda: totals() == 1, "the totals are told")
         more = replace(VIEW.vertices[0], records_in=2_000)
         gateway.current = replace(VIEW, checkpoints=snapshot(IN_PROGRESS), vertices=(more,))
-        wait_until(lambda: "checkpoint 9 triggered" in out.getvalue())
+        wait_until(lambda: "checkpoint 9 triggered" in out.getvalue(), "the checkpoint is told")
         assert totals() == 1
         clock.now += 10_000
-        wait_until(lambda: totals() == 2)
+        wait_until(lambda: totals() == 2, "the totals are told again")
     assert totals() == 2
 
 
@@ -152,7 +143,7 @@ def test_on_a_terminal_lines_stand_above_the_live_table() -> None:
     out = io.StringIO()
     with ProgressDisplay(Console(file=out, force_terminal=True, width=120)) as display:
         display.submitted(JOB_ID, FakeGateway(), "http://127.0.0.1:8081")
-        wait_until(lambda: "attempt 2" in out.getvalue())
+        wait_until(lambda: "attempt 2" in out.getvalue(), "the second attempt is told")
         display.note("a note")
     assert "a note" in out.getvalue()
     assert "checkpoint 9 triggered" in out.getvalue()

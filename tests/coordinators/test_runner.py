@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from weir.coordinators import (
     BroadcastRules,
@@ -229,9 +230,7 @@ def test_work_beside_the_coordinator_comes_back_with_its_result_or_error(bench: 
         )
 
     bench.tell(bench.runner(op=Recorded(begin=begin)), reset(), event("begin"))
-    deadline = time.monotonic() + 10
-    while len(found) < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(found) == 3, "all work has come back")
     assert sorted(found, key=str) == [(42, None), (None, SystemExit), (None, ZeroDivisionError)]
 
 

@@ -6,13 +6,13 @@ Commit order, retries, and what is refused.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
+from tests.waiting import wait_until
 
 from weir.core.types import (
     Committable,
@@ -228,9 +228,7 @@ def test_stopping_ends_the_pause_between_two_tries_at_once() -> None:
 
     thread = threading.Thread(target=commit)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not sink.calls and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: sink.calls, "the sink is asked to commit")
     port.stop()
     thread.join(20)
     assert not thread.is_alive()
@@ -305,9 +303,7 @@ def test_a_retry_of_an_older_attempt_does_not_continue_when_the_next_one_starts(
 
     thread = threading.Thread(target=commit)
     thread.start()
-    deadline = time.monotonic() + 20
-    while not sink.calls and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: sink.calls, "the sink is asked to commit")
     port.stop()
     port.resume()
     thread.join(20)

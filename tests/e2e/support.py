@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from tests.waiting import wait_until
 
 HERE = Path(__file__).resolve().parent
 PIPELINE = HERE / "numbers_pipeline.py"
@@ -290,14 +290,6 @@ class Run:
             except psutil.NoSuchProcess:
                 continue
         self.process.wait()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came true: {what}"
-        time.sleep(_POLL_S)
 
 
 def environment_of(changes: dict[str, str]) -> dict[str, str]:

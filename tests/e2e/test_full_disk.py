@@ -26,8 +26,9 @@ from tests.e2e.live_job import (
     settings,
     wait_until_copied,
 )
-from tests.e2e.support import Place, wait_until
+from tests.e2e.support import Place
 from tests.spark.rig import hashes
+from tests.waiting import wait_until
 
 from weir.core.status import JobStatus
 from weir.errors import JobError, StorageError

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.e2e.live_job import LiveJob, settings
-from tests.e2e.support import Place, wait_until
+from tests.e2e.support import Place
+from tests.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

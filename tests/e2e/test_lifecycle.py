@@ -17,8 +17,8 @@ from tests.e2e.support import (
     delta_rows,
     error_line,
     files_rows,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -14,8 +14,8 @@ from tests.e2e.support import (
     assert_same,
     delta_rows,
     files_rows,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, files_rows, wait_until
+from tests.e2e.support import ROWS_PER_FILE, Place, files_rows
+from tests.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.support import HERE, Place, Rows, Run, assert_same, wait_until
+from tests.e2e.support import HERE, Place, Rows, Run, assert_same
 from tests.postgres_server import PASSWORD, PostgresServer, running_server
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

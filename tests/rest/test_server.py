@@ -11,6 +11,7 @@ import httpx
 import pytest
 from fake_job import JOB_ID, VIEW, FakeGateway, completed
 from tests.runtime.fake_port import World
+from tests.waiting import wait_until
 
 from weir.errors import RestError
 from weir.rest.server import RestServer
@@ -140,8 +141,7 @@ def test_a_look_that_hangs_holds_up_no_other_answer(
     gateway.view = hang  # type: ignore[method-assign]
     with ThreadPoolExecutor(20) as pool:
         asked = [pool.submit(http.get, f"/jobs/{JOB_ID}") for _ in range(20)]
-        while not looks:
-            time.sleep(0.01)
+        wait_until(lambda: looks, "somebody looks")
         assert http.get("/config").status_code == 200
         assert http.post("/savepoint-disposal", content=b"{").status_code == 415
         assert not any(one.done() for one in asked)

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from tests.postgres_server import PASSWORD, PostgresServer, running_server
 from tests.sinks.postgres_database import JOB, Database, Frame, flushed, rows, staged
+from tests.waiting import wait_until
 
 from weir.errors import (
     LostRowsError,
@@ -421,10 +422,8 @@ def test_a_deadlock_passes(table):
 
         committing = threading.Thread(target=commit)
         committing.start()
-        while not table.sql(
-            "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
-        ):
-            time.sleep(0.01)
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+        wait_until(lambda: table.sql(waiting), "the commit waits for the lock")
         rival.execute("LOCK TABLE weir.commits")
         committing.join()
     assert "deadlock" in str(failures[0])

@@ -264,11 +264,3 @@ def hashes(directory: Path) -> dict[str, str]:
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition that no event reports."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -22,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tests.spark.rig import PATIENCE_S, START, Landing, Rows
+from tests.waiting import wait_until
 
 from weir.errors import PipelineError
 from weir.spark.channels import (
@@ -108,8 +108,7 @@ class Running:
         if self._query is not None:
             stop = threading.Thread(target=self._query.stop)
             stop.start()
-            while self._query.isActive:
-                time.sleep(0.002)
+            wait_until(lambda: not self._query.isActive, "the query is being stopped")
             self._rounds.release()
             stop.join()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.queries import QUERIES, Query
 from tests.spark.rig import Collected, Landing, Rig, Rows, one_vertex
+from tests.waiting import wait_until
 
 from weir.core.messages.task import Drained, RecordsEnded
 from weir.core.types import TaskState
@@ -181,8 +181,7 @@ def test_of_the_queries_that_wait_the_first_in_the_graph_starts_next(
         ]
         for number, thread in enumerate(waiting, start=1):
             thread.start()
-            while len(partitions._waiting) < number:
-                time.sleep(0.001)
+            wait_until(lambda n=number: len(partitions._waiting) == n, "it waits")
         assert started == []
     for thread in waiting:
         thread.join()
