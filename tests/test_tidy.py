@@ -119,7 +119,8 @@ def project_files() -> Iterator[Path]:
             if name == ".ci"
             or not (name.startswith(".") or name in passed_over or name.endswith(".egg-info"))
         ]
-        yield from (Path(folder, name) for name in files)
+        # In a worktree, .git is a file.
+        yield from (Path(folder, name) for name in files if name != ".git")
 
 
 @cache
