@@ -11,7 +11,7 @@ the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, nev
     │   ├── PipelineError                the pipeline file or its graph cannot run
     │   ├── UnsupportedEnvironmentError  Java, Spark or a file system is missing or unsupported
     │   ├── StorageError                 a path cannot be used
-    │   │   ├── CheckpointNotFoundError  no checkpoint or savepoint at this path
+    │   │   ├── CheckpointNotFoundError  no checkpoint at this path, or in all these tables
     │   │   ├── CheckpointDamagedError   a file is missing or differs from its checksum
     │   │   └── LostWriteError           the data may be lost, even if a retry succeeds
     │   ├── SinkError                    a sink cannot be opened, staged to or committed to
@@ -58,7 +58,7 @@ class StorageError(WeirError):
 
 
 class CheckpointNotFoundError(StorageError):
-    """There is no checkpoint or savepoint at the path."""
+    """There is no checkpoint or savepoint at the path, or none that all tables show."""
 
 
 class CheckpointDamagedError(StorageError):

@@ -95,6 +95,9 @@ class Soak:
             try:
                 while time.monotonic() < until_s:
                     for kind in self._round():
+                        if landing.done():
+                            # It has failed: without new rows, deaths would prove nothing.
+                            landing.result()
                         if time.monotonic() < until_s:
                             self._die(kind)
                     self._compare(final=False)

@@ -95,6 +95,8 @@ _INTEGERS = (
 )
 
 
+#: The columns of ``flights_weather`` that are the flight's.
+FLIGHT = ["event_time", "carrier", "flight", "origin", "dest", "dep_delay"]
 #: The weather columns that the example uses.
 _OBSERVATIONS = ("temp", "wind_speed", "wind_gust", "precip", "visib")
 #: (minutes, severity): a flight that leaves this many minutes late is an anomaly of that severity.
@@ -111,7 +113,7 @@ def expected_tables(landing: Path) -> dict[str, pa.Table]:
     clean = _flights_clean(flown)
     return {
         "flights_clean": clean,
-        "carrier_delays": _carrier_delays(clean),
+        "carrier_delays": carrier_delays(clean),
         "flights_weather": _flights_weather(
             clean, flown["time_hour"], pq.read_table(landing / "weather")
         ),
@@ -129,7 +131,8 @@ def _flights_clean(flown: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _carrier_delays(clean: pa.Table) -> pa.Table:
+def carrier_delays(clean: pa.Table) -> pa.Table:
+    """The delays of all days of some rows of ``flights_clean``, by carrier."""
     micros = clean["event_time"].cast(pa.int64())
     start = pc.multiply(pc.divide(micros, _MICROS_PER_DAY), _MICROS_PER_DAY)
     grouped = (
@@ -159,7 +162,7 @@ def _flights_weather(clean: pa.Table, time_hour: pa.ChunkedArray, weather: pa.Ta
     observations = weather.select(["origin", "time_hour", *_OBSERVATIONS]).append_column(
         "observed", _micros(weather["time_hour"]).cast(pa.timestamp("us")).cast(_UTC)
     )
-    flights = clean.select(["event_time", "carrier", "flight", "origin", "dest", "dep_delay"])
+    flights = clean.select(FLIGHT)
     joined = flights.append_column("time_hour", time_hour).join(
         observations, ["origin", "time_hour"], join_type="left outer"
     )

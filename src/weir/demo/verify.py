@@ -8,14 +8,15 @@ the other.
 **Between two lives** (``look``) a reader must see one consistent cut through all tables. A killed
 driver may have committed its newest checkpoint to some tables and not yet to others.
 ``weir.read_consistent`` finds the newest checkpoint that all tables show. At that checkpoint the
-tables must agree with one another, not just each with its final content: an anomaly is there
-exactly if its flight is, although two queries wrote the two rows.
+tables must agree with one another, not just each with its final content, although four queries
+wrote them: an anomaly is there exactly if its flight is; the delays of a day count exactly the
+flights that are there, as soon as the day is there at all; a flight has its weather once at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,8 +25,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 import weir
-from weir.demo.reference import anomalies_of
-from weir.errors import StorageError
+from weir.demo.reference import FLIGHT, anomalies_of, carrier_delays
+from weir.errors import CheckpointNotFoundError, StorageError
 
 _EXPECTED, _ACTUAL = "__expected", "__actual"
 
@@ -135,19 +136,42 @@ def look(directory: Path, tables: Iterable[str]) -> Cut:
     """
     try:
         cut = weir.read_consistent({name: str(directory / name) for name in tables})
-    except StorageError:
+    except CheckpointNotFoundError:
         return Cut(text="no checkpoint is visible in all tables yet")
+    except StorageError as error:
+        return Cut(text="the tables cannot be read at one checkpoint", problem=str(error))
     rows = {name: cut.table(name).to_pyarrow_table() for name in cut.versions}
     counts = ", ".join(f"{name} {table.num_rows:,}" for name, table in rows.items())
-    text = f"all tables at checkpoint {cut.checkpoint_id}: {counts}"
-    expected = anomalies_of(rows["flights_clean"], rows["anomalies"])
-    report = compare("anomalies", expected, rows["anomalies"])
-    if report.exact:
-        return Cut(text=text)
+    wrong = "; ".join(filter(None, map(_disagreement, _compared(rows))))
     return Cut(
-        text=text,
-        problem=(
-            f"At checkpoint {cut.checkpoint_id} the anomalies are not those of the flights:"
-            f" {report.missing} are missing, {report.duplicates + report.unexpected} are too many."
-        ),
+        text=f"all tables at checkpoint {cut.checkpoint_id}: {counts}",
+        problem=f"The tables disagree at checkpoint {cut.checkpoint_id}: {wrong}."
+        if wrong
+        else None,
+    )
+
+
+def _compared(rows: Mapping[str, pa.Table]) -> Iterator[TableReport]:
+    """Compare each table but the flights with what follows from the flights of the same cut.
+
+    Rows that come late may be missing: days that are not over, and flights that still wait for
+    their weather.
+    """
+    clean = rows["flights_clean"]
+    yield compare("anomalies", anomalies_of(clean, rows["anomalies"]), rows["anomalies"])
+    delays, weather = rows["carrier_delays"], rows["flights_weather"].select(FLIGHT)
+    late = (
+        compare("carrier_delays", carrier_delays(clean), delays),
+        compare("flights_weather", clean.select(FLIGHT), weather),
+    )
+    yield from (replace(report, missing=0) for report in late)
+
+
+def _disagreement(report: TableReport) -> str | None:
+    """How a table disagrees with the flights; None if it does not."""
+    if report.exact:
+        return None
+    too_many = report.duplicates + report.unexpected
+    return report.problem or (
+        f"of {report.table}, {report.missing} rows are missing and {too_many} too many"
     )
