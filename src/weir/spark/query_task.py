@@ -191,6 +191,8 @@ class QueryTask:
         self._draining = True
         if effect.call is not None and self._query is not None:
             self._stop_query(self._query)
+            # Its own thread may do so after the next query has started, and nobody else would.
+            self._count_rows(self._query)
         if position < 0 or not (
             self._operators or is_stateful(self._directory.commit_entry(position))
         ):
