@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 os.environ["WEIR_NO_WARMUP"] = "1"
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("untimed")
+hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 

@@ -26,7 +26,7 @@ from weir.cli import inspect as inspect_command
 from weir.core.types import OperatorState, StateHandle
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
-from weir.operators.state import encode_lists
+from weir.operators.state import SavedList, encode_lists
 from weir.readers.consistent import read_job_epochs
 from weir.readers.savepoint import read_savepoint
 from weir.runtime.concurrency import ThreadWaits
@@ -127,7 +127,7 @@ def fields(snapshot: Path) -> dict[str, Any]:
     ]
     kept = {
         "parallelism": 1,
-        "lists": {"0": inline(encode_lists({"rules": ("union", [b'"x"', b"[1]"])}))},
+        "lists": {"0": inline(encode_lists({"rules": SavedList("union", [b'"x"', b"[1]"])}))},
         "groups": {"seen": {"0": {"file": "score/0-4-00ff", "offset": 0, "length": len(keyed)}}},
     }
     score = {

@@ -15,7 +15,7 @@ from click.testing import Result
 from fake_job import JOB_ID, completed
 
 from weir.core.types import Committable, OperatorState, SnapshotKind, StateHandle, TaskState
-from weir.operators.state import encode_lists
+from weir.operators.state import SavedList, encode_lists
 from weir.spark.operators import ENTRY
 from weir.spark.state_reader import StateReader
 from weir.storage.checkpoints import CheckpointStorage
@@ -157,7 +157,8 @@ def test_an_operator_without_keyed_state_is_one_sentence_without_spark(
 def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
     weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lists, keyed values and coordinator are shown; --sql is for Spark's keyed state, of
+    """Its lists (bytes of its own serializers as such, even if they happen to be JSON), keyed
+    values and coordinator are shown; --sql is for Spark's keyed state, of
     which it has none."""
     monkeypatch.setattr(
         StateReader, "_get_session", lambda _: pytest.fail("a JVM would have started")
@@ -167,7 +168,12 @@ def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, pa.schema({"key": pa.string(), "value": pa.int64()})) as writer:
         writer.write_batch(pa.RecordBatch.from_pydict({"key": ["a", "b"], "value": [1, None]}))
-    lists = encode_lists({"rules": ("union", [b'"x"', b"[1]"])})
+    lists = encode_lists(
+        {
+            "rules": SavedList("union", [b'"x"', b"[1]"]),
+            "sketch": SavedList("list", [b"[1]"], is_json=False),
+        }
+    )
     kept = {
         "parallelism": 1,
         "lists": {"0": _inline(lists)},
@@ -191,6 +197,7 @@ def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
     assert [json.loads(line) for line in lines] == [
         {"store": "rules", "subtask": 0, "item": "x"},
         {"store": "rules", "subtask": 0, "item": [1]},
+        {"store": "sketch", "subtask": 0, "item": base64.b64encode(b"[1]").decode()},
         {"store": "seen", "key": "a", "value": 1},
         {"store": "seen", "key": "b", "value": None},
         {"store": "coordinator", "state": {"often": 5}},
@@ -198,6 +205,7 @@ def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
     table = weir("inspect", str(directory), "--operator", "score", "--limit", "1").stdout
     assert [" ".join(line.split()) for line in table.splitlines() if line.strip()] == [
         "rules", "subtask item", "0 x", "first 1 rows; --limit N shows more",
+        "sketch", "subtask item", '0 "WzFd"',
         "seen", "key value", "a 1", "first 1 rows; --limit N shows more",
         "coordinator", "state", '{"often":5}',
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from tests.sources.ranges import SCHEMA, Range, Ranges, RangesReader, ranges
 import weir
 from weir.core.types import Payload
 from weir.errors import CoordinatorStateError, OperatorStateError, PipelineError
-from weir.operators.state import StateStore, decode_lists, encode_lists
+from weir.operators.state import SavedList, StateStore, decode_lists, encode_lists
 from weir.sources import (
     Fetched,
     SourceReaderContext,
@@ -366,7 +366,7 @@ def test_a_split_that_is_assigned_twice_is_refused() -> None:
 def test_splits_that_are_not_those_of_the_source_are_refused() -> None:
     """The checkpoint is another source's, or damaged."""
     job = job_of(1)
-    wrong = encode_lists({"splits": ("list", [b'{"version": 1, "split": {}}'])})
+    wrong = encode_lists({"splits": SavedList("list", [b'{"version": 1, "split": {}}'])})
     operator = SourceOperator(job.source, None)
     operator.open(job._subtask(0, anew=False)[1])
     with pytest.raises(OperatorStateError, match="The splits of source 'numbers' in the"):

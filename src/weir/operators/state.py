@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -117,18 +117,32 @@ class ListState(Generic[T]):
         """Remove all elements."""
         self._items = []
 
-    def encoded(self) -> list[bytes]:
-        """The elements as bytes.
+    def saved(self) -> SavedList:
+        """The list with its elements as bytes.
 
         Raises ``ValueError``, or the serializer's error, for an element that cannot be stored.
         """
-        if isinstance(self._serializer, JsonSerializer):
-            return encode_each(self._items, self._known)
-        return [self._serializer.encode(item) for item in self._items]
+        is_json = isinstance(self._serializer, JsonSerializer)
+        items = (
+            encode_each(self._items, self._known)
+            if is_json
+            else [self._serializer.encode(item) for item in self._items]
+        )
+        return SavedList(self.redistribution.value, items, is_json=is_json)
 
 
-#: Name -> (redistribution, elements): the lists of one subtask.
-Lists = dict[str, tuple[str, list[bytes]]]
+class SavedList(NamedTuple):
+    """One list of one subtask in a checkpoint."""
+
+    #: A value of ``Redistribution``.
+    kind: str
+    items: list[bytes]
+    #: Whether anybody can read the elements; otherwise the operator has a serializer for them.
+    is_json: bool = True
+
+
+#: The lists of one subtask by name.
+Lists = dict[str, SavedList]
 
 
 class StateStore:
@@ -341,7 +355,7 @@ class StateStore:
         lists: Lists = dict(self._found)
         for name, state in self._lists.items():
             try:
-                lists[name] = (state.redistribution.value, state.encoded())
+                lists[name] = state.saved()
             except (TypeError, ValueError, OverflowError) as error:
                 raise OperatorStateError(
                     f"The state {name!r} of operator {self._operator_id!r} cannot be stored, since"
@@ -408,14 +422,14 @@ class StateStore:
     ) -> ListState[Any]:
         state = self._lists.get(name)
         if state is None:
-            kind, items = self._found.pop(name, (redistribution.value, []))
-            if kind != redistribution.value:
+            saved = self._found.pop(name, SavedList(redistribution.value, []))
+            if saved.kind != redistribution.value:
                 raise OperatorStateError(
-                    f"The state {name!r} was saved as a {kind} state and is now requested as a"
-                    f" {redistribution.value} state: request it as it was, or give the new one"
+                    f"The state {name!r} was saved as a {saved.kind} state and is now requested as"
+                    f" a {redistribution.value} state: request it as it was, or give the new one"
                     " another name."
                 )
-            state = self._lists[name] = ListState(redistribution, serializer, items)
+            state = self._lists[name] = ListState(redistribution, serializer, saved.items)
         return state
 
 
@@ -427,7 +441,7 @@ def encode_lists(lists: Lists) -> bytes:
 def any_union(subtasks: list[Lists]) -> bool:
     """Whether there is a union list, which every subtask gets in full after a restore."""
     return any(
-        kind == Redistribution.UNION.value for lists in subtasks for kind, _ in lists.values()
+        saved.kind == Redistribution.UNION.value for lists in subtasks for saved in lists.values()
     )
 
 
@@ -445,15 +459,15 @@ def decode_lists(data: bytes) -> Lists:
 def redistributed(subtasks: list[Lists], parallelism: int) -> list[Lists]:
     """The lists of all subtasks, redistributed for another parallelism (MISSION B7)."""
     dealt: list[Lists] = [{} for _ in range(parallelism)]
-    kinds = {name: kind for lists in subtasks for name, (kind, _) in lists.items()}
-    for name, kind in kinds.items():
-        found = [lists[name][1] for lists in subtasks if name in lists]
+    newest = {name: saved for lists in subtasks for name, saved in lists.items()}
+    for name, one in newest.items():
+        found = [lists[name].items for lists in subtasks if name in lists]
         elements = [item for items in found for item in items]
         for number, lists in enumerate(dealt):
-            if kind == Redistribution.SPLIT.value:
-                lists[name] = (kind, elements[number::parallelism])
-            elif kind == Redistribution.UNION.value:
-                lists[name] = (kind, elements)
-            else:
-                lists[name] = (kind, found[0])
+            items = found[0]
+            if one.kind == Redistribution.SPLIT.value:
+                items = elements[number::parallelism]
+            elif one.kind == Redistribution.UNION.value:
+                items = elements
+            lists[name] = one._replace(items=items)
     return dealt

@@ -38,7 +38,7 @@ from weir.core.types import (
     VertexId,
 )
 from weir.errors import StorageError
-from weir.operators.state import decode_lists
+from weir.operators.state import SavedList, decode_lists
 from weir.spark.operators import DIRECTORY
 from weir.spark.saved_task import kept_operators, unfit
 from weir.spark.state_reader import StateReader, contents_of
@@ -58,8 +58,7 @@ ReadFile = Callable[[StateHandle], bytes]
 class SavedOperatorState:
     """The state of one Python operator and its coordinator."""
 
-    #: By name, the elements of each subtask: values if their bytes are JSON, bytes otherwise. Which
-    #: serializer wrote them is not saved.
+    #: By name, the elements of each subtask: values, or bytes from a serializer of the operator's.
     lists: dict[str, list[list[Any]]] = field(default_factory=dict)
     #: By name, a table with the columns ``key`` and ``value``; for raw state, ``group`` (the key
     #: group) and ``raw`` (bytes).
@@ -93,10 +92,7 @@ def read_operator_state(
     names = dict.fromkeys(name for lists in subtasks for name in lists)
     return SavedOperatorState(
         lists={
-            name: [
-                [_value(item) for item in lists[name][1]] if name in lists else []
-                for lists in subtasks
-            ]
+            name: [_elements(lists[name]) if name in lists else [] for lists in subtasks]
             for name in names
         },
         keyed={
@@ -112,11 +108,14 @@ def read_operator_state(
     )
 
 
-def _value(item: bytes) -> Any:
+def _elements(saved: SavedList) -> list[Any]:
+    """The elements: values, or bytes if only the operator can read them."""
+    if not saved.is_json:
+        return list(saved.items)
     try:
-        return msgspec.json.decode(item)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return item
+        return [msgspec.json.decode(item) for item in saved.items]
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"a list cannot be read: {error}") from error
 
 
 def _keyed(name: str, layers: list[tuple[bytes, tuple[int, int]]]) -> pa.Table:
