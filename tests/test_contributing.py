@@ -19,7 +19,7 @@ from typer.main import get_command
 from weir.cli.app import app as cli
 from weir.core.json_values import read_back
 from weir.errors import LostRowsError, SinkError
-from weir.rest import app
+from weir.rest import app, job_handlers, serving
 from weir.rest.schema import ENDPOINTS, jobs
 from weir.rest.server import RestServer
 from weir.sinks import Batch, Sink, SinkContext
@@ -115,11 +115,10 @@ def test_the_recipe_of_an_endpoint_is_served_as_it_stands(monkeypatch: pytest.Mo
     )
     added = dict(vars(jobs))
     exec(message, added)
-    known = {**vars(app), "jobs": SimpleNamespace(**added)}
-    monkeypatch.setattr(app, "_HANDLERS", known["_HANDLERS"].copy())
+    monkeypatch.setattr(app, "HANDLERS", handlers := dict(serving.HANDLERS))
+    monkeypatch.setattr(serving, "HANDLERS", handlers)
     monkeypatch.setattr(app, "ENDPOINTS", (*ENDPOINTS, added["UPTIME"]))
-    exec(handler.replace("@_serves(jobs.UPTIME)\n", ""), known)
-    app._serves(added["UPTIME"])(known["uptime"])
+    exec(handler, {**vars(job_handlers), "jobs": SimpleNamespace(**added)})
     server = RestServer(port=0)
     address = server.start(FakeGateway())
     try:

@@ -286,7 +286,7 @@ def test_a_disposal_on_a_file_system_that_hangs_holds_up_no_other_answer(
         gate.wait(20)
         return path
 
-    monkeypatch.setattr("weir.rest.app.snapshot_directory", hang)
+    monkeypatch.setattr("weir.rest.checkpoint_handlers.snapshot_directory", hang)
 
     def dispose() -> None:
         with contextlib.suppress(httpx.HTTPError):

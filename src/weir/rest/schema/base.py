@@ -69,7 +69,7 @@ class Operation(Message, Generic[T], frozen=True, kw_only=True):
     operation: T | None = None
 
 
-Answer = TypeVar("Answer", bound=Message)
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Endpoint(Generic[Answer]):
         return 200 if self.method == "GET" else 202
 
 
-def endpoints_in(names: Mapping[str, Any]) -> tuple[Endpoint[Message], ...]:
+def endpoints_in(names: Mapping[str, Any]) -> tuple[Endpoint[Any], ...]:
     """The endpoints among a module's names, in their order."""
     return tuple(found for found in names.values() if isinstance(found, Endpoint))
 

@@ -1,0 +1,197 @@
+"""What the handlers of the REST server's endpoints have in common.
+
+A handler is a function that ``serves`` marks; it gets the ``Serving`` of its server, then the parts
+of the path, the parameters of the query string and the ``body``, by name. It runs on the server's
+event loop and never blocks:
+
+1. Values come from ``JobGateway.view()``, which waits a moment if the job hangs: so it is called on
+   a thread, one call at a time, shared by all requests that arrive meanwhile.
+2. Requests go to the gateway, which posts them; the operations that they trigger are kept in
+   ``AsyncOperations`` until the client has polled the outcome.
+3. Anything else that takes time goes through ``beside``.
+
+So no answer waits for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, TypeAlias, TypeVar
+
+from starlette.exceptions import HTTPException
+
+from weir.core.checkpoints.stats import CheckpointStats
+from weir.errors import StorageError, WeirError
+from weir.rest import checkpoint_answers
+from weir.rest.guard import quoted, shortened
+from weir.rest.operations import AsyncOperations, TooManyOperationsError
+from weir.rest.schema.base import (
+    COMPLETED,
+    IN_PROGRESS,
+    Endpoint,
+    Message,
+    Operation,
+    Request,
+    Triggered,
+)
+from weir.runtime.concurrency import Clock, in_background
+from weir.runtime.gateway import JobGateway
+from weir.runtime.views import JobView
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import normalize
+
+#: Digits of the largest checkpoint id, a Java long.
+_ID_DIGITS = 19
+_JOB_ID = re.compile("[0-9a-fA-F]{32}")
+
+T = TypeVar("T")
+Answer = TypeVar("Answer")
+Outcome = TypeVar("Outcome", bound=Message)
+Handler: TypeAlias = Callable[..., Awaitable[Any]]
+
+#: The handlers, by endpoint.
+HANDLERS: dict[Endpoint[Any], Handler] = {}
+
+
+def serves(
+    endpoint: Endpoint[Answer],
+) -> Callable[[Callable[..., Awaitable[Answer]]], Callable[..., Awaitable[Answer]]]:
+    """Marks the function that answers an endpoint."""
+
+    def mark(handler: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Answer]]:
+        HANDLERS[endpoint] = handler
+        return handler
+
+    return mark
+
+
+class Serving:
+    """The job behind a server, and the operations that requests have started."""
+
+    def __init__(
+        self,
+        gateway: JobGateway,
+        *,
+        operations: AsyncOperations,
+        clock: Clock,
+        version: str,
+        file_systems: Callable[[str], FileSystem],
+        new_trigger_id: Callable[[], str],
+    ) -> None:
+        self.gateway = gateway
+        self.operations = operations
+        self.clock = clock
+        self.version = version
+        self.file_systems = file_systems
+        self.new_trigger_id = new_trigger_id
+        #: The newest call of ``view``, running or done; touched on the event loop only.
+        self._look: asyncio.Future[JobView] | None = None
+
+    async def newest(self) -> JobView:
+        """The gateway's newest view; concurrent callers share one call."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.ensure_future(asyncio.to_thread(self.gateway.view))
+        return await asyncio.shield(self._look)
+
+    async def view(self, job_id: str) -> JobView:
+        """The newest view of a job. Raises 400 or 404 for a wrong id."""
+        view = await self.newest()
+        if not _JOB_ID.fullmatch(job_id):
+            raise HTTPException(
+                400,
+                f"{quoted(job_id)} is not a job id: it has 32 hexadecimal digits, and GET /jobs"
+                " lists it.",
+            )
+        if job_id.lower() != view.job_id:
+            raise HTTPException(
+                404,
+                f"Job {shortened(job_id)} is not known here: this driver runs job {view.job_id}.",
+            )
+        return view
+
+    async def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointStats:
+        """One checkpoint of a job's history. Raises 400 or 404 for a wrong id."""
+        snapshot = (await self.view(job_id)).checkpoints
+        if not checkpoint_id.isdecimal():
+            raise HTTPException(
+                400, f"A checkpoint id is a whole number, not {quoted(checkpoint_id)}."
+            )
+        if len(checkpoint_id) > _ID_DIGITS:
+            raise HTTPException(404, f"No checkpoint has an id of {len(checkpoint_id)} digits.")
+        stats = checkpoint_answers.find_checkpoint(snapshot, int(checkpoint_id))
+        if stats is None:
+            raise HTTPException(
+                404,
+                f"Checkpoint {checkpoint_id} of job {job_id} is not in the history: it is older, or"
+                " there was none.",
+            )
+        return stats
+
+    def trigger(
+        self,
+        kind: str,
+        body: Request,
+        begin: Callable[[], Future[Any]],
+        *,
+        ends_job: bool = False,
+    ) -> Triggered:
+        """Start the operation that a body asks for, or join it. Raises 429."""
+        key = self.new_trigger_id() if body.trigger_id is None else body.trigger_id
+        self.start(kind, key, begin, ends_job=ends_job)
+        return Triggered(request_id=key)
+
+    def start(
+        self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]], *, ends_job: bool
+    ) -> None:
+        """Start an operation, or join the one with this kind and id. Raises 429."""
+        try:
+            self.operations.start(kind, trigger_id, begin, ends_job=ends_job)
+        except TooManyOperationsError as error:
+            raise HTTPException(
+                429, "Too many operations are in flight: wait for some of them to end."
+            ) from error
+
+    def outcome(
+        self, kind: str, trigger_id: str, answer: Callable[[Any], Outcome]
+    ) -> Operation[Outcome]:
+        """How the operation stands, with its ``answer`` if it has ended. Raises 404 and 500."""
+        future: Future[Any] | None = self.operations.find(kind, trigger_id)
+        if future is None:
+            raise HTTPException(
+                404,
+                f"No {kind} request {shortened(trigger_id)} is known here: it may have been"
+                " forgotten.",
+            )
+        if not future.done():
+            return Operation(status=IN_PROGRESS, operation=None)
+        if future.cancelled():
+            raise HTTPException(
+                500, f"The {kind} request {trigger_id} was given up, since the job ended."
+            )
+        failure = future.exception()
+        if failure is not None:
+            raise HTTPException(
+                500, str(failure) if isinstance(failure, WeirError) else repr(failure)
+            )
+        return Operation(status=COMPLETED, operation=answer(future.result()))
+
+
+def normalized(directory: str | None) -> str | None:
+    """A request's directory in Weir's spelling; relative paths start at the driver's directory.
+
+    Raises 400 if it cannot be a path.
+    """
+    if not directory:
+        return None
+    try:
+        return normalize(directory)
+    except StorageError as error:
+        raise HTTPException(400, str(error)) from error
+
+
+async def beside(look: Callable[[], T]) -> T:
+    """Run a look-up that may hang on its own thread: it delays only its own request."""
+    return await asyncio.shield(asyncio.wrap_future(in_background(look)))
