@@ -137,36 +137,6 @@ class Job:
             function,
         )
 
-    def process(
-        self,
-        name: str,
-        stream: Stream,
-        operator: Operator,
-        *,
-        coordinator: OperatorCoordinator | None = None,
-        parallelism: int | None = None,
-        key_by: str | Sequence[str] | None = None,
-        uid: str | None = None,
-    ) -> Stream:
-        """Add a Python operator: see ``Stream.process``."""
-        self._check_streams(name, [stream])
-        self._check_operator(name, operator, coordinator)
-        if isinstance(operator, CoOperator):
-            raise PipelineError(
-                f"The operator of step {name!r} is a {type(operator).__name__}, which has two"
-                " inputs: connect them first, as in orders.connect(limits).process(...)."
-            )
-        step = GraphStep(
-            name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), tags=(stream.tag,), uid=uid
-        )
-        function = ProcessFunction(
-            operator=operator,
-            coordinator=coordinator,
-            parallelism=parallelism,
-            key_by=(_columns(key_by),) if key_by else (),
-        )
-        return self._added_operator(step, function)
-
     def master_hook(self, hook: MasterHook) -> None:
         """Make the state of something outside of Spark part of every checkpoint (MISSION A8).
 
@@ -224,6 +194,22 @@ class Job:
         self._steps.graph.add(step)
         self._steps.operators[step.operator_id] = function
         return Stream(self, step)
+
+    def _processed(
+        self, name: str, stream: Stream, function: ProcessFunction, uid: str | None
+    ) -> Stream:
+        self._check_streams(name, [stream])
+        operator = function.operator
+        self._check_operator(name, operator, function.coordinator)
+        if isinstance(operator, CoOperator):
+            raise PipelineError(
+                f"The operator of step {name!r} is a {type(operator).__name__}, which has two"
+                " inputs: connect them first, as in orders.connect(limits).process(...)."
+            )
+        step = GraphStep(
+            name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), tags=(stream.tag,), uid=uid
+        )
+        return self._added_operator(step, function)
 
     def _connected(
         self, name: str, streams: tuple[Stream, Stream], function: ProcessFunction, uid: str | None
@@ -382,14 +368,16 @@ class Stream:
         ``output_schema`` emits rows without a watermark: call ``withWatermark`` downstream of it,
         not upstream. ``uid`` is the id by which state is matched.
         """
-        return self.job.process(
+        return self.job._processed(
             name,
             self,
-            operator,
-            coordinator=coordinator,
-            parallelism=parallelism,
-            key_by=key_by,
-            uid=uid,
+            ProcessFunction(
+                operator=operator,
+                coordinator=coordinator,
+                parallelism=parallelism,
+                key_by=(_columns(key_by),) if key_by else (),
+            ),
+            uid,
         )
 
     def connect(self, other: Stream) -> ConnectedStreams:

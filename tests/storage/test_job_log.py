@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from weir.storage.job_log import (
     JobLog,
     JobLogWriter,
     JobRecord,
+    Origin,
     RecordKind,
     RecordStatus,
 )
@@ -263,6 +265,35 @@ def test_an_attempt_and_an_end_whose_records_may_not_last_are_recorded_again(
     assert ended == log.newest()
     assert ended is not None
     assert ended.number == 5
+
+
+def test_a_job_that_is_superseded_keeps_everything_but_how_it_ended(log: JobLog) -> None:
+    """Whoever continues it must still find its tables, their rows and what it claimed (P20)."""
+    writer = log.begin_attempt(
+        after=None,
+        job_id=JOB,
+        job_name="orders",
+        writer="A",
+        timestamp_ms=1,
+        restored_from="/savepoints/one",
+        claimed=True,
+        origin=Origin(job_id="e" * 32, checkpoint_id=3),
+        tables={"clean": "/out/clean"},
+        written={"clean": "/out/clean/_delta_log"},
+    )
+    assert complete(writer, 1) is Recorded.WON
+    before = writer.newest
+    ended = log.supersede(job_id=JOB, job_name="orders", by="f" * 32, writer="B", timestamp_ms=9)
+    assert ended == replace(
+        before,
+        number=before.number + 1,
+        attempt=before.attempt + 1,
+        kind=RecordKind.SUPERSEDED,
+        status=RecordStatus.SUPERSEDED,
+        superseded_by="f" * 32,
+        writer="B",
+        timestamp_ms=9,
+    )
 
 
 def test_a_record_that_may_not_last_twice_is_an_error_and_no_outcome(

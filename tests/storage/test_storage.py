@@ -512,3 +512,16 @@ def test_a_directory_that_its_owner_has_opened_stays_open(tmp_path: Path) -> Non
     Path(storage.job_directory).chmod(0o750)
     storage.make_job_directory()
     assert Path(storage.job_directory).stat().st_mode & 0o777 == 0o750
+
+
+def test_only_the_jobs_own_checkpoints_may_be_referred_to_by_later_ones(
+    storage: CheckpointStorage, base: Path
+) -> None:
+    """Not a savepoint, nor a checkpoint of another job, nor a copy at another place (P40)."""
+    own = take(storage, 7)
+    assert storage.owns(own)
+    savepoint = storage.make_savepoint_directory(str(base), "0" * 12)
+    copy = CheckpointStorage(FileSystems(), f"{base}/copy", JOB)
+    foreign = CheckpointStorage(FileSystems(), str(base), "f" * 32)
+    for path in (savepoint, copy.checkpoint_directory(7), foreign.checkpoint_directory(7)):
+        assert not storage.owns(replace(own, external_path=path))

@@ -240,7 +240,10 @@ class TaskSnapshots:
         if effect.target is not None:
             directory, prefix = effect.target, ""
         else:
-            directory, prefix = self._storage.shared_directory(n), f"shared/{n}/"
+            directory, prefix = (
+                self._storage.shared_directory(n),
+                f"{self._storage.shared_path(n)}/",
+            )
         delay_ms = max(0, self._clock.wall_ms() - effect.timestamp_ms)
         return _Pending(effect=effect, directory=directory, prefix=prefix, start_delay_ms=delay_ms)
 

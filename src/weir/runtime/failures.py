@@ -46,6 +46,8 @@ from weir.errors import (
     WeirError,
 )
 
+#: The pipeline's code is incomplete, or not valid Python.
+_UNFIT_CODE = (ImportError, ModuleNotFoundError, SyntaxError, IndentationError, TabError)
 #: Errors that no retry can fix. (Errors of storage and sinks may pass.)
 FINAL: tuple[type[BaseException], ...] = (
     CheckpointDamagedError,
@@ -57,14 +59,11 @@ FINAL: tuple[type[BaseException], ...] = (
     PipelineError,
     SinkMismatchError,
     UnsupportedEnvironmentError,
-    # The pipeline's code is incomplete, or not valid Python.
-    ImportError,
-    SyntaxError,
+    *_UNFIT_CODE,
 )
 #: Names of final exceptions, for those of which only the text is known.
 _FINAL_NAMES = {
-    *(ImportError.__name__, ModuleNotFoundError.__name__),
-    *(SyntaxError.__name__, IndentationError.__name__, TabError.__name__),
+    *(error.__name__ for error in _UNFIT_CODE),
     *("PickleError", "PicklingError", "UnpicklingError"),
 }
 #: Unpickling failed: the module does not have the class or function.

@@ -128,7 +128,7 @@ class SimQuery:
             fs.put(f"{self._directory}/{handle.key}", data)
             if handle.key not in in_flight:
                 self._state[handle.key] = msgspec.json.decode(data, type=list[int])
-        if checkpoint.job_id == self._port.storage.job_id and not checkpoint.kind.is_savepoint:
+        if self._port.storage.owns(checkpoint):
             self.snapshots = self._snapshots(state.files)
         if self._offset != int(state.entries["offset"]) or not self._is_past():
             raise LostStateError(

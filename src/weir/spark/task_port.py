@@ -155,8 +155,10 @@ class SparkTaskPort:
             return
         vertex = self._pipeline.vertices[plan.vertex]
         directory = self._restored_directory(current, vertex, restored)
-        base = self._base(restored, current.restored)
+        base: tuple[StateHandle, ...] = ()
         if restored is not None:
+            if current.restored is not None and self._storage.owns(current.restored):
+                base = restored.files
             self._pipeline.check_in_flight(restored)
             restored = self._partitions.restored(vertex.name, directory, restored)
         channels = join(current.directory, _CHANNELS, vertex.name)
@@ -370,20 +372,6 @@ class SparkTaskPort:
             )
             directory.keep_compaction(int(str(self._session.conf.get(_COMPACT_INTERVAL))))
         return directory
-
-    def _base(
-        self, restored: TaskState | None, checkpoint: CompletedCheckpoint | None
-    ) -> tuple[StateHandle, ...]:
-        """The restored files that later checkpoints of this job may refer to (P40).
-
-        None of them if they belong to a savepoint or another job.
-        """
-        if restored is None or checkpoint is None:
-            return ()
-        own = checkpoint.external_path == self._storage.checkpoint_directory(
-            checkpoint.checkpoint_id
-        )
-        return restored.files if own else ()
 
     def _sum(self, vertex: VertexId) -> VertexMetrics:
         with self._lock:

@@ -44,6 +44,7 @@ from weir.storage.snapshots import GOING, Snapshots, check_only_own_files
 _ID_ATTEMPTS = 1000
 _KEPT_IDS = 4
 _CHECKPOINT = re.compile(r"chk-([0-9]+)")
+_SHARED = "shared"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class CheckpointStorage(Snapshots):
 
     def next_checkpoint_id(self) -> int:
         """Durably allocate an id new to this job; the first is 1 (MISSION A6, PROTOCOL P19)."""
-        log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
+        log = self._ids
         for _ in range(_ID_ATTEMPTS):
             checkpoint_id = (log.newest_number() or 0) + 1
             if log.append(checkpoint_id, b"") is CreateResult.CREATED:
@@ -107,14 +108,17 @@ class CheckpointStorage(Snapshots):
 
     def skip_checkpoint_ids(self, up_to: int) -> None:
         """Never hand out an id up to and including ``up_to`` again."""
-        log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
+        log = self._ids
         while (log.newest_number() or 0) < up_to:
             log.append(up_to, b"")
 
     def newest_checkpoint_id(self) -> int:
         """The newest id that any driver allocated; 0 before the first."""
-        log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
-        return log.newest_number() or 0
+        return self._ids.newest_number() or 0
+
+    @property
+    def _ids(self) -> NumberedLog:
+        return NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
 
     def checkpoint_directory(self, checkpoint_id: int) -> str:
         """Directory of a checkpoint's metadata and of the files that only this checkpoint has."""
@@ -122,7 +126,18 @@ class CheckpointStorage(Snapshots):
 
     def shared_directory(self, checkpoint_id: int) -> str:
         """Directory of the files that this checkpoint writes and later ones may refer to."""
-        return join(self.job_directory, "shared", str(checkpoint_id))
+        return join(self.job_directory, self.shared_path(checkpoint_id))
+
+    def shared_path(self, checkpoint_id: int) -> str:
+        """``shared_directory`` as a path below the job's directory, as in state handles."""
+        return f"{_SHARED}/{checkpoint_id}"
+
+    def owns(self, checkpoint: CompletedCheckpoint) -> bool:
+        """Whether later checkpoints of this job may refer to its files (PROTOCOL P40).
+
+        Not if it is a savepoint, or a checkpoint of another job or place.
+        """
+        return checkpoint.external_path == self.checkpoint_directory(checkpoint.checkpoint_id)
 
     def make_savepoint_directory(self, target: str, token: str) -> str:
         """Make the directory of a new savepoint below ``target``.
@@ -193,7 +208,7 @@ class CheckpointStorage(Snapshots):
         """Delete these checkpoints and every shared file of the job; its log and ids stay."""
         for checkpoint_id in checkpoint_ids:
             self.discard_directory(self.checkpoint_directory(checkpoint_id))
-        self.fs(self.job_directory).delete(join(self.job_directory, "shared"))
+        self.fs(self.job_directory).delete(join(self.job_directory, _SHARED))
 
     def check_claimable(self, snapshot: CompletedCheckpoint, now_ms: int) -> None:
         """Raise ``JobAlreadyRunningError`` for a checkpoint of a job whose driver is alive.
@@ -272,12 +287,12 @@ class CheckpointStorage(Snapshots):
             if match is not None and int(match[1]) <= up_to and directory not in directories:
                 self.discard_directory(directory)
         needed = {path for known in kept if not known.kind.is_savepoint for path in known.files}
-        shared = join(self.job_directory, "shared")
+        shared = join(self.job_directory, _SHARED)
         for entry in fs.list(shared):
             if not entry.name.isdecimal() or int(entry.name) > up_to:
                 continue
             below = [
-                f"shared/{entry.name}/{file.name}" for file in fs.list(join(shared, entry.name))
+                f"{_SHARED}/{entry.name}/{file.name}" for file in fs.list(join(shared, entry.name))
             ]
             unneeded = tuple(path for path in below if path not in needed)
             if len(unneeded) == len(below):
@@ -293,7 +308,7 @@ class CheckpointStorage(Snapshots):
             fs.delete(join(base, path))
             parts = path.split("/")[:-1]
             emptied.update("/".join(parts[:length]) for length in range(1, len(parts) + 1))
-        emptied.discard("shared")
+        emptied.discard(_SHARED)
         # Inner directories come first.
         for name in sorted(emptied, reverse=True):
             directory = join(base, name)
