@@ -51,7 +51,8 @@ def complete(subject: World, n: int) -> None:
 def test_checkpoints_are_full_until_the_first_one_completed(
     restored: CompletedCheckpoint | None,
 ) -> None:
-    """After a fresh start, a start from another job's snapshot and a start from a savepoint."""
+    """After a fresh start, a start from another job's snapshot and a start from a savepoint: one
+    that fails does not discharge the duty (testTriggeringFullCheckpoints)."""
     subject = world(restored)
     first, full = trigger(subject)
     assert full
@@ -71,14 +72,6 @@ def test_savepoints_are_always_full() -> None:
     """They are self-contained."""
     assert trigger(world(OWN), RequestKind.SAVEPOINT, INCREMENTAL)[1]
     assert trigger(world(OWN), RequestKind.STOP)[1]
-
-
-def test_the_duty_survives_a_new_attempt() -> None:
-    """The attempt is restored from the same savepoint again."""
-    subject = world(FOREIGN)
-    trigger(subject)
-    subject.fail_over(FOREIGN)
-    assert trigger(subject, type_=INCREMENTAL)[1]
 
 
 def test_a_new_attempt_from_the_full_checkpoint_owes_none() -> None:

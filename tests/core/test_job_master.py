@@ -202,16 +202,6 @@ def test_files_of_a_checkpoint_whose_record_fails_after_the_tasks_have_stopped_a
     assert of(world.record(recording, Recorded.FAILED), DiscardCheckpoint)
 
 
-def test_too_many_failed_checkpoints_fail_the_job() -> None:
-    """The job fails when consecutive failures exceed the tolerance."""
-    world = World().running()
-    n = world.trigger()
-    effects = world.decline(n, "a")
-    assert world.master.status is JobStatus.FAILING
-    assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
-    assert of(effects, StopTasks)
-
-
 def test_a_checkpoint_that_fails_when_all_tasks_have_finished_does_not_fail_the_job() -> None:
     """Every row is committed by then, so a restart would achieve nothing."""
     world = World("a").running()
@@ -301,25 +291,6 @@ def test_an_attempt_that_fails_fatally_ends_the_job_and_another_failure_restarts
         assert of(world.effects[1:], kind)
 
 
-def test_a_final_checkpoint_is_triggered_at_once_when_all_tasks_wait() -> None:
-    """MISSION E3: whatever the interval; the job then finishes."""
-    world = World(config=with_interval(1_000_000))
-    world.submit(chance=0.9)
-    world.status(TaskStatus.RUNNING)
-    assert not of(world.status(WAITING, "a"), AllocateLocation)
-    n, effects = world.complete(world.status(WAITING, "b"))
-    assert {e.checkpoint_id for e in of(effects, NotifyCheckpointComplete)} == {n}
-    assert not of(effects, AllocateLocation)
-    end = only(world.status(TaskStatus.FINISHED), RecordEnd)
-    assert (end.status, end.savepoint, world.master.status) == (
-        JobStatus.FINISHED,
-        None,
-        JobStatus.RUNNING,
-    )
-    ended = only(world.handle(EndRecorded(outcome=Recorded.WON)), JobEnded)
-    assert (ended.status, ended.fenced) == (JobStatus.FINISHED, False)
-
-
 def test_a_checkpoint_triggered_before_the_last_task_waited_is_not_its_final_one() -> None:
     """PROTOCOL P29: a task waits for a checkpoint whose barrier follows its end."""
     world = World(config=with_interval(1_000, max_concurrent_checkpoints=2)).running()
@@ -356,17 +327,6 @@ def test_a_branch_that_ends_early_waits_for_the_next_periodic_checkpoint() -> No
     world.record(world.acknowledge(n))
     assert world.status(WAITING, "a") == []
     assert of(world.pass_time(100), AllocateLocation)
-
-
-def test_a_failed_final_checkpoint_is_triggered_again_within_the_tolerance() -> None:
-    """It counts like any other checkpoint, and the next one follows after a delay."""
-    config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=1)
-    world = World("a", config=config).running()
-    n, _ = world.allocate(world.status(WAITING))
-    world.decline(n, "a")
-    n, _ = world.allocate(world.pass_time(100))
-    world.decline(n, "a")
-    assert world.master.status is JobStatus.FAILING
 
 
 def test_an_end_that_could_not_be_recorded_is_a_failure_of_the_attempt() -> None:
@@ -427,29 +387,6 @@ def test_stop_aborts_what_is_pending_and_waits_for_what_is_being_recorded() -> N
     assert only(effects, AnswerRequest).request == "2"
     assert not of(effects, AllocateLocation)
     assert only(world.record(recording), AllocateLocation).kind is SnapshotKind.SYNC_SAVEPOINT
-
-
-def test_a_declined_stop_savepoint_answers_the_stop_and_fails_the_job_over() -> None:
-    """A global failover follows, its cause is kept, and the scheduler restarts afterwards."""
-    world = World(config=with_interval(100)).running()
-    n = world.trigger(RequestKind.STOP)
-    effects = world.decline(n, "b")
-    assert "the disk is full" in (only(effects, AnswerRequest).failure or "")
-    assert "the disk is full" in (world.master.failure or "")
-    world.stopped()
-    world.pass_time(1_000)
-    world.begin(2)
-    world.status(TaskStatus.RUNNING)
-    assert world.master.coordinator.trigger.scheduling
-
-
-def test_a_stop_savepoint_that_expires_fails_the_stop() -> None:
-    """As if it had been declined."""
-    world = World("a", config=CheckpointConfig(interval_ms=None, timeout_ms=100)).running()
-    world.trigger(RequestKind.STOP)
-    effects = world.pass_time(100)
-    assert "expired" in (only(effects, AnswerRequest).failure or "")
-    assert world.master.status is JobStatus.FAILING
 
 
 def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_continue() -> None:

@@ -7,6 +7,8 @@ Triggering by time and by type is in ``test_spec_triggering``, failures are in
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.core.master_harness import World, of, only, retained_files, task_state
 from tests.spec.scenario import complete, job, pending_ids, tick
@@ -54,6 +56,7 @@ def test_one_decline_discards_the_checkpoint_and_an_earlier_duplicate_is_harmles
     assert only(effects, DiscardCheckpoint) == DiscardCheckpoint(
         checkpoint_id=n, target=None, files=(), subsumed=False
     )
+    assert "Checkpoint was declined." in (only(effects, AnswerRequest).failure or "")
 
 
 def test_repeated_declines_of_a_discarded_checkpoint_are_harmless() -> None:
@@ -88,7 +91,7 @@ def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -
 
 def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): a duplicate is
-    ignored."""
+    ignored, and tasks are notified once the record is durable (PROTOCOL P13)."""
     world = job()
     n, effects = world.allocate(world.ask())
     assert told(effects, TriggerCheckpoint) == [("a", n), ("b", n)]
@@ -96,8 +99,11 @@ def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -
     assert world.acknowledge(n, "b") == []
     assert (pending_ids(world), world.master.coordinator.store.ids) == ([n], ())
     recording = world.acknowledge(n, "a")
-    assert [task.vertex for task in only(recording, RecordCheckpoint).tasks] == ["a", "b"]
+    record = only(recording, RecordCheckpoint)
+    assert ([task.vertex for task in record.tasks], record.retained) == (["a", "b"], (n,))
+    assert told(recording, NotifyCheckpointComplete) == []
     effects = world.record(recording)
+    assert only(effects, AnswerRequest).checkpoint is not None
     assert (pending_ids(world), world.master.coordinator.store.ids) == ([], (n,))
     assert told(effects, NotifyCheckpointComplete) == [("a", n), ("b", n)]
 
@@ -135,7 +141,9 @@ def test_the_shared_state_of_a_checkpoint_is_registered_when_its_tasks_acknowled
     world.complete(world.ask(), task_state("a", files=("old", "shared")))
     assert retained_files(world.master.coordinator.store) == {"old", "shared"}
     _, effects = world.complete(world.ask(), task_state("a", files=("shared", "new")))
-    assert only(effects, DiscardCheckpoint).files == ("old",)
+    assert only(effects, DiscardCheckpoint) == DiscardCheckpoint(
+        checkpoint_id=1, target=None, files=("old",), subsumed=True
+    )
     assert retained_files(world.master.coordinator.store) == {"shared", "new"}
 
 
@@ -212,12 +220,15 @@ def test_a_savepoint_subsumes_nothing_pending_and_no_completed_checkpoint() -> N
     assert not of(effects, DiscardCheckpoint)
 
 
-def test_no_task_is_notified_of_a_completed_savepoint() -> None:
+def test_a_completed_savepoint_notifies_no_task_and_enters_no_store() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleSavepoint (PROTOCOL P14): it commits
     nothing."""
     world = job()
-    _, effects = world.complete(world.ask(RequestKind.SAVEPOINT))
-    assert told(effects, NotifyCheckpointComplete) == []
+    first = complete(world)
+    recording = world.acknowledge(world.trigger(RequestKind.SAVEPOINT))
+    assert only(recording, RecordCheckpoint).retained == (first,)
+    assert [type(effect) for effect in world.record(recording)] == [AnswerRequest]
+    assert world.master.coordinator.store.ids == (first,)
 
 
 def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_checkpoint_only() -> (
@@ -286,34 +297,23 @@ def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_paus
     assert world.master.stats(world.now_ms).counts.failed == 0
 
 
-# -- 18: testCheckpointAbortsIfTriggerTasksAreNotExecuted,
-# testCheckpointTriggeredAfterSomeTasksFinished...
-
-
-def test_a_checkpoint_is_refused_while_a_task_to_trigger_does_not_run() -> None:
-    """CheckpointCoordinatorTest.testCheckpointAbortsIfTriggerTasksAreNotExecuted (MISSION A4):
-    nothing becomes pending."""
-    world = World()
-    world.submit()
-    world.status(TaskStatus.RUNNING, "a")
-    effects = world.ask()
-    assert "Not all required tasks are currently running." in (
-        only(effects, AnswerRequest).failure or ""
-    )
-    assert not of(effects, AllocateLocation)
-    assert pending_ids(world) == []
+# -- 18: testCheckpointTriggeredAfterSomeTasksFinished... ------------------------------------------
 
 
 def test_a_checkpoint_is_triggered_at_the_running_tasks_after_others_have_finished() -> None:
     """CheckpointCoordinatorTest.testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed (MISSION D1,
-    D4)."""
-    world = job("a", "b", "c")
+    D4): the others are recorded with the channels that they read, by which a restore knows them."""
+    world = World("a", "b", "c", producers={"c": ("a",)}).running()
     world.status(TaskStatus.FINISHED, "a", "c")
     n, effects = world.allocate(world.ask())
     assert told(effects, TriggerCheckpoint) == [("b", n)]
     recording = world.acknowledge(n, "b")
-    states = {task.vertex: task.fully_finished for task in only(recording, RecordCheckpoint).tasks}
-    assert states == {"a": True, "b": False, "c": True}
+    states = {task.vertex: task for task in only(recording, RecordCheckpoint).tasks}
+    assert not states["b"].fully_finished
+    for vertex, inputs in (("a", ()), ("c", ("a",))):
+        assert states[vertex] == replace(
+            task_state(vertex, position=-1, finished=True), inputs=inputs
+        )
     assert told(world.record(recording), NotifyCheckpointComplete) == [("b", n)]
 
 
@@ -334,7 +334,7 @@ def test_figures_that_come_after_a_checkpoint_failed_land_in_its_failed_entry_of
     end: str,
 ) -> None:
     """CheckpointCoordinatorTest.testCheckpointStatsUpdatedAfterFailure, testAborted...AfterFailure
-    (MISSION A10)."""
+    (MISSION A10): the files that come with them are deleted."""
     world = job(timeout_ms=1_000)
     n = world.trigger()
     if end == "declined":
@@ -344,9 +344,10 @@ def test_figures_that_come_after_a_checkpoint_failed_land_in_its_failed_entry_of
     before = world.master.stats(world.now_ms)
     world.pass_time(7)
     state = task_state("b", files=("x", "y"))
-    world.handle(
+    late_effects = world.handle(
         AcknowledgeCheckpoint(vertex="b", attempt=1, checkpoint_id=n, state=state, metrics=METRICS)
     )
+    assert only(late_effects, DiscardCheckpoint).checkpoint_id == n
     after = world.master.stats(world.now_ms)
     (entry,) = after.history
     late = {task.vertex: task for task in entry.tasks}["b"]

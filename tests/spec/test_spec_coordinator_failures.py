@@ -7,7 +7,7 @@ arrive around a shutdown.
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import JOB_ID, World, execution, of, only
+from tests.core.master_harness import JOB_ID, RESTART_DELAY_MS, World, execution, of, only
 from tests.spec.scenario import job, pending_ids, status, tick
 
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
@@ -60,8 +60,8 @@ def test_a_discarded_stop_savepoint_fails_the_stop_and_the_job_and_both_keep_the
     end: str, cause: str
 ) -> None:
     """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (MISSION E4,
-    PROTOCOL P34)."""
-    world = job(timeout_ms=1_000)
+    PROTOCOL P34): a failover follows, after which the scheduler runs again."""
+    world = job(interval_ms=100, timeout_ms=1_000)
     savepoint = world.trigger(RequestKind.STOP, name="stop")
     world.acknowledge(savepoint, "a")
     effects = world.decline(savepoint, "b") if end == "declined" else world.pass_time(1_000)
@@ -71,6 +71,11 @@ def test_a_discarded_stop_savepoint_fails_the_stop_and_the_job_and_both_keep_the
     assert status(world) is JobStatus.FAILING
     assert cause in (world.master.failure or "")
     assert only(effects, StopTasks).attempt == 1
+    world.stopped()
+    world.pass_time(RESTART_DELAY_MS)
+    world.begin(2)
+    world.status(TaskStatus.RUNNING)
+    assert world.master.coordinator.trigger.scheduling
 
 
 def test_a_discarded_stop_savepoint_fails_the_job_whatever_number_of_failures_is_tolerated() -> (
@@ -139,13 +144,15 @@ def test_an_id_counter_that_fails_makes_a_failed_checkpoint_and_no_pending_one()
 
 def test_an_id_counter_that_fails_counts_against_the_tolerable_failures() -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointWithCounterIOException (PROTOCOL P9): the
-    second failure exceeds the tolerance."""
+    second failure exceeds the tolerance, and the user who asked hears why."""
     world = job(interval_ms=10, tolerable_failed_checkpoints=1)
     location_failed(world, world.pass_time(0))
     assert status(world) is JobStatus.RUNNING
-    location_failed(world, world.pass_time(10))
+    effects = location_failed(world, world.ask())
+    assert "no space left" in (only(effects, AnswerRequest).failure or "")
     assert status(world) is JobStatus.FAILING
     assert "no space left" in (world.master.failure or "")
+    assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
 
 
 def test_a_completed_checkpoint_that_cannot_be_stored_is_reported_to_the_failure_manager() -> None:

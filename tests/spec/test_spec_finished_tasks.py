@@ -10,17 +10,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.core.master_harness import World, checkpoint, of, task_state
+from tests.core.master_harness import World, checkpoint, of, only, task_state
 from tests.core.task_harness import TaskHarness, staged
 from tests.durable.fake_sink import sink_port
 from tests.durable.test_state_mapping import BEFORE, check
 from tests.spec.scenario import job
 
 from weir.core.config import CheckpointConfig
-from weir.core.messages.job import AllocateLocation, RecordEnd
+from weir.core.messages.job import AllocateLocation, EndRecorded, JobEnded, RecordEnd
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.messages.task import StartDrain
-from weir.core.types import SnapshotKind, TaskStatus
+from weir.core.status import JobStatus
+from weir.core.types import Recorded, SnapshotKind, TaskStatus
 from weir.errors import CheckpointNotFoundError
 from weir.run.options import RunOptions
 from weir.run.submission import submit
@@ -41,7 +42,12 @@ def test_scenario_39_the_final_checkpoint_is_immediate() -> None:
     assert {one.vertex for one in of(effects, TriggerCheckpoint)} == {"a", "b"}
     effects = world.record(world.acknowledge(checkpoint_id))
     assert {one.vertex for one in of(effects, NotifyCheckpointComplete)} == {"a", "b"}
-    assert of(world.status(FINISHED), RecordEnd)
+    assert not of(effects, AllocateLocation)
+    end = only(world.status(FINISHED), RecordEnd)
+    assert (end.status, end.savepoint) == (JobStatus.FINISHED, None)
+    assert world.master.status is JobStatus.RUNNING
+    ended = only(world.handle(EndRecorded(outcome=Recorded.WON)), JobEnded)
+    assert (ended.status, ended.fenced) == (JobStatus.FINISHED, False)
     assert world.now_ms == 0
 
 

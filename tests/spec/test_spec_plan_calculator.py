@@ -14,7 +14,13 @@ from tests.core.master_harness import World, execution, of, only
 from tests.spec.scenario import job, pending_ids
 
 from weir.core.checkpoints.plan import calculate_plan
-from weir.core.messages.job import AnswerRequest, RecordCheckpoint
+from weir.core.checkpoints.stats import CheckpointCounts
+from weir.core.messages.job import (
+    AllocateLocation,
+    AnswerRequest,
+    DiscardCheckpoint,
+    RecordCheckpoint,
+)
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.types import TaskStatus
 
@@ -146,8 +152,9 @@ def test_there_is_no_plan_when_every_task_has_finished() -> None:
 def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_and_names_the_task(
     status: TaskStatus,
 ) -> None:
-    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A4): in the
-    coordinator."""
+    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning,
+    CheckpointCoordinatorTest.testCheckpointAbortsIfTriggerTasksAreNotExecuted (MISSION A4): in the
+    coordinator, where it is no failed checkpoint."""
     world = World("a", "b", "c")
     world.submit()
     world.status(RUNNING, "a", "c")
@@ -156,8 +163,10 @@ def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_an
     failure = only(effects, AnswerRequest).failure or ""
     assert "Not all required tasks are currently running." in failure
     assert f"Task 'b' is {status.name}." in failure
-    assert not of(effects, TriggerCheckpoint)
+    assert not of(effects, AllocateLocation)
     assert pending_ids(world) == []
+    stats = world.master.stats(world.now_ms)
+    assert (stats.unsuccessful_triggers, stats.counts) == (1, CheckpointCounts())
 
 
 def test_a_plan_that_no_longer_holds_when_the_location_is_there_fails_the_checkpoint() -> None:
@@ -166,6 +175,8 @@ def test_a_plan_that_no_longer_holds_when_the_location_is_there_fails_the_checkp
     world = job("a", "b", "c")
     asked = world.ask()
     world.status(TaskStatus.FAILED, "c")
-    _, effects = world.allocate(asked)
+    n, effects = world.allocate(asked)
+    assert not of(effects, TriggerCheckpoint)
+    assert only(effects, DiscardCheckpoint).checkpoint_id == n
     assert "Task 'c' is FAILED." in (only(effects, AnswerRequest).failure or "")
     assert pending_ids(world) == []

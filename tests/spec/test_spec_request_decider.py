@@ -217,8 +217,8 @@ def test_requests_that_waited_for_a_trigger_in_progress_are_triggered_by_their_r
     """CheckpointRequestDeciderTest.testSavepointPrioritized (MISSION A5), in the coordinator."""
     world = job(max_concurrent_checkpoints=3)
     in_progress = world.ask()
-    world.ask(RequestKind.CHECKPOINT, name="manual")
-    world.ask(RequestKind.SAVEPOINT, name="savepoint")
+    assert world.ask(RequestKind.CHECKPOINT, name="manual") == []
+    assert world.ask(RequestKind.SAVEPOINT, name="savepoint") == []
     allocate_all(world, in_progress)
     asked = [pending.request.request for pending in world.master.coordinator.pending]
     assert asked[1:] == ["savepoint", "manual"]

@@ -267,15 +267,6 @@ def test_a_savepoint_between_the_restore_and_the_first_checkpoint_does_not_disch
     assert not next_is_full(world)
 
 
-def test_a_full_checkpoint_that_fails_does_not_discharge_the_duty() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringFullCheckpoints (PROTOCOL P40): the first
-    that *completes* does."""
-    world = from_no_claim_savepoint()
-    assert next_is_full(world)
-    world.decline(world.master.coordinator.pending[-1].checkpoint_id, "a")
-    assert next_is_full(world)
-
-
 def test_checkpoints_triggered_while_the_first_full_one_is_pending_are_full_as_well() -> None:
     """CheckpointCoordinatorTriggeringTest.testTriggeringFullCheckpoints (PROTOCOL P40): any of them
     may complete first."""
