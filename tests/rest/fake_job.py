@@ -24,8 +24,10 @@ from weir.core.types import (
     TaskStatus,
 )
 from weir.errors import CoordinatorError
+from weir.runtime.concurrency import SystemClock
 from weir.runtime.ports import CoordinatorAnswer
-from weir.runtime.views import ExceptionView, JobView, VertexView
+from weir.runtime.recorder import Recorder
+from weir.runtime.views import ExceptionView, JobView, SubtaskView, VertexView
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
 OTHER_ID = "f" * 32
@@ -129,6 +131,21 @@ VIEW = JobView(
 )
 
 
+#: One of four subtasks has nearly all the rows.
+SUBTASKS = tuple(
+    SubtaskView(
+        stage=3,
+        index=index,
+        host="127.0.0.1",
+        status="SUCCESS",
+        duration_ms=900 if index == 2 else 10,
+        rows=9_000 if index == 2 else 100,
+        size=90_000 if index == 2 else 1_000,
+    )
+    for index in range(4)
+)
+
+
 def completed(
     checkpoint_id: int, path: str, kind: SnapshotKind = SnapshotKind.CHECKPOINT
 ) -> CompletedCheckpoint:
@@ -157,9 +174,16 @@ class FakeGateway:
         self.futures: list[Future[Any]] = []
         #: Answers that requests get immediately, in order, while there are any.
         self.prepared: list[CompletedCheckpoint | CoordinatorAnswer | Exception | None] = []
+        self.recorder = Recorder(
+            SystemClock(), {vertex.vertex: vertex.inputs for vertex in view.vertices}
+        )
+        self.engine_log: str | None = None
 
     def view(self) -> JobView:
         return self.current
+
+    def subtasks(self, vertex: str) -> tuple[SubtaskView, ...]:
+        return SUBTASKS
 
     def set_status(self, status: JobStatus) -> None:
         """Show the job in another status, ended at 10,000 ms if that is terminal."""

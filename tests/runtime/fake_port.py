@@ -50,6 +50,7 @@ from weir.core.types import (
 from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
 from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
 from weir.runtime.running_job import RunningJob
+from weir.runtime.views import SubtaskView
 
 JOB_ID = "0" * 32
 PATIENCE_S = 20.0
@@ -250,6 +251,13 @@ class FakePort:
     def metrics(self, vertex: str) -> VertexMetrics:
         self._raise("metrics")
         return VertexMetrics(position=7, records_in=70)
+
+    def subtasks(self, vertex: str) -> tuple[SubtaskView, ...]:
+        return (
+            SubtaskView(
+                stage=1, index=0, host="h", status="SUCCESS", duration_ms=5, rows=7, size=9
+            ),
+        )
 
     def _called(self, call: str, effect: Any = None) -> None:
         name = call.split(" ", maxsplit=1)[0]

@@ -37,12 +37,14 @@ from weir.run.phases import StartPhases
 from weir.run.submission import Submission
 from weir.runtime.concurrency import Clock, ThreadWaits, ThreadWorkers
 from weir.runtime.gateway import JobGateway
+from weir.runtime.recorder import Sampler
 from weir.runtime.running_job import RunningJob
+from weir.runtime.views import CoordinatorView
 from weir.sinks.base import Sink
 from weir.spark.operators import process_steps
 from weir.spark.pipeline import Pipeline, ProcessStep
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
-from weir.spark.session import LazySession, check_reachable
+from weir.spark.session import LazySession, check_reachable, log_of
 from weir.spark.task_port import SparkTaskPort
 from weir.steps import Steps, steps_of
 from weir.storage.lease import Lease
@@ -99,12 +101,11 @@ class JobRun:
             vertex.name: _task_plan(steps, vertex, checkpointing.aligned_timeout_ms)
             for vertex in vertices
         }
+        coordinated = _coordinated(steps, operators)
         self._running = RunningJob(
             job_id=submission.job_id,
             name=job.name,
-            master=_job_master(
-                steps, configuration, submission, plans, _coordinated(steps, operators)
-            ),
+            master=_job_master(steps, configuration, submission, plans, coordinated),
             plans=plans,
             tasks=self._tasks,
             durable=self._durable,
@@ -117,6 +118,11 @@ class JobRun:
             configuration=configuration.in_force(),
             observe=self._observe,
             patience_ms=configuration.value(TASK_CANCELLATION_TIMEOUT),
+            coordinated=tuple(
+                CoordinatorView(operator=name, vertex=one.vertex, parallelism=one.parallelism)
+                for name, one in coordinated.items()
+            ),
+            engine_log=log_of(session.get()),
         )
         storage = submission.storage
         self._lease = LeaseKeeper(
@@ -146,7 +152,9 @@ class JobRun:
             self._listener.note(
                 f"Records and checkpoints: {self._submission.storage.job_directory}"
             )
-            ended = self._running.driver.run()
+            recorder = self._running.recorder
+            with recorder.log, Sampler(recorder, self._running.view):
+                ended = self._running.driver.run()
             if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
                 self._delete_working_directory()
         finally:

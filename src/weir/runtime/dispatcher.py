@@ -121,6 +121,15 @@ def restored_entries(
             yield ChannelAppended(vertex=plan.vertex, channel=producer, entries=ends)
 
 
+#: Gets a task's vertex, an event or effect of it, and after an event whether a consumer lags too
+#: far for another batch (None: an effect). Called on the main thread.
+TaskObserver: TypeAlias = Callable[[VertexId, object, bool | None], None]
+
+
+def unobserved(vertex: VertexId, message: object, is_full: bool | None) -> None:
+    """Observes nothing."""
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -141,11 +150,13 @@ class Dispatcher:
         mailbox: Callable[[Envelope], None],
         on_effect: Callable[[object], None],
         patience_ms: int,
+        on_task: TaskObserver = unobserved,
     ) -> None:
         """``mailbox`` takes envelopes from any thread and passes them to ``turn`` in order.
 
         ``chance`` draws from [0, 1). ``on_effect`` gets every effect of the machines once it has
-        been started (logs, answers, progress).
+        been started (logs, answers, progress). ``on_task`` gets every event that a task has handled
+        and every effect of a task that is about to be executed.
         """
         self._master = master
         self._plans = plans
@@ -160,6 +171,7 @@ class Dispatcher:
         self._chance = chance
         self._mailbox = mailbox
         self._on_effect = on_effect
+        self._on_task = on_task
         self._patience_ms = patience_ms
         self._tasks: dict[VertexId, StreamTask] = {}
         self._attempt = 0
@@ -248,7 +260,9 @@ class Dispatcher:
     def _to_task(self, vertex: VertexId, event: StreamTaskEvent) -> None:
         task = self._tasks.get(vertex)
         if task is not None:
-            self._carry_out(task.handle(event, self._clock.now_ms()), vertex)
+            effects = task.handle(event, self._clock.now_ms())
+            self._on_task(vertex, event, task.outputs.is_full)
+            self._carry_out(effects, vertex)
 
     def _start_attempt(self, start: AttemptStart) -> None:
         self._attempt = start.attempt
@@ -319,6 +333,7 @@ class Dispatcher:
             self._effects.popleft()
 
     def _effect_of_task(self, effect: Any, vertex: VertexId) -> None:
+        self._on_task(vertex, effect, None)
         if isinstance(effect, ChannelAppended | SegmentsConsumed):
             self._to_task(effect.vertex, effect)
         elif isinstance(effect, TaskWork):

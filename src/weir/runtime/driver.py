@@ -11,10 +11,11 @@ from contextlib import suppress
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.task.plan import TaskPlan
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import VertexId
 from weir.errors import invariant
 from weir.runtime.concurrency import Clock, ThreadWorkers
-from weir.runtime.dispatcher import Call, Dispatcher, Envelope
+from weir.runtime.dispatcher import Call, Dispatcher, Envelope, TaskObserver, unobserved
 from weir.runtime.ports import CoordinatorPort, DurablePort, TaskPort
 
 
@@ -32,10 +33,11 @@ class JobDriver:
         clock: Clock,
         on_effect: Callable[[object], None],
         patience_ms: int,
+        on_task: TaskObserver = unobserved,
     ) -> None:
         """``on_effect`` gets every effect of the machines once it has been started.
 
-        It serves logs, answers to requests and progress.
+        It serves logs, answers to requests and progress. ``on_task`` observes the tasks.
         """
         self._clock = clock
         self._patience_ms = patience_ms
@@ -56,8 +58,14 @@ class JobDriver:
             chance=random.random,
             mailbox=self._queue.put,
             on_effect=self._seen,
+            on_task=on_task,
             patience_ms=patience_ms,
         )
+
+    @property
+    def tasks(self) -> Mapping[VertexId, StreamTask]:
+        """The machines of the newest attempt's tasks; for reading on the main thread only."""
+        return self._dispatcher.tasks
 
     # ---- from any thread
 

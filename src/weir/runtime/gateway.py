@@ -9,9 +9,10 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
-from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload
+from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
 from weir.runtime.ports import CoordinatorAnswer
-from weir.runtime.views import JobView
+from weir.runtime.recorder import Recorder
+from weir.runtime.views import JobView, SubtaskView
 
 
 class JobGateway(Protocol):
@@ -19,6 +20,23 @@ class JobGateway(Protocol):
 
     def view(self) -> JobView:
         """The newest view. Waits only briefly for an update, even if the job or its JVM hangs."""
+        ...
+
+    @property
+    def recorder(self) -> Recorder:
+        """What happened in the job over the last hour."""
+        ...
+
+    @property
+    def engine_log(self) -> str | None:
+        """The path of Spark's own log on this machine; None if there is none."""
+        ...
+
+    def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:
+        """How the newest batch of a vertex was spread over its subtasks; asks the JVM, and waits.
+
+        Empty if the vertex does not run.
+        """
         ...
 
     def trigger_checkpoint(

@@ -44,6 +44,7 @@ from weir.core.types import (
     TaskState,
     VertexId,
 )
+from weir.runtime.views import SubtaskView
 
 #: Posts an event of one task, from any thread.
 PostToTask = Callable[[StreamTaskEvent], None]
@@ -77,6 +78,8 @@ class VertexMetrics:
     records_in_per_second: float = 0.0
     records_committed: int = 0
     parallelism: int = 1
+    #: The query's watermark as of its newest batch; None if it has none.
+    watermark_ms: int | None = None
 
 
 class TaskPort(Protocol):
@@ -140,6 +143,10 @@ class TaskPort(Protocol):
 
     def metrics(self, vertex: VertexId) -> VertexMetrics:
         """The vertex's counters. Called on the thread that reads all counters."""
+        ...
+
+    def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:
+        """How the newest batch of the vertex was spread over its subtasks; may take a while."""
         ...
 
 

@@ -32,6 +32,7 @@ from weir.core.messages.job import (
 )
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
 from weir.errors import JobError
 from weir.runtime.concurrency import Clock
@@ -43,7 +44,15 @@ from weir.runtime.ports import (
     DurablePort,
     TaskPort,
 )
-from weir.runtime.views import ExceptionView, JobView, VertexView
+from weir.runtime.recorder import Recorder
+from weir.runtime.views import (
+    ChannelView,
+    CoordinatorView,
+    ExceptionView,
+    JobView,
+    SubtaskView,
+    VertexView,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -74,10 +83,13 @@ class RunningJob:
         configuration: Mapping[str, str],
         observe: Callable[[object], None],
         patience_ms: int,
+        coordinated: tuple[CoordinatorView, ...] = (),
+        engine_log: str | None = None,
     ) -> None:
         """``observe`` gets every effect, on the main thread.
 
-        ``patience_ms``: how long the end of an attempt waits for work that hangs.
+        ``patience_ms``: how long the end of an attempt waits for work that hangs. ``coordinated``:
+        the operators that have a coordinator. ``engine_log``: the path of Spark's own log.
         """
         self._job_id = job_id
         #: Why a request fails that comes after the end, or just before it.
@@ -90,6 +102,12 @@ class RunningJob:
         self._coordinators = coordinators
         self._clock = clock
         self._configuration = dict(configuration)
+        self._coordinated = coordinated
+        #: The path of Spark's own log; None if there is none.
+        self.engine_log = engine_log
+        self._tasks = tasks
+        #: What happened over the last hour.
+        self.recorder = Recorder(clock, {name: plan.inputs for name, plan in plans.items()})
         self._observe = observe
         self._requests = itertools.count(1)
         self._futures: dict[str, Future[Any]] = {}
@@ -103,7 +121,6 @@ class RunningJob:
         self._look: Future[None] = Future()
         self._look.set_result(None)
         self._looking = threading.Lock()
-        self._view = self._make_view()
         #: When a caller of ``view`` last got a freshly published view.
         self._looked_ms = clock.now_ms() - _FRESH_MS
         self.driver = JobDriver(
@@ -114,8 +131,10 @@ class RunningJob:
             coordinators=coordinators,
             clock=clock,
             on_effect=self._on_effect,
+            on_task=self.recorder.on_task,
             patience_ms=patience_ms,
         )
+        self._view = self._make_view()
 
     # ---- gateway
 
@@ -135,26 +154,35 @@ class RunningJob:
             self._looked_ms = self._clock.now_ms()
         return self._view
 
+    def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:
+        """How the newest batch of a vertex was spread over its subtasks; waits for the JVM."""
+        return () if self._over.is_set() else self._tasks.subtasks(vertex)
+
     def trigger_checkpoint(
         self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
     ) -> Future[CompletedCheckpoint]:
         """Take a checkpoint now."""
+        self.recorder.tell("request", "A checkpoint was requested.")
         return self._snapshot(RequestKind.CHECKPOINT, None, checkpoint_type)
 
     def trigger_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
         """Take a savepoint."""
+        self.recorder.tell("request", "A savepoint was requested.")
         return self._snapshot(RequestKind.SAVEPOINT, target)
 
     def stop_with_savepoint(
         self, target: str | None, *, drain: bool = False
     ) -> Future[CompletedCheckpoint]:
         """Stop between two batches."""
+        how = "A drain" if drain else "A stop"
+        self.recorder.tell("request", f"{how} with a savepoint was requested.")
         return self._snapshot(RequestKind.STOP, target, drain=drain)
 
     def send_to_coordinator(
         self, operator: OperatorId, request: Payload
     ) -> Future[CoordinatorAnswer]:
         """Send a request to an operator's coordinator."""
+        self.recorder.tell("request", f"A request was sent to the coordinator of {operator}.")
         future: Future[CoordinatorAnswer] = Future()
         if self._over.is_set():
             _settle(future, None, self._refusal)
@@ -183,10 +211,12 @@ class RunningJob:
 
     def cancel(self) -> Future[None]:
         """Cancel the job."""
+        self.recorder.tell("request", "A cancellation was requested.")
         return self._request(lambda request: CancelRequested(request=request))
 
     def suspend(self) -> None:
         """Stop the tasks and leave the job resumable. Safe in a signal handler."""
+        self.recorder.tell("request", "The driver was asked to exit.")
         self.driver.post(SuspendRequested())
 
     # ---- the run
@@ -206,6 +236,13 @@ class RunningJob:
             _settle(future, None, self._unanswered)
 
     def _on_effect(self, effect: object) -> None:
+        now_ms, at_ms = self._clock.now_ms(), self._master.restarts.at_ms
+        self.recorder.on_effect(
+            effect,
+            attempt=self._master.attempt,
+            restart_in_ms=None if at_ms is None else max(0, at_ms - now_ms),
+            checkpoints=lambda: self._master.stats(now_ms),
+        )
         match effect:
             case JobStatusChanged(status=status):
                 self._timestamps_ms[status.name] = self._clock.wall_ms()
@@ -282,6 +319,8 @@ class RunningJob:
                 records_in=metrics[vertex].records_in,
                 records_in_per_second=metrics[vertex].records_in_per_second,
                 records_committed=metrics[vertex].records_committed,
+                watermark_ms=metrics[vertex].watermark_ms,
+                outputs=_outputs(self.driver.tasks.get(vertex)),
             )
             for vertex, plan in self._plans.items()
         ]
@@ -301,7 +340,16 @@ class RunningJob:
             exceptions=tuple(self._exceptions),
             configuration=self._configuration,
             latest_completed=self._master.coordinator.latest,
+            coordinators=self._coordinated,
         )
+
+
+def _outputs(task: StreamTask | None) -> tuple[ChannelView, ...]:
+    fill = {} if task is None else task.outputs.fill
+    return tuple(
+        ChannelView(consumer=name, segments=segments, size=size)
+        for name, (segments, size) in fill.items()
+    )
 
 
 def _settle(future: Future[Any], result: object, failure: str | None) -> None:

@@ -6,7 +6,44 @@ from dataclasses import dataclass, field
 
 from weir.core.checkpoints.stats import CheckpointStatsSnapshot
 from weir.core.status import JobStatus
-from weir.core.types import CompletedCheckpoint, TaskStatus, VertexId
+from weir.core.types import CompletedCheckpoint, OperatorId, TaskStatus, VertexId
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelView:
+    """What one consumer of a vertex has not processed yet."""
+
+    consumer: VertexId
+    segments: int
+    #: Bytes.
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubtaskView:
+    """One subtask in the longest part of a vertex's newest batch: under Spark, a Spark task."""
+
+    #: What the batch calls the part: under Spark, the number of a stage.
+    stage: int
+    #: The partition.
+    index: int
+    host: str
+    #: RUNNING, SUCCESS, FAILED or KILLED.
+    status: str
+    duration_ms: int
+    #: Rows and bytes that it read.
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorView:
+    """An operator that has a coordinator."""
+
+    operator: OperatorId
+    #: The vertex that runs it.
+    vertex: VertexId
+    parallelism: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +64,10 @@ class VertexView:
     records_in_per_second: float = 0.0
     #: Rows that sinks committed since the driver started.
     records_committed: int = 0
+    #: Its query's watermark as of the newest batch; None if it has none.
+    watermark_ms: int | None = None
+    #: Its channels, each with what the consumer has yet to process.
+    outputs: tuple[ChannelView, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +108,4 @@ class JobView:
     configuration: dict[str, str] = field(default_factory=dict)
     #: This job's newest completed checkpoint, in full.
     latest_completed: CompletedCheckpoint | None = None
+    coordinators: tuple[CoordinatorView, ...] = ()

@@ -57,6 +57,7 @@ from weir.errors import OperatorError, StorageError, invariant
 from weir.runtime.concurrency import Clock, Waits
 from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
 from weir.runtime.task_work import task_errored
+from weir.runtime.views import SubtaskView
 from weir.sim.channel_offsets import ChannelOffsets
 from weir.sim.disk import ProcessFileSystem
 from weir.sim.job import SimVertex
@@ -581,3 +582,7 @@ class SimTaskPort:
     def metrics(self, vertex: VertexId) -> VertexMetrics:
         """Empty metrics: the simulator does not read them."""
         return VertexMetrics()
+
+    def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:
+        """None: a simulated batch is not spread."""
+        return ()

@@ -37,6 +37,7 @@ from weir.core.types import Committable, OperatorId
 from weir.errors import PipelineError, SinkError, invariant
 from weir.runtime.concurrency import in_background
 from weir.runtime.ports import PostToTask, VertexMetrics
+from weir.runtime.views import SubtaskView
 from weir.sinks.base import Batch, Sink
 from weir.spark.channels import OutputSegments, has_event_time
 from weir.spark.control_input import CONTROL_INPUT, QueryInterruptedError
@@ -46,6 +47,7 @@ from weir.spark.operator_outputs import has_side_outputs, output_of
 from weir.spark.operators import BatchEnd, QueryOperators
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded, misfit
+from weir.spark.progress import BatchProgress, decoded, newest_subtasks
 from weir.spark.query_directory import QueryDirectory, is_stateful
 from weir.spark.query_inputs import QueryInputs, source_ids
 from weir.storage.paths import as_spark_path
@@ -121,7 +123,8 @@ class QueryTask:
         #: The last batch of each query that was counted; a drain has a query of its own.
         self._counted: dict[StreamingQuery, int] = {}
         self._records_in = 0
-        self._rate = 0.0
+        #: Spark's report of the newest batch that was counted; None before the first.
+        self._progress: BatchProgress | None = None
 
     # -- life
 
@@ -253,11 +256,18 @@ class QueryTask:
         if query is not None:
             self._count_rows(query)
         with self._progress_lock:
+            newest = self._progress
             return VertexMetrics(
                 position=self._position,
                 records_in=self._records_in,
-                records_in_per_second=self._rate,
+                records_in_per_second=0.0 if newest is None else newest.processed_rows_per_second,
+                watermark_ms=None if newest is None else newest.watermark_ms,
             )
+
+    def subtasks(self) -> tuple[SubtaskView, ...]:
+        """The Spark tasks of the newest batch's longest stage."""
+        query = self._query
+        return () if query is None else newest_subtasks(self._session, str(query.runId))
 
     # -- query
 
@@ -479,7 +489,7 @@ class QueryTask:
                 break
             if index == len(entries) - 1:
                 newest = batch
-                self._rate = float(entries[index].processedRowsPerSecond())
+                self._progress = decoded(entries[index])
             rows += _rows_read(entries[index].sources())
         self._records_in += rows
         self._counted[query] = newest

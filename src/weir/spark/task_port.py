@@ -36,6 +36,7 @@ from weir.durable.task_snapshots import TaskSnapshots
 from weir.runtime.concurrency import Clock, ThreadWaits, in_background
 from weir.runtime.failures import describe
 from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
+from weir.runtime.views import SubtaskView
 from weir.spark.channels import OutputSegments
 from weir.spark.failures import TaskFailures
 from weir.spark.frames import Frames
@@ -265,6 +266,11 @@ class SparkTaskPort:
             records_committed=self._sinks.rows_committed(self._pipeline.vertices[vertex].sinks),
             parallelism=self._partitions.of(vertex),
         )
+
+    def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:
+        """The Spark tasks of the newest batch's longest stage; empty if no query runs."""
+        task = self._tasks.get(vertex)
+        return () if task is None else task.subtasks()
 
     # -- snapshots
 

@@ -134,8 +134,8 @@ class JobMaster:
             hooks=hooks,
             coordinators=self._operator_coordinators,
         )
-        #: Law: a restart is scheduled only in RESTARTING.
-        self._restarts = RestartPolicy(restart)
+        #: Others only read it. Law: a restart is scheduled only in RESTARTING.
+        self.restarts = RestartPolicy(restart)
         self._final_retry = FinalCheckpointRetry()
         self._status = JobStatus.CREATED
         self._goal = Goal.RUN
@@ -191,7 +191,7 @@ class JobMaster:
         if self._status.is_terminal:
             return None
         deadlines = (
-            self._restarts.at_ms,
+            self.restarts.at_ms,
             self._coordinator.next_deadline(),
             self._final_retry.at_ms,
             self._end_deadline_ms,
@@ -204,7 +204,7 @@ class JobMaster:
         """Do what is due; call it at the time that ``next_deadline`` returned."""
         if not self._status.is_terminal:
             self._take(self._coordinator.on_deadline(now_ms), now_ms)
-            if self._restarts.is_due(now_ms):
+            if self.restarts.is_due(now_ms):
                 self._begin_attempt()
             self._final_retry.on_deadline(now_ms)
             if self._end_deadline_ms is not None and self._end_deadline_ms <= now_ms:
@@ -339,7 +339,7 @@ class JobMaster:
         if fact.checkpoint.kind.commits_side_effects:
             self._final_retry.reset()
             self._execution.released(fact.waiting_tasks)
-            self._restarts.notify_checkpoint()
+            self.restarts.notify_checkpoint()
         if fact.request.origin is RequestOrigin.STOP and self._stop is not None:
             self._stop.savepoint_created(fact.checkpoint, now_ms + self._config.timeout_ms)
             if self._goal is not Goal.RUN:
@@ -548,7 +548,7 @@ class JobMaster:
         if self._goal not in (Goal.RUN, Goal.FINISH):
             return
         restart = goal is Goal.RESTART
-        message = self._restarts.notify_failure(message, cause.key, now_ms, passing=restart)
+        message = self.restarts.notify_failure(message, cause.key, now_ms, passing=restart)
         self._failure = message
         self._status = next_status(self._status, JobStatus.FAILING)
         failing = JobStatusChanged(
@@ -566,7 +566,7 @@ class JobMaster:
     def _leave(self, goal: Goal, message: str, now_ms: int) -> None:
         """Set a goal other than RUN: stop the scheduler and abort pending checkpoints."""
         self._goal = goal
-        self._restarts.cancel()
+        self.restarts.cancel()
         self._execution.stop()
         finalizing = self._coordinator.finalizing
         recording_stop = finalizing is not None and finalizing.request.origin is RequestOrigin.STOP
@@ -599,13 +599,13 @@ class JobMaster:
                 self._record_end(JobStatus.FAILED)
 
     def _schedule_restart(self, now_ms: int) -> None:
-        if self._restarts.can_restart():
+        if self.restarts.can_restart():
             self._move(JobStatus.RESTARTING)
             self._goal = Goal.RUN
-            self._restarts.schedule(now_ms, self._chance)
+            self.restarts.schedule(now_ms, self._chance)
         else:
             self._goal = Goal.FAIL
-            self._failure = f"{self._failure}{self._restarts.why_not()}"
+            self._failure = f"{self._failure}{self.restarts.why_not()}"
             self._record_end(JobStatus.FAILED)
 
     def _record_end(self, status: JobStatus) -> None:
@@ -675,7 +675,7 @@ class JobMaster:
         self._final_retry.validate()
         invariant(not self._effects, "an effect was not returned")
         invariant(
-            self._restarts.at_ms is None or self._status is JobStatus.RESTARTING,
+            self.restarts.at_ms is None or self._status is JobStatus.RESTARTING,
             "a restart is scheduled in the wrong status",
         )
         running = self._status is JobStatus.RUNNING and self._goal is Goal.RUN

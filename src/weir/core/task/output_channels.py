@@ -72,6 +72,14 @@ class OutputChannels:
         """Whether every consumer has processed all staged and appended segments (PROTOCOL P30)."""
         return not self._staged and not any(self._behind.values())
 
+    @property
+    def fill(self) -> dict[VertexId, tuple[int, int]]:
+        """For each consumer, how many segments and bytes it has not processed yet."""
+        return {
+            name: (len(behind), sum(size for _, size in behind))
+            for name, behind in self._behind.items()
+        }
+
     def staged(self, segment: Segment) -> None:
         """A batch staged its output."""
         invariant(self._behind, f"{self._vertex} stages a segment without a consumer")

@@ -120,7 +120,7 @@ from weir.errors import invariant
 
 
 class StreamTask:
-    """The task of one vertex in one attempt. The module's docstring has its rules."""
+    """The task of one vertex in one attempt, by the rules above; ``outputs`` may be read."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class StreamTask:
         self._timer_at_ms: int | None = None
         #: Read positions by channel of which the producers are not notified yet.
         self._held_back: dict[VertexId, int] = {}
-        self._outputs = OutputChannels(plan.vertex, consumers, plan.bound)
+        self.outputs = OutputChannels(plan.vertex, consumers, plan.bound)
         self._events = TaskEvents(plan.vertex, attempt, sent_events)
         #: The time of the event being handled.
         self._now_ms = 0
@@ -213,7 +213,7 @@ class StreamTask:
         """
         if self._call is None or self._ending.closing or self._snapshots.is_syncing:
             return None
-        deadlines = [] if self._timer_is_due or self._outputs.is_full else [self._timer_at_ms]
+        deadlines = [] if self._timer_is_due or self.outputs.is_full else [self._timer_at_ms]
         if self._overtakes_after_ms is not None:
             deadlines.append(self._gate.overtakes_at(self._overtakes_after_ms))
         return min((one for one in deadlines if one is not None), default=None)
@@ -250,7 +250,7 @@ class StreamTask:
         """Do everything that is possible now, in the order of the module docstring."""
         if self._ending.closing:
             return self._finish()
-        if self._ending.is_done and self._outputs.all_consumed and not self._triggers:
+        if self._ending.is_done and self.outputs.all_consumed and not self._triggers:
             self._ending.closing = True
             return self._finish()
         if self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing:
@@ -301,7 +301,7 @@ class StreamTask:
     def _tell_end(self, *, finished: bool) -> list[StreamTaskEffect]:
         """Notify the consumers that no more records will come."""
         end = EndOfUserRecords(finished=finished, savepoint=self._ending.stops_with)
-        return [*self._outputs.broadcast(end)]
+        return [*self.outputs.broadcast(end)]
 
     def _read_control(self) -> list[StreamTaskEffect]:
         """Process the control entries of the channels; queue a checkpoint that is aligned."""
@@ -324,7 +324,7 @@ class StreamTask:
             ]
         if self._call is None or self._ending.records is Records.STOPPED:
             return []
-        if self._outputs.is_full:
+        if self.outputs.is_full:
             return self._answer(only_events=True) if self._carries_events else []
         if self._has_nothing_to_do and self._ending.records is Records.FLOWING:
             if self._idle_at == self._position:
@@ -385,11 +385,11 @@ class StreamTask:
             sent_events=self._events.unacknowledged,
         )
         self._snapshots.begin(snapshot)
-        return [*self._outputs.broadcast(trigger.barrier), snapshot.effect]
+        return [*self.outputs.broadcast(trigger.barrier), snapshot.effect]
 
     def _cancel(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         """No barrier of this checkpoint will leave the task (MISSION B3)."""
-        return [*self._outputs.broadcast(CancelCheckpointMarker(checkpoint_id=checkpoint_id))]
+        return [*self.outputs.broadcast(CancelCheckpointMarker(checkpoint_id=checkpoint_id))]
 
     def _on_sync_part_done(self, event: SyncPartDone) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -531,7 +531,7 @@ class StreamTask:
             self._ending.input_ended()
         self._commits.stage(event.position, event.committables)
         if event.segment is not None:
-            self._outputs.staged(event.segment)
+            self.outputs.staged(event.segment)
         self._events.sent(event.sent_events)
         return []
 
@@ -550,7 +550,7 @@ class StreamTask:
         if position == self._position:
             self._events.not_run()
         self._position = position
-        return [*self._outputs.completed(position, watermark_ms), *self._events.complete()]
+        return [*self.outputs.completed(position, watermark_ms), *self._events.complete()]
 
     def _on_records_ended(self, event: RecordsEnded) -> list[StreamTaskEffect]:
         flowing = self._ending.records is Records.FLOWING
@@ -586,7 +586,7 @@ class StreamTask:
         return self._advance()
 
     def _on_consumed(self, event: SegmentsConsumed) -> list[StreamTaskEffect]:
-        free = self._outputs.consumed(event.consumer, event.position, event.batch_size)
+        free = self.outputs.consumed(event.consumer, event.position, event.batch_size)
         released = [] if free is None else [ReleaseSegments(vertex=self._vertex, position=free)]
         return [*self._advance(), *released]
 
@@ -617,10 +617,10 @@ class StreamTask:
         part ends), or a consumer has records to process (PROTOCOL P30).
         """
         works = self._snapshots.any_part_running or not self._commits.is_idle
-        if works or not self._outputs.all_consumed:
+        if works or not self.outputs.all_consumed:
             return []
         if self._ending.operators is OperatorStatus.CLOSED:
-            return [*self._end(TaskStatus.FINISHED), *self._outputs.broadcast(EndOfPartition())]
+            return [*self._end(TaskStatus.FINISHED), *self.outputs.broadcast(EndOfPartition())]
         if self._ending.closing_operators:
             return []
         self._ending.closing_operators = True
@@ -668,7 +668,7 @@ class StreamTask:
         self._commits.validate()
         self._triggers.validate()
         self._gate.validate()
-        self._outputs.validate()
+        self.outputs.validate()
         self._ending.validate(self._vertex, ended=ended)
         held = self._snapshots.is_syncing or self._ending.closing or records is Records.STOPPED
         initializing = self._status is TaskStatus.INITIALIZING
@@ -676,7 +676,7 @@ class StreamTask:
         invariant(not unfinished, "an ended task has an unfinished snapshot")
         invariant(self._call is None or not ended, "an ended task holds a planning call")
         rests = self._has_nothing_to_do and self._idle_at == self._position
-        is_full = self._outputs.is_full and not self._carries_events
+        is_full = self.outputs.is_full and not self._carries_events
         invariant(
             self._call is None or held or initializing or rests or is_full,
             f"{self._vertex} holds a planning call for no reason",

@@ -1,0 +1,84 @@
+"""``LogBuffer``: the newest lines of the driver's log, in memory, for the web page."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections import deque
+from dataclasses import dataclass
+
+#: Lines that are kept, and characters of each.
+LINES = 2_000
+LENGTH = 4_000
+
+#: The task in the name of a thread that runs a query.
+_TASK = re.compile(r"weir-query-(.+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogLine:
+    """One record of the log."""
+
+    #: Grows by one with each.
+    number: int
+    #: Milliseconds since the Unix epoch.
+    time_ms: int
+    #: INFO, WARNING and so on.
+    level: str
+    #: Whose log it is, such as ``weir.durable.job``.
+    logger: str
+    #: The task that logged it; "" if no task's thread did.
+    task: str
+    text: str
+
+
+class LogBuffer(logging.Handler):
+    """Keeps what the driver logs; a context manager that listens to all loggers.
+
+    With a handler, Python no longer writes warnings to standard error by itself. So this one does,
+    as long as the program has none of its own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: deque[LogLine] = deque(maxlen=LINES)
+        self._numbers = itertools.count(1)
+
+    def __enter__(self) -> LogBuffer:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one record."""
+        try:
+            text = record.getMessage()
+            if record.exc_info:
+                text += "\n" + logging.Formatter().formatException(record.exc_info)
+            self.add(record.levelname, record.name, text, record.threadName or "", record.created)
+        except Exception:
+            self.handleError(record)
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and self._is_alone:
+            last.handle(record)
+
+    def add(self, level: str, logger: str, text: str, thread: str, created_s: float) -> None:
+        """Keep one line; ``created_s`` are seconds since the Unix epoch."""
+        task = _TASK.fullmatch(thread)
+        self.lines.append(
+            LogLine(
+                number=next(self._numbers),
+                time_ms=int(created_s * 1000),
+                level=level,
+                logger=logger,
+                task="" if task is None else task[1],
+                text=text if len(text) <= LENGTH else f"{text[:LENGTH]}...",
+            )
+        )
+
+    @property
+    def _is_alone(self) -> bool:
+        return all(isinstance(one, LogBuffer) for one in logging.getLogger().handlers)

@@ -1,0 +1,309 @@
+"""``Recorder``: what happened in a job over the last hour, in bounded memory, for the web page.
+
+1. *Timelines*, one per task (``timeline.py``): up to ``SPANS`` spans in all, and at least
+   ``SPANS_MIN`` in each lane of a task.
+2. *The story*: the newest ``MOMENTS`` things that a person would want to know of.
+3. *Failures*: the newest ``FAILURES``, each with the story before it and what came of it.
+4. *Samples*: every ``SAMPLE_MS`` the counters of each task, for an hour. They are cumulative, so
+   that a rate is the difference of two samples over their distance, whatever happened in between.
+5. *The log*: the driver's newest lines (``log_buffer.py``).
+
+Everything is appended on the job's main thread, except the samples, which ``Sampler`` takes on a
+thread of its own, and moments of other threads. Readers copy what they need in one step of the
+interpreter and never wait for the job.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from weir.core.checkpoints.stats import CheckpointStatsSnapshot
+from weir.core.messages.job import JobEnded, JobStatusChanged, StopTasks
+from weir.core.messages.protocol import (
+    DeclineCheckpoint,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TaskStatusChanged,
+    TriggerCheckpoint,
+)
+from weir.core.status import JobStatus
+from weir.core.types import TaskStatus, VertexId
+from weir.runtime.concurrency import Clock
+from weir.runtime.log_buffer import LogBuffer
+from weir.runtime.timeline import SpanKind, TaskTimeline
+from weir.runtime.views import JobView
+
+_log = logging.getLogger(__name__)
+
+#: Spans kept in all lanes together, and in each lane at least.
+SPANS = 40_000
+SPANS_MIN = 500
+MOMENTS = 2_000
+FAILURES = 32
+#: How many moments before a failure are kept with it.
+STORY = 15
+#: Milliseconds between two samples, and how many are kept: an hour.
+SAMPLE_MS = 5_000
+SAMPLES = 720
+
+#: The counters of a task in a sample, in order. A count that is not known is -1.
+COUNTERS = (
+    "records_in",
+    "records_committed",
+    "batches",
+    "batch_ms",
+    "busy_ms",
+    "rested_ms",
+    "held_ms",
+    "snapshot_ms",
+    "watermark_ms",
+    "behind_bytes",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """One thing that happened."""
+
+    #: Grows by one with each.
+    number: int
+    #: Milliseconds since the Unix epoch.
+    time_ms: int
+    #: What it is about: job, task, checkpoint, failure, request or note.
+    kind: str
+    text: str
+    vertex: VertexId | None = None
+    checkpoint_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why an attempt failed, and what came of it."""
+
+    #: Milliseconds since the Unix epoch.
+    time_ms: int
+    attempt: int
+    message: str
+    #: Bounded by whoever made it; "" for none.
+    trace: str
+    #: The task that failed; None if it was not a task.
+    vertex: VertexId | None
+    #: What happened before it, oldest first.
+    story: tuple[Moment, ...]
+    #: What the restart strategy did; "" until it has decided.
+    outcome: str = ""
+    #: When the job ran again; None if it has not.
+    recovered_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The counters of all tasks at one time."""
+
+    #: Milliseconds since the Unix epoch.
+    time_ms: int
+    #: ``COUNTERS`` of the first task, then of the second, and so on.
+    values: array[int]
+
+
+class Recorder:
+    """The recorded hour of one job."""
+
+    def __init__(self, clock: Clock, inputs: Mapping[VertexId, tuple[VertexId, ...]]) -> None:
+        """``inputs``: for each task the tasks whose channels it reads."""
+        self._clock = clock
+        kept = max(SPANS_MIN, SPANS // (2 * max(1, len(inputs))))
+        self.timelines = {
+            vertex: TaskTimeline(
+                vertex, channels, now_ms=clock.now_ms, wall_ms=clock.wall_ms, kept=kept
+            )
+            for vertex, channels in inputs.items()
+        }
+        #: Oldest first, as all of these.
+        self.moments: deque[Moment] = deque(maxlen=MOMENTS)
+        self.failures: deque[Failure] = deque(maxlen=FAILURES)
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES)
+        #: The driver's log; whoever runs the job enters it.
+        self.log = LogBuffer()
+        self._numbers = itertools.count(1)
+        #: The newest checkpoint of which each thing was told.
+        self._told: dict[str, int] = {}
+
+    # ---- on the main thread
+
+    def on_task(self, vertex: VertexId, message: object, is_full: bool | None) -> None:
+        """A task handled an event, or an effect of it is about to be executed."""
+        self.timelines[vertex].observe(message, is_full)
+        match message:
+            case TaskStatusChanged(status=status) if status is not TaskStatus.INITIALIZING:
+                self.tell("task", f"Task {vertex} is {status.value}.", vertex=vertex)
+            case DeclineCheckpoint(checkpoint_id=n, reason=reason, message=why):
+                text = f"Task {vertex} declined checkpoint {n}: {reason.describe(why)}"
+                self.tell("checkpoint", text, vertex=vertex, checkpoint_id=n)
+
+    def on_effect(
+        self,
+        effect: object,
+        *,
+        attempt: int,
+        restart_in_ms: int | None,
+        checkpoints: Callable[[], CheckpointStatsSnapshot],
+    ) -> None:
+        """An effect of the job master; ``restart_in_ms`` is when the next attempt begins."""
+        match effect:
+            case TriggerCheckpoint(checkpoint_id=n, kind=kind):
+                self._once("triggered", n, f"{_named(kind.is_savepoint, n)} was triggered.")
+            case NotifyCheckpointComplete(checkpoint_id=n):
+                self._once("completed", n, lambda: _how_completed(checkpoints(), n))
+            case NotifyCheckpointAborted(checkpoint_id=n):
+                self._once("aborted", n, lambda: _why_aborted(checkpoints(), n))
+            case StopTasks():
+                for timeline in self.timelines.values():
+                    timeline.stopped()
+            case JobStatusChanged():
+                self._status_changed(effect, attempt, restart_in_ms)
+            case JobEnded(status=status, savepoint=savepoint):
+                end = f" Savepoint: {savepoint}" if savepoint else ""
+                self.tell("job", f"The job ended: {status.value}.{end}")
+                self._decided(f"The job ended: {status.value}.")
+
+    def _status_changed(
+        self, effect: JobStatusChanged, attempt: int, restart_in_ms: int | None
+    ) -> None:
+        status = effect.status
+        if status is JobStatus.FAILING:
+            failure = Failure(
+                time_ms=self._clock.wall_ms(),
+                attempt=attempt,
+                message=effect.message,
+                trace=effect.trace,
+                vertex=effect.vertex,
+                story=tuple(self.moments)[-STORY:],
+            )
+            self.failures.append(failure)
+            whose = "" if effect.vertex is None else f" of task {effect.vertex}"
+            first = effect.message.partition("\n")[0]
+            self.tell("failure", f"Failure{whose}: {first}", vertex=effect.vertex)
+            return
+        if status is JobStatus.RESTARTING:
+            when = "" if restart_in_ms is None else f" in {restart_in_ms / 1000:.1f} s"
+            self._decided(f"The restart strategy begins attempt {attempt + 1}{when}.")
+        self.tell("job", f"The job is {status.value} (attempt {attempt}).")
+        if status is JobStatus.RUNNING:
+            if self.failures and self.failures[-1].recovered_ms is None:
+                self._change(recovered_ms=self._clock.wall_ms())
+            for timeline in self.timelines.values():
+                timeline.starting()
+
+    def _decided(self, outcome: str) -> None:
+        if self.failures and not self.failures[-1].outcome:
+            self._change(outcome=outcome)
+
+    def _change(self, **changes: object) -> None:
+        self.failures[-1] = replace(self.failures[-1], **changes)  # type: ignore[arg-type]
+
+    def _once(self, what: str, checkpoint_id: int, text: str | Callable[[], str]) -> None:
+        """Tell it of a checkpoint once, though every task is notified."""
+        if self._told.get(what, 0) < checkpoint_id:
+            self._told[what] = checkpoint_id
+            told = text if isinstance(text, str) else text()
+            self.tell("checkpoint", told, checkpoint_id=checkpoint_id)
+
+    # ---- on any thread
+
+    def tell(
+        self,
+        kind: str,
+        text: str,
+        *,
+        vertex: VertexId | None = None,
+        checkpoint_id: int | None = None,
+    ) -> None:
+        """Add a moment to the story."""
+        self.moments.append(
+            Moment(
+                number=next(self._numbers),
+                time_ms=self._clock.wall_ms(),
+                kind=kind,
+                text=text,
+                vertex=vertex,
+                checkpoint_id=checkpoint_id,
+            )
+        )
+
+    def sample(self, view: JobView) -> None:
+        """Take a sample. One thread at a time."""
+        values = array("q")
+        for vertex in view.vertices:
+            timeline = self.timelines[vertex.vertex]
+            totals = timeline.totals_ms()
+            values.extend(
+                (
+                    vertex.records_in,
+                    vertex.records_committed,
+                    timeline.batches,
+                    timeline.batch_ms,
+                    totals[SpanKind.BATCH] + totals[SpanKind.DRAIN],
+                    totals[SpanKind.RESTED],
+                    totals[SpanKind.HELD],
+                    totals[SpanKind.SNAPSHOT],
+                    -1 if vertex.watermark_ms is None else vertex.watermark_ms,
+                    sum(channel.size for channel in vertex.outputs),
+                )
+            )
+        self.samples.append(Sample(time_ms=self._clock.wall_ms(), values=values))
+
+
+class Sampler:
+    """Takes a sample of a job every ``SAMPLE_MS``, on a thread of its own. A context manager."""
+
+    def __init__(self, recorder: Recorder, view: Callable[[], JobView]) -> None:
+        self._recorder = recorder
+        self._view = view
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="weir-sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._recorder.sample(self._view())
+            except Exception:
+                # The page then has a gap; the job goes on.
+                _log.debug("Cannot take a sample.", exc_info=True)
+            self._ending.wait(SAMPLE_MS / 1000)
+
+
+def _named(is_savepoint: bool, checkpoint_id: int) -> str:
+    return f"{'Savepoint' if is_savepoint else 'Checkpoint'} {checkpoint_id}"
+
+
+def _how_completed(stats: CheckpointStatsSnapshot, checkpoint_id: int) -> str:
+    for one in stats.history:
+        if one.checkpoint_id == checkpoint_id:
+            took_s = one.end_to_end_duration_ms / 1000
+            where = f": {one.external_path}" if one.kind.is_savepoint else ""
+            return (
+                f"{_named(one.kind.is_savepoint, checkpoint_id)} completed in {took_s:.1f} s{where}"
+            )
+    return f"Checkpoint {checkpoint_id} completed"
+
+
+def _why_aborted(stats: CheckpointStatsSnapshot, checkpoint_id: int) -> str:
+    for one in stats.history:
+        if one.checkpoint_id == checkpoint_id and one.failure_message:
+            return f"{_named(one.kind.is_savepoint, checkpoint_id)} failed: {one.failure_message}"
+    return f"Checkpoint {checkpoint_id} failed."

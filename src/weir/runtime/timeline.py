@@ -1,0 +1,319 @@
+"""The timeline of one task: what its query did when, and the parts of its checkpoints.
+
+It is drawn from the events and effects of the task as they pass through the dispatcher, on the main
+thread; nothing is asked of Spark. Each task has two lanes of spans:
+
+1. *The query*: it runs a batch, rests in its planning call with nothing to read, is held there by a
+   full channel (backpressure) or by the synchronous part of a snapshot, starts, or drains. There is
+   exactly one of these at any time, so their totals are shares of the time.
+2. *Checkpoints*: how a barrier reaches the task (a root waits for the end of its batch; others wait
+   for the barriers of all channels, then read what is before them), both parts of the snapshot, and
+   the commit of the sinks. Parts of several checkpoints can overlap.
+
+A query that finds no rows plans again within milliseconds. Spans of the same kind with less than
+``JOINED_MS`` between them become one, so that rest is one span and not thousands.
+
+Times of spans are wall clock; a span's length is measured on the monotonic clock. Each lane keeps
+its newest ``kept`` spans. Readers on other threads copy a lane in one step of the interpreter.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from weir.core.messages.channel import ChannelAppended, CheckpointBarrier
+from weir.core.messages.protocol import NotifyCheckpointAborted, TriggerCheckpoint
+from weir.core.messages.task import (
+    AnswerPlanning,
+    AsyncPartDone,
+    CommitSinks,
+    ContinueSnapshot,
+    Drained,
+    PlanningCalled,
+    RecordsEnded,
+    SinkCommitFailed,
+    SinksCommitted,
+    SnapshotFailed,
+    StartDrain,
+    SyncPartDone,
+    TakeSnapshot,
+    TaskErrored,
+    TaskStarted,
+)
+from weir.core.types import VertexId
+
+#: Neighbours of one kind with a shorter gap are one span.
+JOINED_MS = 50
+#: Parts of checkpoints that have begun and not ended; more are the sign of a lost end.
+_OPEN_PARTS = 64
+
+
+class SpanKind(enum.Enum):
+    """What a span shows: of the query, from STARTING to DRAIN, and of a checkpoint after that."""
+
+    STARTING = "starting"
+    BATCH = "batch"
+    #: Nothing to read.
+    RESTED = "rested"
+    #: A consumer lags too far: backpressure.
+    HELD = "held"
+    #: The synchronous part of a snapshot runs: no batch may start.
+    SNAPSHOT = "snapshot"
+    DRAIN = "drain"
+    #: A root was triggered, and its batch has to end first.
+    WAIT = "wait"
+    #: The first barrier is there, and others are missing.
+    ALIGNMENT = "alignment"
+    #: All barriers are there, and rows before them have to be read.
+    CATCH_UP = "catch-up"
+    SYNC = "sync"
+    ASYNC = "async"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """One bar of the timeline."""
+
+    kind: SpanKind
+    #: Milliseconds since the Unix epoch.
+    start_ms: int
+    end_ms: int
+    #: The batch, for one; None otherwise.
+    batch: int | None = None
+    #: The checkpoint that it is a part of; None for what the query does.
+    checkpoint_id: int | None = None
+    failed: bool = False
+
+
+class TaskTimeline:
+    """What one task does. Written on the main thread, read on any."""
+
+    def __init__(
+        self,
+        vertex: VertexId,
+        inputs: Iterable[VertexId],
+        *,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        kept: int,
+    ) -> None:
+        """``kept``: how many spans each lane holds at most."""
+        self.vertex = vertex
+        self._inputs = frozenset(inputs)
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        #: Ended spans of the query and of checkpoints, oldest first.
+        self.query: deque[Span] = deque(maxlen=kept)
+        self.parts: deque[Span] = deque(maxlen=kept)
+        #: Milliseconds in each of the query's kinds since the driver started, without the open one.
+        self._totals = dict.fromkeys(SpanKind, 0)
+        #: What the query does, and since when (monotonic); None while it does not exist.
+        self._doing: tuple[SpanKind, int] | None = None
+        self._resting = False
+        self._position = -1
+        #: How many batches have ended, and how long the newest one took.
+        self.batches = 0
+        self.batch_ms = 0
+        #: Open parts by checkpoint and kind: when they began (monotonic).
+        self._open: dict[tuple[int, SpanKind], int] = {}
+        #: The channels whose barrier of a checkpoint is still missing.
+        self._missing: dict[int, set[VertexId]] = {}
+        self._handlers: dict[type[Any], Callable[[Any, int], None]] = {
+            TaskStarted: self._started,
+            PlanningCalled: self._planning,
+            AnswerPlanning: self._answered,
+            RecordsEnded: lambda event, now: self._do(None, now),
+            StartDrain: lambda event, now: self._do(SpanKind.DRAIN, now),
+            Drained: lambda event, now: self._do(None, now),
+            TaskErrored: lambda event, now: self._do(None, now),
+            TriggerCheckpoint: self._triggered,
+            ChannelAppended: self._appended,
+            TakeSnapshot: self._taken,
+            SyncPartDone: self._sync_done,
+            ContinueSnapshot: lambda event, now: self._begin(
+                event.checkpoint_id, SpanKind.ASYNC, now
+            ),
+            AsyncPartDone: lambda event, now: self._end(event.checkpoint_id, SpanKind.ASYNC, now),
+            SnapshotFailed: self._snapshot_failed,
+            NotifyCheckpointAborted: self._aborted,
+            CommitSinks: lambda event, now: self._begin(event.checkpoint_id, SpanKind.COMMIT, now),
+            SinksCommitted: lambda event, now: self._end(event.checkpoint_id, SpanKind.COMMIT, now),
+            SinkCommitFailed: lambda event, now: self._end(
+                event.checkpoint_id, SpanKind.COMMIT, now, failed=True
+            ),
+        }
+
+    def observe(self, message: object, is_full: bool | None) -> None:
+        """The task handled an event, or an effect of it is about to be executed.
+
+        ``is_full``: whether, after the event, a consumer lags too far for another batch; None for
+        an effect.
+        """
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            handler(message, self._now_ms())
+        if is_full is None or not self._resting or self._doing is None:
+            return
+        if self._doing[0] in (SpanKind.HELD, SpanKind.RESTED):
+            self._do(SpanKind.HELD if is_full else SpanKind.RESTED, self._now_ms())
+
+    def starting(self) -> None:
+        """An attempt begins: the task's query starts."""
+        self._abandon()
+        self._do(SpanKind.STARTING, self._now_ms())
+
+    def stopped(self) -> None:
+        """The attempt is over: whatever has not ended never will."""
+        self._abandon()
+        self._do(None, self._now_ms())
+
+    def totals_ms(self) -> dict[SpanKind, int]:
+        """How long the query did each thing since the driver started, until now."""
+        doing, totals = self._doing, dict(self._totals)
+        if doing is not None:
+            totals[doing[0]] += max(0, self._now_ms() - doing[1])
+        return totals
+
+    def open_spans(self) -> list[Span]:
+        """What has begun and not ended, until now."""
+        now_ms, wall_ms, doing = self._now_ms(), self._wall_ms(), self._doing
+        found = [
+            Span(kind=kind, checkpoint_id=n, start_ms=wall_ms - (now_ms - began), end_ms=wall_ms)
+            for (n, kind), began in tuple(self._open.items())
+        ]
+        if doing is not None:
+            start_ms = wall_ms - (now_ms - doing[1])
+            found.append(Span(kind=doing[0], start_ms=start_ms, end_ms=wall_ms))
+        return found
+
+    # ---- the query
+
+    def _started(self, event: TaskStarted, now_ms: int) -> None:
+        self._position = event.position
+        self._do(SpanKind.RESTED, now_ms)
+
+    def _planning(self, event: PlanningCalled, now_ms: int) -> None:
+        if self._doing is not None and self._doing[0] is SpanKind.BATCH:
+            if event.position > self._position:
+                self.batches += event.position - self._position
+                self.batch_ms = now_ms - self._doing[1]
+            else:
+                # Spark found nothing to read.
+                self._doing = (SpanKind.RESTED, self._doing[1])
+        self._position = event.position
+        self._resting = True
+        self._do(SpanKind.RESTED, now_ms)
+
+    def _answered(self, effect: AnswerPlanning, now_ms: int) -> None:
+        self._do(SpanKind.BATCH, now_ms)
+        self._resting = False
+
+    def _do(self, kind: SpanKind | None, now_ms: int) -> None:
+        """The query does something else from now on."""
+        doing = self._doing
+        if doing is not None and doing[0] is kind:
+            return
+        if doing is not None:
+            self._totals[doing[0]] += now_ms - doing[1]
+            batch = self._position if doing[0] is SpanKind.BATCH else None
+            self._ended(self.query, doing[0], now_ms - doing[1], batch=batch)
+        self._doing = None if kind is None else (kind, now_ms)
+        if kind is None:
+            self._resting = False
+
+    # ---- checkpoints
+
+    def _triggered(self, event: TriggerCheckpoint, now_ms: int) -> None:
+        self._begin(event.checkpoint_id, SpanKind.WAIT, now_ms)
+
+    def _appended(self, event: ChannelAppended, now_ms: int) -> None:
+        if event.vertex != self.vertex:  # its own effect, for a consumer
+            return
+        for entry in event.entries:
+            if isinstance(entry, CheckpointBarrier):
+                n = entry.checkpoint_id
+                missing = self._missing.setdefault(n, set(self._inputs))
+                missing.discard(event.channel)
+                if missing:
+                    self._begin(n, SpanKind.ALIGNMENT, now_ms)
+                else:
+                    self._end(n, SpanKind.ALIGNMENT, now_ms)
+                    self._begin(n, SpanKind.CATCH_UP, now_ms)
+
+    def _taken(self, effect: TakeSnapshot, now_ms: int) -> None:
+        n = effect.checkpoint_id
+        for kind in (SpanKind.WAIT, SpanKind.ALIGNMENT, SpanKind.CATCH_UP):
+            self._end(n, kind, now_ms)
+        self._missing = {m: rest for m, rest in self._missing.items() if m > n}
+        self._begin(n, SpanKind.SYNC, now_ms)
+        if self._resting:
+            self._do(SpanKind.SNAPSHOT, now_ms)
+
+    def _sync_done(self, event: SyncPartDone, now_ms: int) -> None:
+        self._end(event.checkpoint_id, SpanKind.SYNC, now_ms)
+        if self._resting:
+            self._do(SpanKind.RESTED, now_ms)
+
+    def _snapshot_failed(self, event: SnapshotFailed, now_ms: int) -> None:
+        for kind in (SpanKind.SYNC, SpanKind.ASYNC):
+            self._end(event.checkpoint_id, kind, now_ms, failed=True)
+        if self._resting:
+            self._do(SpanKind.RESTED, now_ms)
+
+    def _aborted(self, event: NotifyCheckpointAborted, now_ms: int) -> None:
+        for kind in (SpanKind.WAIT, SpanKind.ALIGNMENT, SpanKind.CATCH_UP):
+            self._end(event.checkpoint_id, kind, now_ms, failed=True)
+        self._missing.pop(event.checkpoint_id, None)
+
+    def _begin(self, checkpoint_id: int, kind: SpanKind, now_ms: int) -> None:
+        if len(self._open) < _OPEN_PARTS:
+            self._open.setdefault((checkpoint_id, kind), now_ms)
+
+    def _end(
+        self, checkpoint_id: int, kind: SpanKind, now_ms: int, *, failed: bool = False
+    ) -> None:
+        began = self._open.pop((checkpoint_id, kind), None)
+        if began is not None:
+            took_ms = now_ms - began
+            self._ended(self.parts, kind, took_ms, checkpoint_id=checkpoint_id, failed=failed)
+
+    def _abandon(self) -> None:
+        now_ms = self._now_ms()
+        for n, kind in tuple(self._open):
+            self._end(n, kind, now_ms, failed=True)
+        self._missing.clear()
+
+    def _ended(
+        self,
+        lane: deque[Span],
+        kind: SpanKind,
+        took_ms: int,
+        *,
+        batch: int | None = None,
+        checkpoint_id: int | None = None,
+        failed: bool = False,
+    ) -> None:
+        end_ms = self._wall_ms()
+        start_ms = end_ms - took_ms
+        last = lane[-1] if lane else None
+        rests = kind in (SpanKind.RESTED, SpanKind.HELD)
+        if rests and last is not None and last.kind is kind and start_ms - last.end_ms < JOINED_MS:
+            lane.pop()
+            start_ms = last.start_ms
+        elif rests and took_ms == 0:
+            return
+        lane.append(
+            Span(
+                kind=kind,
+                start_ms=start_ms,
+                end_ms=end_ms,
+                batch=batch,
+                checkpoint_id=checkpoint_id,
+                failed=failed,
+            )
+        )

@@ -1,0 +1,88 @@
+"""What Spark reports of a query's newest batch: rows, watermark, and how its tasks were loaded."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weir.runtime.views import SubtaskView
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: How many of a stage's Spark tasks are shown.
+MAX_SUBTASKS = 512
+
+
+class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
+    """The parts of Spark's ``StreamingQueryProgress`` that Weir reads."""
+
+    batch_id: int
+    processed_rows_per_second: float = 0.0
+    event_time: dict[str, str] = {}
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """The watermark that the batch ran with; None if the query has none yet."""
+        text = self.event_time.get("watermark")
+        if text is None:
+            return None
+        reached = int(datetime.fromisoformat(text).timestamp() * 1000)
+        return reached if reached > 0 else None
+
+
+def decoded(progress: Any) -> BatchProgress:
+    """A progress object of the JVM, fetched in one call."""
+    return msgspec.json.decode(str(progress.json()), type=BatchProgress)
+
+
+def newest_subtasks(session: SparkSession, run_id: str) -> tuple[SubtaskView, ...]:
+    """The Spark tasks of the longest stage of the query's newest batch, by partition.
+
+    ``run_id`` is the query's, which groups its Spark jobs. Empty if Spark knows none. Several calls
+    of the JVM: for people who look, not for every batch.
+    """
+    context = session.sparkContext
+    status = context.statusTracker()
+    store = context._jsc.sc().statusStore()
+    jobs = sorted(status.getJobIdsForGroup(run_id))[-3:]
+    longest: list[SubtaskView] = []
+    for job in jobs:
+        info = status.getJobInfo(job)
+        for stage in () if info is None else info.stageIds:
+            found = _tasks_of(store, stage)
+            if sum(one.duration_ms for one in found) > sum(one.duration_ms for one in longest):
+                longest = found
+    return tuple(sorted(longest, key=lambda one: one.index))
+
+
+def _tasks_of(store: Any, stage: int) -> list[SubtaskView]:
+    try:
+        attempt = store.lastStageAttempt(stage)
+    except Exception:
+        # Spark has forgotten the stage, or skipped it.
+        return []
+    tasks = store.taskList(stage, attempt.attemptId(), MAX_SUBTASKS)
+    return [_subtask(tasks.apply(number), stage) for number in range(tasks.size())]
+
+
+def _subtask(task: Any, stage: int) -> SubtaskView:
+    duration, metrics = task.duration(), task.taskMetrics()
+    rows = size = 0
+    if metrics.isDefined():
+        figures = metrics.get()
+        shuffle = figures.shuffleReadMetrics()
+        rows = int(figures.inputMetrics().recordsRead()) + int(shuffle.recordsRead())
+        size = int(shuffle.localBytesRead()) + int(shuffle.remoteBytesRead())
+        size += int(figures.inputMetrics().bytesRead())
+    return SubtaskView(
+        stage=stage,
+        index=int(task.index()),
+        host=str(task.host()),
+        status=str(task.status()),
+        duration_ms=int(duration.get()) if duration.isDefined() else 0,
+        rows=rows,
+        size=size,
+    )

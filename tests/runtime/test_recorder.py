@@ -1,0 +1,115 @@
+"""The recorder of a job: its story, its failures and its samples, in bounded memory."""
+
+from __future__ import annotations
+
+import io
+import logging
+from contextlib import redirect_stderr
+
+from tests.runtime.fake_port import World
+
+from weir.core.messages.task import TaskErrored
+from weir.core.status import JobStatus
+from weir.runtime.concurrency import SystemClock
+from weir.runtime.log_buffer import LINES, LogBuffer
+from weir.runtime.recorder import COUNTERS, MOMENTS, Recorder, Sampler
+
+
+def texts(recorder: Recorder) -> list[str]:
+    return [moment.text for moment in recorder.moments]
+
+
+def test_the_story_has_what_people_ask_for() -> None:
+    """States of job and tasks, checkpoints once each, and requests, in order."""
+    with World("a", "b") as world:
+        world.wait_running(answers=2)
+        world.job.trigger_checkpoint()
+        world.job.cancel().result(20)
+        world.join()
+        story = texts(world.job.recorder)
+    assert story[0] == "The job is RUNNING (attempt 1)."
+    assert story.count("Task a is RUNNING.") == 1
+    assert "A checkpoint was requested." in story
+    assert story[-1] == "The job ended: CANCELED."
+    numbers = [moment.number for moment in world.job.recorder.moments]
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_failure_keeps_the_story_before_it_and_what_came_of_it() -> None:
+    """The task, the message, the restart, and when the job ran again."""
+    with World() as world:
+        world.wait_running()
+        world.job.driver._dispatcher.poster("v", 1)(TaskErrored(message="disk full"))
+        world.wait_until(lambda: len(world.job.recorder.failures) == 1)
+        world.wait_until(lambda: world.job.recorder.failures[0].recovered_ms is not None)
+        failure = world.job.recorder.failures[0]
+        world.job.cancel().result(20)
+        world.join()
+    assert (failure.vertex, failure.attempt) == ("v", 1)
+    assert "disk full" in failure.message
+    assert "Task v is RUNNING." in [moment.text for moment in failure.story]
+    assert failure.outcome.startswith("The restart strategy begins attempt 2 in ")
+
+
+def test_a_sample_has_every_counter_of_every_task() -> None:
+    """In the order of the tasks; a time that is not known is -1."""
+    with World("a", "b") as world:
+        world.wait_running(answers=2)
+        view = world.job.view()
+        world.job.recorder.sample(view)
+        sample = world.job.recorder.samples[-1]
+        world.job.suspend()
+        world.join()
+    assert len(sample.values) == 2 * len(COUNTERS)
+    first = dict(zip(COUNTERS, sample.values, strict=False))
+    assert (first["records_in"], first["watermark_ms"]) == (70, -1)
+
+
+def test_the_sampler_survives_a_view_that_cannot_be_made() -> None:
+    """The page then has a gap, and the thread ends with the run."""
+    recorder = Recorder(SystemClock(), {})
+
+    def view() -> object:
+        raise RuntimeError("the JVM has gone")
+
+    with Sampler(recorder, view):  # type: ignore[arg-type]
+        pass
+    assert not recorder.samples
+
+
+def test_the_story_is_bounded() -> None:
+    """The oldest moments go first."""
+    recorder = Recorder(SystemClock(), {})
+    for number in range(MOMENTS + 10):
+        recorder.tell("note", f"moment {number}")
+    assert len(recorder.moments) == MOMENTS
+    assert recorder.moments[0].text == "moment 10"
+
+
+def test_the_log_keeps_lines_with_their_task_and_stays_bounded() -> None:
+    """A line that a query's thread logs has its task; a trace comes with its line."""
+    log = logging.getLogger("weir.test_recorder")
+    with LogBuffer() as kept, redirect_stderr(io.StringIO()):
+        try:
+            raise ValueError("no")
+        except ValueError:
+            log.warning("It %s", "failed", exc_info=True)
+        kept.add("INFO", "x", "of a query", "weir-query-clean", 1.5)
+        assert [line.task for line in kept.lines] == ["", "clean"]
+        assert kept.lines[0].text.startswith("It failed\nTraceback")
+        assert kept.lines[1].time_ms == 1_500
+        for number in range(LINES):
+            kept.add("INFO", "x", str(number), "", 0)
+    assert len(kept.lines) == LINES
+    log.warning("after the end")
+    assert kept.lines[-1].text == str(LINES - 1)
+
+
+def test_a_failed_job_is_the_outcome_of_its_last_failure() -> None:
+    """If no attempt follows, the failure says so."""
+    with World() as world:
+        world.wait_running()
+        world.job.driver._dispatcher.poster("v", 1)(TaskErrored(message="bad plan", fatal=True))
+        world.join()
+    assert world.job.view().status is JobStatus.FAILED
+    assert world.job.recorder.failures[-1].outcome == "The job ended: FAILED."
