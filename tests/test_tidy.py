@@ -37,9 +37,11 @@ LAYERS: dict[str, set[str]] = {
     "storage": LOWER,
     "sinks": LOWER | {"storage"},
     "sources": LOWER | {"runtime", "storage", "coordinators", "operators"},
+    "subtasks": LOWER | {"runtime", "storage", "operators", "sources"},
     "spark": (
         LOWER
         | {
+            "subtasks",
             "config",
             "runtime",
             "storage",
@@ -50,7 +52,7 @@ LAYERS: dict[str, set[str]] = {
             "operators",
         }
     ),
-    "readers": LOWER | {"storage", "sinks", "operators", "spark"},
+    "readers": LOWER | {"storage", "sinks", "operators", "subtasks", "spark"},
     "rest": LOWER | {"config", "runtime", "storage", "coordinators"},
     "run": (
         LOWER
@@ -62,6 +64,7 @@ LAYERS: dict[str, set[str]] = {
             "operators",
             "coordinators",
             "durable",
+            "subtasks",
             "spark",
             "rest",
             "job",

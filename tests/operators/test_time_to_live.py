@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 from tests.operators.test_sent_events import context
-from tests.operators.test_warm_subtasks import order_of
+from tests.operators.test_warm_subtasks import new_process, order_of
 
 from weir.errors import OperatorStateError
 from weir.operators import Operator, TimeDomain, TtlUpdate, keyed
@@ -21,8 +21,8 @@ from weir.operators.expiry import TimeToLive
 from weir.operators.keyed import KeyedState
 from weir.operators.state import StateStore
 from weir.operators.timers import Timers
-from weir.spark.operator_worker import _Run
 from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
+from weir.subtasks.worker import SubtaskRun
 
 EVENT, PROCESSING = TimeDomain.EVENT, TimeDomain.PROCESSING
 WRITE, READ = TtlUpdate.ON_CREATE_AND_WRITE, TtlUpdate.ON_READ_AND_WRITE
@@ -283,8 +283,11 @@ def test_timers_find_what_their_watermark_makes_expire_and_a_drain_loses_nothing
     seen: list[Any] = []
     operator, runs = Late(seen), dict[str, str]()
 
+    process = new_process()
+
     def batch(number: int, key: int | None = None, **changes: Any) -> None:
-        run = _Run(order_of(tmp_path, number, runs=dict(runs), **changes), context())
+        order = order_of(tmp_path, number, runs=dict(runs), **changes)
+        run = SubtaskRun(order, context(), process)
         one = run.begin(operator)
         if key is not None:
             keys = pa.array([key])

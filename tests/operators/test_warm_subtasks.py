@@ -1,5 +1,5 @@
 """A worker process keeps the subtasks that it has run, so that the next batch need not restore them
-(weir/spark/operator_worker.py)."""
+(weir/subtasks/worker.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.operators.test_sent_events import context
 from weir.errors import OperatorStateError, PipelineError, WeirError
 from weir.operators import Operator
 from weir.operators.state import StateStore
-from weir.spark.operator_worker import _Run
+from weir.subtasks.worker import LocalStateFiles, SubtaskRun, WorkerProcess
 
 
 class Counting(Operator):
@@ -35,6 +35,10 @@ class Counting(Operator):
 
     def close(self) -> None:
         self.calls.append("close")
+
+
+def new_process() -> WorkerProcess:
+    return WorkerProcess(LocalStateFiles())
 
 
 def order_of(directory: Path, batch: int, **changes: Any) -> dict[str, Any]:
@@ -63,12 +67,12 @@ def order_of(directory: Path, batch: int, **changes: Any) -> dict[str, Any]:
 
 def test_two_subtasks_of_one_process_are_opened_once_and_stay(tmp_path: Path) -> None:
     """With more subtasks than worker processes each process runs several in every batch."""
-    operator = Counting()
+    operator, process = Counting(), new_process()
     runs: dict[str, str] = {}
     for batch in range(3):
         order = order_of(tmp_path, batch, runs=dict(runs))
         for subtask in range(2):
-            run = _Run(order, context(subtask, 2))
+            run = SubtaskRun(order, context(subtask, 2), process)
             one = run.begin(operator)
             assert list(run.batches(one, [])) == []
             runs[str(subtask)] = run.handed_over(one)["run"]
@@ -93,11 +97,11 @@ class Timed(Operator):
 
 def test_an_operator_sees_the_watermark_when_it_moves(tmp_path: Path) -> None:
     """In between, the context has the one before."""
-    operator, runs = Timed(), dict[str, str]()
+    operator, process, runs = Timed(), new_process(), dict[str, str]()
     for batch, (before, after) in enumerate([(None, None), (None, 7), (7, None), (7, 9)]):
         times = {"watermark_ms": before, "moves_to_ms": after, "now_ms": batch}
         order = order_of(tmp_path, batch, runs=dict(runs), **times) | {"token": "timed"}
-        run = _Run(order, context(0, 1))
+        run = SubtaskRun(order, context(0, 1), process)
         one = run.begin(operator)
         assert one.context.watermark_ms == before
         assert list(run.batches(one, [])) == []
@@ -132,4 +136,4 @@ def test_timers_that_could_never_be_handled_are_refused_at_once(
     """Not when the first is due, which may be much later."""
     order = order_of(tmp_path, 0, has_event_time=has_event_time) | {"token": "refused"}
     with pytest.raises(error, match=message):
-        _Run(order, context(0, 1)).begin(WithTimers())
+        SubtaskRun(order, context(0, 1), new_process()).begin(WithTimers())

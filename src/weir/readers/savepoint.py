@@ -39,11 +39,11 @@ from weir.core.types import (
 )
 from weir.errors import StorageError
 from weir.operators.state import SavedList, decode_lists
-from weir.spark.operators import DIRECTORY
 from weir.spark.saved_task import kept_operators, unfit
 from weir.spark.state_reader import StateReader, contents_of
 from weir.storage.paths import normalize
 from weir.storage.snapshots import Snapshots, snapshot_directory
+from weir.subtasks.chain import DIRECTORY
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -41,14 +41,14 @@ from weir.runtime.recorder import Sampler
 from weir.runtime.running_job import RunningJob
 from weir.runtime.views import CoordinatorView
 from weir.sinks.base import Sink
-from weir.spark.operators import process_steps
-from weir.spark.pipeline import Pipeline, ProcessStep
+from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.session import LazySession, check_reachable, log_of
 from weir.spark.task_port import SparkTaskPort
 from weir.steps import Steps, steps_of
 from weir.storage.lease import Lease
 from weir.storage.paths import join
+from weir.subtasks.chain import ProcessStep, process_steps
 
 if TYPE_CHECKING:
     from weir.job import Job

@@ -5,7 +5,7 @@ decides whether trying again can help. ``TaskFailures`` adds the step, the batch
 the full text.
 
 Spark does not say to which step of a chain a failing function belongs. Python operators note it
-themselves, with the subtask and the records (``operator_worker.py``). For other functions it is the
+themselves, with the subtask and the records (``subtasks/worker.py``). For other functions it is the
 step whose function contains a failing line, or refers to a function that does; if that is not
 exactly one step, the report names all steps of the chain.
 """

@@ -29,10 +29,11 @@ from weir.spark.control_input import CHANNEL_SCHEMA
 from weir.spark.failures import first_cause, read_error
 from weir.spark.jvm import Jvm
 from weir.spark.operator_outputs import declared_schema, output_of
-from weir.spark.operators import QueryOperators, process_steps
+from weir.spark.operators import SparkSubtasks
 from weir.spark.pipeline import Pipeline
 from weir.spark.plan_checks import check_result, check_source
 from weir.spark.query_inputs import OnCall, QueryInputs
+from weir.subtasks.chain import OperatorChain, process_steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,16 +64,24 @@ class Frames:
             for name, vertex in pipeline.vertices.items()
         }
         self._frames: dict[VertexId, DataFrame] = {}
-        self._operators = {
-            name: QueryOperators(
-                session,
-                vertex,
-                {one: pipeline.operators[one] for one in process_steps(vertex)},
-                token,
-                clock,
-            )
+        steps = {
+            name: {one: pipeline.operators[one] for one in process_steps(vertex)}
             for name, vertex in pipeline.vertices.items()
             if process_steps(vertex)
+        }
+        self._subtasks = {
+            name: SparkSubtasks(session, pipeline.vertices[name], of_vertex)
+            for name, of_vertex in steps.items()
+        }
+        self._operators = {
+            name: OperatorChain(
+                pipeline.vertices[name],
+                steps[name],
+                subtasks=subtasks,
+                token=token,
+                clock=clock,
+            )
+            for name, subtasks in self._subtasks.items()
         }
 
     def of(self, name: VertexId) -> DataFrame:
@@ -83,7 +92,7 @@ class Frames:
                 frame = self._frames[name] = self._build(self._pipeline.vertices[name])
             return frame
 
-    def operators(self, name: VertexId) -> QueryOperators | None:
+    def operators(self, name: VertexId) -> OperatorChain | None:
         """The Python operators of a vertex; None if it has none."""
         return self._operators.get(name)
 
@@ -165,7 +174,8 @@ class Frames:
 
     def _processed(self, vertex: Vertex, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
         try:
-            return self._operators[vertex.name].apply(step, inputs)
+            chain = self._operators[vertex.name]
+            return self._subtasks[vertex.name].apply(step, inputs, chain)
         except WeirError:
             raise
         except Exception as error:

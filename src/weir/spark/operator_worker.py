@@ -1,66 +1,24 @@
 """Runs subtasks of Python operators in Spark's Python workers (``mapInArrow``).
 
-``OperatorFunction`` runs one subtask for one batch. The order for a batch arrives as a local
-property of its Spark job, one JSON text per operator (``spark/operators.py``)::
-
-    {"token": "...", "batch": 7, "barrier": 3, "finish": false,
-     "has_coordinator": true, "directory": "...",
-     "has_event_time": true, "now_ms": 1000, "watermark_ms": 800, "moves_to_ms": 900,
-     "may_read": true, "readers_watermark_ms": null,
-     "completed": [2], "aborted": [], "events": {"0": [{...}]},
-     "version": 6, "runs": {"0": "..."},
-     "lists": {"0": location}, "keyed": {"counts": {"0": [layer, ...]}},
-     "groups": {"raw": {"17": location}}, ...}
-
-A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``; a
-layer also says which key groups count, ``"groups": [first, end]``, and how many keys the subtask
-has with it. The result goes back through an
-accumulator, keyed by batch and subtask: a Spark task that runs again replaces its earlier result,
-and one that failed has none. Large state goes through files in the query's directory, which have
-unique names and never change.
-
-If the process that ran the last batch runs the next one too, its operator goes on as it is
-(``_warm``); otherwise the operator is restored from the state. It may go on if three things match:
-the attempt (``token``), the batch of the driver's state (``version``), and the run of that batch
-whose result counted, since Spark may have run the subtask more than once.
+The order for a batch (``subtasks/worker.py``) arrives as a local property of its Spark job, one
+JSON text per operator. The result goes back through an accumulator, keyed by batch and subtask: a
+Spark task that runs again replaces its earlier result, and one that failed has none.
 
 ``CallFunction`` calls subtasks between two batches, or after the last one, in a Spark job of its
 own: for the snapshot of a checkpoint, and to close them. Spark chooses the processes, so each of
 its tasks first calls the subtasks that it finds in its process; those found nowhere are then
-restored (``"restore"``: their numbers).
+restored (``"restore"``: their numbers). ``"call": "abandon"`` closes whatever the process has of
+the operator.
 """
 
 from __future__ import annotations
 
-import base64
-import copy
 import json
-import secrets
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from weir.core.graph import MAIN_OUTPUT
-from weir.core.json_values import KEPT, read_back
-from weir.core.types import OperatorId, Payload
-from weir.errors import OperatorStateError, PipelineError
-from weir.operators.base import (
-    Layer,
-    ListCheckpointed,
-    Operator,
-    SnapshotContext,
-    TimeDomain,
-    groups_of,
-    overrides,
-)
-from weir.operators.connected import CoOperator
-from weir.operators.output import Outputs
-from weir.operators.state import StateStore, decode_lists
-from weir.runtime.failures import NOTE
-from weir.sources.operator import ReaderReport
-from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
+from weir.core.types import OperatorId
+from weir.subtasks.worker import LocalStateFiles, Order, Result, SubtaskFunction, WorkerProcess
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,211 +28,39 @@ if TYPE_CHECKING:
 PROPERTY = "weir.operator."
 #: The column of key groups, the last one of a stream with ``key_by``.
 KEY_GROUP = "__weir_key_group"
-#: Lists of up to this many bytes travel inside messages, larger ones in a file.
-INLINE_BYTES = 32 * 1024
-#: The list state that backs ``ListCheckpointed``.
-_LIST = "list-checkpointed"
 
-Location = dict[str, Any]
 #: (batch, subtask) -> the result.
-Results = dict[tuple[int, int], dict[str, Any]]
+Results = dict[tuple[int, int], Result]
 
 #: The rows of ``CallFunction``: a subtask, and its result as JSON.
 CALL_SCHEMA = "subtask int, result string"
 
-
-@dataclass
-class _Warm:
-    """A subtask that this process has run."""
-
-    token: str
-    #: The batch after which it has this state.
-    version: int
-    #: The run of that batch. If the result of another run counted, the driver has other state.
-    run: str
-    operator: Operator
-    state: StateStore
-    context: Context
-    #: Its attributes when it was restored.
-    attributes: _Attributes
-
-
-#: Name -> value, and its length if it is a container that may change in place.
-_Attributes = dict[str, tuple[object, int | None]]
-
-#: By operator and subtask.
-_warm: dict[tuple[OperatorId, int], _Warm] = {}
-
-
-@dataclass
-class Context:
-    """``OperatorContext`` of one subtask."""
-
-    operator_id: OperatorId
-    subtask: int
-    parallelism: int
-    has_coordinator: bool
-    output_schema: pa.Schema
-    watermark_ms: int | None = None
-    processing_time_ms: int = 0
-    sent: list[Payload] = field(default_factory=list)
-    #: ``end_input`` was called.
-    input_ended: bool = False
-    #: Of a source: see ``ReaderTaskContext``.
-    may_read: bool = True
-    readers_watermark_ms: int | None = None
-    reported: ReaderReport | None = None
-    #: Whether an event that is sent now goes out with the state that it follows from.
-    may_send: bool = True
-    #: The tags of the side outputs.
-    side_outputs: Collection[str] = ()
-    #: Rows for side outputs, with their tags, since they were last taken.
-    emitted: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
-    #: Whether a batch is there to take them.
-    may_emit: bool = False
-
-    def output(self, tag: str, batch: pa.RecordBatch) -> None:
-        """See ``OperatorContext``."""
-        if tag not in self.side_outputs:
-            declared = ", ".join(repr(one) for one in self.side_outputs) or "none"
-            raise PipelineError(
-                f"Operator {self.operator_id!r} emits to the side output {tag!r}, but declares"
-                f" {declared}: add it to side_outputs, with its schema."
-            )
-        if not self.may_emit:
-            raise OperatorStateError(
-                f"Operator {self.operator_id!r} emits to the side output {tag!r} outside of a"
-                " batch: emit in a call that may emit rows, at the latest in finish or"
-                " prepare_snapshot_pre_barrier."
-            )
-        self.emitted.append((tag, batch))
-
-    def send_event_to_coordinator(self, event: Payload) -> None:
-        """See ``OperatorContext``.
-
-        Raises ``OperatorStateError`` without a coordinator, outside of a batch, or if JSON cannot
-        represent a value.
-        """
-        if not self.may_send:
-            raise OperatorStateError(
-                f"Operator {self.operator_id!r} sent an event in snapshot_state or close, after"
-                " what the checkpoint keeps: send it in a batch, at the latest in end_batch."
-            )
-        if not self.has_coordinator:
-            raise OperatorStateError(
-                f"Operator {self.operator_id!r} sent an event, but has no coordinator: pass"
-                " coordinator= to its step."
-            )
-        try:
-            if not isinstance(event, dict):
-                raise ValueError(f"it is a {type(event).__name__}, not a map")
-            self.sent.append(read_back(event))
-        except ValueError as error:
-            raise OperatorStateError(
-                f"Operator {self.operator_id!r} sent an event that cannot be stored, since {error}:"
-                f" make it a map of {KEPT}."
-            ) from error
-
-    def taken(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Take the rows that were emitted to side outputs."""
-        emitted, self.emitted = self.emitted, []
-        yield from emitted
-
-    def end_input(self) -> None:
-        """See ``OperatorContext``."""
-        self.input_ended = True
-
-    def report(self, report: ReaderReport) -> None:
-        """See ``ReaderTaskContext``."""
-        self.reported = report
+#: The subtasks that this process has run.
+_process = WorkerProcess(LocalStateFiles())
 
 
 class OperatorFunction:
     """The function for ``mapInArrow``."""
 
-    def __init__(
-        self,
-        operator_id: OperatorId,
-        operator: Operator,
-        *,
-        output_schema: pa.Schema,
-        side_outputs: Mapping[str, pa.Schema],
-        parallelism: int,
-        keys: Mapping[str, str],
-        results: Accumulator[Results],
-    ) -> None:
-        self._operator_id = operator_id
-        self._operator = operator
-        self._output_schema = output_schema
-        self._side_outputs = side_outputs
-        self._outputs = Outputs(operator_id, output_schema, side_outputs)
-        self._parallelism = parallelism
-        #: The columns of the key, and their names in it.
-        self._keys = keys
+    def __init__(self, function: SubtaskFunction, results: Accumulator[Results]) -> None:
+        self._function = function
         self._results = results
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process one partition of one batch. An error gets a note that says where it occurred."""
-        order, subtask = _order(self._operator_id)
-        context = Context(
-            operator_id=self._operator_id,
-            subtask=subtask,
-            parallelism=self._parallelism,
-            has_coordinator=order["has_coordinator"],
-            output_schema=self._output_schema,
-            side_outputs=tuple(self._side_outputs),
-        )
-        run = _Run(order, context)
-        try:
-            one = run.begin(self._operator)
-            rows = 0
-            for tag, emitted in run.batches(one, (self._split(one, batch) for batch in batches)):
-                rows += emitted.num_rows
-                yield self._outputs.rows(tag, emitted)
-            result = run.handed_over(one) | {"rows": rows}
+        """Process one partition of one batch."""
+        order, subtask = _order(self._function.operator_id)
+
+        def report(result: Result) -> None:
             self._results.add({(order["batch"], subtask): result})
-        except Exception as error:
-            error.add_note(f"{NOTE}subtask {subtask} of {self._operator_id!r}{run.at}")
-            raise
 
-    def _split(self, one: _Warm, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records without the key group column."""
-        import pyarrow as pa
-
-        if not self._keys:
-            return batch
-        records = batch.select(batch.schema.names[:-1])
-        keys = [records.column(name) for name in self._keys]
-        names = list(self._keys.values())
-        one.state.begin_batch(
-            keys[0] if len(keys) == 1 else pa.StructArray.from_arrays(keys, names),
-            batch.column(batch.num_columns - 1),
-        )
-        return records
+        yield from self._function.batch(_process, order, subtask, batches, report)
 
 
 class CallFunction:
-    """The function for ``mapInArrow`` that calls subtasks outside of a batch.
+    """The function for ``mapInArrow`` that calls subtasks outside of a batch."""
 
-    The order is that of a batch, with ``"call"``: ``"snapshot"``, with ``"checkpoint_id"`` and
-    ``"timestamp_ms"``; ``"close"``; or ``"abandon"``, which closes whatever the process has of the
-    operator. ``"batch"`` is the last one. An error is returned as ``"failed"``.
-    """
-
-    def __init__(
-        self,
-        operator_id: OperatorId,
-        operator: Operator,
-        *,
-        output_schema: pa.Schema,
-        side_outputs: Collection[str],
-        parallelism: int,
-    ) -> None:
-        self._operator_id = operator_id
-        self._operator = operator
-        self._output_schema = output_schema
-        self._side_outputs = side_outputs
-        self._parallelism = parallelism
+    def __init__(self, function: SubtaskFunction) -> None:
+        self._function = function
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Call the subtasks that are here, or the one of ``"restore"`` that is this task's."""
@@ -282,317 +68,21 @@ class CallFunction:
 
         for _ in batches:
             pass
-        order, index = _order(self._operator_id)
+        operator_id = self._function.operator_id
+        order, index = _order(operator_id)
         if order["call"] == "abandon":
-            _close_all(self._operator_id)
+            _process.close_all(operator_id)
             return
         restore = order["restore"]
-        subtasks = self._warm_ones(order) if restore is None else restore[index : index + 1]
-        for subtask in subtasks:
+        here = _process.current(operator_id, order)
+        for subtask in here if restore is None else restore[index : index + 1]:
+            result = self._function.call(_process, order, subtask)
             yield pa.RecordBatch.from_pydict(
-                {
-                    "subtask": pa.array([subtask], pa.int32()),
-                    "result": [json.dumps(self._called(order, subtask))],
-                }
+                {"subtask": pa.array([subtask], pa.int32()), "result": [json.dumps(result)]}
             )
 
-    def _warm_ones(self, order: dict[str, Any]) -> list[int]:
-        return sorted(
-            subtask
-            for (name, subtask), one in _warm.items()
-            if name == self._operator_id and _is_current(one, order, subtask)
-        )
 
-    def _called(self, order: dict[str, Any], subtask: int) -> dict[str, Any]:
-        run = _Run(
-            order,
-            Context(
-                operator_id=self._operator_id,
-                subtask=subtask,
-                parallelism=self._parallelism,
-                has_coordinator=order["has_coordinator"],
-                output_schema=self._output_schema,
-                side_outputs=self._side_outputs,
-            ),
-        )
-        one: _Warm | None = None
-        try:
-            one = run.begin(self._operator)
-            one.context.may_send = False
-            if order["call"] == "close":
-                one.operator.close()
-                return {"failed": None}
-            context = SnapshotContext(
-                checkpoint_id=order["checkpoint_id"], timestamp_ms=order["timestamp_ms"]
-            )
-            return run.handed_over(one, context)
-        except Exception as error:
-            if one is not None and order["call"] == "snapshot":
-                # Nothing that the failed snapshot did to the state remains.
-                one.operator.close()
-            return {"failed": f"{type(error).__name__}: {error}"}
-
-
-class _Run:
-    """One batch of one subtask, or one call between two batches."""
-
-    def __init__(self, order: dict[str, Any], context: Context) -> None:
-        """``context`` is for a subtask that this process has not run yet."""
-        self._order = order
-        self._context = context
-        self._operator_id = context.operator_id
-        self._subtask = context.subtask
-        #: The records that the operator is processing, for messages; "" if none.
-        self.at = ""
-
-    def begin(self, operator: Operator) -> _Warm:
-        """The subtask as the last batch left it, after this order's notifications and events."""
-        # Removed until it is handed over: after a failure it is not fit for the next batch.
-        one = _warm.pop((self._operator_id, self._subtask), None)
-        order = self._order
-        if one is None or not _is_current(one, order, self._subtask):
-            if one is not None:
-                one.operator.close()
-            one = self._restored(operator)
-        self._forget_others()
-        one.context.watermark_ms = order["watermark_ms"]
-        one.context.processing_time_ms = order["now_ms"]
-        one.context.may_emit = "call" not in order
-        self._expire(one.state)
-        one.context.may_read = order.get("may_read", False)
-        one.context.readers_watermark_ms = order.get("readers_watermark_ms")
-        for number in order["completed"]:
-            one.operator.notify_checkpoint_complete(number)
-        for number in order["aborted"]:
-            one.operator.notify_checkpoint_aborted(number)
-        for event in order["events"].get(str(self._subtask), ()):
-            one.operator.handle_operator_event(event)
-        return one
-
-    def batches(
-        self, one: _Warm, records: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The output for the records, then that of the end of the input and of a barrier.
-
-        Each batch comes with the tag of its side output, or ``MAIN_OUTPUT``.
-        """
-        for emitted in self._emitted(one, records):
-            yield from one.context.taken()
-            yield MAIN_OUTPUT, emitted
-        yield from one.context.taken()
-
-    def _emitted(self, one: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = 0
-        for number, batch in enumerate(records):
-            self.at = f", its record batch {number} (rows {rows} to {rows + batch.num_rows - 1})"
-            yield from one.operator.process_batch(batch) or ()
-            rows += batch.num_rows
-        self.at = ""
-        yield from self._move_time(one)
-        one.state.end_batch()
-        yield from one.operator.end_batch() or ()
-        if isinstance(one.operator, CoOperator):
-            for number in self._order["ended_inputs"]:
-                yield from one.operator.end_input_of(number) or ()
-        if self._order["finish"]:
-            yield from one.operator.end_input() or ()
-            yield from one.operator.finish() or ()
-        if self._order["barrier"] is not None:
-            yield from one.operator.prepare_snapshot_pre_barrier(self._order["barrier"]) or ()
-
-    def _move_time(self, one: _Warm) -> Iterator[pa.RecordBatch]:
-        """Call the timers that are due and, if the watermark has moved, the operator."""
-        yield from self._fire(one, TimeDomain.PROCESSING, self._order["now_ms"])
-        moves_to = self._order["moves_to_ms"]
-        if moves_to is not None:
-            one.context.watermark_ms = moves_to
-            if moves_to < SPARK_MAX_WATERMARK_MS:
-                one.state.set_time(TimeDomain.EVENT, moves_to)
-            yield from self._fire(one, TimeDomain.EVENT, moves_to)
-            yield from one.operator.on_watermark(moves_to) or ()
-            # Not before, since timers may be for times at which it was still there.
-            one.state.expire(TimeDomain.EVENT)
-
-    def _expire(self, state: StateStore) -> None:
-        """Forget the state whose time has come when the batch or call begins.
-
-        At the end of the input no more time has passed, so that ``finish`` finds what is there.
-        """
-        state.set_time(TimeDomain.PROCESSING, self._order["now_ms"])
-        watermark_ms = self._order["watermark_ms"]
-        if watermark_ms is not None and watermark_ms < SPARK_MAX_WATERMARK_MS:
-            state.set_time(TimeDomain.EVENT, watermark_ms)
-        for domain in TimeDomain:
-            state.expire(domain)
-
-    def _fire(self, one: _Warm, domain: TimeDomain, until_ms: int) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for timers in one.state.timers:
-            if timers.domain is domain:
-                for due in timers.due(until_ms):
-                    one.state.begin_batch(due.keys, due.groups)
-                    batch = pa.RecordBatch.from_arrays([due.keys, due.times_ms], ["key", "time_ms"])
-                    yield from one.operator.on_timer(timers, batch) or ()
-
-    def handed_over(self, one: _Warm, snapshot: SnapshotContext | None = None) -> dict[str, Any]:
-        """Take the snapshot, if one is wanted; return the result, with the state.
-
-        The subtask stays in this process, for the next batch or call.
-        """
-        state = one.state
-        if snapshot is not None:
-            one.operator.snapshot_state(snapshot)
-        if isinstance(one.operator, ListCheckpointed):
-            kept = state.list_state(_LIST)
-            # If the operator raises, the list stays empty.
-            kept.clear()
-            kept.update(one.operator.snapshot_list(snapshot) or [])
-        lists = self._kept(state.dump_lists())
-        self._check_attributes(one)
-        one.version, one.run = self._order["batch"], secrets.token_hex(8)
-        one.context.may_send, one.context.may_emit = True, False
-        _warm[self._operator_id, self._subtask] = one
-        sent: list[Payload] = []
-        if snapshot is None:
-            sent, one.context.sent = one.context.sent, []
-        return {
-            "run": one.run,
-            "lists": lists,
-            **self._changed(state),
-            "timers": {domain.value: _earliest(state, domain) for domain in TimeDomain},
-            "sent": sent,
-            "input_ended": one.context.input_ended,
-            "reader": one.context.reported if snapshot is None else None,
-            "failed": None,
-        }
-
-    def _check_attributes(self, one: _Warm) -> None:
-        """Raise ``PipelineError`` if an attribute changed that another process would not have.
-
-        A change deep inside of an object goes unnoticed.
-        """
-        if isinstance(one.operator, ListCheckpointed):
-            return
-        for name, (value, length) in _attributes(one.operator).items():
-            before = one.attributes.get(name)
-            if before is None or not _same(value, length, *before):
-                raise PipelineError(
-                    f"Operator {self._operator_id!r} changed its attribute {name!r} while it ran,"
-                    " and the next batch may run in another process, which would not have it: keep"
-                    f" it in a state, or write transient = ({name!r},) in the class if it may be"
-                    " lost (a cache, a connection)."
-                )
-
-    def _restored(self, operator: Operator) -> _Warm:
-        order, context = self._order, self._context
-        location = order["lists"].get(str(self._subtask))
-        lists = None if location is None else decode_lists(_read(location))
-        owned = groups_of(self._subtask, context.parallelism)
-        groups = {
-            name: {
-                int(group): _read(place) for group, place in by_group.items() if int(group) in owned
-            }
-            for name, by_group in order["groups"].items()
-        }
-        keyed = {
-            name: [Layer(_read(one), tuple(one["groups"])) for one in layers]
-            for name, by_subtask in order["keyed"].items()
-            if (layers := by_subtask.get(str(self._subtask)))
-        }
-        operator = copy.deepcopy(operator)
-        found = {name: by_group for name, by_group in groups.items() if by_group}
-        state = StateStore(
-            lists,
-            found,
-            keyed,
-            operator_id=self._operator_id,
-            owned=owned,
-            has_event_time=order["has_event_time"],
-        )
-        self._expire(state)
-        operator.open(context)
-        operator.initialize_state(state)
-        if state.timers and not overrides(operator, "on_timer"):
-            raise PipelineError(
-                f"Operator {self._operator_id!r} asks for timers, but has no on_timer: define it."
-            )
-        if isinstance(operator, ListCheckpointed):
-            operator.restore_list(state.list_state(_LIST).get())
-        return _Warm(
-            order["token"], order["version"], "", operator, state, context, _attributes(operator)
-        )
-
-    def _forget_others(self) -> None:
-        """Close subtasks that have run elsewhere since, or belong to another attempt.
-
-        No batch will go on from them. Those that have just run this batch here stay.
-        """
-        versions = (self._order["version"], self._order["batch"])
-        for key, other in list(_warm.items()):
-            same = other.token == self._order["token"]
-            if key[0] == self._operator_id and not (same and other.version in versions):
-                _warm.pop(key).operator.close()
-
-    def _kept(self, data: bytes) -> Location:
-        if len(data) <= INLINE_BYTES:
-            return {"inline": base64.b64encode(data).decode()}
-        path = self._write([data])
-        return {"file": path, "offset": 0, "length": len(data)}
-
-    def _changed(self, state: StateStore) -> dict[str, Any]:
-        """Write the keyed state that has changed, all to one file; return where it is.
-
-        ``"keyed"``: by state, the number of layers that stay and the one that follows, or None;
-        ``"groups"``: raw state, by state and key group.
-        """
-        layers = {name: one.next_layer() for name, one in state.keyed.items()}
-        groups = {name: one.changed_groups() for name, one in state.raw.items()}
-        pieces = [layer[1] for layer in layers.values() if layer is not None and layer[1]]
-        pieces += [data for one in groups.values() for data in one.values()]
-        path, offset = self._write(pieces) if pieces else "", 0
-
-        def located(data: bytes) -> Location:
-            nonlocal offset
-            found = {"file": path, "offset": offset, "length": len(data)}
-            offset += len(data)
-            return found
-
-        owned = groups_of(self._subtask, self._context.parallelism)
-        groups_here = [owned.start, owned.stop]
-        return {
-            "keyed": {
-                name: [
-                    layer[0],
-                    located(layer[1]) | {"groups": groups_here, "keys": len(state.keyed[name])}
-                    if layer[1]
-                    else None,
-                ]
-                for name, layer in layers.items()
-                if layer is not None
-            },
-            "groups": {
-                name: {str(group): located(data) for group, data in one.items()}
-                for name, one in groups.items()
-            },
-        }
-
-    def _write(self, pieces: list[bytes]) -> str:
-        """Write a new file in the query's directory; the checkpoint that needs it flushes it."""
-        name = f"{self._subtask}-{self._order['batch']}-{secrets.token_hex(8)}"
-        directory = Path(self._order["directory"]) / self._operator_id
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_bytes(b"".join(pieces))
-        return f"{self._operator_id}/{name}"
-
-
-def _earliest(state: StateStore, domain: TimeDomain) -> int | None:
-    """When the next timer of the domain is due; None if there is none."""
-    times = [timers.earliest_ms() for timers in state.timers if timers.domain is domain]
-    return min((one for one in times if one is not None), default=None)
-
-
-def _order(operator_id: OperatorId) -> tuple[dict[str, Any], int]:
+def _order(operator_id: OperatorId) -> tuple[Order, int]:
     """The order of the running Spark task for the operator, and the number of its partition."""
     from pyspark import TaskContext
 
@@ -604,42 +94,3 @@ def _order(operator_id: OperatorId) -> tuple[dict[str, Any], int]:
             " compute its input in another thread."
         )
     return json.loads(text), task.partitionId()
-
-
-def _is_current(one: _Warm, order: dict[str, Any], subtask: int) -> bool:
-    """Whether the subtask has the state that the driver has."""
-    expected = (order["token"], order["version"], order["runs"].get(str(subtask)))
-    return (one.token, one.version, one.run) == expected
-
-
-def _close_all(operator_id: OperatorId) -> None:
-    """Close all subtasks of an operator that this process has, whatever they belong to."""
-    for key in [key for key in _warm if key[0] == operator_id]:
-        _warm.pop(key).operator.close()
-
-
-def _attributes(operator: Operator) -> _Attributes:
-    """The attributes that must not change, as they are now."""
-    return {
-        name: (value, len(value) if isinstance(value, list | dict | set | deque) else None)
-        for name, value in vars(operator).items()
-        if name not in operator.transient
-    }
-
-
-def _same(value: object, length: int | None, before: object, length_before: int | None) -> bool:
-    """Whether an attribute is as it was: one object, equal plain values, or empty containers."""
-    if length is not None:
-        return length == length_before and (length == 0 or value is before)
-    plain = (bool, int, float, str, bytes)
-    return value is before or (
-        type(value) is type(before) and type(value) in plain and value == before
-    )
-
-
-def _read(location: Location) -> bytes:
-    if "inline" in location:
-        return base64.b64decode(location["inline"])
-    with Path(location["path"]).open("rb") as file:
-        file.seek(location["offset"])
-        return file.read(location["length"])

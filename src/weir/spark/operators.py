@@ -1,71 +1,37 @@
-"""The Python operators of one query, on the driver: orders for each batch, and results.
-
-See PROTOCOL P6::
-
-    take_orders   the planning call is answered: events, and the barrier that follows the batch
-    begin_batch   inside the batch, before Spark computes it: the order as a local property
-                  (``operator_worker.py``)
-    end_batch     all N subtasks have reported: state, events
-    snapshot      while the query rests: ``snapshot_state``, then the state as an entry and the
-                  files that it names
-    close         everything is committed: the last notifications, then ``close``
+"""The subtasks of one query's Python operators, in Spark's workers, for ``subtasks/chain.py``.
 
 Spark must run all N subtasks in every batch, empty ones too, so that every event is handled: the
-query is started with ``SETTINGS``. A batch in which a subtask did not run is an error, never a gap.
+query is started with ``SETTINGS``.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import secrets
-from collections import deque
-from collections.abc import Iterable, Mapping, Sized
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import AccumulatorParam
 
-from weir.core.graph import GraphStep, StepKind, Vertex
-from weir.core.messages.channel import MAX_WATERMARK_MS
-from weir.core.messages.operators import DeliverEvent
-from weir.core.messages.task import AnswerPlanning, StartDrain, TakeSnapshot
-from weir.core.types import OperatorId, SentEvent, VertexId
-from weir.errors import InvariantError, OperatorError, PipelineError, invariant
-from weir.operators.base import (
-    TimeDomain,
-    groups_of,
-    overrides,
-    takes_part,
-    takes_snapshots,
-)
-from weir.operators.connected import CoOperator
-from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
-from weir.runtime.concurrency import Clock
+from weir.core.graph import GraphStep, Vertex
+from weir.core.types import OperatorId
+from weir.errors import PipelineError
 from weir.spark.channels import has_event_time
 from weir.spark.operator_inputs import given_schema, key_columns, partitioned
 from weir.spark.operator_outputs import output_schemas, shared_schema
 from weir.spark.operator_worker import (
     CALL_SCHEMA,
-    INLINE_BYTES,
     PROPERTY,
     CallFunction,
-    Location,
     OperatorFunction,
     Results,
 )
-from weir.spark.pipeline import ProcessStep
-from weir.spark.query_directory import QueryDirectory
-from weir.spark.source_readers import SourceReaders
 from weir.storage.local import LocalFileSystem
+from weir.subtasks.chain import OperatorChain, ProcessStep, StateDirectory
+from weir.subtasks.worker import Order, Result, SubtaskFunction
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
-
-#: The directory of operators' files in a query's directory, and the snapshot entry that names them.
-DIRECTORY = "operators"
-ENTRY = "weir-operators"
 
 #: Settings for starting the query of a vertex with operators. Otherwise Spark would fold a shuffle
 #: over an empty relation and merge small partitions, and not every subtask would run.
@@ -76,60 +42,6 @@ SETTINGS = {
 #: The setting of excluded optimizer rules. ``EMPTY_RELATION_RULE`` is added to the user's own.
 EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 EMPTY_RELATION_RULE = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
-
-
-#: How many completed, and how many aborted, checkpoints a batch reports at most.
-_TOLD = 100
-
-
-@dataclass(frozen=True)
-class _Held:
-    """The state of one operator after a batch.
-
-    Never changed, since a snapshot of it may be taken meanwhile.
-    """
-
-    #: By subtask.
-    lists: dict[int, Location]
-    #: Raw state -> key group -> location.
-    groups: dict[str, dict[str, Location]] = field(default_factory=dict)
-    #: Keyed state -> subtask -> layers, oldest first (``weir/operators/keyed.py``).
-    keyed: dict[str, dict[int, list[Location]]] = field(default_factory=dict)
-    #: By subtask: when its next timer is due, by domain (``TimeDomain``).
-    timers: dict[int, dict[str, int | None]] = field(default_factory=dict)
-    #: By subtask: the run of the batch whose result counted.
-    runs: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def files(self) -> set[str]:
-        """All files that hold part of it."""
-        located = [*self.lists.values()]
-        located += [found for groups in self.groups.values() for found in groups.values()]
-        located += [one for by in self.keyed.values() for layers in by.values() for one in layers]
-        return {found["file"] for found in located if "file" in found}
-
-    def earliest_ms(self, domain: TimeDomain) -> int | None:
-        """When the next timer is due; None if there is none."""
-        times = [found[domain.value] for found in self.timers.values()]
-        return min((one for one in times if one is not None), default=None)
-
-    def after(self, results: Mapping[int, Mapping[str, Any]]) -> _Held:
-        """The state after a batch or a call, given the results of subtasks."""
-        groups = {state: dict(found) for state, found in self.groups.items()}
-        keyed = {state: dict(found) for state, found in self.keyed.items()}
-        for subtask, result in results.items():
-            for state, changed in result["groups"].items():
-                groups.setdefault(state, {}).update(changed)
-            for state, (stay, layer) in result["keyed"].items():
-                layers = keyed.setdefault(state, {}).get(subtask, [])[:stay]
-                keyed[state][subtask] = [*layers, *([] if layer is None else [layer])]
-        return _Held(
-            lists=self.lists | {subtask: result["lists"] for subtask, result in results.items()},
-            groups=groups,
-            keyed=keyed,
-            timers=self.timers | {subtask: result["timers"] for subtask, result in results.items()},
-            runs=self.runs | {subtask: result["run"] for subtask, result in results.items()},
-        )
 
 
 class _Merge(AccumulatorParam[Results]):
@@ -145,77 +57,22 @@ class _Merge(AccumulatorParam[Results]):
         return value1
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchEnd:
-    """What the operators of a query report about a batch."""
-
-    sent: tuple[SentEvent, ...] = ()
-    #: All readers of the source have reported the end of their input, in this batch or before.
-    input_ended: bool = False
-    #: Rows that the readers of the source emitted.
-    rows_read: int = 0
-
-
-class QueryOperators:
-    """The Python operators of one vertex in one attempt."""
+class SparkSubtasks:
+    """Implements ``weir.subtasks.chain.SubtaskPort`` for one vertex in one attempt."""
 
     def __init__(
-        self,
-        session: SparkSession,
-        vertex: Vertex,
-        steps: Mapping[OperatorId, ProcessStep],
-        token: str,
-        clock: Clock,
+        self, session: SparkSession, vertex: Vertex, steps: Mapping[OperatorId, ProcessStep]
     ) -> None:
-        """``steps`` are the vertex's operators by id.
-
-        ``token`` names the attempt, since worker processes may outlive it.
-        """
         self._session = session
         self._vertex = vertex
         self._steps = dict(steps)
-        self._token = token
-        self._clock = clock
         self._results: dict[OperatorId, Accumulator[Results]] = {
             name: session.sparkContext.accumulator({}, _Merge()) for name in steps
         }
-        #: Runs ``CallFunction``, by operator, in the order of the chain.
+        #: Runs ``CallFunction``, by operator.
         self._calls: dict[OperatorId, DataFrame] = {}
-        self._readers = SourceReaders(
-            (
-                (step.operator_id, subtask)
-                for step in vertex.steps
-                if step.enumerated
-                for subtask in range(steps[step.operator_id].parallelism)
-            ),
-            clock,
-        )
-        #: The state after each of the last two batches, by operator. While the drain's batch runs,
-        #: the state before it may still become part of a checkpoint.
-        self._held: dict[int, dict[OperatorId, _Held]] = {}
-        self._directory: QueryDirectory | None = None
-        #: The last batch, whose state the next one starts from.
-        self._version = -1
-        #: The operators whose input has an event time.
-        self._timed: set[OperatorId] = set()
-        #: The watermark of the last batch, and the next batch's; None before there is one.
-        self._watermark_ms: int | None = None
-        self._next_watermark_ms: int | None = None
-        #: Channels whose records have ended: known to the operators, and with the next batch.
-        self._ended: set[VertexId] = set()
-        self._ending: set[VertexId] = set()
-        self._events: tuple[DeliverEvent, ...] = ()
-        self._barrier: int | None = None
-        self._finishes = False
-        self._reads = True
-        #: Files that a snapshot has replaced since the last batch.
-        self._replaced: set[str] = set()
-        #: Checkpoints that operators are notified of with the next batch; only the newest if the
-        #: query rests for long. Other threads append to them.
-        self.completed: deque[int] = deque(maxlen=_TOLD)
-        self.aborted: deque[int] = deque(maxlen=_TOLD)
 
-    def apply(self, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
+    def apply(self, step: GraphStep, inputs: list[DataFrame], chain: OperatorChain) -> DataFrame:
         """Add the step to Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -223,330 +80,40 @@ class QueryOperators:
         given = given_schema(inputs)
         schemas = output_schemas(step, one.operator, given)
         if has_event_time(given):
-            self._timed.add(name)
+            chain.add_timed(name)
         frame = partitioned(step, inputs, one.key_by, one.parallelism)
         main, *sides = (to_arrow_schema(one, timezone="UTC") for one in schemas.values())
-        side_outputs = dict(zip(list(schemas)[1:], sides, strict=True))
-        function = OperatorFunction(
+        function = SubtaskFunction(
             name,
             one.operator,
             output_schema=main,
-            side_outputs=side_outputs,
+            side_outputs=dict(zip(list(schemas)[1:], sides, strict=True)),
             parallelism=one.parallelism,
             keys=key_columns(one.key_by),
-            results=self._results[name],
-        )
-        call = CallFunction(
-            name,
-            one.operator,
-            output_schema=main,
-            side_outputs=tuple(side_outputs),
-            parallelism=one.parallelism,
         )
         # Enough tasks to reach every Python worker: Spark uses them in turn, and has no more than
         # cores.
         tasks = max(one.parallelism, self._session.sparkContext.defaultParallelism)
+        call = CallFunction(function)
         self._calls[name] = self._session.range(0, tasks, 1, tasks).mapInArrow(call, CALL_SCHEMA)
-        return frame.mapInArrow(function, shared_schema(schemas))
+        run = OperatorFunction(function, self._results[name])
+        return frame.mapInArrow(run, shared_schema(schemas))
 
-    def open(self, directory: QueryDirectory, position: int) -> None:
-        """Load the state before the query starts in its directory after ``position``.
+    def order(self, name: OperatorId, order: Order) -> None:
+        """Set the order as a local property of this thread."""
+        self._session.sparkContext.setLocalProperty(PROPERTY + name, json.dumps(order))
 
-        A restored query finds its state there. Raises ``PipelineError`` if the directory is not on
-        a local path.
-        """
-        if not isinstance(directory.fs, LocalFileSystem):
-            raise PipelineError(
-                "The state of Python operators is kept in files, and workers cannot open"
-                f" {directory.path}: let weir.working-dir be a plain path that the driver and all"
-                " executors share."
-            )
-        self._directory = directory
-        self._version = position
-        path = directory.file(ENTRY)
-        kept = json.loads(directory.fs.read(path)) if directory.fs.status(path) is not None else {}
-        self._held = {
-            position: {
-                name: (self._restored(name, kept[name]) if name in kept else _Held(lists={}))
-                for name in self._steps
-            }
-        }
+    def results(self, name: OperatorId, batch: int) -> dict[int, Result]:
+        """Take the results of a batch out of the accumulator."""
+        results = self._results[name]
+        found = {subtask: result for (at, subtask), result in results.value.items() if at == batch}
+        results.value = {}
+        return found
 
-    # -- one batch
-
-    def take_orders(self, effect: AnswerPlanning | StartDrain) -> None:
-        """Take up the events, the barrier and the end of the input for the next batch."""
-        self._events = effect.events
-        self._finishes = isinstance(effect, StartDrain)
-        self._barrier = effect.barrier if isinstance(effect, AnswerPlanning) else None
-        if isinstance(effect, StartDrain):
-            self._ending = set(self._vertex.inputs)
-        else:
-            at_end = (one for one, ms in effect.watermarks_ms.items() if ms == MAX_WATERMARK_MS)
-            self._ending = set(at_end)
-        # Rows of the drain's batch would meet the maximal watermark.
-        self._reads = isinstance(effect, AnswerPlanning) and not effect.only_events
-
-    def planned(self, commit: Mapping[str, Any]) -> None:
-        """All batches so far are complete; ``commit`` is the last one's entry in Spark's log."""
-        # 0 before any event time is known.
-        self._next_watermark_ms = int(commit["nextBatchWatermarkMs"]) or None
-
-    @property
-    def has_news(self) -> bool:
-        """Whether an operator waits for a batch, even one without rows.
-
-        Checkpoints have ended of which it wants to be notified, a timer is due, or a reader wants
-        to read.
-        """
-        told = any(self._hears(name, self.completed, self.aborted) for name in self._steps)
-        told = told or any(self._ending_inputs(name) for name in self._steps)
-        return told or self.emits_for_watermark or self.timer_in_ms == 0
-
-    @property
-    def emits_for_watermark(self) -> bool:
-        """Whether the next batch's watermark lets an operator emit rows that are older than it."""
-        moves_to = self._moves_to_ms(self._next_watermark_ms)
-        return moves_to is not None and any(
-            overrides(self._steps[name].operator, "on_watermark")
-            or _is_due(held.earliest_ms(TimeDomain.EVENT), moves_to)
-            for name, held in self._held[self._version].items()
-            if name in self._timed
-        )
-
-    @property
-    def watermark_ms(self) -> int | None:
-        """The watermark up to which operators have emitted everything; None before the first."""
-        return self._watermark_ms
-
-    @property
-    def source_watermark_ms(self) -> int | None:
-        """The watermark of the source's readers for the next batch; None without news of it.
-
-        A batch before a barrier, or one that only carries events, gets none.
-        """
-        return self._readers.watermark_ms if self._reads and self._barrier is None else None
-
-    @property
-    def timer_in_ms(self) -> int | None:
-        """How long until a processing-time timer is due, or a reader wants to read; or None."""
-        held = self._held[self._version].values()
-        times = [one.earliest_ms(TimeDomain.PROCESSING) for one in held]
-        times += self._readers.reads_at_ms
-        earliest = min((one for one in times if one is not None), default=None)
-        return None if earliest is None else max(0, earliest - self._clock.wall_ms())
-
-    def begin_batch(self, batch: int) -> None:
-        """Set the orders as local properties. Call it in the thread that runs the batch."""
-        completed, aborted = _taken(self.completed), _taken(self.aborted)
-        moves_to = self._moves_to_ms(
-            MAX_WATERMARK_MS if self._finishes else self._next_watermark_ms
-        )
-        for name in self._steps:
-            events: dict[int, list[Any]] = {}
-            for event in self._events:
-                if event.operator == name:
-                    events.setdefault(event.subtask, []).append(event.payload)
-            order = self._order(name, completed, aborted) | {
-                "batch": batch,
-                "barrier": self._barrier,
-                "finish": self._finishes,
-                "may_read": self._reads,
-                "events": events,
-                "ended_inputs": self._ending_inputs(name),
-                "moves_to_ms": moves_to if name in self._timed or self._finishes else None,
-            }
-            self._session.sparkContext.setLocalProperty(PROPERTY + name, json.dumps(order))
-
-    def end_batch(self, batch: int) -> BatchEnd:
-        """Take up the results once Spark has computed the batch.
-
-        Raises ``PipelineError`` if a subtask did not run.
-        """
-        sent: list[SentEvent] = []
-        after: dict[OperatorId, _Held] = {}
-        rows_read = 0
-        for name, one in self._steps.items():
-            results = self._results[name]
-            found = {
-                subtask: result for (at, subtask), result in results.value.items() if at == batch
-            }
-            results.value = {}
-            if found.keys() != set(range(one.parallelism)):
-                raise PipelineError(
-                    f"Operator {name!r} ran as the subtasks {sorted(found)} in batch {batch}, not"
-                    f" as 0 to {one.parallelism - 1}: the steps after it in its query must not"
-                    " change partitions (coalesce, union with itself); otherwise start a new"
-                    " query for them with start_new_chain()."
-                )
-            after[name] = self._held[self._version][name].after(found)
-            for subtask, result in sorted(found.items()):
-                sent += [
-                    SentEvent(operator=name, subtask=subtask, payload=event)
-                    for event in result["sent"]
-                ]
-                rows_read += self._readers.take(name, subtask, result)
-        before = {
-            position: held for position, held in self._held.items() if position < self._version
-        }
-        self._held = {self._version: self._held[self._version], batch: after}
-        self._delete((_files(before) | self._replaced) - _files(self._held))
-        self._replaced = set()
-        self._version = batch
-        self._watermark_ms = self._next_watermark_ms
-        self._ended |= self._ending
-        self._events, self._barrier = (), None
-        return BatchEnd(
-            sent=tuple(sent),
-            input_ended=self._readers.input_ended,
-            rows_read=rows_read,
-        )
-
-    # -- between two batches, and after the last one
-
-    def snapshot(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
-        """Take the snapshot of every operator, in the order of the chain (PROTOCOL P6, P43).
-
-        After the drain only of those with code of their own for checkpoints, which may still have
-        something to commit. Returns entries, and keys of files in the query's directory. Raises
-        ``OperatorError`` if an operator cannot take it.
-        """
-        completed, aborted = _taken(self.completed), _taken(self.aborted)
-        kept, files = {}, set()
-        for name in self._calls:
-            operator = self._steps[name].operator
-            if effect.finished and not takes_part(operator):
-                continue
-            if takes_snapshots(operator):
-                order = self._order(name, completed, aborted) | {
-                    "call": "snapshot",
-                    "checkpoint_id": effect.checkpoint_id,
-                    "timestamp_ms": effect.timestamp_ms,
-                }
-                invariant(
-                    effect.position == self._version, f"the snapshot of {name} comes too late"
-                )
-                self._call_snapshot(name, order)
-            held = self._held[effect.position][name]
-            files |= held.files
-            kept[name] = {
-                "parallelism": self._steps[name].parallelism,
-                "lists": {str(subtask): found for subtask, found in held.lists.items()},
-                "groups": held.groups,
-                "keyed": held.keyed,
-                "timers": {str(subtask): found for subtask, found in held.timers.items()},
-            }
-        entries = {ENTRY: json.dumps(kept, sort_keys=True)} if kept else {}
-        return entries, [f"{DIRECTORY}/{file}" for file in sorted(files)]
-
-    def close(self) -> None:
-        """Notify the operators of the checkpoints that have ended, then close them (MISSION E5).
-
-        Raises ``OperatorError`` if one raises.
-        """
-        completed, aborted = _taken(self.completed), _taken(self.aborted)
-        for name in self._calls:
-            order = self._order(name, completed, aborted) | {"call": "close"}
-            news = self._hears(name, completed, aborted)
-            for subtask, result in sorted(self._call(name, order, restore=news).items()):
-                if result["failed"] is not None:
-                    raise OperatorError(
-                        f"Subtask {subtask} of operator {name!r} could not be closed:"
-                        f" {result['failed']}.",
-                        operator=name,
-                    )
-
-    def abandon(self) -> None:
-        """Close the subtasks that Spark's workers still have: no batch will follow."""
-        for name in self._calls:
-            self._call(name, {"call": "abandon"}, restore=False)
-
-    # -- inside
-
-    def _order(self, name: OperatorId, completed: list[int], aborted: list[int]) -> dict[str, Any]:
-        """The part of an order that a batch and a call have in common."""
-        held = self._held[self._version][name]
-        return {
-            "token": self._token,
-            "version": self._version,
-            "batch": self._version,
-            "has_coordinator": self._steps[name].has_coordinator,
-            "directory": self._path(),
-            "runs": held.runs,
-            "has_event_time": name in self._timed,
-            "now_ms": self._clock.wall_ms(),
-            "watermark_ms": self._watermark_ms if name in self._timed else None,
-            "readers_watermark_ms": self._readers.watermark_ms,
-            "moves_to_ms": None,
-            "completed": completed,
-            "aborted": aborted,
-            "events": {},
-            "lists": {subtask: self._located(found) for subtask, found in held.lists.items()},
-            "groups": {
-                state: {group: self._located(found) for group, found in groups.items()}
-                for state, groups in held.groups.items()
-            },
-            "keyed": {
-                state: {
-                    subtask: [self._located(one) for one in layers]
-                    for subtask, layers in by_subtask.items()
-                }
-                for state, by_subtask in held.keyed.items()
-            },
-        }
-
-    def _ending_inputs(self, name: OperatorId) -> list[int]:
-        """The inputs of a connected operator whose end is news to it, by number.
-
-        Each of them is a channel, so all of its rows were in earlier batches.
-        """
-        if not isinstance(self._steps[name].operator, CoOperator):
-            return []
-        [step] = (one for one in self._vertex.steps if one.operator_id == name)
-        ending = self._ending - self._ended
-        return [number for number, one in enumerate(step.inputs, start=1) if one in ending]
-
-    def _moves_to_ms(self, watermark_ms: int | None) -> int | None:
-        """The watermark if it is news to operators."""
-        known = self._watermark_ms
-        moves = watermark_ms is not None and (known is None or watermark_ms > known)
-        return watermark_ms if moves else None
-
-    def _call_snapshot(self, name: OperatorId, order: dict[str, Any]) -> None:
-        """Call ``snapshot_state`` of all subtasks, and take up the state after it.
-
-        Raises ``OperatorError`` if one raises; that subtask goes on from the state before.
-        """
-        results = self._call(name, order, restore=True)
-        failed = {
-            subtask: result["failed"]
-            for subtask, result in sorted(results.items())
-            if result["failed"] is not None
-        }
-        before = self._held[self._version][name]
-        after = before.after({one: result for one, result in results.items() if one not in failed})
-        self._held[self._version][name] = after
-        self._replaced |= before.files - after.files
-        for subtask, why in failed.items():
-            raise OperatorError(f"Subtask {subtask}: {why}", operator=name)
-
-    def _call(
-        self, name: OperatorId, order: dict[str, Any], *, restore: bool
-    ) -> dict[int, dict[str, Any]]:
-        """Run a call; return the results by subtask.
-
-        With ``restore``, subtasks that no process has are restored and called too.
-        """
-        results = self._round(name, order | {"restore": None})
-        missing = [one for one in range(self._steps[name].parallelism) if one not in results]
-        if restore and missing:
-            results |= self._round(name, order | {"restore": missing})
-            invariant(
-                len(results) == self._steps[name].parallelism, f"subtasks of {name} did not answer"
-            )
-        return results
-
-    def _round(self, name: OperatorId, order: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    def call(self, name: OperatorId, order: Order) -> dict[int, Result]:
+        """Run ``CallFunction``; nobody answers before the step is in a plan."""
+        if name not in self._calls:
+            return {}
         context, key = self._session.sparkContext, PROPERTY + name
         context.setLocalProperty("spark.scheduler.pool", self._vertex.name)
         context.setLocalProperty(key, json.dumps(order))
@@ -558,105 +125,12 @@ class QueryOperators:
             context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
         return {row["subtask"]: json.loads(row["result"]) for row in rows}
 
-    def _hears(self, name: OperatorId, completed: Sized, aborted: Sized) -> bool:
-        """Whether the operator wants to be notified of one of these checkpoints."""
-        operator = self._steps[name].operator
-        return (bool(completed) and overrides(operator, "notify_checkpoint_complete")) or (
-            bool(aborted) and overrides(operator, "notify_checkpoint_aborted")
+
+def check_directory(directory: StateDirectory) -> None:
+    """Raise ``PipelineError`` unless the directory is on a local path, which workers can open."""
+    if not isinstance(directory.fs, LocalFileSystem):
+        raise PipelineError(
+            "The state of Python operators is kept in files, and workers cannot open"
+            f" {directory.file('')}: let weir.working-dir be a plain path that the driver and all"
+            " executors share."
         )
-
-    def _restored(self, name: OperatorId, kept: Mapping[str, Any]) -> _Held:
-        """The state, redistributed to the current number of subtasks.
-
-        Union lists go to every subtask, even if the number has not changed.
-        """
-        lists = {int(subtask): found for subtask, found in kept["lists"].items()}
-        parallelism = self._steps[name].parallelism
-        if lists:
-            found = [decode_lists(self._read(lists[subtask])) for subtask in sorted(lists)]
-            if kept["parallelism"] != parallelism or any_union(found):
-                dealt = redistributed(found, parallelism)
-                lists = {
-                    subtask: self._placed(name, subtask, encode_lists(given))
-                    for subtask, given in enumerate(dealt)
-                }
-        keyed = {
-            state: _dealt(by_subtask, kept["parallelism"], parallelism)
-            for state, by_subtask in kept.get("keyed", {}).items()
-        }
-        timers = {int(subtask): found for subtask, found in kept.get("timers", {}).items()}
-        return _Held(lists=lists, groups=kept["groups"], keyed=keyed, timers=timers)
-
-    def _placed(self, name: OperatorId, subtask: int, data: bytes) -> Location:
-        """Store redistributed lists where a worker finds them."""
-        if len(data) <= INLINE_BYTES:
-            return {"inline": base64.b64encode(data).decode()}
-        file = f"{name}/{subtask}-restored-{secrets.token_hex(8)}"
-        self._opened.fs.make_directory(f"{self._path()}/{name}")
-        self._opened.fs.write(f"{self._path()}/{file}", data)
-        return {"file": file, "offset": 0, "length": len(data)}
-
-    def _read(self, location: Location) -> bytes:
-        if "inline" in location:
-            return base64.b64decode(location["inline"])
-        data = self._opened.fs.read(self._opened.file(f"{DIRECTORY}/{location['file']}"))
-        return data[location["offset"] : location["offset"] + location["length"]]
-
-    def _located(self, found: Location) -> Location:
-        """The location with the file's full path, for a worker."""
-        return found if "inline" in found else found | {"path": f"{self._path()}/{found['file']}"}
-
-    def _path(self) -> str:
-        return self._opened.file(DIRECTORY)
-
-    @property
-    def _opened(self) -> QueryDirectory:
-        if self._directory is None:
-            raise InvariantError(f"the operators of {self._vertex.name} were not opened")
-        return self._directory
-
-    def _delete(self, files: Iterable[str]) -> None:
-        for file in files:
-            self._opened.fs.delete(self._opened.file(f"{DIRECTORY}/{file}"))
-
-
-def _files(held: Mapping[int, Mapping[OperatorId, _Held]]) -> set[str]:
-    return {file for of_batch in held.values() for one in of_batch.values() for file in one.files}
-
-
-def _dealt(
-    by_subtask: Mapping[str, list[Location]], before: int, parallelism: int
-) -> dict[int, list[Location]]:
-    """The layers of a keyed state for another number of subtasks: each where its groups are."""
-    kept = {int(subtask): layers for subtask, layers in by_subtask.items()}
-    if before == parallelism:
-        return kept
-    dealt: dict[int, list[Location]] = {}
-    for subtask in range(parallelism):
-        owned = groups_of(subtask, parallelism)
-        for old in sorted(kept):
-            for layer in kept[old]:
-                first, end = layer["groups"]
-                groups = [max(first, owned.start), min(end, owned.stop)]
-                if groups[0] < groups[1]:
-                    # How many of its keys these are is not known.
-                    part = {name: layer[name] for name in ("file", "offset", "length")}
-                    dealt.setdefault(subtask, []).append(part | {"groups": groups})
-    return dealt
-
-
-def _is_due(time_ms: int | None, until_ms: int) -> bool:
-    return time_ms is not None and time_ms <= until_ms
-
-
-def _taken(told: deque[int]) -> list[int]:
-    return [told.popleft() for _ in range(len(told))]
-
-
-def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:
-    """The ids of a vertex's Python operators, including a source's readers."""
-    return tuple(
-        step.operator_id
-        for step in vertex.steps
-        if step.kind is StepKind.PROCESS or step.enumerated
-    )

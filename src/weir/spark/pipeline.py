@@ -9,20 +9,8 @@ from typing import Any
 from weir.core.graph import Vertex
 from weir.core.types import OperatorId, TaskState, VertexId
 from weir.errors import PipelineError
-from weir.operators.base import Operator
 from weir.sinks.base import Sink
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessStep:
-    """The arguments of ``Stream.process``."""
-
-    operator: Operator
-    #: The number of subtasks.
-    parallelism: int
-    #: The columns of the key in each input; empty without a key.
-    key_by: tuple[tuple[str, ...], ...]
-    has_coordinator: bool
+from weir.subtasks.chain import ProcessStep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,10 @@ from weir.errors import StorageError, invariant
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
 from weir.storage.records import decoded
+from weir.subtasks.worker import END_OF_TIME_MS
 
-#: The last millisecond of the year 9999: Spark's timestamps end there (Flink: MAX_WATERMARK).
-SPARK_MAX_WATERMARK_MS = 253402300799000
+#: The last second of the year 9999: Spark's timestamps end there (Flink: MAX_WATERMARK).
+SPARK_MAX_WATERMARK_MS = END_OF_TIME_MS
 
 #: Larger entries of a source's log are kept as files (Flink: ``data-inline-threshold``).
 _INLINE_BYTES = 20 * 1024

@@ -24,9 +24,9 @@ from weir.core.types import VertexId
 from weir.spark.channels import SOURCE_NUMBER, ChannelSource, plain_schema, segment_files
 from weir.spark.control_input import ControlInput, PlanningAnswer, PlanningRounds
 from weir.spark.jvm import Jvm
-from weir.spark.operators import process_steps
 from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
 from weir.storage.paths import as_spark_path
+from weir.subtasks.chain import process_steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

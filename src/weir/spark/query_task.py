@@ -44,13 +44,13 @@ from weir.spark.control_input import CONTROL_INPUT, QueryInterruptedError
 from weir.spark.failures import TaskFailures, first_cause
 from weir.spark.frames import Frames
 from weir.spark.operator_outputs import has_side_outputs, output_of
-from weir.spark.operators import BatchEnd, QueryOperators
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded, misfit
 from weir.spark.progress import BatchProgress, decoded, newest_subtasks
 from weir.spark.query_directory import QueryDirectory, is_stateful
 from weir.spark.query_inputs import QueryInputs, source_ids
 from weir.storage.paths import as_spark_path
+from weir.subtasks.chain import BatchEnd, OperatorChain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +76,7 @@ class QueryTask:
         directory: QueryDirectory,
         inputs: QueryInputs,
         output: OutputSegments | None,
-        operators: QueryOperators | None,
+        operators: OperatorChain | None,
         position: int,
         watermark_ms: int | None,
         finish: Callable[[int], tuple[Committable, ...]],

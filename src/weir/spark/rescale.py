@@ -35,9 +35,10 @@ from weir.core.graph import Vertex
 from weir.core.types import TaskState, VertexId
 from weir.errors import PipelineError, StorageError
 from weir.spark.failures import first_cause
-from weir.spark.operators import EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS, process_steps
+from weir.spark.operators import EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS
 from weir.spark.query_directory import SHUFFLE_PARTITIONS, QueryDirectory, is_stateful
 from weir.storage.paths import as_spark_path
+from weir.subtasks.chain import process_steps
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

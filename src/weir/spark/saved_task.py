@@ -25,11 +25,11 @@ import msgspec
 from weir.core.types import NAME, Count, OperatorId, StateKey
 from weir.errors import CheckpointDamagedError
 from weir.operators.base import KEY_GROUPS
-from weir.spark.operators import DIRECTORY, ENTRY
 from weir.spark.query_directory import decode_commit, decode_offsets, log_offset
 from weir.spark.session import REQUIRED
 from weir.storage.metadata import METADATA_FILE, damaged
 from weir.storage.records import converted, decoded
+from weir.subtasks.chain import DIRECTORY, ENTRY
 
 if TYPE_CHECKING:
     from weir.core.types import TaskState

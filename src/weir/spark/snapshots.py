@@ -17,13 +17,13 @@ from collections.abc import Callable
 from weir.core.messages.task import TakeSnapshot
 from weir.core.types import CompletedCheckpoint, InFlightSegment, Payload, StateHandle, TaskState
 from weir.spark.channels import kept_payload, keyed_files
-from weir.spark.operators import DIRECTORY
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.saved_task import WATERMARK_ENTRY, check_saved_task
 from weir.spark.state_files import StateFiles, is_uniquely_named, relocate_operator_metadata
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.paths import parent
+from weir.subtasks.chain import DIRECTORY
 
 #: Takes the snapshots of Python operators: entries, and keys of files in the query's directory.
 SnapshotOperators = Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]]

@@ -40,7 +40,7 @@ from weir.runtime.views import SubtaskView
 from weir.spark.channels import OutputSegments
 from weir.spark.failures import TaskFailures
 from weir.spark.frames import Frames
-from weir.spark.operators import ENTRY, QueryOperators
+from weir.spark.operators import check_directory
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
@@ -51,6 +51,7 @@ from weir.spark.snapshots import QueryState, restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.paths import join
+from weir.subtasks.chain import ENTRY, OperatorChain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,6 +167,7 @@ class SparkTaskPort:
         operators = current.frames.operators(vertex.name)
         position = restored.position if restored is not None else -1
         if operators is not None:
+            check_directory(directory)
             operators.open(directory, position)
         task = QueryTask(
             session=self._session,
@@ -304,7 +306,7 @@ class SparkTaskPort:
 
     # -- inside
 
-    def _operators(self, vertex: VertexId) -> QueryOperators | None:
+    def _operators(self, vertex: VertexId) -> OperatorChain | None:
         current = self._attempt
         return None if current is None else current.frames.operators(vertex)
 

@@ -1,0 +1,1 @@
+"""Runs the subtasks of Python operators, and the driver's part of it: without Spark."""
