@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from weir.rest.schema import ENDPOINTS
-from weir.rest.schema.base import Endpoint, Errors, Message, Operation
+from weir.rest.schema.base import Endpoint, Errors, Message, Operation, Text
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "REST.md"
 
@@ -32,7 +32,10 @@ answered with 200. What starts an operation is answered with 202 and a `request-
 next path polls: `IN_PROGRESS`, then `COMPLETED` with its `operation`, or the status 500 if it
 failed. A body may bring its own `triggerId` (32 hexadecimal digits): a request that repeats one
 joins the operation with that id, so a client may retry. Every refusal and failure has the body
-`Errors`.
+`Errors`. `GET /openapi.json` answers this page as an OpenAPI document.
+
+Flink's own dashboard and command line, its Kubernetes operator and exporters find all that they ask
+for. What has no meaning here answers as an idle Flink cluster does, and says *empty* below.
 
 Written by `scripts/rest_api.py` from the schema that server and client share.
 
@@ -46,6 +49,7 @@ _PRIMITIVES: dict[object, str] = {
     float: "number",
     bool: "boolean",
     typing.Any: "any",
+    Text: "plain text",
     None: "null",
     types.NoneType: "null",
 }
@@ -64,11 +68,11 @@ def page() -> str:
     return HEAD + "\n".join(rows) + "\n\n## Messages\n\n" + "\n".join(sections)
 
 
-def _query(endpoint: Endpoint[Message]) -> str:
+def _query(endpoint: Endpoint[typing.Any]) -> str:
     return "".join(f"?{name}=" for name in endpoint.query)
 
 
-def _messages_of(endpoint: Endpoint[Message]) -> Iterator[type[Message]]:
+def _messages_of(endpoint: Endpoint[typing.Any]) -> Iterator[type[Message]]:
     waiting: list[object] = [endpoint.answer, endpoint.body]
     while waiting:
         found = waiting.pop(0)

@@ -13,7 +13,7 @@ from weir.rest.server import RestServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from fake_job import FakeGateway
+from fake_job import VIEW, FakeCluster, FakeGateway
 
 
 @pytest.fixture
@@ -36,5 +36,30 @@ def address(server: RestServer) -> str:
 
 @pytest.fixture
 def http(address: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=address, trust_env=False) as client:
+    # Loading certificates would take longer than most tests.
+    with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[tuple[FakeGateway, httpx.Client]]:
+    """One server and client for all tests that only read: each start and stop takes a moment."""
+    gateway, running = FakeGateway(), RestServer(port=0)
+    address = running.start(gateway, cluster=FakeCluster())
+    with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
+        yield gateway, client
+    running.stop()
+
+
+@pytest.fixture
+def looked_at(shared: tuple[FakeGateway, httpx.Client]) -> FakeGateway:
+    """The job of ``reader``, as it is at first."""
+    gateway, _ = shared
+    gateway.current = VIEW
+    return gateway
+
+
+@pytest.fixture
+def reader(looked_at: FakeGateway, shared: tuple[FakeGateway, httpx.Client]) -> httpx.Client:
+    """A client that only reads."""
+    return shared[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from weir.core.types import (
     TaskStatus,
 )
 from weir.errors import CoordinatorError
+from weir.runtime.cluster import ExecutorView, JvmView, ThreadView
 from weir.runtime.concurrency import SystemClock
 from weir.runtime.ports import CoordinatorAnswer
 from weir.runtime.recorder import Recorder
@@ -228,3 +230,46 @@ class FakeGateway:
             else:
                 future.set_result(answer)
         return future
+
+
+class FakeCluster:
+    """A driver's JVM and an executor of a cluster beside it."""
+
+    def __init__(self, engine_log: str | None = None) -> None:
+        self.engine_log = engine_log
+        self.asked: list[str] = []
+
+    def jvm(self) -> JvmView:
+        return JvmView(
+            version="OpenJDK 64-Bit Server VM - Debian - 17.0.15",
+            arch="amd64",
+            options=("-Xmx1g", "-Dmy.password=hunter2", "-Durl=postgres://me:hunter2@host/db"),
+            classpath=("/spark/conf", "/spark/jars/spark.jar"),
+            pid=os.getpid(),
+            heap_used=59_000_000,
+            heap_committed=119_000_000,
+            heap_max=1_073_741_824,
+            non_heap_used=80_000_000,
+            non_heap_committed=90_000_000,
+            non_heap_max=-1,
+            buffers={"direct": (5, 24_577, 24_576), "mapped": (0, 0, 0)},
+            threads=47,
+            classes_loaded=11_627,
+            collectors={"G1 Young Generation": (12, 335), "G1 Old Generation": (0, 0)},
+        )
+
+    def executors(self) -> tuple[ExecutorView, ...]:
+        driver = ExecutorView(
+            executor_id="driver",
+            host="127.0.0.1",
+            port=38_449,
+            cores=2,
+            active_tasks=1,
+            memory_max=455_501_414,
+            memory_used=1_000,
+        )
+        return driver, replace(driver, executor_id="0", port=40_000, active_tasks=3)
+
+    def threads(self, executor_id: str) -> tuple[ThreadView, ...]:
+        self.asked.append(executor_id)
+        return (ThreadView(name="main", text=f'"main" of {executor_id}'),)

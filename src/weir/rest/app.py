@@ -22,18 +22,19 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from weir.errors import WeirError
-from weir.rest import checkpoint_handlers, job_handlers
+from weir.rest import checkpoint_handlers, cluster_handlers, job_handlers, vertex_handlers
 from weir.rest.guard import JSON, shortened
 from weir.rest.operations import AsyncOperations
 from weir.rest.schema import ENDPOINTS
-from weir.rest.schema.base import Endpoint, Errors, Request
+from weir.rest.schema.base import Endpoint, Errors, Request, Text
 from weir.rest.serving import HANDLERS, Handler, Serving
+from weir.runtime.cluster import Cluster
 from weir.runtime.concurrency import Clock
 from weir.runtime.gateway import JobGateway
 from weir.storage.filesystem import FileSystem
 
 #: The modules whose import has filled ``HANDLERS``.
-TOPICS = (job_handlers, checkpoint_handlers)
+TOPICS = (job_handlers, checkpoint_handlers, vertex_handlers, cluster_handlers)
 
 
 def make_app(
@@ -44,10 +45,13 @@ def make_app(
     version: str,
     file_systems: Callable[[str], FileSystem],
     new_trigger_id: Callable[[], str] = lambda: secrets.token_hex(16),
+    endpoint: str,
+    cluster: Cluster | None,
 ) -> Starlette:
     """The application that serves the job behind ``gateway``.
 
-    ``file_systems`` gives the file system of a savepoint to dispose of.
+    ``file_systems`` gives the file system of a savepoint to dispose of; ``endpoint`` is the
+    server's host and port; ``cluster`` are the job's processes, None if they cannot be asked.
     """
     serving = Serving(
         gateway,
@@ -56,6 +60,8 @@ def make_app(
         version=version,
         file_systems=file_systems,
         new_trigger_id=new_trigger_id,
+        endpoint=endpoint,
+        cluster=cluster,
     )
     routes = [
         Route(path, _answering(one, partial(HANDLERS[one], serving)), methods=[one.method])
@@ -78,7 +84,10 @@ def _answering(
         }
         if endpoint.body is not None:
             arguments["body"] = await _body(request, endpoint.body)
-        return _json(await handler(**arguments), endpoint.status)
+        found = await handler(**arguments)
+        if isinstance(found, Text):
+            return Response(found.text, endpoint.status, media_type=found.content_type)
+        return _json(found, endpoint.status)
 
     return answer
 

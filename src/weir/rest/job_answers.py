@@ -122,7 +122,7 @@ def job_summary(view: JobView, now_ms: int) -> JobSummary:
         name=view.name,
         start_time_ms=view.start_time_ms,
         end_time_ms=view.end_time_ms,
-        duration_ms=_duration_ms(view, now_ms),
+        duration_ms=duration_ms(view, now_ms),
         state=view.status.value,
         last_modification_ms=view.last_modification_ms,
         tasks={**states, "total": len(view.vertices)},
@@ -137,8 +137,9 @@ def job_info(view: JobView, now_ms: int) -> JobInfo:
         state=view.status.value,
         start_time_ms=view.start_time_ms,
         end_time_ms=view.end_time_ms,
-        duration_ms=_duration_ms(view, now_ms),
+        duration_ms=duration_ms(view, now_ms),
         now_ms=now_ms,
+        application_id=view.job_id,
         timestamps={status: view.timestamps_ms.get(status, 0) for status in _FLINK_JOB_STATUSES},
         vertices=tuple(_vertex_info(view, vertex, now_ms) for vertex in view.vertices),
         status_counts=_states(view.vertices),
@@ -216,7 +217,7 @@ def execution_result(view: JobView, now_ms: int) -> ExecutionResult:
         job_execution_result=JobExecutionResult(
             id=view.job_id,
             application_status=_APPLICATION_STATUSES[view.status],
-            net_runtime=_duration_ms(view, now_ms),
+            net_runtime=duration_ms(view, now_ms),
         ),
     )
 
@@ -226,7 +227,8 @@ def _states(vertices: tuple[VertexView, ...]) -> dict[str, int]:
     return {state: counts[state] for state in EXECUTION_STATES}
 
 
-def _duration_ms(view: JobView, now_ms: int) -> int:
+def duration_ms(view: JobView, now_ms: int) -> int:
+    """From the job's start to its end, or to now."""
     end_ms = now_ms if view.end_time_ms < 0 else view.end_time_ms
     return max(0, end_ms - view.start_time_ms)
 
@@ -244,8 +246,13 @@ def _vertex_info(view: JobView, vertex: VertexView, now_ms: int) -> VertexInfo:
         end_time_ms=view.end_time_ms,
         duration_ms=max(0, end_ms - start_ms) if start_ms >= 0 else -1,
         tasks=_states((vertex,)),
-        metrics=IoMetrics(read_records=vertex.records_in, write_records=vertex.records_committed),
+        metrics=io_metrics(vertex),
     )
+
+
+def io_metrics(vertex: VertexView) -> IoMetrics:
+    """The rows of a vertex."""
+    return IoMetrics(read_records=vertex.records_in, write_records=vertex.records_committed)
 
 
 def _exception_info(failure: ExceptionView) -> ExceptionInfo:

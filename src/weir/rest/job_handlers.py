@@ -14,6 +14,7 @@ from weir.rest.schema import jobs
 from weir.rest.schema.base import Message, Operation, Triggered
 from weir.rest.serving import Serving, serves
 from weir.runtime.ports import CoordinatorAnswer
+from weir.runtime.views import JobView
 
 #: Kinds of operations.
 CANCELLATION, COORDINATOR = "cancel", "coordinator"
@@ -105,14 +106,7 @@ async def _cancel(server: Serving, job_id: str, mode: str | None) -> Message:
             f"The mode {quoted(str(mode))} is unknown: use mode=cancel, or POST to"
             f" /jobs/{job_id}/stop.",
         )
-    if view.status is JobStatus.CANCELED:
-        return Message()  # as in Flink: what was asked for is so
-    if view.status.is_terminal:
-        raise HTTPException(
-            409, f"Job {job_id} is already {view.status.value} and cannot be cancelled."
-        )
-    server.start(CANCELLATION, server.new_trigger_id(), server.gateway.cancel, ends_job=True)
-    return Message()
+    return cancel(server, view)
 
 
 @serves(jobs.SEND_TO_COORDINATOR)
@@ -141,3 +135,15 @@ async def _coordinator_outcome(
         return jobs.CoordinatorReply(answer=found.answer, checkpoint_id=found.checkpoint_id)
 
     return server.outcome(COORDINATOR, trigger_id, reply)
+
+
+def cancel(server: Serving, view: JobView) -> Message:
+    """Cancel the job; a cancelled one stays so. Raises 409 if it has ended otherwise, and 429."""
+    if view.status is JobStatus.CANCELED:
+        return Message()  # as in Flink: what was asked for is so
+    if view.status.is_terminal:
+        raise HTTPException(
+            409, f"Job {view.job_id} is already {view.status.value} and cannot be cancelled."
+        )
+    server.start(CANCELLATION, server.new_trigger_id(), server.gateway.cancel, ends_job=True)
+    return Message()

@@ -22,6 +22,7 @@ from weir import __version__
 from weir.errors import RestError, invariant
 from weir.rest import tokens
 from weir.rest.operations import AsyncOperations
+from weir.runtime.cluster import Cluster
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway
 from weir.storage.file_systems import FileSystems
@@ -99,11 +100,12 @@ class RestServer:
         self,
         gateway: JobGateway,
         file_systems: Callable[[str], FileSystem] | None = None,
+        cluster: Cluster | None = None,
     ) -> str:
         """Bind if necessary, serve the job in a daemon thread, and return the address.
 
         ``file_systems`` gives the file system of a savepoint to dispose of; None: local ones.
-        Raises ``RestError``.
+        ``cluster`` are the processes of the job. Raises ``RestError``.
         """
         invariant(self._thread is None, "a REST server is started once")
         address, listening = self._bound()
@@ -120,6 +122,8 @@ class RestServer:
             clock=self._clock,
             version=__version__,
             file_systems=FileSystems() if file_systems is None else file_systems,
+            endpoint=address.partition("://")[2],
+            cluster=cluster,
         )
         # Logs nothing. uvicorn installs signal handlers on the main thread only, so not here.
         config = uvicorn.Config(

@@ -37,6 +37,7 @@ from weir.rest.schema.base import (
     Request,
     Triggered,
 )
+from weir.runtime.cluster import Cluster
 from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
 from weir.runtime.views import JobView
@@ -80,7 +81,12 @@ class Serving:
         version: str,
         file_systems: Callable[[str], FileSystem],
         new_trigger_id: Callable[[], str],
+        endpoint: str,
+        cluster: Cluster | None,
     ) -> None:
+        """``endpoint``: host and port of the server. ``cluster``: None if it cannot be asked."""
+        self.endpoint = endpoint
+        self.cluster = cluster
         self.gateway = gateway
         self.operations = operations
         self.clock = clock

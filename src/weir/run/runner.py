@@ -101,6 +101,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         session.prepare()
         listener.phase("loading libraries")
         from weir.run.wiring import JobRun
+        from weir.spark.cluster import SparkCluster
 
         rest.load()
         run = JobRun(
@@ -115,7 +116,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             rest_address=address,
         )
         stack.callback(run.close)
-        rest.start(run.gateway, file_systems)
+        rest.start(run.gateway, file_systems, SparkCluster(session.get()))
         return run.run()
 
 

@@ -69,6 +69,14 @@ class Operation(Message, Generic[T], frozen=True, kw_only=True):
     operation: T | None = None
 
 
+@dataclass(frozen=True)
+class Text:
+    """An answer that is not JSON."""
+
+    text: str
+    content_type: str = "text/plain; charset=UTF-8"
+
+
 Answer = TypeVar("Answer")
 
 

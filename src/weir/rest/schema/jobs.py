@@ -209,7 +209,8 @@ class JobInfo(Message, frozen=True, kw_only=True):
     end_time_ms: int = msgspec.field(name="end-time")
     duration_ms: int = msgspec.field(name="duration")
     max_parallelism: int = msgspec.field(name="maxParallelism", default=-1)
-    application_id: str | None = msgspec.field(name="application-id", default=None)
+    #: The job's own id: each job is an application by itself.
+    application_id: str = msgspec.field(name="application-id")
     now_ms: int = msgspec.field(name="now")
     #: When the job took each status; 0 if it never has.
     timestamps: dict[str, int]
