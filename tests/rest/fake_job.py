@@ -235,10 +235,6 @@ class FakeGateway:
 class FakeCluster:
     """A driver's JVM and an executor of a cluster beside it."""
 
-    def __init__(self, engine_log: str | None = None) -> None:
-        self.engine_log = engine_log
-        self.asked: list[str] = []
-
     def jvm(self) -> JvmView:
         return JvmView(
             version="OpenJDK 64-Bit Server VM - Debian - 17.0.15",
@@ -271,5 +267,4 @@ class FakeCluster:
         return driver, replace(driver, executor_id="0", port=40_000, active_tasks=3)
 
     def threads(self, executor_id: str) -> tuple[ThreadView, ...]:
-        self.asked.append(executor_id)
         return (ThreadView(name="main", text=f'"main" of {executor_id}'),)

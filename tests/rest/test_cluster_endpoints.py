@@ -113,28 +113,32 @@ def test_threads_of_the_driver_and_of_an_executor(reader: httpx.Client) -> None:
     assert one["stringifiedThreadInfo"] == '"main" of 0'
 
 
-def test_the_log_is_listed_and_its_end_is_sent_as_text(
-    tmp_path: Path, gateway: FakeGateway
-) -> None:
-    """Only a listed file is read, whatever name is asked for."""
+def test_the_logs_are_listed_and_sent_as_text(tmp_path: Path, gateway: FakeGateway) -> None:
+    """The driver's own lines and Spark's log. Only a listed file is read, whatever is asked for."""
     log, secret = tmp_path / "spark.log", tmp_path / "secret"
     log.write_text("a line\nanother\n")
     secret.write_text("hunter2")
+    gateway.engine_log = str(log)
+    gateway.recorder.log.add("WARNING", "weir.x", "careful", "weir-query-clean", 1_000.5)
     server = RestServer(port=0)
-    address = server.start(gateway, cluster=FakeCluster(str(log)))
+    address = server.start(gateway, cluster=FakeCluster())
     try:
-        with httpx.Client(base_url=address, trust_env=False) as http:
+        with httpx.Client(base_url=address, trust_env=False, verify=False) as http:
             for home in ("/jobmanager", "/taskmanagers/driver"):
-                (one,) = http.get(f"{home}/logs").json()["logs"]
-                assert (one["name"], one["size"]) == ("spark.log", 15)
-                for path in ("log", "logs/spark.log"):
-                    response = http.get(f"{home}/{path}")
-                    assert response.text == "a line\nanother\n"
-                    assert response.headers["content-type"] == "text/plain; charset=UTF-8"
+                driver, spark = http.get(f"{home}/logs").json()["logs"]
+                assert (spark["name"], spark["size"]) == ("spark.log", 15)
+                assert http.get(f"{home}/logs/spark.log").text == "a line\nanother\n"
+                own = http.get(f"{home}/logs/driver.log")
+                assert own.text.endswith("WARNING clean: careful\n")
+                assert own.headers["content-type"] == "text/plain; charset=UTF-8"
+                assert (driver["size"], driver["mtime"]) == (len(own.text), 1_000_500)
                 for name in ("secret", "..%2fsecret", "%2e%2e", str(secret).replace("/", "%2f")):
                     response = http.get(f"{home}/logs/{name}")
                     assert (response.status_code, "hunter2" in response.text) == (404, False)
                 assert http.get(f"{home}/stdout").text == ""
+            assert http.get("/jobmanager/log").text.endswith("careful\n")
+            assert http.get("/taskmanagers/driver/log").text == "a line\nanother\n"
+            assert http.get("/taskmanagers/0/log").text == ""
             assert http.get("/taskmanagers/0/logs").json() == {"logs": []}
             assert http.get("/taskmanagers/0/logs/spark.log").status_code == 404
     finally:

@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,12 @@ from weir.rest.schema.cluster import (
     ThreadInfo,
 )
 from weir.runtime.cluster import ExecutorView, JvmView, ThreadView
+from weir.runtime.log_buffer import LogBuffer
 from weir.runtime.views import JobView
 
 MASKED = "******"
+#: The name under which the driver's own lines are listed.
+DRIVER_LOG = "driver.log"
 #: How much of the end of a log file is sent, in bytes.
 LOG_TAIL = 1024 * 1024
 
@@ -148,6 +152,25 @@ def log_files(path: str | None) -> LogFiles:
         return LogFiles(logs=())
     one = LogFile(name=file.name, size=found.st_size, mtime=found.st_mtime_ns // 10**6)
     return LogFiles(logs=(one,))
+
+
+def driver_log(log: LogBuffer) -> str:
+    """The driver's newest log lines, as a file would have them."""
+    return "".join(
+        f"{datetime.fromtimestamp(one.time_ms / 1000).isoformat(' ', 'milliseconds')}"
+        f" {one.level:<5} {one.task or one.logger}: {one.text}\n"
+        for one in tuple(log.lines)
+    )
+
+
+def driver_log_file(log: LogBuffer) -> LogFile:
+    """``driver_log`` in a list of files."""
+    lines = tuple(log.lines)
+    return LogFile(
+        name=DRIVER_LOG,
+        size=len(driver_log(log).encode("utf-8", errors="replace")),
+        mtime=lines[-1].time_ms if lines else 0,
+    )
 
 
 def log_tail(path: str | None) -> str:

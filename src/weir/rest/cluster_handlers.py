@@ -31,21 +31,21 @@ async def _executor(server: Serving, executor: str) -> ExecutorView:
     )
 
 
-def _log(server: Serving) -> str | None:
-    return None if server.cluster is None else server.cluster.engine_log
+async def _logs_of(server: Serving) -> cluster.LogFiles:
+    path = server.gateway.engine_log
+    engine = await beside(lambda: cluster_answers.log_files(path))
+    return cluster.LogFiles(
+        logs=(cluster_answers.driver_log_file(server.gateway.recorder.log), *engine.logs)
+    )
 
 
 async def _log_file(server: Serving, file: str) -> Text:
-    """The end of a log file. Raises 404: only a listed file is read, whatever the path says."""
-    path = _log(server)
-    listed = await beside(lambda: cluster_answers.log_files(path))
-    if file not in [one.name for one in listed.logs]:
+    """A log by its name. Raises 404: only a listed file is read, whatever the path says."""
+    if file == cluster_answers.DRIVER_LOG:
+        return Text(cluster_answers.driver_log(server.gateway.recorder.log))
+    path = server.gateway.engine_log
+    if file not in [one.name for one in (await _logs_of(server)).logs]:
         raise HTTPException(404, f"There is no log file {quoted(file)} here.")
-    return await _log_text(server)
-
-
-async def _log_text(server: Serving) -> Text:
-    path = _log(server)
     return Text(await beside(lambda: cluster_answers.log_tail(path)))
 
 
@@ -102,8 +102,7 @@ async def _job_environment(server: Serving, job_id: str) -> cluster.EnvironmentI
 
 @serves(cluster.DRIVER_LOGS)
 async def _logs(server: Serving) -> cluster.LogFiles:
-    path = _log(server)
-    return await beside(lambda: cluster_answers.log_files(path))
+    return await _logs_of(server)
 
 
 @serves(cluster.DRIVER_LOG_FILE)
@@ -113,7 +112,7 @@ async def _driver_log_file(server: Serving, file: str) -> Text:
 
 @serves(cluster.DRIVER_LOG)
 async def _driver_log(server: Serving) -> Text:
-    return await _log_text(server)
+    return await _log_file(server, cluster_answers.DRIVER_LOG)
 
 
 @serves(cluster.DRIVER_STDOUT)
@@ -145,7 +144,7 @@ async def _task_manager(server: Serving, executor: str) -> cluster.TaskManagerDe
 @serves(cluster.TASK_MANAGER_LOGS)
 async def _executor_logs(server: Serving, executor: str) -> cluster.LogFiles:
     await _executor(server, executor)
-    return await _logs(server) if executor == DRIVER else cluster.LogFiles(logs=())
+    return await _logs_of(server) if executor == DRIVER else cluster.LogFiles(logs=())
 
 
 @serves(cluster.TASK_MANAGER_LOG_FILE)
@@ -159,7 +158,10 @@ async def _executor_log_file(server: Serving, executor: str, file: str) -> Text:
 @serves(cluster.TASK_MANAGER_LOG)
 async def _executor_log(server: Serving, executor: str) -> Text:
     await _executor(server, executor)
-    return await _log_text(server) if executor == DRIVER else Text("")
+    path = server.gateway.engine_log
+    if executor != DRIVER:
+        return Text("")
+    return Text(await beside(lambda: cluster_answers.log_tail(path)))
 
 
 @serves(cluster.TASK_MANAGER_STDOUT)

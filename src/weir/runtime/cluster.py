@@ -60,11 +60,6 @@ class ThreadView:
 class Cluster(Protocol):
     """The processes of a job. Methods ask the JVM, may block, and raise if it is gone."""
 
-    @property
-    def engine_log(self) -> str | None:
-        """The path of Spark's own log on this machine; None if there is none."""
-        ...
-
     def jvm(self) -> JvmView:
         """The driver's JVM."""
         ...

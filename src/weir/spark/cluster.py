@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from weir.runtime.cluster import ExecutorView, JvmView, ThreadView
 from weir.spark.jvm import JvmClasses
-from weir.spark.session import log_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,12 +19,6 @@ class SparkCluster:
     def __init__(self, session: SparkSession) -> None:
         self._context: Any = session.sparkContext
         self._classes = JvmClasses(session.sparkContext)
-        self._log = log_of(session)
-
-    @property
-    def engine_log(self) -> str | None:
-        """The path of Spark's own log; None if Weir set none."""
-        return self._log
 
     def jvm(self) -> JvmView:
         """The driver's JVM."""

@@ -338,11 +338,11 @@ DRIVER_ENVIRONMENT = Endpoint(
 JOB_DRIVER_ENVIRONMENT = Endpoint(
     "GET", f"{JOB_PATH}/jobmanager/environment", EnvironmentInfo, "The same."
 )
-DRIVER_LOGS = Endpoint("GET", "/jobmanager/logs", LogFiles, "The driver's log files.")
+DRIVER_LOGS = Endpoint("GET", "/jobmanager/logs", LogFiles, "The driver's log, and Spark's.")
 DRIVER_LOG_FILE = Endpoint(
     "GET", "/jobmanager/logs/{file}", Text, "The end of one of the log files."
 )
-DRIVER_LOG = Endpoint("GET", "/jobmanager/log", Text, "The end of Spark's log.")
+DRIVER_LOG = Endpoint("GET", "/jobmanager/log", Text, "The driver's newest log lines.")
 DRIVER_STDOUT = Endpoint(
     "GET", "/jobmanager/stdout", Text, "Empty: the driver prints to its terminal."
 )
@@ -352,7 +352,7 @@ DRIVER_THREADS = Endpoint(
 TASK_MANAGERS = Endpoint("GET", "/taskmanagers", TaskManagers, "Spark's executors.")
 TASK_MANAGER = Endpoint("GET", _TASK_MANAGER, TaskManagerDetails, "One of Spark's executors.")
 TASK_MANAGER_LOGS = Endpoint(
-    "GET", f"{_TASK_MANAGER}/logs", LogFiles, "Spark's log, if the executor is the driver's JVM."
+    "GET", f"{_TASK_MANAGER}/logs", LogFiles, "Those, if the executor is the driver's JVM."
 )
 TASK_MANAGER_LOG_FILE = Endpoint(
     "GET", f"{_TASK_MANAGER}/logs/{{file}}", Text, "The end of one of the log files."
