@@ -21,10 +21,17 @@ from tests.spec.durable import Driver
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.lost_syncs import LostSyncs
 
-from weir.core.messages.job import AllocateLocation, RecordEnd
+from weir.core.messages.job import AllocateLocation, RecordCheckpoint, RecordEnd
 from weir.core.messages.task import CommitSinks
 from weir.core.status import JobStatus
-from weir.core.types import Committable, Payload, Recorded, SnapshotKind
+from weir.core.types import (
+    Committable,
+    OperatorState,
+    Payload,
+    Recorded,
+    SnapshotKind,
+    TaskState,
+)
 from weir.durable.hooks import MasterHook
 from weir.errors import (
     CheckpointNotFoundError,
@@ -41,6 +48,11 @@ from weir.storage.lease import Lease, LeaseRecord
 from weir.storage.local import LocalFileSystem
 
 JOB = "1" * 32
+#: What a completed checkpoint has from the effect that records it.
+_RECORDED = (
+    *("checkpoint_id", "kind", "timestamp_ms", "attempt", "tasks"),
+    *("hook_states", "coordinator_states"),
+)
 ORIGIN = "2" * 32
 
 
@@ -592,6 +604,38 @@ class NotedHook(MasterHook):
 
     def restore(self, checkpoint_id: int, state: Payload | None) -> None:
         self._calls.append(("restore", checkpoint_id))
+
+
+@pytest.mark.parametrize("kind", [SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT])
+def test_all_that_took_part_in_a_checkpoint_is_found_in_it_again(
+    tmp_path: Path, kind: SnapshotKind
+) -> None:
+    """The states of hooks and coordinators too, which no task has (C1, P44)."""
+    hook = NotedHook([])
+    job = driver(tmp_path, hooks=[hook]).job
+    job.begin_attempt()
+    n, target = job.allocate(AllocateLocation(allocation=1, kind=kind, target=None))
+    effect = RecordCheckpoint(
+        checkpoint_id=n,
+        kind=kind,
+        target=target,
+        timestamp_ms=5,
+        attempt=1,
+        tasks=(
+            TaskState(
+                vertex="a", position=4, operators=(OperatorState(operator_id="a-op", name="a-op"),)
+            ),
+        ),
+        retained=(n,),
+        hook_states={hook.identifier: {"offset": 7}},
+        coordinator_states={"a-op": {"often": 3}},
+    )
+    taken = job.record_checkpoint(effect).checkpoint
+    assert taken is not None
+    for found in (taken, driver(tmp_path).storage.read(taken.external_path)):
+        assert {name: getattr(found, name) for name in _RECORDED} == {
+            name: getattr(effect, name) for name in _RECORDED
+        }
 
 
 def test_hooks_are_restored_before_anything_is_committed_again_and_cleaned_after_it(
