@@ -418,6 +418,20 @@ def test_a_task_that_fails_while_the_stop_savepoint_is_recorded_answers_after_th
     assert f"savepoint-{n}" in (only(world.record(recording), AnswerRequest).failure or "")
 
 
+def test_a_stop_savepoint_that_is_not_recorded_after_a_task_failed_is_no_second_failure() -> None:
+    """PROTOCOL P34: the stop is answered, and the failover that has begun goes on."""
+    world = World("a").running()
+    recording = world.acknowledge(world.trigger(RequestKind.STOP))
+    world.fail()
+    first = world.master.failure
+    world.stopped()
+    effects = world.record(recording, Recorded.FAILED)
+    answer = only(effects, AnswerRequest)
+    assert "Failure to finalize checkpoint." in (answer.failure or "")
+    assert [one.status for one in of(effects, JobStatusChanged)] == [JobStatus.RESTARTING]
+    assert world.master.failure == first
+
+
 @pytest.mark.parametrize(("drain", "how"), [(False, "without draining"), (True, "with draining")])
 def test_other_requests_are_refused_while_the_job_is_being_stopped(drain: bool, how: str) -> None:
     """The stop's savepoint is the last snapshot, and a stop that drains is another stop."""
