@@ -27,7 +27,6 @@ import argparse
 import os
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -41,7 +40,7 @@ import psutil
 import weir
 from benchmarks.graph_sides import queries_of
 from benchmarks.inputs import InputSize, link_input, write_input
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.measured_job import check_running, measure_job
 from benchmarks.processes import run_as_child, run_in_process
 from benchmarks.query import batches_of, read_input
@@ -343,9 +342,7 @@ def measure_both(directory: Path, options: argparse.Namespace) -> tuple[Result, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether the targets are met: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.backpressure", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.backpressure", __doc__)
     parser.add_argument("--aligned", type=int, default=3, help="number of aligned checkpoints")
     parser.add_argument("--unaligned", type=int, default=10, help="number of unaligned checkpoints")
     parser.add_argument(
@@ -357,19 +354,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--sleep-us", type=float, default=150, help="microseconds the consumer sleeps per row"
     )
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        help="parent of the working directory (default: the temporary directory)",
-    )
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run is not None:
         run_as_child(options.run, Spec, run)
         return 0
-    print(describe_machine(), flush=True)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
-        lines, met = verdict(*measure_both(Path(name), options))
+    with working_directory(options) as directory:
+        lines, met = verdict(*measure_both(directory, options))
     print("\n".join(lines))
     return 0 if met else 1
 

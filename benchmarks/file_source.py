@@ -18,12 +18,10 @@ the input, each once.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +34,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import weir
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.measured_job import check_running, measure_job
 from benchmarks.process import all_committed
 from benchmarks.tables import TablesDifferError
@@ -150,17 +148,13 @@ def _wait_until_running(gateway: JobGateway, over: threading.Event) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether the targets are met: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.file_source", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.file_source", __doc__)
     parser.add_argument("--files", type=int, default=1000, help="input files")
     parser.add_argument("--rows", type=int, default=10_000, help="rows per file")
     parser.add_argument("--pairs", type=int, default=3, help="runs of each side, after a warm-up")
     chosen = parser.parse_args(arguments)
-    print(describe_machine(), flush=True)
     medians = {}
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
-        directory = Path(name)
+    with working_directory(chosen) as directory:
         write_files(directory / "in", files=chosen.files, rows=chosen.rows)
         for figure, measure in (
             ("file_source_growing", measure_growing),

@@ -41,13 +41,12 @@ import argparse
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.graph_tables import check_tables, expect
 from benchmarks.inputs import InputSize, write_input
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.processes import run_as_child, run_in_process
 from benchmarks.runs import Batch, GraphResult, RunSpec, Side
 
@@ -196,34 +195,26 @@ def _run(spec: RunSpec) -> GraphResult:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether the targets are met: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.graph", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.graph", __doc__)
     parser.add_argument("--pairs", type=int, default=5, help="pairs of a plain run and a Weir run")
     parser.add_argument("--rows", type=int, default=10_000_000, help="input rows")
     parser.add_argument("--files", type=int, default=40, help="input files, in 10 batches")
     parser.add_argument(
         "--profile", action="store_true", help="print where each run spends its time"
     )
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        help="parent of the working directory (default: the temporary directory)",
-    )
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run is not None:
         run_as_child(options.run, RunSpec, _run)
         return 0
-    print(describe_machine(), flush=True)
     size = InputSize(
         files=options.files,
         rows_per_file=options.rows // options.files,
         keys=1_000,
         seconds_per_file=60,
     )
-    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
-        bench = GraphBench(Path(name), size, files_per_batch=max(1, options.files // _BATCHES))
+    with working_directory(options) as directory:
+        bench = GraphBench(directory, size, files_per_batch=max(1, options.files // _BATCHES))
         pairs = [bench.pair(number, profile=options.profile) for number in range(options.pairs)]
     lines, met = verdict(pairs)
     print("\n".join(lines))

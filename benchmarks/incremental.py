@@ -25,7 +25,6 @@ import argparse
 import itertools
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 import weir
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.measured_job import check_running, measure_job
 from benchmarks.processes import RunFailedError, run_as_child, run_in_process
 from benchmarks.weir_side import job_options
@@ -242,9 +241,7 @@ def _ratio(large: list[int], small: list[int]) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether the targets are met: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.incremental", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.incremental", __doc__)
     parser.add_argument(
         "--pairs", type=int, default=3, help="pairs of runs with small and large state"
     )
@@ -259,19 +256,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--changed", type=int, default=2_000, help="keys that change before each checkpoint"
     )
     parser.add_argument("--checkpoints", type=int, default=20, help="measured checkpoints per run")
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        help="parent of the working directory (default: the temporary directory)",
-    )
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run is not None:
         run_as_child(options.run, Spec, run)
         return 0
-    print(describe_machine(), flush=True)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
-        duration, size = measure_pairs(Path(name), options)
+    with working_directory(options) as directory:
+        duration, size = measure_pairs(directory, options)
     print(f"incremental_duration ratio={duration:.3f} target={DURATION_TARGET}")
     print(f"incremental_bytes ratio={size:.3f} target={BYTES_TARGET}")
     return 0 if duration <= DURATION_TARGET and size <= BYTES_TARGET else 1

@@ -18,9 +18,7 @@ sum of resident set sizes (RSS), in which each process counts its shared pages i
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.commands import JOBS, weir_run
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.processes import check_alive, end_on_sigterm, session_members, started
 from benchmarks.tables import has_rows
 
@@ -177,23 +175,15 @@ def measure(directory: Path, queries: int, settle_s: float) -> dict[str, list[Se
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether the target is met: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.memory", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.memory", __doc__)
     parser.add_argument("--queries", type=int, default=8, help="number of queries in the job")
     parser.add_argument(
         "--settle", type=float, default=10, help="seconds to wait once every query has read a row"
     )
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        help="parent of the working directory (default: the temporary directory)",
-    )
     options = parser.parse_args(arguments)
     end_on_sigterm()
-    print(describe_machine(), flush=True)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
-        kinds = measure(Path(name).resolve(), options.queries, options.settle)
+    with working_directory(options) as directory:
+        kinds = measure(directory, options.queries, options.settle)
     print("\n".join(table_lines(kinds)))
     for process in kinds[OTHER_PYTHON]:
         print(f"other Python: {' '.join(process.command[1:])}")

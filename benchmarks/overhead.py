@@ -38,18 +38,16 @@ query have written, so the rows of a batch are printed too.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.graph import GraphBench
 from benchmarks.inputs import InputSize, write_input
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.processes import run_in_process
 from benchmarks.runs import GraphResult, RunResult, RunSpec, Side
 from benchmarks.tables import check_same, read_table
@@ -232,9 +230,7 @@ def channel_verdict(pairs: Sequence[Mapping[Side, GraphResult]]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether the targets are met: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.overhead", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.overhead", __doc__)
     parser.add_argument("--pairs", type=int, default=5, help="pairs of the throughput comparison")
     parser.add_argument(
         "--rows", type=int, default=10_000_000, help="input rows of the throughput comparison"
@@ -266,15 +262,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", choices=("throughput", "small", "channel"), help="run only this comparison"
     )
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        help="parent of the working directory (default: the temporary directory)",
-    )
     options = parser.parse_args(arguments)
-    print(describe_machine(), flush=True)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
-        directory = Path(name)
+    with working_directory(options) as directory:
         lines: list[str] = []
         all_met = True
         if options.only in (None, "throughput"):

@@ -27,7 +27,6 @@ import argparse
 import os
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import weir
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.measured_job import check_running, measure_job
 from benchmarks.tables import TablesDifferError
 from benchmarks.weir_side import job_options
@@ -277,9 +276,7 @@ def measure_round_trips(directory: Path) -> list[float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.process", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.process", __doc__)
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the running count")
     parser.add_argument("--keys", type=int, default=100_000, help="keys of the running count")
     parser.add_argument(
@@ -299,9 +296,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether the targets are met: the exit code."""
     chosen = _parser().parse_args(arguments)
-    print(describe_machine(), flush=True)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
-        directory = Path(name)
+    with working_directory(chosen) as directory:
         size = {"files": chosen.files, "rows": chosen.rows, "keys": chosen.keys}
         rates = [measure_throughput(directory, **size) for _ in range(chosen.runs + 1)][1:]
         added = []

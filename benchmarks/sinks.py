@@ -16,13 +16,11 @@ Proof: after each run the target holds the ids of the input, each once.
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ import pyarrow.dataset as ds
 
 import weir
 from benchmarks.file_source import write_files
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.measured_job import measure_job
 from benchmarks.process import all_committed
 from benchmarks.query import COMMON_SETTINGS, MASTER
@@ -186,9 +184,7 @@ def check_ids(run: Run, found: np.ndarray) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print the medians; there are no targets, so the exit code is 0."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sinks", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.sinks", __doc__)
     parser.add_argument("--dsn", help="a PostgreSQL database; its password from the environment")
     parser.add_argument("--jdbc-jar", help="the jar of PostgreSQL's JDBC driver")
     parser.add_argument("--files", type=int, default=50, help="input files")
@@ -201,11 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sides |= {"postgres": into_postgres, "postgres_upsert": into_postgres_by_key}
         sides |= {"jdbc": by_jdbc} if chosen.jdbc_jar is not None else {}
         sides |= {"copy": by_copy}
-    print(describe_machine(), flush=True)
     jar = {} if chosen.jdbc_jar is None else {"spark.driver.extraClassPath": chosen.jdbc_jar}
     rates: dict[str, list[float]] = {side: [] for side in sides}
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
-        directory = Path(name)
+    with working_directory(chosen) as directory:
         write_files(directory / "in", files=chosen.files, rows=chosen.rows)
         run = Run(
             source=directory / "in",
@@ -220,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             conf={**COMMON_SETTINGS, **jar},
             parallelism=None,
             fast_working_directory=True,
-            log_file=f"{name}/spark.log",
+            log_file=f"{directory}/spark.log",
             java_options=java_options(archive=False),
         )
         try:

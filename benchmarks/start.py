@@ -30,12 +30,10 @@ once as the example's job of five queries. How the sides are kept comparable:
 
 from __future__ import annotations
 
-import argparse
 import enum
 import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +43,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.commands import JOBS, make_class_archive, weir_run
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.plain_side import ROCKSDB
 from benchmarks.processes import check_alive, end_on_sigterm, started
 from benchmarks.query import COMMON_SETTINGS, MASTER
@@ -223,9 +221,7 @@ def recovery_verdict(recoveries_ms: Sequence[float]) -> tuple[str, bool]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether the targets are met: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.start", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.start", __doc__)
     parser.add_argument("--pairs", type=int, default=5, help="pairs of a plain run and Weir runs")
     parser.add_argument(
         "--recoveries", type=int, default=10, help="number of times to kill the driver"
@@ -233,18 +229,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", choices=("start", "graph", "recovery"), help="run only this comparison"
     )
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        help="parent of the working directory (default: the temporary directory)",
-    )
     options = parser.parse_args(arguments)
     end_on_sigterm()
-    print(describe_machine(), flush=True)
     lines: list[str] = []
     all_met = True
-    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
-        directory = Path(name).resolve()
+    with working_directory(options) as directory:
         make_class_archive(directory)
         for figure, subject_of in (("start", copy_subject), ("graph", flights_subject)):
             if options.only in (None, figure):

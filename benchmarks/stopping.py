@@ -14,12 +14,10 @@ and more of them than before: the resumed job continues exactly where the stoppe
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +28,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from benchmarks.commands import weir_command
-from benchmarks.machine import describe_machine
+from benchmarks.machine import make_parser, working_directory
 from benchmarks.processes import (
     LOG,
     RunFailedError,
@@ -173,9 +171,7 @@ class Bench:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say whether the target is met: the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.stopping", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = make_parser("benchmarks.stopping", __doc__)
     parser.add_argument(
         "--stops", type=int, default=5, help="number of times to stop and resume the job"
     )
@@ -185,16 +181,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--files", type=int, default=200, help="input files, more than the job reads"
     )
-    parser.add_argument(
-        "--directory",
-        type=Path,
-        help="parent of the working directory (default: the temporary directory)",
-    )
     options = parser.parse_args(arguments)
     end_on_sigterm()
-    print(describe_machine(), flush=True)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
-        bench = Bench(Path(name), options.files, options.rows)
+    with working_directory(options) as directory:
+        bench = Bench(directory, options.files, options.rows)
         elapsed = []
         for number in range(options.stops):
             elapsed.append(bench.stop_once())
