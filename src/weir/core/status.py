@@ -14,9 +14,25 @@ is, with its windows and timers kept in the state.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from functools import partial
+from typing import TypeVar
 
 from weir.core.types import TaskStatus
 from weir.errors import invariant
+
+State = TypeVar("State", bound=enum.Enum)
+
+
+def next_state(
+    table: Mapping[State, frozenset[State]], what: str, state: State, target: State
+) -> State:
+    """``target``; raises ``InvariantError`` unless the table allows it from ``state``.
+
+    ``what`` names the machine.
+    """
+    invariant(target in table[state], f"{what} cannot go from {state.name} to {target.name}")
+    return target
 
 
 class JobStatus(enum.Enum):
@@ -72,13 +88,8 @@ JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
 }
 
 
-def next_status(status: JobStatus, target: JobStatus) -> JobStatus:
-    """``target``; raises ``InvariantError`` unless the table allows it from ``status``."""
-    invariant(
-        target in JOB_STATUS_TRANSITIONS[status],
-        f"job cannot go from {status.name} to {target.name}",
-    )
-    return target
+#: The next status of a job: raises ``InvariantError`` unless the table allows it.
+next_status = partial(next_state, JOB_STATUS_TRANSITIONS, "job")
 
 
 class Goal(enum.Enum):
@@ -106,13 +117,8 @@ TASK_STATUS_TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
 }
 
 
-def next_task_status(status: TaskStatus, target: TaskStatus) -> TaskStatus:
-    """``target``; raises ``InvariantError`` unless the table allows it from ``status``."""
-    invariant(
-        target in TASK_STATUS_TRANSITIONS[status],
-        f"task cannot go from {status.name} to {target.name}",
-    )
-    return target
+#: The next status of a task.
+next_task_status = partial(next_state, TASK_STATUS_TRANSITIONS, "task")
 
 
 def has_ended(status: TaskStatus) -> bool:
@@ -160,11 +166,5 @@ OPERATOR_STATUS_TRANSITIONS: dict[OperatorStatus, frozenset[OperatorStatus]] = {
     OperatorStatus.FAILED: frozenset(),
 }
 
-
-def next_operator_status(status: OperatorStatus, target: OperatorStatus) -> OperatorStatus:
-    """``target``; raises ``InvariantError`` unless the table allows it from ``status``."""
-    invariant(
-        target in OPERATOR_STATUS_TRANSITIONS[status],
-        f"operators cannot go from {status.name} to {target.name}",
-    )
-    return target
+#: The next status of a chain's operators.
+next_operator_status = partial(next_state, OPERATOR_STATUS_TRANSITIONS, "operators")

@@ -23,6 +23,7 @@ from weir.core.checkpoints.requests import CheckpointRequest
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.job import RecordCheckpoint
 from weir.core.messages.protocol import AcknowledgeCheckpoint, TriggerCheckpoint
+from weir.core.status import next_state
 from weir.core.types import OperatorId, Payload, SnapshotKind, TaskState, VertexId
 from weir.errors import invariant
 
@@ -296,8 +297,8 @@ class PendingCheckpoint:
         return f"pending checkpoint {self.checkpoint_id} ({self._state.name})"
 
     def _move(self, target: PendingState) -> None:
-        invariant(target in PENDING_TRANSITIONS[self._state], f"{self} cannot become {target.name}")
-        self._state = target
+        what = f"checkpoint {self.checkpoint_id}"
+        self._state = next_state(PENDING_TRANSITIONS, what, self._state, target)
 
 
 class PendingCheckpoints(dict[int, PendingCheckpoint]):

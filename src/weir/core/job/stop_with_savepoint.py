@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from weir.core.config import RetainExternalized
 from weir.core.messages.job import AnswerRequest, RequestKind, SnapshotRequested
-from weir.core.status import Goal, JobStatus
+from weir.core.status import Goal, JobStatus, next_state
 from weir.core.types import CompletedCheckpoint, VertexId
 from weir.errors import invariant
 
@@ -151,11 +151,7 @@ class StopWithSavepoint:
         invariant(self._requests, "stop without a request")
 
     def _move(self, target: StopState) -> None:
-        invariant(
-            target in STOP_TRANSITIONS[self._state],
-            f"stop-with-savepoint cannot go from {self._state.name} to {target.name}",
-        )
-        self._state = target
+        self._state = next_state(STOP_TRANSITIONS, "stop-with-savepoint", self._state, target)
 
 
 def refuse_snapshot(
