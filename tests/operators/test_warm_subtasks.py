@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.operators.test_sent_events import context
 from weir.errors import OperatorStateError, PipelineError, WeirError
 from weir.operators import Operator
 from weir.operators.state import StateStore
+from weir.operators.timers import Timers
 from weir.subtasks.worker import LocalStateFiles, SubtaskRun, WorkerProcess
 
 
@@ -137,3 +139,46 @@ def test_timers_that_could_never_be_handled_are_refused_at_once(
     order = order_of(tmp_path, 0, has_event_time=has_event_time) | {"token": "refused"}
     with pytest.raises(error, match=message):
         SubtaskRun(order, context(0, 1), new_process()).begin(WithTimers())
+
+
+class Ringing(Operator):
+    """Each timer of ``second`` sets one of ``first`` for a second before."""
+
+    transient = ("fired",)
+
+    def __init__(self) -> None:
+        self.fired: list[tuple[str, int]] = []
+
+    def __deepcopy__(self, _: object) -> Ringing:
+        return self
+
+    def initialize_state(self, state: StateStore) -> None:
+        self._first = state.event_timers("first")
+        self._second = state.event_timers("second")
+
+    def process_batch(self, batch: pa.RecordBatch) -> None:
+        self._second.register(batch["key"], batch["at"])
+
+    def on_timer(self, timers: Timers, due: pa.RecordBatch) -> None:
+        self.fired += [(timers.name, one) for one in due["time_ms"].to_pylist()]
+        if timers is self._second:
+            self._first.register(
+                due["key"], pa.array([one - 1_000 for one in due["time_ms"].to_pylist()])
+            )
+
+
+def test_a_timer_in_the_past_fires_at_once(tmp_path: Path) -> None:
+    """In the batch that registers it, though the watermark stands still, and whichever timer of the
+    operator registers it."""
+    operator = Ringing()
+    order = order_of(tmp_path, 0, watermark_ms=5_000) | {"token": "ringing"}
+    run = SubtaskRun(order, context(0, 1), new_process())
+    one = run.begin(operator)
+    batch = pa.record_batch({"key": [1], "at": pa.array([4_000], pa.int64())})
+
+    def records() -> Iterator[pa.RecordBatch]:
+        one.state.begin_batch(batch["key"], pa.array([1], pa.int32()))
+        yield batch
+
+    assert list(run.batches(one, records())) == []
+    assert operator.fired == [("second", 4_000), ("first", 3_000)]

@@ -40,14 +40,10 @@ class TaskContext:
     may_read: bool = True
     readers_watermark_ms: int | None = None
     sent: list[Payload] = field(default_factory=list)
-    ended: bool = False
     reported: ReaderReport | None = None
 
     def send_event_to_coordinator(self, event: Payload) -> None:
         self.sent.append(read_back(event))
-
-    def end_input(self) -> None:
-        self.ended = True
 
     def report(self, report: ReaderReport) -> None:
         self.reported = report
@@ -149,7 +145,6 @@ class FakeJob:
         self._operators: list[SourceOperator[Any] | None] = [None] * self.parallelism
         self._contexts: list[TaskContext] = []
         self._reported: dict[int, ReaderReport] = {}
-        self.ended: set[int] = set()
         self.run = EnumeratorRun(self.parallelism)
         self.coordinator = SourceCoordinator(self.source)
         self.coordinator.start(self.run)
@@ -192,7 +187,6 @@ class FakeJob:
             context.sent.clear()
             assert context.reported is not None
             self._reported[subtask] = context.reported
-            self.ended |= {subtask} if context.ended else set()
         return len(self.rows) - before
 
     def checkpoint(self) -> Checkpoint:
@@ -221,6 +215,11 @@ class FakeJob:
                 return
             self.step()
         raise AssertionError(f"the readers {self.ended} of {self.parallelism} have ended")
+
+    @property
+    def ended(self) -> set[int]:
+        """The readers that have no splits and will get none."""
+        return {subtask for subtask, one in self._reported.items() if one.ended}
 
     @property
     def time(self) -> Any:

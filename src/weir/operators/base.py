@@ -122,13 +122,6 @@ class OperatorContext(Protocol):
         """
         ...
 
-    def end_input(self) -> None:
-        """For a reader of a bounded source: this subtask has nothing left to read.
-
-        Once all subtasks have called this in the attempt, in any batches, the records end.
-        """
-        ...
-
 
 class Operator:
     """Base class of operators; pass an instance to ``Stream.process``.

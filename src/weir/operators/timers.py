@@ -87,6 +87,11 @@ class Timers:
         """When the next timer is due; None if there are none."""
         return self._runs.first()
 
+    def is_due(self, domain: TimeDomain, until_ms: int) -> bool:
+        """Whether they are of this domain, and one is due until then."""
+        earliest = self.earliest_ms() if domain is self.domain else None
+        return earliest is not None and earliest <= until_ms
+
     def due(self, until_ms: int) -> Iterator[DueTimers]:
         """Take what is due until then, including what is registered meanwhile.
 

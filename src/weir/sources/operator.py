@@ -39,6 +39,8 @@ class ReaderReport:
     #: In how many milliseconds it wants to read again; None: when something has come.
     wake_in_ms: int | None
     time: ReaderTime
+    #: Whether no splits are left, and no more will come.
+    ended: bool
 
 
 class ReaderTaskContext(OperatorContext, Protocol):
@@ -154,8 +156,6 @@ class SourceOperator(Operator, Generic[SplitT]):
             self.context.send_event_to_coordinator({"request": self._attempt})
             self._set_flags(requested=True, ended=False)
         self._request_due = False
-        if self._ended and not self._splits:
-            self.context.end_input()
         self._report(rows)
 
     def close(self) -> None:
@@ -262,7 +262,8 @@ class SourceOperator(Operator, Generic[SplitT]):
         wake_in_ms: int | None = None
         if self._splits:
             wake_in_ms = 0 if rows or not self._task.may_read else self._source.poll_interval_ms
-        self._task.report(ReaderReport(wake_in_ms=wake_in_ms, time=time))
+        ended = self._ended and not self._splits
+        self._task.report(ReaderReport(wake_in_ms=wake_in_ms, time=time, ended=ended))
 
     def _decoded(self, one: Payload) -> SplitT:
         return self._serializer.decode(one["version"], one["split"])

@@ -102,7 +102,8 @@ class SplitWatermarks:
         time.quiet_ms = None
         if newest_ms is not None:
             reached = newest_ms - self._strategy.delay_ms
-            time.watermark_ms = max(reached, time.watermark_ms or reached)
+            known = time.watermark_ms
+            time.watermark_ms = reached if known is None else max(reached, known)
 
     def finish(self, split_id: str) -> None:
         """Nothing more will come from a split."""

@@ -82,8 +82,7 @@ class _Held:
 
     def earliest_ms(self, domain: TimeDomain) -> int | None:
         """When the next timer is due; None if there is none."""
-        times = [found[domain.value] for found in self.timers.values()]
-        return min((one for one in times if one is not None), default=None)
+        return _earliest(found[domain.value] for found in self.timers.values())
 
     def after(self, results: Mapping[int, Mapping[str, Any]]) -> _Held:
         """The state after a batch or a call, given the results of subtasks."""
@@ -295,7 +294,7 @@ class OperatorChain:
         held = self._held[self._version].values()
         times = [one.earliest_ms(TimeDomain.PROCESSING) for one in held]
         times += self._readers.reads_at_ms
-        earliest = min((one for one in times if one is not None), default=None)
+        earliest = _earliest(times)
         return None if earliest is None else max(0, earliest - self._clock.wall_ms())
 
     def begin_batch(self, batch: int) -> None:
@@ -528,7 +527,7 @@ class OperatorChain:
             state: _dealt(by_subtask, kept["parallelism"], parallelism)
             for state, by_subtask in kept.get("keyed", {}).items()
         }
-        timers = {int(subtask): found for subtask, found in kept.get("timers", {}).items()}
+        timers = _timers_of(kept.get("timers", {}), kept["parallelism"], parallelism)
         return _Held(lists=lists, groups=kept["groups"], keyed=keyed, timers=timers)
 
     def _placed(self, name: OperatorId, subtask: int, data: bytes) -> Location:
@@ -587,6 +586,24 @@ def _dealt(
                     part = {name: layer[name] for name in ("file", "offset", "length")}
                     dealt.setdefault(subtask, []).append(part | {"groups": groups})
     return dealt
+
+
+def _timers_of(
+    by_subtask: Mapping[str, dict[str, int | None]], before: int, parallelism: int
+) -> dict[int, dict[str, int | None]]:
+    """When timers are due, by subtask.
+
+    For another number of subtasks the earliest time of all stands for subtask 0, until the first
+    batch has reported where the timers are now.
+    """
+    if before == parallelism:
+        return {int(subtask): found for subtask, found in by_subtask.items()}
+    times = {one: [found[one.value] for found in by_subtask.values()] for one in TimeDomain}
+    return {0: {one.value: _earliest(found) for one, found in times.items()}}
+
+
+def _earliest(times_ms: Iterable[int | None]) -> int | None:
+    return min((one for one in times_ms if one is not None), default=None)
 
 
 def _is_due(time_ms: int | None, until_ms: int) -> bool:

@@ -20,8 +20,6 @@ class SourceReaders:
     def __init__(self, readers: Iterable[tuple[OperatorId, int]], clock: Clock) -> None:
         self._clock = clock
         self._readers = frozenset(readers)
-        #: Those with nothing left to read.
-        self._ended: set[tuple[OperatorId, int]] = set()
         self._reported: dict[tuple[OperatorId, int], ReaderReport] = {}
         self._reads_at_ms: dict[tuple[OperatorId, int], int] = {}
 
@@ -31,8 +29,6 @@ class SourceReaders:
         report: ReaderReport | None = result["reader"]
         if reader not in self._readers or report is None:
             return 0
-        if result["input_ended"]:
-            self._ended.add(reader)
         self._reported[reader] = report
         self._reads_at_ms.pop(reader, None)
         if report.wake_in_ms is not None:
@@ -42,8 +38,14 @@ class SourceReaders:
 
     @property
     def input_ended(self) -> bool:
-        """Whether there are readers, and all of them have ended."""
-        return bool(self._readers) and self._ended == self._readers
+        """Whether there are readers, and all of them have ended.
+
+        What they reported last counts: one that had ended in the checkpoint may get splits again,
+        since each attempt has a new enumerator.
+        """
+        return bool(self._readers) and all(
+            one in self._reported and self._reported[one].ended for one in self._readers
+        )
 
     @property
     def reads_at_ms(self) -> Iterable[int]:

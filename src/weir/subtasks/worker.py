@@ -179,8 +179,6 @@ class Context:
     watermark_ms: int | None = None
     processing_time_ms: int = 0
     sent: list[Payload] = field(default_factory=list)
-    #: ``end_input`` was called.
-    input_ended: bool = False
     #: Of a source: see ``ReaderTaskContext``.
     may_read: bool = True
     readers_watermark_ms: int | None = None
@@ -240,10 +238,6 @@ class Context:
         """Take the rows that were emitted to side outputs."""
         emitted, self.emitted = self.emitted, []
         yield from emitted
-
-    def end_input(self) -> None:
-        """See ``OperatorContext``."""
-        self.input_ended = True
 
     def report(self, report: ReaderReport) -> None:
         """See ``ReaderTaskContext``."""
@@ -421,7 +415,10 @@ class SubtaskRun:
             one.context.watermark_ms = moves_to
             if moves_to < END_OF_TIME_MS:
                 one.state.set_time(TimeDomain.EVENT, moves_to)
-            yield from self._fire(one, TimeDomain.EVENT, moves_to)
+        # Records may have registered timers that are due, whether or not it has moved.
+        if (watermark_ms := one.context.watermark_ms) is not None:
+            yield from self._fire(one, TimeDomain.EVENT, watermark_ms)
+        if moves_to is not None:
             yield from one.operator.on_watermark(moves_to) or ()
             # Not before, since timers may be for times at which it was still there.
             one.state.expire(TimeDomain.EVENT)
@@ -441,12 +438,11 @@ class SubtaskRun:
     def _fire(self, one: _Warm, domain: TimeDomain, until_ms: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        for timers in one.state.timers:
-            if timers.domain is domain:
-                for due in timers.due(until_ms):
-                    one.state.begin_batch(due.keys, due.groups)
-                    batch = pa.RecordBatch.from_arrays([due.keys, due.times_ms], ["key", "time_ms"])
-                    yield from one.operator.on_timer(timers, batch) or ()
+        while timers := next((t for t in one.state.timers if t.is_due(domain, until_ms)), None):
+            for due in timers.due(until_ms):
+                one.state.begin_batch(due.keys, due.groups)
+                batch = pa.RecordBatch.from_arrays([due.keys, due.times_ms], ["key", "time_ms"])
+                yield from one.operator.on_timer(timers, batch) or ()
 
     def handed_over(self, one: _Warm, snapshot: SnapshotContext | None = None) -> Result:
         """Take the snapshot, if one is wanted; return the result, with the state.
@@ -475,7 +471,6 @@ class SubtaskRun:
             **self._changed(state),
             "timers": {domain.value: _earliest(state, domain) for domain in TimeDomain},
             "sent": sent,
-            "input_ended": one.context.input_ended,
             "reader": one.context.reported if snapshot is None else None,
             "failed": None,
         }

@@ -1,0 +1,47 @@
+"""What the readers of a source report, on the driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir.sources.operator import ReaderReport
+from weir.sources.watermarks import ReaderTime
+from weir.subtasks.source_readers import SourceReaders
+
+
+class Clock:
+    """Stands still."""
+
+    def wall_ms(self) -> int:
+        return 1_000
+
+    def now_ms(self) -> int:
+        return 1_000
+
+
+@pytest.fixture
+def readers() -> SourceReaders:
+    return SourceReaders([("in", 0), ("in", 1)], Clock())
+
+
+def result(*, ended: bool) -> dict[str, Any]:
+    time = ReaderTime(watermark_ms=None, is_active=False)
+    return {"rows": 3, "reader": ReaderReport(wake_in_ms=None, time=time, ended=ended)}
+
+
+def test_the_input_ends_when_all_readers_have_ended(readers: SourceReaders) -> None:
+    """And not before all of them have reported."""
+    assert readers.take("in", 0, result(ended=True)) == 3
+    assert not readers.input_ended
+    readers.take("in", 1, result(ended=True))
+    assert readers.input_ended
+
+
+def test_a_reader_that_gets_splits_again_has_not_ended(readers: SourceReaders) -> None:
+    """It had ended in the checkpoint, and its first batch ran before the new enumerator woke it."""
+    readers.take("in", 0, result(ended=True))
+    readers.take("in", 0, result(ended=False))
+    readers.take("in", 1, result(ended=True))
+    assert not readers.input_ended
