@@ -6,13 +6,11 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from itertools import count
 from typing import Any
 
 import psycopg
 import pytest
-from tests.postgres_server import PASSWORD, PostgresServer, running_server
+from tests.postgres_server import PASSWORD
 from tests.sinks.postgres_database import JOB, Database, Frame, flushed, rows, staged
 from tests.waiting import wait_until
 
@@ -25,32 +23,6 @@ from weir.errors import (
     UnsupportedEnvironmentError,
 )
 from weir.sinks import Batch, PostgresTable, postgres_session
-
-_numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_server() as running:
-        yield running
-
-
-@pytest.fixture
-def database(server: PostgresServer) -> Iterator[Database]:
-    name = f"d{next(_numbers)}"
-    yield Database(server, server.create_database(name))
-
-
-@pytest.fixture
-def table(database: Database) -> Database:
-    database.sql("CREATE TABLE t (id bigint, v text)")
-    return database
-
-
-@pytest.fixture
-def keyed(database: Database) -> Database:
-    database.sql("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
-    return database
 
 
 def test_staged_rows_are_invisible_until_they_are_committed(table):

@@ -146,6 +146,53 @@ def test_values_of_every_type_arrive_as_they_were(spark, server, zone):
         assert same(found, list(expected)), (name, found, expected)
 
 
+def test_times_of_every_year_arrive_as_they_were(spark, server):
+    """Spark and PostgreSQL have years before 1 and after 9999, which Python does not have."""
+    # From 4714 BC to the year 294247; the first and last days of the years 1 and 9999.
+    days = [-2_440_588, -719_529, -719_163, -719_162, 0, 2_932_896, 2_932_897, 9_999_999]
+    days.append(106_751_990)
+    frame = spark.createDataFrame([(day,) for day in [*days, None]], "n int").selectExpr(
+        "n",
+        "date_from_unix_date(n) AS day",
+        "timestamp_micros(n * 86400000000L + 86399999999L) AS ts",
+        "timestamp_micros(n * 86400000000L + 1L)::timestamp_ntz AS ntz",
+        "array(timestamp_micros(n * 86400000000L + 1L), null) AS many",
+        "named_struct('ts', timestamp_micros(n * 86400000000L + 1L)) AS nested",
+    )
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        sink = opened(server, "ages", create=True)
+        payload = sink.stage(frame, Batch(batch_id=0))
+        assert payload is not None
+        assert sink.commit(1, sink.flush([payload])) == len(days) + 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    second = "timestamp 'epoch' + make_interval(days => n, secs => 0.000001)"
+    right = (
+        "day = date 'epoch' + n"
+        " AND ts AT TIME ZONE 'UTC' = timestamp 'epoch' + make_interval(days => n + 1)"
+        f" - interval '1 microsecond' AND ntz = {second}"
+        f" AND many[1] AT TIME ZONE 'UTC' = {second} AND many[2] IS NULL"
+    )
+    assert server.rows(f"SELECT n FROM ages WHERE n IS NOT NULL AND NOT ({right})") == []
+    nulls = "day IS NULL AND ts IS NULL AND ntz IS NULL AND many[1] IS NULL"
+    assert server.rows(f"SELECT n FROM ages WHERE {nulls}") == [(None,)]
+    assert server.rows("SELECT nested->>'ts' FROM ages WHERE n = 0") == [
+        ("1970-01-01T00:00:00.000001Z",)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["binary", "timestamp", "struct<a:int>"])
+def test_a_map_whose_keys_json_would_change_is_refused_by_name(spark, server, kind):
+    """However deep in the row it is."""
+    frame = spark.createDataFrame([], f"v array<struct<m:map<{kind},int>>>")
+    with pytest.raises(
+        SinkMismatchError, match=f"'v' .* keys of the type {kind[:6]}.*cast the keys"
+    ):
+        opened(server, "maps", create=True).stage(frame, Batch(batch_id=0))
+
+
 def test_a_type_without_a_counterpart_is_refused_by_name(spark, server):
     """Before anything is staged."""
     frame = spark.sql("SELECT INTERVAL 1 DAY AS pause")

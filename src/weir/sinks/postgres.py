@@ -58,7 +58,7 @@ from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.sinks.postgres_copy import REPORT, WRITER, CopyRows, create_staging_table
 from weir.sinks.postgres_insert import Insert, Rejects
 from weir.sinks.postgres_session import connected, is_violation, parameters_of, quoted
-from weir.sinks.postgres_target import Ledger, PostgresTarget
+from weir.sinks.postgres_target import Ledger, PostgresTarget, check_server
 from weir.sinks.postgres_types import (
     StagedColumn,
     check_fits,
@@ -151,9 +151,7 @@ class PostgresTable(Sink):
         try:
             with self._session("weir check") as connection:
                 target = self._find(connection)
-                target.check_access(
-                    connection, creates=self._create, upserts=bool(self._key), place=self.describe()
-                )
+                self._check_access(connection, target)
                 self._check_target(target)
         except StorageError as error:
             raise SinkError(str(error)) from error
@@ -213,7 +211,9 @@ class PostgresTable(Sink):
         """
         check_staged(payloads, _Payload, self.describe())
         with self._lock:
-            self._generation += 1
+            # A table without rows so far goes on; none is made for each epoch without rows.
+            if self._uncommitted.get(self._current_table):
+                self._generation += 1
             # Others are committed.
             mine = [
                 one
@@ -263,18 +263,23 @@ class PostgresTable(Sink):
         """The newest commit of each job and sink at the target, newest first."""
         with self._session("weir") as connection:
             target = self._find(connection)
-            return iter(Ledger.commits(connection, target.name))
+            # The rows are gone with their table.
+            return iter(Ledger.commits(connection, target.name) if target.exists else ())
 
     def clean(self, attempt: int) -> None:
         """End the sessions of dead attempts and drop their staging tables (PROTOCOL P22)."""
         with self._session(self._session_name) as connection:
             sessions = connection.execute(
-                "SELECT application_name, pid FROM pg_stat_activity"
+                "SELECT DISTINCT application_name FROM pg_stat_activity"
                 " WHERE usename = current_user AND pid <> pg_backend_pid()"
             ).fetchall()
-            for name, process in sessions:
-                if self._is_dead(name, attempt):
-                    connection.execute("SELECT pg_terminate_backend(%s)", [process])
+            # By their names: a pooler may give a process to another session meanwhile.
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE usename = current_user AND pid <> pg_backend_pid()"
+                " AND application_name = ANY (%s)",
+                [[name for (name,) in sessions if self._is_dead(name, attempt)]],
+            )
             tables = connection.execute(
                 "SELECT relname FROM pg_class WHERE relnamespace = 'weir'::regnamespace"
                 " AND relkind = 'r'"
@@ -306,7 +311,7 @@ class PostgresTable(Sink):
         rows = 0
         # A restored job may have pending rows of an older version of the pipeline.
         for columns, group in groupby(payloads, _columns_of):
-            target = self._ready_target(connection, columns)
+            target = self._ready_target(connection, columns, committed)
             insert = Insert(
                 target=target,
                 columns=columns,
@@ -333,14 +338,18 @@ class PostgresTable(Sink):
             )
 
     def _ready_target(
-        self, connection: psycopg.Connection, columns: tuple[StagedColumn, ...]
+        self, connection: psycopg.Connection, columns: tuple[StagedColumn, ...], committed: int
     ) -> PostgresTarget:
-        """The table that takes rows with these columns; created if it should be."""
+        """The table that takes rows with these columns; created if it should be.
+
+        It is never created anew: the rows of the epochs up to ``committed`` would be missing.
+        """
         target = self._find(connection)
         if not target.exists:
-            if not self._create:
+            if committed or not self._create:
                 raise SinkError(
-                    f"{self.describe()} is gone: restore the table; the commit is repeated."
+                    f"{self.describe()} is gone, with the rows that were committed to it: restore"
+                    " the table, or create an empty one; the commit is repeated."
                 )
             target.create(connection, columns, self._key)
             target = self._find(connection)
@@ -348,12 +357,29 @@ class PostgresTable(Sink):
         check_fits(target.columns, columns, place=self.describe())
         return target
 
+    def _check_access(self, connection: psycopg.Connection, target: PostgresTarget) -> None:
+        place = self.describe()
+        check_server(connection, rejects=self._rejects is not None, place=place)
+        if not (target.exists or self._create):
+            raise SinkError(
+                f"{place} does not exist: create the table, or give the sink create=True."
+            )
+        needed = ("INSERT", "SELECT", "UPDATE") if self._key else ("INSERT",)
+        target.check_access(connection, needed, place=place)
+        if (rejects := self._rejects_name(target)) is not None:
+            found = PostgresTarget.find(connection, rejects, place=f"The table {rejects!r}")
+            found.check_access(connection, ("INSERT",), place=place)
+
+    def _rejects_name(self, target: PostgresTarget) -> str | None:
+        """``schema.table``."""
+        name = self._rejects
+        return name if name is None or "." in name else f"{target.schema}.{name}"
+
     def _rejects_at(self, target: PostgresTarget, epoch: int) -> Rejects | None:
-        if self._rejects is None:
+        name = self._rejects_name(target)
+        if name is None:
             return None
-        schema, dot, table = self._rejects.partition(".")
-        if not dot:
-            schema, table = target.schema, schema
+        schema, _, table = name.partition(".")
         return Rejects(
             table=f"{quoted(schema)}.{quoted(table)}",
             job_id=self._context.job_id,
@@ -374,7 +400,7 @@ class PostgresTable(Sink):
         """The table for a batch's rows, created if it is the first there; notes the batch."""
         context = self._context
         with self._lock:
-            table = f"s_{self._ledger.digest}_{context.attempt}_{self._generation}"
+            table = self._current_table
             exists = table in self._uncommitted
             self._uncommitted.setdefault(table, set()).add(position)
         if not exists:
@@ -383,16 +409,21 @@ class PostgresTable(Sink):
                 create_staging_table(connection, _staging(table), columns, about)
         return table
 
+    @property
+    def _current_table(self) -> str:
+        """The staging table for the next batch."""
+        return f"s_{self._ledger.digest}_{self._context.attempt}_{self._generation}"
+
     def _settle(self, batches: Sequence[tuple[str, int]]) -> None:
         """Forget committed batches; drop tables of which none is left."""
         with self._lock:
             for table, position in batches:
                 self._uncommitted.get(table, set()).discard(position)
-            current = f"_{self._generation}"
+            current = self._current_table
             done = [
                 table
                 for table, positions in self._uncommitted.items()
-                if not positions and not table.endswith(current)
+                if not positions and table != current
             ]
             for table in done:
                 del self._uncommitted[table]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 REPORT = "writer long, rows long"
 #: Names of a staged row's own columns: which run of a task wrote it, and its number there.
 WRITER, ROW = "weir_writer", "weir_row"
+#: The days since 1970 with the years 1 to 9999 (the end excluded), and the Julian day of 1970.
+_DAYS = (-719_162, 2_932_897)
+_JULIAN_EPOCH = 2_440_588
+_DAY_US = 86_400_000_000
 
 
 def create_staging_table(
@@ -134,7 +138,55 @@ def as_text(array: pa.Array, staged_type: str) -> Any:
         joined = pc.binary_join(pa.ListArray.from_arrays(array.offsets, element), ",")
         literal = pc.binary_join_element_wise("{", joined, "}", "")
         return pc.if_else(array.is_null(), pa.scalar(None, pa.string()), literal)
-    if staged_type == "timestamptz":
-        array = array.cast(pa.timestamp("us", "UTC"))
+    if staged_type == "date":
+        return _days_as_text(array)
+    if staged_type in ("timestamptz", "timestamp"):
+        return _instants_as_text(array, "Z" if staged_type == "timestamptz" else "")
     text = array.cast(pa.string())
     return pc.binary_join_element_wise("\\x", text, "") if staged_type == "bytea" else text
+
+
+def _days_as_text(array: pa.Array) -> Any:
+    import pyarrow as pa
+
+    days = array.cast(pa.int32()).cast(pa.int64())
+    return _with_julian(array, days, _DAYS, lambda: _julian(days.fill_null(0).to_numpy()))
+
+
+def _instants_as_text(array: pa.Array, zone: str) -> Any:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def julian() -> pa.Array:
+        days, time = np.divmod(micros.fill_null(0).to_numpy(), _DAY_US)
+        clock = pa.array(time, pa.time64("us")).cast(pa.string())
+        return pc.binary_join_element_wise(_julian(days), clock, " ")
+
+    micros = array.cast(pa.int64())
+    first, end = (day * _DAY_US for day in _DAYS)
+    text = _with_julian(micros.cast(pa.timestamp("us")), micros, (first, end), julian)
+    return pc.binary_join_element_wise(text, zone, "")
+
+
+def _with_julian(
+    array: pa.Array, numbers: pa.Array, years: tuple[int, int], julian: Callable[[], pa.Array]
+) -> Any:
+    """The array as text: years 1 to 9999 as ISO 8601 has them, others by their Julian day.
+
+    PostgreSQL reads no other years in ISO 8601, and Arrow writes years beyond 32767 as others.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = array.cast(pa.string())
+    known = pc.and_(pc.greater_equal(numbers, years[0]), pc.less(numbers, years[1]))
+    return text if pc.all(known).as_py() is not False else pc.if_else(known, text, julian())
+
+
+def _julian(days: Any) -> pa.Array:
+    """Days since 1970 as ``J2440588``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.binary_join_element_wise("J", pa.array(days + _JULIAN_EPOCH).cast(pa.string()), "")

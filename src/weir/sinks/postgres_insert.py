@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING
 from weir.sinks.postgres_copy import ROW, WRITER
 from weir.sinks.postgres_session import create_once, is_violation, quoted
 from weir.sinks.postgres_target import PostgresTarget
-from weir.sinks.postgres_types import StagedColumn, needs_cast
+from weir.sinks.postgres_types import StagedColumn, cast_type
 
 if TYPE_CHECKING:
     import psycopg
 
 _log = logging.getLogger(__name__)
 
-_REJECTS_DDL = """
-    CREATE TABLE IF NOT EXISTS {} (
-        job_id text NOT NULL, sink text NOT NULL, epoch bigint NOT NULL, sqlstate text NOT NULL,
-        constraint_name text, message text NOT NULL, "row" jsonb NOT NULL,
-        rejected_at timestamptz NOT NULL DEFAULT now())
+_REJECTS_COLUMNS = """(
+    job_id text NOT NULL, sink text NOT NULL, epoch bigint NOT NULL, sqlstate text NOT NULL,
+    constraint_name text, message text NOT NULL, "row" jsonb NOT NULL,
+    rejected_at timestamptz NOT NULL DEFAULT now())
 """
 
 
@@ -72,7 +71,7 @@ class Insert:
         except Exception as error:
             if not is_violation(error):
                 raise
-        create_once(connection, _REJECTS_DDL.format(rejects.table))
+        create_once(connection, "table", rejects.table, _REJECTS_COLUMNS)
         return self._in_parts(connection, rejects)
 
     def _in_parts(self, connection: psycopg.Connection, rejects: Rejects) -> int:
@@ -80,13 +79,13 @@ class Insert:
         order = [] if self.order_by is None else [f"{quoted(self.order_by)} NULLS FIRST"]
         order += self._order
         count = connection.execute(
-            "CREATE TEMPORARY TABLE weir_rows ON COMMIT DROP AS"
+            "CREATE TEMPORARY TABLE pg_temp.weir_rows ON COMMIT DROP AS"
             f" SELECT row_number() OVER (ORDER BY {', '.join(order)}) AS weir_number, {self._names}"
             f" FROM ({self._last_rows(self._staged)}) AS counted"
         ).rowcount
-        connection.execute("CREATE INDEX ON weir_rows (weir_number)")
+        connection.execute("CREATE INDEX ON pg_temp.weir_rows (weir_number)")
         selected = ", ".join(map(self._cast, self.columns))
-        rows = f"SELECT {selected} FROM weir_rows WHERE weir_number"
+        rows = f"SELECT {selected} FROM pg_temp.weir_rows WHERE weir_number"
         inserted = rejected = 0
         parts = [(0, count)] if count else []
         while parts:
@@ -104,7 +103,7 @@ class Insert:
                 else:
                     self._reject(connection, rejects, last, error)
                     rejected += 1
-        connection.execute("DROP TABLE weir_rows")
+        connection.execute("DROP TABLE pg_temp.weir_rows")
         _log.warning(
             "%s refuses %d rows of checkpoint %d: they are in %s",
             self.target.name,
@@ -125,7 +124,7 @@ class Insert:
             f"INSERT INTO {rejects.table.replace('%', '%%')}"
             ' (job_id, sink, epoch, sqlstate, constraint_name, message, "row")'
             " SELECT %s, %s, %s, %s, %s, %s, to_jsonb(weir_rows) - 'weir_number'"
-            " FROM weir_rows WHERE weir_number = %s",
+            " FROM pg_temp.weir_rows WHERE weir_number = %s",
             [
                 rejects.job_id,
                 rejects.sink,
@@ -195,7 +194,8 @@ class Insert:
     def _cast(self, column: StagedColumn) -> str:
         name = quoted(column.name)
         target = next(one for one in self.target.columns if one.name == column.name)
-        return f"{name}::{target.type} AS {name}" if needs_cast(target, column) else name
+        kind = cast_type(target, column)
+        return name if kind is None else f"{name}::{kind} AS {name}"
 
 
 def _array(numbers: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from weir.errors import SinkError, StorageError, UnsupportedEnvironmentError
 
@@ -51,8 +51,11 @@ _SETTINGS = f"""
                       WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
 """
 #: Classes of errors that pass by themselves: the connection, serialization and deadlocks,
-#: resources, locks, an operator's intervention, the system; and a timeout of an idle transaction.
-_PASSING = ("08", "40", "53", "55", "57", "58", "25P03")
+#: resources, locks, an operator's intervention, the system; a standby that takes no writes; and a
+#: timeout of an idle transaction.
+_PASSING = ("08", "40", "53", "55", "57", "58", "25006", "25P03")
+#: Wrong values and violated constraints, values too long for an index, what triggers raise.
+_VIOLATIONS = ("21", "22", "23", "54000", "P0001")
 
 
 def parameters_of(dsn: str) -> dict[str, str]:
@@ -105,6 +108,8 @@ def connected(
         # A pooler in transaction mode knows no prepared statements.
         with psycopg.connect(conninfo, prepare_threshold=None) as connection:
             connection.execute(_SETTINGS)
+            if connection.info.server_version >= 170_000:
+                connection.execute("SELECT set_config('transaction_timeout', '0', true)")
             yield connection
     except psycopg.Error as error:
         if is_violation(error):
@@ -124,10 +129,19 @@ def connected(
         ) from error
 
 
-def create_once(connection: psycopg.Connection, statement: str) -> None:
-    """Run a ``CREATE ... IF NOT EXISTS``, which two sessions at once would make each other fail."""
-    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATE_LOCK])
-    connection.execute(statement)
+def create_once(
+    connection: psycopg.Connection, kind: Literal["table", "schema"], name: str, rest: str = ""
+) -> None:
+    """Create a table or a schema, unless it exists. ``name`` and ``rest`` are SQL.
+
+    ``CREATE ... IF NOT EXISTS`` alone asks for the right to create even if there is nothing to do,
+    and fails if two sessions run it at once.
+    """
+    lookup = {"table": "to_regclass", "schema": "to_regnamespace"}[kind]
+    found = connection.execute(f"SELECT {lookup}(%s) IS NOT NULL", [name]).fetchone()
+    if found != (True,):
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATE_LOCK])
+        connection.execute(f"CREATE {kind.upper()} IF NOT EXISTS {name} {rest}")
 
 
 def is_violation(error: BaseException) -> bool:
@@ -135,7 +149,7 @@ def is_violation(error: BaseException) -> bool:
     import psycopg
 
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
-    return state is not None and (state.startswith(("21", "22", "23")) or state == "P0001")
+    return state is not None and state.startswith(_VIOLATIONS)
 
 
 def quoted(name: str) -> str:

@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     import psycopg
 
 _KINDS = {"r", "p"}
-_DDL = """
-    CREATE TABLE IF NOT EXISTS weir.commits (
-        job_id text, sink text, target text, epoch bigint NOT NULL, rows bigint NOT NULL,
-        committed_at timestamptz NOT NULL, job_name text NOT NULL, job_directory text NOT NULL,
-        attempt bigint NOT NULL, PRIMARY KEY (job_id, sink, target))
+_LEDGER_COLUMNS = """(
+    job_id text, sink text, target text, epoch bigint NOT NULL, rows bigint NOT NULL,
+    committed_at timestamptz NOT NULL, job_name text NOT NULL, job_directory text NOT NULL,
+    attempt bigint NOT NULL, PRIMARY KEY (job_id, sink, target))
 """
 _COLUMNS = """
     SELECT a.attname, format_type(a.atttypid, a.atttypmod), base.typname,
@@ -134,7 +133,7 @@ class PostgresTarget:
         parts = [f"{quoted(column.name)} {column.type}" for column in columns]
         if key:
             parts.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
-        create_once(connection, f"CREATE TABLE IF NOT EXISTS {self.sql} ({', '.join(parts)})")
+        create_once(connection, "table", self.sql, f"({', '.join(parts)})")
 
     def check_key(self, key: Sequence[str], *, place: str) -> None:
         """Raise ``SinkMismatchError`` unless a row can be found by the key."""
@@ -151,39 +150,61 @@ class PostgresTarget:
         )
 
     def check_access(
-        self, connection: psycopg.Connection, *, creates: bool, upserts: bool, place: str
+        self, connection: psycopg.Connection, privileges: Sequence[str], *, place: str
     ) -> None:
-        """Raise ``SinkError`` if the role may not do what a commit needs."""
-        standby, home, may_create_home, may_stage = connection.execute(
-            "SELECT pg_is_in_recovery(), to_regnamespace('weir') IS NOT NULL,"
-            " has_database_privilege(current_database(), 'CREATE'),"
-            " coalesce(has_schema_privilege(to_regnamespace('weir')::oid, 'CREATE'), true)"
-        ).fetchone() or (False, True, True, True)
-        if standby:
-            raise SinkError(
-                f"{place} is on a standby, which takes no rows: name the primary, or add"
-                " target_session_attrs=read-write and all hosts to the connection string."
-            )
-        if not (may_stage if home else may_create_home):
-            raise SinkError(
-                f"{place} needs the schema weir for staged rows: as the database's owner, run"
-                " CREATE SCHEMA weir AUTHORIZATION with the role that Weir connects as."
-            )
-        if not self.exists:
-            if not creates:
-                raise SinkError(
-                    f"{place} does not exist: create the table, or give the sink create=True."
-                )
+        """Raise ``SinkError`` unless the role has these privileges, or may create the table."""
+        if self.exists:
+            _check_privileges(connection, self.sql, privileges, place=place)
             return
-        for privilege in ("INSERT", "SELECT", "UPDATE") if upserts else ("INSERT",):
-            may = connection.execute(
-                "SELECT has_any_column_privilege(%s::regclass, %s)", [self.sql, privilege]
-            ).fetchone()
-            if may is not None and not may[0]:
-                raise SinkError(
-                    f"{place} cannot be written to: run GRANT {privilege} ON {self.sql} to the role"
-                    " that Weir connects as."
-                )
+        may = connection.execute(
+            "SELECT has_schema_privilege(%s::regnamespace, 'CREATE')", [quoted(self.schema)]
+        ).fetchone()
+        if may == (False,):
+            raise SinkError(
+                f"{place} may not create {self.sql}: create it, or run GRANT CREATE ON SCHEMA"
+                f" {quoted(self.schema)} to the role that Weir connects as."
+            )
+
+
+def check_server(connection: psycopg.Connection, *, rejects: bool, place: str) -> None:
+    """Raise ``SinkError`` if the role cannot stage and commit rows in this database."""
+    standby, home, may_create_home, may_stage, may_set_aside = connection.execute(
+        "SELECT pg_is_in_recovery(), to_regnamespace('weir') IS NOT NULL,"
+        " has_database_privilege(current_database(), 'CREATE'),"
+        " coalesce(has_schema_privilege(to_regnamespace('weir')::oid, 'CREATE'), true),"
+        " has_database_privilege(current_database(), 'TEMPORARY')"
+    ).fetchone() or (False, True, True, True, True)
+    if standby:
+        raise SinkError(
+            f"{place} is on a standby, which takes no rows: name the primary, or add"
+            " target_session_attrs=read-write and all hosts to the connection string."
+        )
+    if not (may_stage if home else may_create_home):
+        raise SinkError(
+            f"{place} needs the schema weir for staged rows: as the database's owner, run"
+            " CREATE SCHEMA weir AUTHORIZATION with the role that Weir connects as."
+        )
+    if rejects and not may_set_aside:
+        raise SinkError(
+            f"{place} needs a temporary table to set rejects aside: run GRANT TEMPORARY ON DATABASE"
+            f" {quoted(connection.info.dbname)} to the role that Weir connects as."
+        )
+    _check_privileges(connection, "weir.commits", ("INSERT", "SELECT", "UPDATE"), place=place)
+
+
+def _check_privileges(
+    connection: psycopg.Connection, table: str, privileges: Sequence[str], *, place: str
+) -> None:
+    """Raise ``SinkError`` if the table exists and the role lacks a privilege on it."""
+    for privilege in privileges:
+        may = connection.execute(
+            "SELECT has_any_column_privilege(to_regclass(%s), %s)", [table, privilege]
+        ).fetchone()
+        if may == (False,):
+            raise SinkError(
+                f"{place} cannot be written to: run GRANT {privilege} ON {table} to the role that"
+                " Weir connects as."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,14 +223,8 @@ class Ledger:
     @staticmethod
     def create(connection: psycopg.Connection) -> None:
         """Create the schema and the table, unless they exist."""
-        schema, table = connection.execute(
-            "SELECT to_regnamespace('weir') IS NOT NULL, to_regclass('weir.commits') IS NOT NULL"
-        ).fetchone() or (False, False)
-        # ``IF NOT EXISTS`` asks for the right to create a schema even if there is one.
-        if not schema:
-            create_once(connection, "CREATE SCHEMA IF NOT EXISTS weir")
-        if not table:
-            create_once(connection, _DDL)
+        create_once(connection, "schema", "weir")
+        create_once(connection, "table", "weir.commits", _LEDGER_COLUMNS)
 
     @staticmethod
     def commits(connection: psycopg.Connection, target: str) -> list[Commit]:

@@ -77,8 +77,20 @@ _ACCEPTED = {
     "timestamp": {"timestamp"},
     "jsonb": {"jsonb", "json"},
 }
-#: Targets for which text must be cast; the cast raises an error and cuts nothing off.
-_CAST_FROM_TEXT = {"json", "jsonb", "uuid", "inet", "cidr"}
+#: What text is cast to for these targets: the cast raises an error and cuts nothing off. The last
+#: two need none to be inserted, but have another equality than text, by which keys are compared.
+_CAST_FROM_TEXT = {"json", "jsonb", "uuid", "inet", "cidr", "citext", "bpchar"}
+#: Spark's types that keep their value as a key in JSON, which is always text.
+_JSON_KEYS = re.compile(r"string.*|(?:var)?char\(.*|boolean|byte|short|integer|long|decimal.*")
+#: For ``to_json``: without these, Spark leaves out nulls and cuts timestamps to milliseconds.
+_JSON_OPTIONS = ", ".join(
+    f"'{option}'"
+    for option in (
+        *("ignoreNullFields", "false", "timeZone", "UTC"),
+        *("timestampFormat", "yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS\\'Z\\'"),
+        *("timestampNTZFormat", "yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS"),
+    )
+)
 #: Digits of the integers.
 _DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
 #: PostgreSQL cuts longer names off.
@@ -174,11 +186,13 @@ def check_fits(target: Sequence[TargetColumn], rows: Sequence[StagedColumn], *, 
         )
 
 
-def needs_cast(target: TargetColumn, staged: StagedColumn) -> bool:
-    """Whether a staged column must be cast, because an insert does not do it."""
-    return staged.type.removesuffix("[]") == "text" and (
-        target.is_enum or target.type_name.removeprefix("_") in _CAST_FROM_TEXT
-    )
+def cast_type(target: TargetColumn, staged: StagedColumn) -> str | None:
+    """The type (SQL) to which a staged column must be cast before it is inserted; or None."""
+    name = target.type_name.removeprefix("_")
+    if not staged.type.startswith("text") or not (target.is_enum or name in _CAST_FROM_TEXT):
+        return None
+    # A cast to char(5) would cut off the rest.
+    return staged.type.replace("text", "bpchar") if name == "bpchar" else target.type
 
 
 def _takes(target: TargetColumn, staged: str) -> bool:
@@ -217,14 +231,33 @@ def _staged_type(name: str, kind: Any, place: str) -> str:
     match kind:
         case {"type": "array", "elementType": element}:
             inner = _scalar_type(element)
-            return "jsonb" if inner is None else f"{inner}[]"
-        case {"type": "struct" | "map"}:
-            return "jsonb"
+            if inner is not None:
+                return f"{inner}[]"
+    if isinstance(kind, dict) and kind.get("type") in ("array", "struct", "map"):
+        if (odd := _odd_json_key(kind)) is not None:
+            raise SinkMismatchError(
+                f"Column {name!r} for {place} has a map with keys of the type {odd}, which are not"
+                " the same in JSON: cast the keys to a string before the sink."
+            )
+        return "jsonb"
     told = kind if isinstance(kind, str) else kind.get("type")
     raise SinkMismatchError(
         f"Column {name!r} for {place} has the type {told}, which has no counterpart in PostgreSQL"
         " here: cast it before the sink, such as to a string."
     )
+
+
+def _odd_json_key(kind: Any) -> str | None:
+    """The type of the keys of a map in this type, if JSON would change them; else None."""
+    match kind:
+        case {"type": "map", "keyType": key, "valueType": value}:
+            kept = isinstance(key, str) and _JSON_KEYS.fullmatch(key) is not None
+            return _odd_json_key(value) if kept else key if isinstance(key, str) else key["type"]
+        case {"type": "array", "elementType": element}:
+            return _odd_json_key(element)
+        case {"type": "struct", "fields": fields}:
+            return next(filter(None, (_odd_json_key(field["type"]) for field in fields)), None)
+    return None
 
 
 def _scalar_type(kind: Any) -> str | None:
@@ -245,7 +278,7 @@ def _expression(name: str, kind: Any) -> str:
         case {"type": "array", "elementType": element} if _scalar_type(element) is not None:
             return column
         case {"type": "array" | "struct" | "map"}:
-            return f"to_json({column}, map('ignoreNullFields', 'false')) AS {column}"
+            return f"to_json({column}, map({_JSON_OPTIONS})) AS {column}"
     return column
 
 
