@@ -37,6 +37,16 @@ def test_the_rest_page_is_that_of_the_schema_that_is_served() -> None:
     assert (ROOT / "docs" / "REST.md").read_text() == load_script("rest_api").page()
 
 
+def test_the_page_of_metrics_is_that_of_the_table_that_is_read() -> None:
+    """The page is up to date; run ``python scripts/metrics.py`` after a metric has changed."""
+    assert (ROOT / "docs" / "METRICS.md").read_text() == load_script("metrics").page()
+
+
+def test_the_dashboard_is_the_one_that_its_script_writes() -> None:
+    """The file is up to date; run ``python scripts/grafana.py`` after a panel has changed."""
+    assert (ROOT / "monitoring" / "grafana.json").read_text() == load_script("grafana").text()
+
+
 def test_lines_of_documents_fit_into_100_columns() -> None:
     """Tables may be wider, since a row is a line."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]

@@ -33,6 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "durable": LOWER | {"runtime", "storage", "sinks"},
     "coordinators": LOWER | {"runtime"},
     "operators": LOWER,
+    "metrics": LOWER | {"runtime"},
     "sim": LOWER | {"runtime", "storage", "sinks", "durable", "coordinators"},
     "storage": LOWER,
     "sinks": LOWER | {"storage"},
@@ -53,7 +54,7 @@ LAYERS: dict[str, set[str]] = {
         }
     ),
     "readers": LOWER | {"storage", "sinks", "operators", "subtasks", "spark"},
-    "rest": LOWER | {"config", "runtime", "storage", "coordinators"},
+    "rest": LOWER | {"config", "runtime", "storage", "coordinators", "metrics"},
     "run": (
         LOWER
         | {
@@ -67,6 +68,7 @@ LAYERS: dict[str, set[str]] = {
             "subtasks",
             "spark",
             "rest",
+            "metrics",
             "job",
             "steps",
         }

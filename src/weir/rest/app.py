@@ -22,7 +22,13 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from weir.errors import WeirError
-from weir.rest import checkpoint_handlers, cluster_handlers, job_handlers, vertex_handlers
+from weir.rest import (
+    checkpoint_handlers,
+    cluster_handlers,
+    job_handlers,
+    metric_handlers,
+    vertex_handlers,
+)
 from weir.rest.guard import JSON, shortened
 from weir.rest.operations import AsyncOperations
 from weir.rest.schema import ENDPOINTS
@@ -34,7 +40,7 @@ from weir.runtime.gateway import JobGateway
 from weir.storage.filesystem import FileSystem
 
 #: The modules whose import has filled ``HANDLERS``.
-TOPICS = (job_handlers, checkpoint_handlers, vertex_handlers, cluster_handlers)
+TOPICS = (job_handlers, checkpoint_handlers, vertex_handlers, cluster_handlers, metric_handlers)
 
 
 def make_app(

@@ -13,22 +13,6 @@ from weir.rest.schema import cluster
 from weir.rest.schema.base import Message, Text
 from weir.rest.serving import Serving, beside, serves
 from weir.rest.vertex_answers import DRIVER
-from weir.runtime.cluster import ExecutorView
-
-
-async def _executors(server: Serving) -> tuple[ExecutorView, ...]:
-    asked = server.cluster
-    return () if asked is None else await beside(asked.executors)
-
-
-async def _executor(server: Serving, executor: str) -> ExecutorView:
-    """One executor. Raises 404."""
-    for one in await _executors(server):
-        if one.executor_id == executor:
-            return one
-    raise HTTPException(
-        404, f"There is no executor {quoted(executor)} here: GET /taskmanagers lists them."
-    )
 
 
 async def _logs_of(server: Serving) -> cluster.LogFiles:
@@ -128,7 +112,7 @@ async def _threads(server: Serving) -> cluster.ThreadDump:
 @serves(cluster.TASK_MANAGERS)
 async def _task_managers(server: Serving) -> cluster.TaskManagers:
     now_ms = server.clock.wall_ms()
-    found = await _executors(server)
+    found = await server.executors()
     return cluster.TaskManagers(
         taskmanagers=tuple(cluster_answers.task_manager(one, now_ms) for one in found)
     )
@@ -136,20 +120,20 @@ async def _task_managers(server: Serving) -> cluster.TaskManagers:
 
 @serves(cluster.TASK_MANAGER)
 async def _task_manager(server: Serving, executor: str) -> cluster.TaskManagerDetails:
-    found, asked = await _executor(server, executor), server.cluster
+    found, asked = await server.executor(executor), server.cluster
     jvm = await beside(asked.jvm) if executor == DRIVER and asked is not None else None
     return cluster_answers.task_manager_details(found, jvm, server.clock.wall_ms())
 
 
 @serves(cluster.TASK_MANAGER_LOGS)
 async def _executor_logs(server: Serving, executor: str) -> cluster.LogFiles:
-    await _executor(server, executor)
+    await server.executor(executor)
     return await _logs_of(server) if executor == DRIVER else cluster.LogFiles(logs=())
 
 
 @serves(cluster.TASK_MANAGER_LOG_FILE)
 async def _executor_log_file(server: Serving, executor: str, file: str) -> Text:
-    await _executor(server, executor)
+    await server.executor(executor)
     if executor != DRIVER:
         raise HTTPException(404, f"The logs of executor {shortened(executor)} are on its machine.")
     return await _log_file(server, file)
@@ -157,7 +141,7 @@ async def _executor_log_file(server: Serving, executor: str, file: str) -> Text:
 
 @serves(cluster.TASK_MANAGER_LOG)
 async def _executor_log(server: Serving, executor: str) -> Text:
-    await _executor(server, executor)
+    await server.executor(executor)
     path = server.gateway.engine_log
     if executor != DRIVER:
         return Text("")
@@ -166,13 +150,13 @@ async def _executor_log(server: Serving, executor: str) -> Text:
 
 @serves(cluster.TASK_MANAGER_STDOUT)
 async def _executor_stdout(server: Serving, executor: str) -> Text:
-    await _executor(server, executor)
+    await server.executor(executor)
     return Text("")
 
 
 @serves(cluster.TASK_MANAGER_THREADS)
 async def _executor_threads(server: Serving, executor: str) -> cluster.ThreadDump:
-    await _executor(server, executor)
+    await server.executor(executor)
     asked = server.cluster
     threads = () if asked is None else await beside(lambda: asked.threads(executor))
     return cluster_answers.java_threads(threads)

@@ -251,8 +251,14 @@ def _vertex_info(view: JobView, vertex: VertexView, now_ms: int) -> VertexInfo:
 
 
 def io_metrics(vertex: VertexView) -> IoMetrics:
-    """The rows of a vertex."""
-    return IoMetrics(read_records=vertex.records_in, write_records=vertex.records_committed)
+    """The rows of a vertex, and what it did with its time."""
+    return IoMetrics(
+        read_records=vertex.records_in,
+        write_records=vertex.records_committed,
+        accumulated_backpressured_time=vertex.held_ms,
+        accumulated_idle_time=vertex.rested_ms,
+        accumulated_busy_time=float(vertex.busy_ms),
+    )
 
 
 def _exception_info(failure: ExceptionView) -> ExceptionInfo:

@@ -19,12 +19,15 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+import psutil
 from starlette.exceptions import HTTPException
 
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.errors import StorageError, WeirError
+from weir.metrics.readings import ProcessReading, Readings, read
 from weir.rest import checkpoint_answers
 from weir.rest.guard import quoted, shortened
 from weir.rest.operations import AsyncOperations, TooManyOperationsError
@@ -37,7 +40,7 @@ from weir.rest.schema.base import (
     Request,
     Triggered,
 )
-from weir.runtime.cluster import Cluster
+from weir.runtime.cluster import Cluster, ExecutorView, JvmView
 from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
 from weir.runtime.views import JobView
@@ -47,6 +50,11 @@ from weir.storage.paths import normalize
 #: Digits of the largest checkpoint id, a Java long.
 _ID_DIGITS = 19
 _JOB_ID = re.compile("[0-9a-fA-F]{32}")
+
+#: For how long a look at the JVM is good, and how long one waits for it.
+_FRESH_MS = 1_000
+_PATIENCE_S = 1.0
+_Probe: TypeAlias = tuple[JvmView, ProcessReading | None]
 
 T = TypeVar("T")
 Answer = TypeVar("Answer")
@@ -95,6 +103,8 @@ class Serving:
         self.new_trigger_id = new_trigger_id
         #: The newest call of ``view``, running or done; touched on the event loop only.
         self._look: asyncio.Future[JobView] | None = None
+        #: The newest look at the JVM, and when it began, in monotonic milliseconds.
+        self._probe: tuple[asyncio.Future[_Probe] | None, int] = None, 0
 
     async def newest(self) -> JobView:
         """The gateway's newest view; concurrent callers share one call."""
@@ -117,6 +127,44 @@ class Serving:
                 f"Job {shortened(job_id)} is not known here: this driver runs job {view.job_id}.",
             )
         return view
+
+    async def readings(self) -> Readings:
+        """What metrics are read from. A JVM that does not answer for a second is left out."""
+        view = await self.newest()
+        jvm, process = await self._jvm()
+        return read(
+            view,
+            tuple(self.gateway.recorder.samples),
+            now_ms=self.clock.wall_ms(),
+            jvm=jvm,
+            jvm_process=process,
+        )
+
+    async def _jvm(self) -> tuple[JvmView | None, ProcessReading | None]:
+        """The driver's JVM, at most a second old; concurrent callers share one call."""
+        if self.cluster is None:
+            return None, None
+        asked, asked_ms = self._probe
+        if asked is None or (asked.done() and self.clock.now_ms() - asked_ms >= _FRESH_MS):
+            probe = partial(_probed, self.cluster)
+            asked = asyncio.ensure_future(asyncio.wrap_future(in_background(probe)))
+            self._probe = asked, self.clock.now_ms()
+        done, _ = await asyncio.wait({asked}, timeout=_PATIENCE_S)
+        return asked.result() if done and asked.exception() is None else (None, None)
+
+    async def executors(self) -> tuple[ExecutorView, ...]:
+        """Spark's executors; none if they cannot be asked."""
+        asked = self.cluster
+        return () if asked is None else await beside(asked.executors)
+
+    async def executor(self, executor_id: str) -> ExecutorView:
+        """One of Spark's executors. Raises 404."""
+        for one in await self.executors():
+            if one.executor_id == executor_id:
+                return one
+        raise HTTPException(
+            404, f"There is no executor {quoted(executor_id)} here: GET /taskmanagers lists them."
+        )
 
     async def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointStats:
         """One checkpoint of a job's history. Raises 400 or 404 for a wrong id."""
@@ -183,6 +231,20 @@ class Serving:
                 500, str(failure) if isinstance(failure, WeirError) else repr(failure)
             )
         return Operation(status=COMPLETED, operation=answer(future.result()))
+
+
+def _probed(cluster: Cluster) -> _Probe:
+    """The driver's JVM and its process."""
+    jvm = cluster.jvm()
+    try:
+        process = psutil.Process(jvm.pid)
+        used = process.cpu_times()
+        reading = ProcessReading(
+            resident_bytes=process.memory_info().rss, cpu_s=used.user + used.system
+        )
+    except psutil.Error:
+        return jvm, None
+    return jvm, reading
 
 
 def normalized(directory: str | None) -> str | None:

@@ -6,6 +6,7 @@ Every vertex has one subtask, with the index 0, as in ``checkpoint_answers``.
 from __future__ import annotations
 
 from weir.core.types import VertexId
+from weir.metrics.readings import VertexReading
 from weir.rest.job_answers import EXECUTION_STATES, execution_state, io_metrics, vertex_id
 from weir.rest.schema.jobs import IoMetrics
 from weir.rest.schema.vertices import (
@@ -120,11 +121,9 @@ def vertex_task_managers(
     )
 
 
-def back_pressure(
-    view: JobView, *, held: float, rested: float, busy: float, now_ms: int
-) -> BackPressure:
-    """Whether a vertex waits for its consumers, given the shares of its newest minute."""
-    level = "ok" if held <= _LOW else "low" if held <= _HIGH else "high"
+def back_pressure(view: JobView, vertex: VertexReading, now_ms: int) -> BackPressure:
+    """Whether a vertex waited for its consumers in the newest minute."""
+    level = "ok" if vertex.held <= _LOW else "low" if vertex.held <= _HIGH else "high"
     return BackPressure(
         level=level,
         end_timestamp=now_ms,
@@ -132,9 +131,9 @@ def back_pressure(
             SubtaskBackPressure(
                 attempt_number=attempt_number(view),
                 level=level,
-                ratio=held,
-                idle_ratio=rested,
-                busy_ratio=busy,
+                ratio=vertex.held,
+                idle_ratio=vertex.rested,
+                busy_ratio=vertex.busy,
             ),
         ),
     )

@@ -64,10 +64,10 @@ async def _task_managers(server: Serving, job_id: str, vertex: str) -> vertices.
 
 @serves(vertices.BACK_PRESSURE)
 async def _back_pressure(server: Serving, job_id: str, vertex: str) -> vertices.BackPressure:
-    view, _ = await vertex_of(server, job_id, vertex)
-    return vertex_answers.back_pressure(
-        view, held=0.0, rested=0.0, busy=0.0, now_ms=server.clock.wall_ms()
-    )
+    view, one = await vertex_of(server, job_id, vertex)
+    readings = await server.readings()
+    reading = next(found for found in readings.vertices if found.view.vertex == one.vertex)
+    return vertex_answers.back_pressure(view, reading, readings.now_ms)
 
 
 @serves(vertices.FLAME_GRAPH)

@@ -43,8 +43,10 @@ from weir.runtime.ports import (
     CoordinatorPort,
     DurablePort,
     TaskPort,
+    VertexMetrics,
 )
 from weir.runtime.recorder import Recorder
+from weir.runtime.timeline import SpanKind
 from weir.runtime.views import (
     ChannelView,
     CoordinatorView,
@@ -115,6 +117,7 @@ class RunningJob:
         self._end_time_ms = -1
         self._timestamps_ms = {JobStatus.CREATED.name: self._start_time_ms}
         self._exceptions: list[ExceptionView] = []
+        self._restarts = 0
         self._savepoint: str | None = None
         self._over = threading.Event()
         #: The latest request for a view; done once the main thread has published for it.
@@ -246,6 +249,7 @@ class RunningJob:
         match effect:
             case JobStatusChanged(status=status):
                 self._timestamps_ms[status.name] = self._clock.wall_ms()
+                self._restarts += status is JobStatus.RESTARTING
                 if status is JobStatus.FAILING:
                     failure = ExceptionView(
                         timestamp_ms=self._clock.wall_ms(),
@@ -309,20 +313,7 @@ class RunningJob:
     def _make_view(self) -> JobView:
         metrics = self._counters.newest
         vertices = [
-            VertexView(
-                vertex=vertex,
-                operators=tuple(operator.name for operator in plan.operators),
-                parallelism=metrics[vertex].parallelism,
-                status=self._master.task_status(vertex),
-                inputs=plan.inputs,
-                position=metrics[vertex].position,
-                records_in=metrics[vertex].records_in,
-                records_in_per_second=metrics[vertex].records_in_per_second,
-                records_committed=metrics[vertex].records_committed,
-                watermark_ms=metrics[vertex].watermark_ms,
-                outputs=_outputs(self.driver.tasks.get(vertex)),
-            )
-            for vertex, plan in self._plans.items()
+            self._vertex_view(vertex, plan, metrics[vertex]) for vertex, plan in self._plans.items()
         ]
         return JobView(
             job_id=self._job_id,
@@ -337,10 +328,35 @@ class RunningJob:
             checkpoints=self._master.stats(self._clock.now_ms()),
             failure=self._master.failure,
             savepoint=self._savepoint,
+            restarts=self._restarts,
             exceptions=tuple(self._exceptions),
             configuration=self._configuration,
             latest_completed=self._master.coordinator.latest,
             coordinators=self._coordinated,
+        )
+
+    def _vertex_view(self, vertex: VertexId, plan: TaskPlan, metrics: VertexMetrics) -> VertexView:
+        timeline = self.recorder.timelines[vertex]
+        totals_ms = timeline.totals_ms()
+        return VertexView(
+            vertex=vertex,
+            operators=tuple(operator.name for operator in plan.operators),
+            parallelism=metrics.parallelism,
+            status=self._master.task_status(vertex),
+            inputs=plan.inputs,
+            position=metrics.position,
+            records_in=metrics.records_in,
+            records_in_per_second=metrics.records_in_per_second,
+            records_committed=metrics.records_committed,
+            batches=timeline.batches,
+            batch_ms=timeline.batch_ms,
+            busy_ms=totals_ms[SpanKind.BATCH] + totals_ms[SpanKind.DRAIN],
+            rested_ms=totals_ms[SpanKind.RESTED],
+            held_ms=totals_ms[SpanKind.HELD],
+            commits=timeline.commits,
+            commit_ms=timeline.commit_ms,
+            watermark_ms=metrics.watermark_ms,
+            outputs=_outputs(self.driver.tasks.get(vertex)),
         )
 
 

@@ -119,6 +119,9 @@ class TaskTimeline:
         #: How many batches have ended, and how long the newest one took.
         self.batches = 0
         self.batch_ms = 0
+        #: How many commits have succeeded, and how long the newest one took.
+        self.commits = 0
+        self.commit_ms = 0
         #: Open parts by checkpoint and kind: when they began (monotonic).
         self._open: dict[tuple[int, SpanKind], int] = {}
         #: The channels whose barrier of a checkpoint is still missing.
@@ -280,6 +283,9 @@ class TaskTimeline:
         began = self._open.pop((checkpoint_id, kind), None)
         if began is not None:
             took_ms = now_ms - began
+            if kind is SpanKind.COMMIT and not failed:
+                self.commits += 1
+                self.commit_ms = took_ms
             self._ended(self.parts, kind, took_ms, checkpoint_id=checkpoint_id, failed=failed)
 
     def _abandon(self) -> None:

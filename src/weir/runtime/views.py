@@ -64,6 +64,17 @@ class VertexView:
     records_in_per_second: float = 0.0
     #: Rows that sinks committed since the driver started.
     records_committed: int = 0
+    #: Batches that have ended since the driver started, and how long the newest one took.
+    batches: int = 0
+    batch_ms: int = 0
+    #: Milliseconds since the driver started: in batches, with nothing to read, and held up by a
+    #: consumer that lags.
+    busy_ms: int = 0
+    rested_ms: int = 0
+    held_ms: int = 0
+    #: Commits of all its sinks since the driver started, and how long the newest one took.
+    commits: int = 0
+    commit_ms: int = 0
     #: Its query's watermark as of the newest batch; None if it has none.
     watermark_ms: int | None = None
     #: Its channels, each with what the consumer has yet to process.
@@ -102,6 +113,8 @@ class JobView:
     checkpoints: CheckpointStatsSnapshot
     failure: str | None = None
     savepoint: str | None = None
+    #: How often the job was restarted since the driver started.
+    restarts: int = 0
     #: Why restarts happened, newest last, bounded.
     exceptions: tuple[ExceptionView, ...] = ()
     #: Flink's configuration keys in force, as text.

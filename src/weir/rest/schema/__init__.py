@@ -12,10 +12,11 @@ Flink's. Conventions:
 4. Unknown fields are accepted, in requests as in answers, as by Flink's own server and clients.
 """
 
-from weir.rest.schema import checkpoints, cluster, jobs, vertices
+from weir.rest.schema import checkpoints, cluster, jobs, metrics, vertices
 
 #: Every endpoint. A fixed path comes before one with a parameter.
 ENDPOINTS = (
+    *metrics.ENDPOINTS,
     *jobs.ENDPOINTS,
     *checkpoints.ENDPOINTS,
     *vertices.ENDPOINTS,
