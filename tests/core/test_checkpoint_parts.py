@@ -189,7 +189,7 @@ def test_an_acknowledged_checkpoint_is_finalized_or_aborted_and_its_end_is_final
         PENDING_MOVES[move](subject)
         assert subject.state is not before
     else:
-        with pytest.raises(InvariantError, match=f"checkpoint 1 cannot go from {before.name} to"):
+        with pytest.raises(InvariantError, match=rf"checkpoint 1 .*{before.name}"):
             PENDING_MOVES[move](subject)
         assert subject.state is before
 
