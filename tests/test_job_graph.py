@@ -12,6 +12,7 @@ from weir.core.graph import ChainEnd, GraphStep, JobGraph, StepKind, Vertex, sou
 from weir.errors import PipelineError
 from weir.job import Job, Stream
 from weir.operators import CoOperator, Operator
+from weir.sinks import Files
 from weir.sinks.base import Sink
 from weir.sources import FileSource
 from weir.steps import steps_of
@@ -376,6 +377,15 @@ def test_two_operators_do_not_share_a_coordinator() -> None:
     stream = source(Job("orders"), "orders").process("score", Pass(), coordinator=rules)
     with pytest.raises(PipelineError, match="create one instance per step"):
         stream.process("judge", Pass(), coordinator=rules)
+
+
+def test_two_sinks_do_not_share_an_instance() -> None:
+    """It would commit the rows of both in the name of one, and drop those of the other."""
+    files = Files("out")
+    stream = source(Job("orders"), "orders")
+    stream.sink("all", files)
+    with pytest.raises(PipelineError, match="create one instance per sink"):
+        stream.sink("again", files)
 
 
 def test_a_step_that_feeds_two_further_steps_ends_a_vertex() -> None:

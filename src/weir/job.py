@@ -435,6 +435,12 @@ class Stream:
                 f"The sink {name!r} is a {type(sink).__name__}: pass one of weir.sinks, such as"
                 " weir.sinks.DeltaTable(path), or a subclass of weir.sinks.Sink."
             )
+        if any(one is sink for one in self.job._steps.sinks.values()):
+            raise PipelineError(
+                f"The sink {name!r} shares its {type(sink).__name__} with another sink of the job:"
+                " create one instance per sink, since it knows what was staged and committed for"
+                " one."
+            )
         step = GraphStep(
             name=name, kind=StepKind.SINK, inputs=(self.uid,), tags=(self.tag,), uid=uid
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,12 +154,15 @@ def test_no_split_gets_more_than_the_drift_and_one_read_ahead(
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"delay_ms": -1}, "delay_ms=-1: set it to 0 or more"),
-        ({"idle_after_ms": 0}, "idle_after_ms=0: set it to 1 or more"),
-        ({"max_drift_ms": 0}, "max_drift_ms=0: set it to 1 or more"),
+        ({"delay_ms": -1}, "delay_ms=-1: set it to whole milliseconds, 0 or more"),
+        ({"idle_after_ms": 0}, "idle_after_ms=0: set it to whole milliseconds, 1 or more"),
+        ({"delay_ms": "10"}, "delay_ms='10': set it to whole milliseconds, 0 or more"),
+        ({"delay_ms": None}, "delay_ms=None"),
+        ({"max_drift_ms": 1.5}, "max_drift_ms=1.5"),
+        ({"max_drift_ms": 0}, "max_drift_ms=0: set it to whole milliseconds, 1 or more"),
     ],
 )
-def test_numbers_that_mean_nothing_are_refused(wrong: dict[str, int], message: str) -> None:
+def test_numbers_that_mean_nothing_are_refused(wrong: dict[str, Any], message: str) -> None:
     """When the pipeline is written."""
     with pytest.raises(PipelineError, match=message):
         Watermarks(column="ts", **wrong)

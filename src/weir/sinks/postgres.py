@@ -493,6 +493,12 @@ class PostgresTable(Sink):
                 f"{self.describe()} has the unknown mode {self._mode!r}: use one of"
                 f" {get_args(Mode)}."
             )
+        for table in (self._table, self._rejects):
+            if table is not None and ("\0" in table or "" in table.split(".", 1)):
+                raise SinkError(
+                    f"{self.describe()} has the name {table!r}: write tables as in the catalogue,"
+                    " such as 'orders' or 'sales.orders'."
+                )
         if (self._mode == "upsert") != bool(self._key):
             raise SinkError(
                 f"{self.describe()} needs key= for mode='upsert', and only for that: name the"

@@ -29,7 +29,8 @@ from weir.errors import PipelineError
 class Watermarks:
     """How a source derives its watermark, for ``Job.source``. The module's docstring has the rules.
 
-    Raises ``PipelineError`` for a number that is below 0, or is 0 where that means nothing.
+    Raises ``PipelineError`` for a time that is not a whole number of milliseconds, is below 0, or
+    is 0 where that means nothing.
     """
 
     #: The column with the event time, of Spark's type ``timestamp``.
@@ -47,8 +48,13 @@ class Watermarks:
             ("idle_after_ms", self.idle_after_ms, 1),
             ("max_drift_ms", self.max_drift_ms, 1),
         ):
-            if value is not None and value < least:
-                raise PipelineError(f"Watermarks has {name}={value}: set it to {least} or more.")
+            if value is None and name != "delay_ms":
+                continue
+            if type(value) is not int or value < least:
+                raise PipelineError(
+                    f"Watermarks has {name}={value!r}: set it to whole milliseconds, {least} or"
+                    " more."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
