@@ -180,12 +180,13 @@ class FakeGateway:
             SystemClock(), {vertex.vertex: vertex.inputs for vertex in view.vertices}
         )
         self.engine_log: str | None = None
+        self.spread = SUBTASKS
 
     def view(self) -> JobView:
         return self.current
 
     def subtasks(self, vertex: str) -> tuple[SubtaskView, ...]:
-        return SUBTASKS
+        return self.spread
 
     def set_status(self, status: JobStatus) -> None:
         """Show the job in another status, ended at 10,000 ms if that is terminal."""

@@ -119,7 +119,7 @@ def test_the_logs_are_listed_and_sent_as_text(tmp_path: Path, gateway: FakeGatew
     log.write_text("a line\nanother\n")
     secret.write_text("hunter2")
     gateway.engine_log = str(log)
-    gateway.recorder.log.add("WARNING", "weir.x", "careful", "weir-query-clean", 1_000.5)
+    gateway.recorder.log.add(1_000_500, "WARNING", "weir.x", "careful", task="clean")
     server = RestServer(port=0)
     address = server.start(gateway, cluster=FakeCluster())
     try:

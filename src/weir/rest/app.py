@@ -9,6 +9,7 @@ Java-serialised exception. 503 is never used, since clients retry on it.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -27,6 +28,8 @@ from weir.rest import (
     cluster_handlers,
     job_handlers,
     metric_handlers,
+    page_files,
+    page_handlers,
     vertex_handlers,
 )
 from weir.rest.guard import JSON, shortened
@@ -40,7 +43,14 @@ from weir.runtime.gateway import JobGateway
 from weir.storage.filesystem import FileSystem
 
 #: The modules whose import has filled ``HANDLERS``.
-TOPICS = (job_handlers, checkpoint_handlers, vertex_handlers, cluster_handlers, metric_handlers)
+TOPICS = (
+    job_handlers,
+    checkpoint_handlers,
+    vertex_handlers,
+    cluster_handlers,
+    metric_handlers,
+    page_handlers,
+)
 
 
 def make_app(
@@ -75,7 +85,7 @@ def make_app(
         for path in (one.path, f"{one.path}/")
     ]
     return Starlette(
-        routes=[*routes, Mount("/v1", routes=routes)],
+        routes=[*routes, Mount("/v1", routes=routes), *page_files.routes()],
         exception_handlers={HTTPException: _answer_http_error, Exception: _answer_any_error},
     )
 
@@ -93,8 +103,18 @@ def _answering(
         found = await handler(**arguments)
         if isinstance(found, Text):
             return Response(found.text, endpoint.status, media_type=found.content_type)
-        return _json(found, endpoint.status)
+        return _unless_known(request, _json(found, endpoint.status))
 
+    return answer
+
+
+def _unless_known(request: HttpRequest, answer: Response) -> Response:
+    """304 instead of an answer that the client says it has (``If-None-Match``)."""
+    if request.method == "GET":
+        tag = f'"{hashlib.blake2b(answer.body, digest_size=12).hexdigest()}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"etag": tag})
+        answer.headers["etag"] = tag
     return answer
 
 

@@ -10,7 +10,8 @@ The checks, in order:
 3. **Origin.** Browsers report the page that makes a request in ``Sec-Fetch-Site`` and ``Origin``. A
    request from another site is refused, even if it only reads, unless somebody follows a link
    here: a page cannot read what it links to. Command-line clients send neither header.
-4. **Token.** If the server has one, the request must send ``Authorization: Bearer TOKEN``.
+4. **Token.** If the server has one, the request must send ``Authorization: Bearer TOKEN``. The
+   files of the web page need none: they are the same for every job, and ask for the token.
 5. **Content type.** An HTML form can send requests to any site, but never with the type of JSON.
    So requests that may change something must send JSON, or nothing.
 6. **Body.** At most ``MAX_BODY`` bytes, whatever length is announced, within ``BODY_S`` seconds.
@@ -30,6 +31,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from weir.rest.page_files import PATHS
 from weir.rest.schema.base import Errors
 
 #: Bytes of a path with its query, and of all headers.
@@ -53,7 +55,13 @@ _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    (b"content-security-policy", b"frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    # The page uses nothing but its own files and this server, and no script within its HTML.
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
+        b" 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
 ]
 
 
@@ -134,7 +142,8 @@ class Guard:
                 " printed, or let weir.rest.allowed-hosts have the name.",
             )
         _check_origin(scope, host)
-        if self._token is not None and not self._has_token(scope):
+        is_page = scope["method"] in _READING and scope["path"] in PATHS
+        if self._token is not None and not is_page and not self._has_token(scope):
             raise _RefusedError(
                 401,
                 "This server wants its token: send 'Authorization: Bearer TOKEN' with that of"

@@ -40,6 +40,7 @@ from weir.rest.schema.base import (
     Request,
     Triggered,
 )
+from weir.rest.shared import SharedAnswers
 from weir.runtime.cluster import Cluster, ExecutorView, JvmView
 from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
@@ -101,6 +102,7 @@ class Serving:
         self.version = version
         self.file_systems = file_systems
         self.new_trigger_id = new_trigger_id
+        self.shared = SharedAnswers(clock)
         #: The newest call of ``view``, running or done; touched on the event loop only.
         self._look: asyncio.Future[JobView] | None = None
         #: The newest look at the JVM, and when it began, in monotonic milliseconds.

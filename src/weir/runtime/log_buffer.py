@@ -58,23 +58,29 @@ class LogBuffer(logging.Handler):
             text = record.getMessage()
             if record.exc_info:
                 text += "\n" + logging.Formatter().formatException(record.exc_info)
-            self.add(record.levelname, record.name, text, record.threadName or "", record.created)
+            task = _TASK.fullmatch(record.threadName or "")
+            self.add(
+                int(record.created * 1000),
+                record.levelname,
+                record.name,
+                text,
+                task="" if task is None else task[1],
+            )
         except Exception:
             self.handleError(record)
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and self._is_alone:
             last.handle(record)
 
-    def add(self, level: str, logger: str, text: str, thread: str, created_s: float) -> None:
-        """Keep one line; ``created_s`` are seconds since the Unix epoch."""
-        task = _TASK.fullmatch(thread)
+    def add(self, time_ms: int, level: str, logger: str, text: str, *, task: str) -> None:
+        """Keep one line."""
         self.lines.append(
             LogLine(
                 number=next(self._numbers),
-                time_ms=int(created_s * 1000),
+                time_ms=time_ms,
                 level=level,
                 logger=logger,
-                task="" if task is None else task[1],
+                task=task,
                 text=text if len(text) <= LENGTH else f"{text[:LENGTH]}...",
             )
         )

@@ -9,9 +9,9 @@ that fail on command.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from weir.core.messages.channel import ReleaseSegments
@@ -44,7 +44,7 @@ from weir.core.types import (
     TaskState,
     VertexId,
 )
-from weir.runtime.views import SubtaskView
+from weir.runtime.views import StateView, SubtaskView
 
 #: Posts an event of one task, from any thread.
 PostToTask = Callable[[StreamTaskEvent], None]
@@ -80,6 +80,9 @@ class VertexMetrics:
     parallelism: int = 1
     #: The query's watermark as of its newest batch; None if it has none.
     watermark_ms: int | None = None
+    state: tuple[StateView, ...] = ()
+    #: How long each sink staged the newest batch, by name, the computation of its rows included.
+    staging_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 class TaskPort(Protocol):

@@ -6,7 +6,7 @@
 3. *Failures*: the newest ``FAILURES``, each with the story before it and what came of it.
 4. *Samples*: every ``SAMPLE_MS`` the counters of each task, for an hour. They are cumulative, so
    that a rate is the difference of two samples over their distance, whatever happened in between.
-5. *The log*: the driver's newest lines (``log_buffer.py``).
+5. *The log*: the driver's newest lines, those of the story among them (``log_buffer.py``).
 
 Everything is appended on the job's main thread, except the samples, which ``Sampler`` takes on a
 thread of its own, and moments of other threads. Readers copy what they need in one step of the
@@ -225,20 +225,25 @@ class Recorder:
         vertex: VertexId | None = None,
         checkpoint_id: int | None = None,
     ) -> None:
-        """Add a moment to the story."""
-        self.moments.append(
-            Moment(
-                number=next(self._numbers),
-                time_ms=self._clock.wall_ms(),
-                kind=kind,
-                text=text,
-                vertex=vertex,
-                checkpoint_id=checkpoint_id,
-            )
+        """Add a moment to the story, and with it a line to the log."""
+        moment = Moment(
+            number=next(self._numbers),
+            time_ms=self._clock.wall_ms(),
+            kind=kind,
+            text=text,
+            vertex=vertex,
+            checkpoint_id=checkpoint_id,
         )
+        self.moments.append(moment)
+        level = "ERROR" if kind == "failure" else "INFO"
+        self.log.add(moment.time_ms, level, f"weir.{kind}", text, task=vertex or "")
 
     def sample(self, view: JobView) -> None:
         """Take a sample. One thread at a time."""
+        self.samples.append(self.counted(view))
+
+    def counted(self, view: JobView) -> Sample:
+        """The counters as they are now."""
         values = array("q")
         for vertex in view.vertices:
             timeline = self.timelines[vertex.vertex]
@@ -257,7 +262,7 @@ class Recorder:
                     sum(channel.size for channel in vertex.outputs),
                 )
             )
-        self.samples.append(Sample(time_ms=self._clock.wall_ms(), values=values))
+        return Sample(time_ms=self._clock.wall_ms(), values=values)
 
 
 class Sampler:

@@ -356,6 +356,8 @@ class RunningJob:
             commits=timeline.commits,
             commit_ms=timeline.commit_ms,
             watermark_ms=metrics.watermark_ms,
+            state=metrics.state,
+            staging_ms=metrics.staging_ms,
             outputs=_outputs(self.driver.tasks.get(vertex)),
         )
 

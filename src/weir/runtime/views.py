@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weir.core.checkpoints.stats import CheckpointStatsSnapshot
@@ -16,6 +17,17 @@ class ChannelView:
     consumer: VertexId
     segments: int
     #: Bytes.
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateView:
+    """What one stateful operator of the engine holds after the newest batch."""
+
+    #: The engine's name for it, such as ``stateStoreSave``.
+    name: str
+    rows: int
+    #: Bytes of memory.
     size: int
 
 
@@ -77,6 +89,10 @@ class VertexView:
     commit_ms: int = 0
     #: Its query's watermark as of the newest batch; None if it has none.
     watermark_ms: int | None = None
+    #: What the engine's stateful operators hold; Python operators keep theirs in checkpoints only.
+    state: tuple[StateView, ...] = ()
+    #: How long each sink staged the newest batch, by name, the computation of its rows included.
+    staging_ms: Mapping[str, int] = field(default_factory=dict)
     #: Its channels, each with what the consumer has yet to process.
     outputs: tuple[ChannelView, ...] = ()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weir.runtime.views import SubtaskView
+from weir.runtime.views import StateView, SubtaskView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,12 +16,29 @@ if TYPE_CHECKING:
 MAX_SUBTASKS = 512
 
 
+class StateProgress(msgspec.Struct, frozen=True, rename="camel"):
+    """One stateful operator in a batch."""
+
+    operator_name: str = ""
+    num_rows_total: int = 0
+    memory_used_bytes: int = 0
+
+
 class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
     """The parts of Spark's ``StreamingQueryProgress`` that Weir reads."""
 
     batch_id: int
     processed_rows_per_second: float = 0.0
     event_time: dict[str, str] = {}
+    state_operators: tuple[StateProgress, ...] = ()
+
+    @property
+    def state(self) -> tuple[StateView, ...]:
+        """What the stateful operators hold after the batch."""
+        return tuple(
+            StateView(name=one.operator_name, rows=one.num_rows_total, size=one.memory_used_bytes)
+            for one in self.state_operators
+        )
 
     @property
     def watermark_ms(self) -> int | None:

@@ -125,6 +125,8 @@ class QueryTask:
         self._records_in = 0
         #: Spark's report of the newest batch that was counted; None before the first.
         self._progress: BatchProgress | None = None
+        #: How long each sink staged the newest batch.
+        self._staging_ms: dict[OperatorId, int] = {}
 
     # -- life
 
@@ -262,6 +264,8 @@ class QueryTask:
                 records_in=self._records_in,
                 records_in_per_second=0.0 if newest is None else newest.processed_rows_per_second,
                 watermark_ms=None if newest is None else newest.watermark_ms,
+                state=() if newest is None else newest.state,
+                staging_ms=self._staging_ms,
             )
 
     def subtasks(self) -> tuple[SubtaskView, ...]:
@@ -354,11 +358,13 @@ class QueryTask:
             # Recomputing could give two sinks different rows, and would run the state operators
             # twice.
             frame = frame.persist()
+        payloads, staging_ms, began = {}, {}, time.monotonic()
         try:
-            payloads = {
-                name: self._sinks[name].stage(output_of(frame, tag), batch)
-                for name, tag in zip(self._vertex.sinks, self._vertex.sink_tags, strict=True)
-            }
+            for name, tag in zip(self._vertex.sinks, self._vertex.sink_tags, strict=True):
+                payloads[name] = self._sinks[name].stage(output_of(frame, tag), batch)
+                began, ended = time.monotonic(), began
+                staging_ms[name] = int(1000 * (began - ended))
+            self._staging_ms = staging_ms
         finally:
             if several:
                 frame.unpersist()

@@ -12,7 +12,7 @@ Flink's. Conventions:
 4. Unknown fields are accepted, in requests as in answers, as by Flink's own server and clients.
 """
 
-from weir.rest.schema import checkpoints, cluster, jobs, metrics, vertices
+from weir.rest.schema import checkpoints, cluster, jobs, metrics, page, vertices
 
 #: Every endpoint. A fixed path comes before one with a parameter.
 ENDPOINTS = (
@@ -21,4 +21,5 @@ ENDPOINTS = (
     *checkpoints.ENDPOINTS,
     *vertices.ENDPOINTS,
     *cluster.ENDPOINTS,
+    *page.ENDPOINTS,
 )

@@ -1,0 +1,133 @@
+// The graph, and one vertex of it.
+
+import { chart, window } from "./charts.js";
+import { badge, bytes, card, cards, count, duration, h, moment, panel, percent, rate, table } from "./dom.js";
+import { failureList } from "./exceptions.js";
+import { graph } from "./graph.js";
+import { shareBar, vertexTable } from "./overview.js";
+
+export async function load({ get, part }) {
+  if (!part) return {};
+  const name = encodeURIComponent(part);
+  const [detail, rates] = await Promise.all([get(`/weir/vertices/${name}`), get(`/weir/rates?vertex=${name}`)]);
+  return { detail, rates };
+}
+
+let zoom = null;
+
+export function render(state, data, tools) {
+  const chosen = tools.part;
+  const one = state.vertices.find((vertex) => vertex.name === chosen);
+  const zoomed = (factor) => () => {
+    zoom = factor && Math.min(2, Math.max(0.3, (zoom ?? 1) * factor));
+    tools.redraw();
+  };
+  return [
+    h("h1", {}, "Graph"),
+    h("div", { class: "controls" },
+      h("span", { class: "soft" }, `${state.vertices.length} ${state.vertices.length === 1 ? "vertex" : "vertices"}, as weir plan cuts them`),
+      h("button", { onclick: zoomed(1 / 1.25), "aria-label": "Smaller" }, "−"),
+      h("button", { onclick: zoomed(1.25), "aria-label": "Larger" }, "+"),
+      h("button", { onclick: zoomed(null) }, "Fit")),
+    graph(state, chosen, zoom, document.getElementById("content").clientWidth - 40),
+    chosen ? (one ? vertex(state, one, data, tools) : h("p", { class: "why warn" }, `The job has no vertex ${chosen}.`))
+      : h("p", { class: "soft" }, "Choose a vertex for its chain, its state, its subtasks and its errors."),
+    panel("Vertices", vertexTable(state, tools.wide, chosen)),
+  ];
+}
+
+function vertex(state, one, { detail, rates }, { wide, tall, pointer }) {
+  const span = rates ? window(rates.times, state.now) : 600_000;
+  const base = rates && { times: rates.times, now: state.now, span };
+  return h("section", { class: "panel", "data-key": `vertex ${one.name}`, "aria-labelledby": "vertex-title" },
+    h("h2", { id: "vertex-title", tabindex: "-1" }, one.name, " ", badge(one.status)),
+    h("p", {}, h("span", { class: "soft" }, "Chain: "), one.chain.join(" → ")),
+    detail?.finding ? h("p", { class: "why warn" }, detail.finding) : null,
+    cards(
+      card("Rows in", count(one.recordsIn), `${rate(one.rateIn)} per second`),
+      card("Committed", count(one.recordsCommitted), `${rate(one.rateCommitted)} per second`),
+      card("Newest batch", one.batches ? duration(one.batchMs) : "-", `${count(one.batches)} batches since the driver started`),
+      card("Watermark", one.watermark === null ? "none" : `${duration(Math.max(0, state.now - one.watermark))} behind`,
+        one.watermark === null ? "no event time" : moment(one.watermark)),
+      card("Backpressure", `held ${percent(one.held)}`, [`busy ${percent(one.busy)}, rested ${percent(one.rested)} `, shareBar(wide, one)]),
+      card("State", bytes(one.stateBytes), `in the newest checkpoint; parallelism ${one.parallelism}`),
+    ),
+    one.inputs.length ? h("p", {}, h("span", { class: "soft" }, "Reads: "),
+      one.inputs.map((name, index) => [index ? ", " : "", h("a", { href: `#/graph/${encodeURIComponent(name)}` }, name)])) : null,
+    one.outputs.length ? table({
+      caption: "In flight: what consumers have not read yet", rows: one.outputs, key: (row) => row.consumer,
+      columns: [
+        { title: "Channel to", cell: (row) => row.consumer },
+        { title: "Segments", num: true, cell: (row) => count(row.segments) },
+        { title: "Bytes", num: true, cell: (row) => bytes(row.bytes) },
+      ],
+    }) : null,
+    rates ? h("div", { class: "two" },
+      chart({ ...base, title: "Rows in", values: rates.rate, show: (value) => `${rate(value)}/s`, cursor: pointer("v-in") }),
+      chart({ ...base, title: "Share of time busy", values: rates.busy, show: percent, top: 1, cursor: pointer("v-busy") }),
+      chart({ ...base, title: "Share of time held", values: rates.held, show: percent, top: 1, kind: "held", cursor: pointer("v-held") }),
+      chart({ ...base, title: "Watermark behind the clock", values: rates.lagMs, show: duration, kind: "lag", cursor: pointer("v-lag") })) : null,
+    detail ? [states(detail, tall), subtasks(detail), errors(detail)] : h("p", { class: "loading" }, "Asking the driver ..."));
+}
+
+function states(detail, tall) {
+  return [
+    h("h3", {}, "State by operator"),
+    table({
+      caption: detail.checkpoint === null ? "No checkpoint has completed" : `In checkpoint ${detail.checkpoint}`,
+      rows: detail.state, key: (row) => row.operator, empty: "The newest checkpoint has no state files of this vertex.",
+      columns: [
+        { title: "Operator", cell: (row) => row.operator },
+        { title: "Size", num: true, cell: (row) => bytes(row.bytes) },
+        { title: "Files", num: true, cell: (row) => count(row.files) },
+        { title: "By partition", cell: (row) => {
+          const most = Math.max(1, ...row.partitions);
+          return row.partitions.length ? h("div", { class: "bars", role: "img",
+            "aria-label": `${row.partitions.length} partitions, the largest ${bytes(most)}` },
+          row.partitions.map((size) => tall(size / most, {}))) : "-";
+        } },
+      ],
+    }),
+    detail.engineState.length ? table({
+      caption: "Held by Spark's stateful operators now", rows: detail.engineState,
+      columns: [
+        { title: "Operator", cell: (row) => row.name },
+        { title: "Rows", num: true, cell: (row) => count(row.rows) },
+        { title: "Memory", num: true, cell: (row) => bytes(row.bytes) },
+      ],
+    }) : null,
+  ];
+}
+
+function subtasks(detail) {
+  const sinks = Object.entries(detail.stagingMs);
+  const slowest = Math.max(0, ...detail.subtasks.map((row) => row.durationMs));
+  return [
+    h("h3", {}, "The newest batch"),
+    sinks.length ? table({
+      caption: "How long each sink staged it, the computation of its rows included", rows: sinks, key: ([name]) => name,
+      columns: [
+        { title: "Sink", cell: ([name]) => name },
+        { title: "Time", num: true, cell: ([, ms]) => duration(ms) },
+      ],
+    }) : null,
+    table({
+      caption: detail.stage === null ? "Subtasks" : `Subtasks of its longest part (Spark's stage ${detail.stage})`,
+      rows: detail.subtasks, key: (row) => row.index, empty: "Spark knows no tasks of the newest batch.",
+      rowClass: (row) => (row.durationMs === slowest && detail.finding.startsWith("Subtask") ? "slowest" : null),
+      columns: [
+        { title: "Subtask", cell: (row) => String(row.index) },
+        { title: "Time", num: true, cell: (row) => duration(row.durationMs) },
+        { title: "Rows read", num: true, cell: (row) => count(row.rows) },
+        { title: "Bytes read", num: true, cell: (row) => bytes(row.bytes) },
+        { title: "State", cell: (row) => row.status.toLowerCase() },
+        { title: "Host", cell: (row) => row.host },
+      ],
+    }),
+  ];
+}
+
+const errors = (detail) => [
+  h("h3", {}, "Last errors"),
+  detail.failures.length ? failureList(detail.failures) : h("p", { class: "empty" }, "None since the driver started."),
+];

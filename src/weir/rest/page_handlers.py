@@ -1,0 +1,199 @@
+"""Handlers of the web page's endpoints.
+
+What takes more than a moment to collect is collected on a thread, and shared by all who ask for the
+same at about the same time (``shared.py``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+
+from weir.rest import page_answers
+from weir.rest.guard import quoted, shortened
+from weir.rest.job_answers import vertex_id
+from weir.rest.schema import page
+from weir.rest.serving import Serving, beside, serves
+from weir.rest.shared import FRESH_MS
+from weir.runtime.views import VertexView
+
+#: The longest window of a timeline or story, and the default one: an hour and ten minutes.
+_WINDOW_MS = 3_600_000
+_DEFAULT_WINDOW_MS = 600_000
+#: How much of Spark's log is read from its end, and how many lines are answered.
+_TAIL_BYTES = 262_144
+_LINES = 500
+
+_ENGINE_LINE = re.compile(
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) ([A-Z]+) ([^:\s]+): (.*)", re.DOTALL
+)
+
+
+@serves(page.STATE)
+async def _state(server: Serving) -> page.PageState:
+    view = await server.newest()
+    wall_ms = server.clock.wall_ms()
+    return page_answers.state(view, server.gateway.recorder, wall_ms, server.version)
+
+
+@serves(page.RATES)
+async def _rates(server: Serving, since: str | None, vertex: str | None) -> page.Rates:
+    view = await server.newest()
+    samples = tuple(server.gateway.recorder.samples)
+    return page_answers.rates(view, samples, _number("since", since, 0), vertex)
+
+
+@serves(page.TIMELINE)
+async def _timeline(server: Serving, start: str | None, end: str | None) -> page.PageTimeline:
+    view = await server.newest()
+    start_ms, end_ms = _window(server, start, end)
+    recorder = server.gateway.recorder
+    # Those who look at "now" ask for windows that end within the same moment.
+    key = ("timeline", start_ms // FRESH_MS, end_ms // FRESH_MS)
+    return await server.shared.get(
+        key, lambda: beside(lambda: page_answers.timeline(view, recorder, start_ms, end_ms))
+    )
+
+
+@serves(page.STORY)
+async def _story(
+    server: Serving, after: str | None, start: str | None, end: str | None
+) -> page.Story:
+    return page_answers.story(
+        server.gateway.recorder,
+        _number("after", after, 0),
+        None if start is None else _number("start", start, 0),
+        None if end is None else _number("end", end, 0),
+    )
+
+
+@serves(page.FAILURES)
+async def _failures(server: Serving) -> page.Failures:
+    return page.Failures(failures=page_answers.failures(server.gateway.recorder))
+
+
+@serves(page.PAGE_CHECKPOINT)
+async def _checkpoint(server: Serving, checkpoint_id: str) -> page.PageCheckpoint:
+    view = await server.newest()
+    stats = await server.checkpoint(view.job_id, checkpoint_id)
+    return page_answers.checkpoint(view, stats, server.gateway.recorder)
+
+
+@serves(page.PAGE_VERTEX)
+async def _vertex(server: Serving, vertex: str) -> page.PageVertexDetail:
+    view = await server.newest()
+    found: VertexView | None = next(
+        (one for one in view.vertices if vertex in (one.vertex, vertex_id(one.vertex))), None
+    )
+    if found is None:
+        raise HTTPException(404, f"The job has no vertex {quoted(vertex)}.")
+    gateway = server.gateway
+    name = found.vertex
+    subtasks = await server.shared.get(
+        ("subtasks", name), lambda: beside(lambda: gateway.subtasks(name))
+    )
+    return page_answers.vertex_detail(view, found, gateway.recorder, subtasks)
+
+
+@serves(page.LOGS)
+async def _logs(server: Serving, source: str | None, task: str | None) -> page.Logs:
+    if source not in (None, "driver", "spark"):
+        raise HTTPException(400, f"source is driver or spark, not {quoted(source)}.")
+    shows = partial(_is_about, task or "")
+    if source == "spark":
+        path = server.gateway.engine_log
+        if path is None:
+            return page.Logs(path=None, lines=())
+        lines = await server.shared.get(
+            ("log", task or ""), lambda: beside(lambda: _tail(Path(path), shows))
+        )
+        return page.Logs(path=path, lines=lines)
+    kept = (
+        page.PageLogLine(
+            number=one.number,
+            time=one.time_ms,
+            level=one.level,
+            logger=one.logger,
+            task=one.task,
+            text=one.text,
+        )
+        for one in tuple(server.gateway.recorder.log.lines)
+    )
+    return page.Logs(path=None, lines=tuple(deque(filter(shows, kept), maxlen=_LINES)))
+
+
+@serves(page.COORDINATORS)
+async def _coordinators(server: Serving) -> page.Coordinators:
+    view = await server.newest()
+    newest = view.latest_completed
+    return page.Coordinators(
+        checkpoint=None if newest is None else newest.checkpoint_id,
+        coordinators=tuple(
+            page.PageCoordinator(
+                operator=one.operator,
+                vertex=one.vertex,
+                parallelism=one.parallelism,
+                state=None if newest is None else newest.coordinator_states.get(one.operator),
+            )
+            for one in view.coordinators
+        ),
+    )
+
+
+def _window(server: Serving, start: str | None, end: str | None) -> tuple[int, int]:
+    """Start and end of a window of time. Raises 400 if it is empty or too long."""
+    end_ms = _number("end", end, server.clock.wall_ms())
+    start_ms = _number("start", start, end_ms - _DEFAULT_WINDOW_MS)
+    if not 0 < end_ms - start_ms <= _WINDOW_MS:
+        raise HTTPException(400, "A window of time ends after it starts and lasts up to an hour.")
+    return start_ms, end_ms
+
+
+def _number(name: str, text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    if not re.fullmatch("[0-9]{1,15}", text, re.ASCII):
+        raise HTTPException(400, f"{name} is a whole number, not {quoted(text)}.")
+    return int(text)
+
+
+def _is_about(task: str, line: page.PageLogLine) -> bool:
+    """Whether a line is of a task, or names it."""
+    return task in ("", line.task) or re.search(rf"\b{re.escape(task)}\b", line.text) is not None
+
+
+def _tail(path: Path, shows: Callable[[page.PageLogLine], bool]) -> tuple[page.PageLogLine, ...]:
+    """The newest records of Spark's log. Raises 500 if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        raise HTTPException(
+            500, f"Spark's log {shortened(str(path))} cannot be read: {error.strerror}."
+        ) from error
+    records = re.split(r"\n(?=\d{4}-\d\d-\d\d \d\d:)", text)
+    lines = (_engine_line(number, record.strip("\n")) for number, record in enumerate(records))
+    return tuple(deque((one for one in lines if one.text and shows(one)), maxlen=_LINES))
+
+
+def _engine_line(number: int, record: str) -> page.PageLogLine:
+    found = _ENGINE_LINE.fullmatch(record)
+    if found is None:
+        return page.PageLogLine(number=number, time=-1, level="", logger="", task="", text=record)
+    time_s = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S.%f").timestamp()
+    return page.PageLogLine(
+        number=number,
+        time=int(time_s * 1000),
+        level=found[2],
+        logger=found[3],
+        task="",
+        text=found[4],
+    )

@@ -1,0 +1,360 @@
+"""Messages and endpoints of the web page: Weir's own, below ``/weir``.
+
+They serve the page of the same release, so fields may change with it; programs use Flink's paths.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.rest.schema.base import Endpoint, Message, endpoints_in
+
+
+class PageMessage(Message, frozen=True, kw_only=True, rename="camel"):
+    """A message of the page."""
+
+
+class PageChannel(PageMessage, frozen=True, kw_only=True):
+    """What one consumer of a vertex has not processed yet."""
+
+    consumer: str
+    segments: int
+    bytes: int
+
+
+class PageVertex(PageMessage, frozen=True, kw_only=True):
+    """One vertex as it is now."""
+
+    name: str
+    #: Its chain, from sources to sinks, each with its kind.
+    chain: tuple[str, ...]
+    inputs: tuple[str, ...]
+    parallelism: int
+    status: str
+    #: What its query does: a kind of span, or "" while there is no query.
+    doing: str
+    #: For how long, in milliseconds.
+    doing_for: int
+    #: Batches since the driver started, and how long the newest one took.
+    batches: int
+    batch_ms: int
+    records_in: int
+    records_committed: int
+    #: Rows per second over the newest samples.
+    rate_in: float
+    rate_committed: float
+    #: Shares of the time over the newest samples, from 0 to 1.
+    busy: float
+    rested: float
+    held: float
+    snapshot: float
+    #: Event time; None if it has no watermark.
+    watermark: int | None
+    outputs: tuple[PageChannel, ...]
+    #: Bytes of its state in the newest completed checkpoint.
+    state_bytes: int
+
+
+class PageCheckpointBrief(PageMessage, frozen=True, kw_only=True):
+    """A checkpoint in one line."""
+
+    id: int
+    is_savepoint: bool
+    status: str
+    triggered: int
+    duration_ms: int
+    acknowledged: int
+    tasks: int
+    path: str | None
+
+
+class PageState(PageMessage, frozen=True, kw_only=True):
+    """The job as it is now."""
+
+    now: int
+    version: str
+    job_id: str
+    name: str
+    status: str
+    #: When the job took this status.
+    since: int
+    started: int
+    #: -1 while the job runs.
+    ended: int
+    attempt: int
+    #: Attempts after the first, since the driver started.
+    restarts: int
+    failure: str | None
+    savepoint: str | None
+    vertices: tuple[PageVertex, ...]
+    #: The newest completed checkpoint, the newest failed one, and those in progress.
+    completed: PageCheckpointBrief | None
+    failed: PageCheckpointBrief | None
+    running: tuple[PageCheckpointBrief, ...]
+    completed_checkpoints: int
+    failed_checkpoints: int
+    interval_ms: int | None
+    #: What the last attempt was restored from.
+    restored_from: str | None
+    #: Numbers that grow when there is more to fetch.
+    newest_moment: int
+    failures: int
+    #: Operators that have a coordinator.
+    coordinators: tuple[str, ...]
+
+
+class Rates(PageMessage, frozen=True, kw_only=True):
+    """Series over the last hour, one value for each time."""
+
+    #: Milliseconds since the Unix epoch.
+    times: tuple[int, ...]
+    #: Rows per second of the whole job: read by sources, committed by sinks.
+    rows_in: tuple[float, ...]
+    rows_committed: tuple[float, ...]
+    #: Bytes that wait in channels.
+    backlog: tuple[int, ...]
+    #: For the vertex that was asked for: the share of time that it was busy, held and rested, its
+    #: rate, and how far its watermark was behind the clock (-1: it had none).
+    busy: tuple[float, ...] = ()
+    held: tuple[float, ...] = ()
+    rested: tuple[float, ...] = ()
+    rate: tuple[float, ...] = ()
+    lag_ms: tuple[int, ...] = ()
+
+
+class PageSpan(PageMessage, frozen=True, kw_only=True, array_like=True):
+    """One bar: kind, start and end, the batch or the checkpoint, and whether it failed.
+
+    Written as a list.
+    """
+
+    kind: str
+    start: int
+    end: int
+    number: int
+    failed: bool
+
+
+class PageLane(PageMessage, frozen=True, kw_only=True):
+    """What one vertex did: its query, and its parts of checkpoints."""
+
+    vertex: str
+    query: tuple[PageSpan, ...]
+    parts: tuple[PageSpan, ...]
+
+
+class PageTimeline(PageMessage, frozen=True, kw_only=True):
+    """The bars of a window of time."""
+
+    start: int
+    end: int
+    lanes: tuple[PageLane, ...]
+    #: The checkpoints of the window: ``number`` is the id.
+    checkpoints: tuple[PageSpan, ...]
+    #: From when on there are bars of queries.
+    complete_from: int
+
+
+class PageMoment(PageMessage, frozen=True, kw_only=True):
+    """One thing that happened."""
+
+    number: int
+    time: int
+    kind: str
+    text: str
+    vertex: str | None
+    checkpoint: int | None
+
+
+class Story(PageMessage, frozen=True, kw_only=True):
+    """What happened, oldest first."""
+
+    moments: tuple[PageMoment, ...]
+
+
+class PageFailure(PageMessage, frozen=True, kw_only=True):
+    """Why an attempt failed, and what came of it."""
+
+    time: int
+    attempt: int
+    message: str
+    trace: str
+    vertex: str | None
+    story: tuple[PageMoment, ...]
+    outcome: str
+    #: When the job ran again; None if it has not.
+    recovered: int | None
+
+
+class Failures(PageMessage, frozen=True, kw_only=True):
+    """The newest failures, newest first."""
+
+    failures: tuple[PageFailure, ...]
+
+
+class PageTaskSnapshot(PageMessage, frozen=True, kw_only=True):
+    """One task's part in a checkpoint; durations in milliseconds, of running parts until now."""
+
+    vertex: str
+    #: What it is at, in words.
+    progress: str
+    acknowledged: int | None
+    #: From the trigger to the acknowledgement; None before.
+    total_ms: int | None
+    #: Until the first barrier came, or a root's batch ended.
+    start_delay_ms: int
+    #: Waiting for missing barriers, and then reading what was before the last one.
+    barriers_ms: int
+    catch_up_ms: int
+    sync_ms: int
+    async_ms: int
+    commit_ms: int
+    #: The average batch in the minute before the checkpoint's end.
+    batch_ms: int
+    #: Whether the coordinator triggers it, since it reads no channel.
+    is_root: bool
+    state_bytes: int
+    checkpointed_bytes: int
+    persisted_bytes: int
+    unaligned: bool
+
+
+class PageCheckpoint(PageMessage, frozen=True, kw_only=True):
+    """One checkpoint, task by task."""
+
+    id: int
+    is_savepoint: bool
+    status: str
+    triggered: int
+    duration_ms: int
+    path: str | None
+    failure: str | None
+    state_bytes: int
+    checkpointed_bytes: int
+    #: One sentence: which task took longest, and what it did meanwhile.
+    why: str
+    tasks: tuple[PageTaskSnapshot, ...]
+
+
+class PageStatePart(PageMessage, frozen=True, kw_only=True):
+    """The state of one operator in the newest completed checkpoint, by partition."""
+
+    operator: str
+    bytes: int
+    files: int
+    #: Bytes of each partition, from 0 on.
+    partitions: tuple[int, ...]
+
+
+class PageEngineState(PageMessage, frozen=True, kw_only=True):
+    """What one of Spark's stateful operators holds."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+class PageSubtask(PageMessage, frozen=True, kw_only=True):
+    """One Spark task in the longest stage of the newest batch."""
+
+    index: int
+    host: str
+    status: str
+    duration_ms: int
+    rows: int
+    bytes: int
+
+
+class PageVertexDetail(PageMessage, frozen=True, kw_only=True):
+    """More on one vertex."""
+
+    vertex: str
+    state: tuple[PageStatePart, ...]
+    engine_state: tuple[PageEngineState, ...]
+    #: The checkpoint that ``state`` is of; None if there is none.
+    checkpoint: int | None
+    #: How long each sink staged the newest batch, the computation of its rows included.
+    staging_ms: dict[str, int]
+    stage: int | None
+    subtasks: tuple[PageSubtask, ...]
+    #: One sentence if one subtask or one sink takes far longer than the rest; "" otherwise.
+    finding: str
+    failures: tuple[PageFailure, ...]
+
+
+class PageLogLine(PageMessage, frozen=True, kw_only=True):
+    """One line of a log."""
+
+    number: int
+    #: Milliseconds since the Unix epoch; -1 for a line of Spark's log without a time.
+    time: int
+    level: str
+    logger: str
+    task: str
+    text: str
+
+
+class Logs(PageMessage, frozen=True, kw_only=True):
+    """The newest lines of a log, oldest first."""
+
+    #: Where the log is; None for the driver's, which is in memory.
+    path: str | None
+    lines: tuple[PageLogLine, ...]
+
+
+class PageCoordinator(PageMessage, frozen=True, kw_only=True):
+    """One operator's coordinator, as of the newest completed checkpoint."""
+
+    operator: str
+    vertex: str
+    parallelism: int
+    state: dict[str, Any] | None
+
+
+class Coordinators(PageMessage, frozen=True, kw_only=True):
+    """The coordinators of the job."""
+
+    checkpoint: int | None
+    coordinators: tuple[PageCoordinator, ...]
+
+
+STATE = Endpoint("GET", "/weir/state", PageState, "For the page: the job as it is now.")
+RATES = Endpoint(
+    "GET",
+    "/weir/rates",
+    Rates,
+    "For the page: the last hour, of the job and of one vertex.",
+    query=("since", "vertex"),
+)
+TIMELINE = Endpoint(
+    "GET",
+    "/weir/timeline",
+    PageTimeline,
+    "For the page: batches and parts of checkpoints as bars.",
+    query=("start", "end"),
+)
+STORY = Endpoint(
+    "GET", "/weir/story", Story, "For the page: what happened.", query=("after", "start", "end")
+)
+FAILURES = Endpoint("GET", "/weir/failures", Failures, "For the page: failures and their story.")
+PAGE_CHECKPOINT = Endpoint(
+    "GET",
+    "/weir/checkpoints/{checkpoint_id}",
+    PageCheckpoint,
+    "For the page: one checkpoint, task by task.",
+)
+PAGE_VERTEX = Endpoint(
+    "GET", "/weir/vertices/{vertex}", PageVertexDetail, "For the page: more on one vertex."
+)
+LOGS = Endpoint(
+    "GET",
+    "/weir/logs",
+    Logs,
+    "For the page: the newest lines of the driver's log, or of Spark's.",
+    query=("source", "task"),
+)
+COORDINATORS = Endpoint(
+    "GET", "/weir/coordinators", Coordinators, "For the page: coordinators and their state."
+)
+
+ENDPOINTS = endpoints_in(globals())
