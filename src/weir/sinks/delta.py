@@ -60,7 +60,6 @@ from weir.sinks.staging import (
     StagedPath,
     StagedPayload,
     SureSync,
-    Target,
     check_flushed,
     check_partition_names,
     check_staged,
@@ -165,15 +164,8 @@ class DeltaTable(FileSink):
 
     def check(self, context: SinkContext) -> None:
         """Refuse foreign files, and a table that cannot be appended to (MISSION G4)."""
-        # For another run in the same process: what the previous run knew may have been deleted.
-        self._target, self._table = Target(self.describe()), None
-        file_system = context.file_system(self._root)
-        status = file_system.status(self._root)
-        if status is None:
-            return
-        if not status.is_directory:
-            raise SinkError(f"{self.describe()} is a file: choose a directory for the table.")
-        names = [entry.name for entry in file_system.list(self._root)]
+        self._table = None
+        names = self._names_found(context)
         if "_delta_log" not in names:
             # Data that dead attempts staged before the table's first commit is not foreign.
             if foreign := [

@@ -45,7 +45,6 @@ from weir.sinks.staging import (
     StagedPath,
     StagedPayload,
     SureSync,
-    Target,
     check_flushed,
     check_partition_names,
     check_staged,
@@ -137,15 +136,7 @@ class Files(FileSink):
 
     def check(self, context: SinkContext) -> None:
         """Refuse a directory that holds files and was not made by this kind of sink."""
-        # For another run in the same process: what the previous run knew may have been deleted.
-        self._target = Target(self.describe())
-        file_system = context.file_system(self._root)
-        status = file_system.status(self._root)
-        if status is not None and not status.is_directory:
-            raise SinkError(f"{self.describe()} is a file: choose a directory.")
-        names = [
-            entry.name for entry in file_system.list(self._root) if not entry.name.startswith(".")
-        ]
+        names = [name for name in self._names_found(context) if not name.startswith(".")]
         if names and "_weir" not in names:
             raise SinkError(
                 f"{self.describe()} is not empty and was not written by Weir (it holds"

@@ -429,6 +429,19 @@ class FileSink(Sink):
         sync_below(self._file_system, self._root, files)
         return [payload if payload["flushed"] else self._completed(payload) for payload in payloads]
 
+    def _names_found(self, context: SinkContext) -> list[str]:
+        """Begin a run: the names in the target's directory; none if it does not exist.
+
+        Raises ``SinkError`` if it is a file.
+        """
+        # For another run in the same process: what the previous run knew may have been deleted.
+        self._target = Target(self.describe())
+        file_system = context.file_system(self._root)
+        status = file_system.status(self._root)
+        if status is not None and not status.is_directory:
+            raise SinkError(f"{self.describe()} is a file: choose a directory.")
+        return [entry.name for entry in file_system.list(self._root)]
+
     @abc.abstractmethod
     def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
         """Call ``write_frame``."""
