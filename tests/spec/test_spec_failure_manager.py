@@ -106,6 +106,15 @@ def test_a_job_survives_any_number_of_failed_checkpoints_with_a_completed_one_be
     assert status(world) is JobStatus.RUNNING
 
 
+def test_a_new_attempt_restarts_the_count() -> None:
+    """PROTOCOL P9: what failed before it says nothing about the restored tasks."""
+    world = job(tolerable_failed_checkpoints=1)
+    world.decline(world.trigger(), "a")
+    world.fail_over()
+    world.decline(world.trigger(), "a")
+    assert status(world) is JobStatus.RUNNING
+
+
 # -- 10: testTotalCountValue -----------------------------------------------------------------------
 
 
