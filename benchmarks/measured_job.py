@@ -40,10 +40,14 @@ def measure_job(
             ended = run_job(job, options, listener)
         finally:
             listener.over.set()
+        error = listener.error()
+        if error is not None and ended.status is JobStatus.CANCELED:
+            # For this error alone the job was cancelled.
+            raise error
         if ended.status is not status:
             raise JobFailedError(
                 f"The job ended as {ended.status.name}: {ended.failure}"
-            ) from listener.error()
+            ) from error
         return listener.result()
 
 

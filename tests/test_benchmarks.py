@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmarks import coordinator, graph, memory, overhead, start
+from benchmarks import coordinator, graph, measured_job, memory, overhead, start
 from benchmarks.graph_tables import check_tables, expect
 from benchmarks.inputs import InputSize, write_input
 from benchmarks.processes import RunFailedError, check_alive, session_members, started
@@ -26,6 +27,10 @@ from benchmarks.tables import (
 )
 from deltalake import write_deltalake
 from tests.waiting import wait_until
+
+import weir
+from weir.core.status import JobStatus
+from weir.run.options import JobResult, RunListener, RunOptions
 
 
 def test_every_part_of_a_checkpoint_has_its_cost() -> None:
@@ -298,6 +303,26 @@ def test_a_started_process_ends_with_all_that_it_started(tmp_path: Path) -> None
 
 
 @pytest.mark.kill
+@pytest.mark.parametrize("expected", [JobStatus.CANCELED, JobStatus.FINISHED])
+def test_an_error_of_a_measurement_is_raised_and_not_what_became_of_the_job(
+    monkeypatch: pytest.MonkeyPatch, expected: JobStatus
+) -> None:
+    """The job is cancelled for it, also one that was to finish."""
+    gateway = MagicMock()
+
+    def run(job: object, options: object, listener: RunListener) -> JobResult:
+        listener.submitted("a" * 32, gateway, "")
+        wait_until(lambda: gateway.cancel.called, "the job is cancelled")
+        return JobResult(job_id="a" * 32, status=JobStatus.CANCELED)
+
+    def measure(job: object, over: object) -> None:
+        raise RunFailedError("a row is missing")
+
+    monkeypatch.setattr(measured_job, "run_job", run)
+    with pytest.raises(RunFailedError, match="a row is missing"):
+        measured_job.measure_job(weir.Job("measured"), RunOptions(), measure, status=expected)
+
+
 def test_a_process_that_ended_early_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     """The benchmark fails with the end of the log instead of waiting for ever."""
     with started(
