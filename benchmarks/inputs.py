@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from weir.demo.landing import write_atomically
+
 SCHEMA = pa.schema(
     [("ts", pa.timestamp("us", tz="UTC")), ("key", pa.int32()), ("amount", pa.int64())],
 )
@@ -62,7 +64,8 @@ def write_input(directory: Path, size: InputSize) -> None:
             ],
             schema=SCHEMA,
         )
-        _write(directory / f"{number:06}.parquet", table, first_mtime_s + number)
+        path = directory / f"{number:06}.parquet"
+        write_atomically(table, path, mtime_s=first_mtime_s + number)
     closing = pa.table(
         [
             pa.array([_FIRST_US + size.files * span_us + _DAY_US]).cast(SCHEMA.field(0).type),
@@ -71,7 +74,8 @@ def write_input(directory: Path, size: InputSize) -> None:
         ],
         schema=SCHEMA,
     )
-    _write(directory / f"{size.files:06}.parquet", closing, first_mtime_s + size.files)
+    path = directory / f"{size.files:06}.parquet"
+    write_atomically(closing, path, mtime_s=first_mtime_s + size.files)
 
 
 def link_input(directory: Path, target: Path) -> None:
@@ -91,12 +95,5 @@ def write_row_after(directory: Path) -> None:
     closing = pq.read_table(last, schema=SCHEMA)
     later = pa.array([closing["ts"][0].value + _DAY_US], SCHEMA.field(0).type)
     path = directory / f"{int(last.stem) + 1:06}.parquet"
-    # Spark ignores names that begin with a dot, and the rename makes the whole file appear at once.
-    hidden = directory / f".{path.name}"
-    _write(hidden, closing.set_column(0, SCHEMA.field(0), later), int(last.stat().st_mtime) + 1)
-    hidden.rename(path)
-
-
-def _write(path: Path, table: pa.Table, mtime_s: int) -> None:
-    pq.write_table(table, path)
-    os.utime(path, (mtime_s, mtime_s))
+    row = closing.set_column(0, SCHEMA.field(0), later)
+    write_atomically(row, path, mtime_s=int(last.stat().st_mtime) + 1)

@@ -30,6 +30,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from tests.waiting import wait_until
 
+from weir.demo.landing import write_atomically
+
 HERE = Path(__file__).resolve().parent
 PIPELINE = HERE / "numbers_pipeline.py"
 SOURCES = HERE.parents[1] / "src"
@@ -71,11 +73,9 @@ class Place:
                 "id": pa.array(ids, pa.int64()),
                 "ts": pa.array([_FIRST + _STEP * one for one in ids], pa.timestamp("us", tz="UTC")),
             }
-            hidden = landing / f".{number:03}.parquet"
-            pq.write_table(pa.table(columns), hidden)
             # Spark reads in the order of modification times, which must increase from file to file.
-            os.utime(hidden, (1_700_000_000 + number,) * 2)
-            hidden.rename(landing / f"{number:03}.parquet")
+            path = landing / f"{number:03}.parquet"
+            write_atomically(pa.table(columns), path, mtime_s=1_700_000_000 + number)
         self._files += files
 
     def rows(self) -> Rows:

@@ -7,7 +7,6 @@ are kept in memory by position.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from collections import Counter
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.core.graph import Vertex
@@ -29,6 +27,7 @@ from weir.core.messages.task import (
     TaskErrored,
 )
 from weir.core.types import Payload
+from weir.demo.landing import write_atomically
 from weir.job import Job
 from weir.runtime.concurrency import SystemClock
 from weir.sinks.base import Batch, Sink, SinkContext
@@ -81,11 +80,8 @@ class Landing:
             "id": pa.array([row[0] for row in rows], pa.int64()),
             "ts": pa.array([row[1] for row in rows], pa.timestamp("us", tz="UTC")),
         }
-        hidden = self.directory / f".{number:03}.parquet"
-        pq.write_table(pa.table(columns), hidden)
         # Spark reads in the order of modification times.
-        os.utime(hidden, (1_700_000_000 + number,) * 2)
-        hidden.rename(self.path(number))
+        write_atomically(pa.table(columns), self.path(number), mtime_s=1_700_000_000 + number)
 
     def path(self, file: int) -> Path:
         """The path of a file."""

@@ -69,10 +69,15 @@ def land(directory: Path, *, files: int = FLIGHTS_FILES, flights: int | None = N
     )
 
 
-def write_atomically(table: pa.Table, path: Path) -> None:
-    """Write one Parquet file atomically: a leading dot hides it from Spark until it is renamed."""
+def write_atomically(table: pa.Table, path: Path, *, mtime_s: int | None = None) -> None:
+    """Write one Parquet file atomically: a leading dot hides it from Spark until it is renamed.
+
+    ``mtime_s``: its modification time, in the order of which Spark reads files; None: now.
+    """
     temporary = path.with_name(f".{path.name}.part")
     pq.write_table(table, temporary)
+    if mtime_s is not None:
+        os.utime(temporary, (mtime_s, mtime_s))
     temporary.rename(path)
 
 
