@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 120
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup lint test test-fast test-slow demo sim bench soak lock clean
+.PHONY: help setup lint test test-fast test-slow demo sim bench soak screenshots lock clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -50,6 +50,9 @@ bench: setup ## benchmark Weir against plain Structured Streaming, and its start
 
 soak: setup ## kill one job in every way for SOAK_MINUTES, then check every row; as root, also fills a disk
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
+
+screenshots: setup ## take screenshots of the web page, and write those that docs/ shows
+	$(BIN)/python -m scripts.screenshots
 
 lock: setup ## resolve pyproject.toml again into requirements.lock, versions only
 	$(BIN)/python scripts/lock.py

@@ -6,7 +6,7 @@
 # second. .venv/weir-setup records what was installed, as a checksum over the files that determine
 # it. Needs Python 3.11 or newer and make; as root on a Debian system it installs what else is
 # missing, otherwise it prints what to install. Without a PostgreSQL server only the tests of that
-# sink fail.
+# sink fail, and without Chromium those of the web page.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -86,6 +86,15 @@ if ! have_postgres; then
     else
         say "without a PostgreSQL server: to run the tests of that sink, install one (on Debian" \
             "and Ubuntu: apt-get install postgresql)"
+    fi
+fi
+
+if ! command -v chromium >/dev/null; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt_install chromium "the browser, for tests of the web page,"
+    else
+        say "without Chromium: to run the tests of the web page, install it (on Debian and Ubuntu:" \
+            "apt-get install chromium)"
     fi
 fi
 

@@ -24,7 +24,7 @@ from weir.core.types import (
     TaskStatus,
 )
 from weir.runtime.concurrency import SystemClock
-from weir.runtime.recorder import SAMPLES, Failure, Recorder, Sample
+from weir.runtime.recorder import SAMPLES, Failure, Moment, Recorder, Sample
 from weir.runtime.timeline import Span, SpanKind
 from weir.runtime.views import ChannelView, CoordinatorView, JobView, VertexView
 
@@ -193,7 +193,6 @@ def _completed(graph: dict[str, tuple[str, ...]], now_ms: int) -> CompletedCheck
 
 
 def _record(recorder: Recorder, view: JobView, slow: str, now_ms: int) -> None:
-    many = len(view.vertices)
     for number in range(SAMPLES):
         at = now_ms - (SAMPLES - number) * 5_000
         rows = 10_000 * number + int(4_000 * sin(number / 15) + 1_500 * sin(number / 2))
@@ -229,26 +228,37 @@ def _record(recorder: Recorder, view: JobView, slow: str, now_ms: int) -> None:
             (SpanKind.SNAPSHOT, 20),
         ):
             lanes._totals[kind] = ms * SAMPLES
-    recorder.tell("job", "The job is RUNNING (attempt 1).")
-    recorder.tell("checkpoint", "Checkpoint 35 failed: Checkpoint expired.", checkpoint_id=35)
-    story = tuple(recorder.moments)
-    recorder.tell("failure", f"Failure of task {slow}: connection refused", vertex=slow)
+    told = [
+        (3_700_000, "job", "The job is RUNNING (attempt 1).", None),
+        (905_000, "failure", f"Failure: Task {slow!r} failed: connection refused", slow),
+        (904_000, "job", "The job is RESTARTING (attempt 1).", None),
+        (900_000, "job", "The job is RUNNING (attempt 2).", None),
+    ]
+    for stats in reversed(view.checkpoints.history[:12]):
+        ago_ms, n = now_ms - stats.trigger_timestamp_ms, stats.checkpoint_id
+        told.append((ago_ms, "checkpoint", f"Checkpoint {n} was triggered.", None))
+        if stats.status == "COMPLETED":
+            ended = f"Checkpoint {n} completed in 9.1 s"
+            told.append((ago_ms - 9_100, "checkpoint", ended, None))
+    for number, (ago_ms, kind, text, vertex) in enumerate(told, start=1):
+        recorder.moments.append(
+            Moment(number=number, time_ms=now_ms - ago_ms, kind=kind, text=text, vertex=vertex)
+        )
+        recorder.log.add(now_ms - ago_ms, "INFO", f"weir.{kind}", text, task=vertex or "")
     recorder.failures.append(
         Failure(
             time_ms=now_ms - 905_000,
             attempt=1,
-            message=f"Batch 12 of {slow!r} failed: ConnectionError: connection refused by db:5432",
+            message=f"Task {slow!r} failed: ConnectionError: connection refused by db:5432 (batch"
+            " 12)",
             trace="Traceback (most recent call last):\n  File orders.py, line 12, in stage\n"
             "ConnectionError: connection refused",
             vertex=slow,
-            story=story,
+            story=tuple(recorder.moments)[:1],
             outcome="The restart strategy begins attempt 2 in 1.0 s.",
             recovered_ms=now_ms - 900_000,
         )
     )
-    recorder.tell("job", "The job is RUNNING (attempt 2).")
-    for number in range(many and 6):
-        recorder.tell("checkpoint", f"Checkpoint {35 + number} completed in 9.1 s")
 
 
 def _shares(is_slow: bool) -> tuple[int, int]:

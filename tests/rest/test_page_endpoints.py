@@ -187,12 +187,16 @@ def test_failures_come_with_their_story_and_what_came_of_them(client: httpx.Clie
 def test_the_story_of_a_window_of_time(client: httpx.Client) -> None:
     """What happened at 14:03."""
     end = int(time.time() * 1000)
-    now = client.get("/weir/story", params={"start": end - 60_000, "end": end + 1_000}).json()
-    assert "Failure of task audit: connection refused" in [one["text"] for one in now["moments"]]
+    window = {"start": end - 910_000, "end": end - 902_000}
+    now = client.get("/weir/story", params=window).json()
+    assert [one["text"] for one in now["moments"]] == [
+        "Failure: Task 'audit' failed: connection refused",
+        "The job is RESTARTING (attempt 1).",
+    ]
     before = client.get("/weir/story", params={"start": 0, "end": 1_000}).json()
     assert before["moments"] == []
-    after = client.get("/weir/story", params={"after": now["moments"][-2]["number"]}).json()
-    assert len(after["moments"]) == 1
+    after = client.get("/weir/story", params={"after": now["moments"][-1]["number"]}).json()
+    assert after["moments"][0]["text"] == "The job is RUNNING (attempt 2)."
 
 
 def test_the_drivers_log_is_filtered_by_task(client: httpx.Client) -> None:

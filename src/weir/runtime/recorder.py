@@ -187,9 +187,8 @@ class Recorder:
                 story=tuple(self.moments)[-STORY:],
             )
             self.failures.append(failure)
-            whose = "" if effect.vertex is None else f" of task {effect.vertex}"
             first = effect.message.partition("\n")[0]
-            self.tell("failure", f"Failure{whose}: {first}", vertex=effect.vertex)
+            self.tell("failure", f"Failure: {first}", vertex=effect.vertex)
             return
         if status is JobStatus.RESTARTING:
             when = "" if restart_in_ms is None else f" in {restart_in_ms / 1000:.1f} s"
