@@ -45,7 +45,7 @@ def run(
     for relative in ("orders", "limits", "exports", "aside", "out"):
         path = place.directory / relative
         code = code.replace(f'"{relative}")', f'"{path}")')
-        if relative in ("orders", "limits", "exports"):
+        if relative in ("orders", "limits"):
             path.mkdir()
     for number, rows in enumerate(orders):
         lines = [

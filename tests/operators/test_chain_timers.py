@@ -61,7 +61,7 @@ def test_timers_of_subtasks_removed_by_rescaling_are_not_due_for_ever(
         fs=LocalFileSystem(), path=str(tmp_path), file=lambda key: f"{tmp_path}/{key}"
     )
     (tmp_path / ENTRY).write_text(json.dumps({"ring": kept}))
-    chain.open(directory, 7)
+    chain.open(directory, 7, 3)
     assert chain.timer_in_ms == 0
     chain.end_batch(8)
     assert chain.timer_in_ms is None

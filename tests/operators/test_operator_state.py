@@ -131,14 +131,6 @@ def test_a_json_serializer_of_the_user_is_as_strict() -> None:
         store.dump_lists()
 
 
-def test_a_store_says_whether_its_state_is_restored() -> None:
-    """As Flink's isRestored does."""
-    store = StateStore(operator_id="score")
-    store.list_state("things").update([1])
-    assert not store.is_restored
-    assert StateStore(decode_lists(store.dump_lists()), operator_id="score").is_restored
-
-
 def test_an_element_that_is_changed_after_it_was_kept_is_kept_again() -> None:
     """The list that was read back last belongs to the caller alone."""
     store = StateStore()

@@ -59,6 +59,7 @@ def order_of(directory: Path, batch: int, **changes: Any) -> dict[str, Any]:
         "finish": False,
         "barrier": None,
         "directory": str(directory),
+        "restored_checkpoint_id": None,
         "has_event_time": True,
         "now_ms": 1_000,
         "watermark_ms": None,
@@ -182,3 +183,36 @@ def test_a_timer_in_the_past_fires_at_once(tmp_path: Path) -> None:
 
     assert list(run.batches(one, records())) == []
     assert operator.fired == [("second", 4_000), ("first", 3_000)]
+
+
+class PreCommitting(Operator):
+    """Notes what it could commit when it starts in a process."""
+
+    transient = ("started",)
+
+    def __init__(self) -> None:
+        self.started: list[tuple[int | None, list[int]]] = []
+
+    def __deepcopy__(self, _: object) -> PreCommitting:
+        return self
+
+    def initialize_state(self, state: StateStore) -> None:
+        self._pending = state.list_state("pending")
+        self.started.append((state.restored_checkpoint_id, self._pending.get()))
+
+    def process_batch(self, batch: pa.RecordBatch) -> None:
+        self._pending.add(7)
+
+
+def test_an_operator_that_moves_knows_which_checkpoint_is_complete(tmp_path: Path) -> None:
+    """The state that it takes along may be that of a checkpoint which never completes: it must not
+    commit for that, as it would after a restore from it."""
+    operator = PreCommitting()
+    order = order_of(tmp_path, 0, restored_checkpoint_id=6)
+    run = SubtaskRun(order, context(0, 1), new_process())
+    one = run.begin(operator)
+    assert list(run.batches(one, [pa.record_batch({"id": [1]})])) == []
+    lists = {"0": run.handed_over(one)["lists"]}
+    moved = order_of(tmp_path, 1, restored_checkpoint_id=6, lists=lists)
+    SubtaskRun(moved, context(0, 1), new_process()).begin(operator)
+    assert operator.started == [(6, []), (6, [7])]

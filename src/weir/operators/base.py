@@ -171,7 +171,11 @@ class Operator:
         self.context = context
 
     def initialize_state(self, state: StateStore) -> None:
-        """Called after ``open``: get the states, which hold the values of the last snapshot."""
+        """Called after ``open``: get the states.
+
+        They hold the values after the last batch or, in the first batch of an attempt, those of the
+        checkpoint that it started from.
+        """
 
     def handle_operator_event(self, event: Payload) -> None:
         """Handle an event from the coordinator, before the records of the batch."""
@@ -223,8 +227,9 @@ class Operator:
         """A checkpoint is durable: what was pre-committed for it can be committed.
 
         Called with the next batch, which is forced for an operator that overrides this method, or
-        before ``close``. After a failure the call may never come: an operator that was restored
-        from the checkpoint commits in ``initialize_state``. Of the checkpoints that complete
+        before ``close``. After a failure the call may never come: ``initialize_state`` commits
+        what was pre-committed up to ``StateStore.restored_checkpoint_id``, and nothing later, since
+        it is also called when a subtask moves to another process. Of the checkpoints that complete
         between two batches, at least the newest is reported.
         """
 

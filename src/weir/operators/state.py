@@ -157,6 +157,7 @@ class StateStore:
         operator_id: OperatorId = "",
         owned: Container[int] = range(KEY_GROUPS),
         has_event_time: bool = True,
+        restored_checkpoint_id: int | None = None,
     ) -> None:
         """``lists``, ``groups`` (raw state -> key group -> bytes) and ``keyed`` are restored state.
 
@@ -178,8 +179,10 @@ class StateStore:
         self._timers: dict[str, Timers] = {}
         #: The time of each domain for state that expires; none before the first watermark.
         self._times: dict[TimeDomain, int] = {}
-        #: Whether the subtask has state of a checkpoint or savepoint (Flink: ``isRestored``).
-        self.is_restored = bool(self._found or self._found_groups or self._found_keyed)
+        #: The checkpoint or savepoint that the attempt started from (Flink:
+        #: ``getRestoredCheckpointId``); None if there was none. The state may be newer, since a
+        #: subtask that moves to another process takes the state after its last batch there.
+        self.restored_checkpoint_id = restored_checkpoint_id
 
     def list_state(self, name: str, serializer: Serializer = JSON) -> ListState[Any]:
         """The list of this name; its elements are redistributed when the parallelism changes."""

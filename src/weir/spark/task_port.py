@@ -168,7 +168,10 @@ class SparkTaskPort:
         position = restored.position if restored is not None else -1
         if operators is not None:
             check_directory(directory)
-            operators.open(directory, position)
+            checkpoint = current.restored
+            operators.open(
+                directory, position, None if checkpoint is None else checkpoint.checkpoint_id
+            )
         task = QueryTask(
             session=self._session,
             vertex=vertex,
@@ -324,7 +327,7 @@ class SparkTaskPort:
             if restored.fully_finished and ENTRY in restored.entries:
                 current.frames.of(vertex.name)
                 directory = self._restored_directory(current, vertex, restored)
-                operators.open(directory, restored.position)
+                operators.open(directory, restored.position, checkpoint.checkpoint_id)
                 operators.completed.append(checkpoint.checkpoint_id)
                 operators.close()
 

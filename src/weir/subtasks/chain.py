@@ -192,6 +192,7 @@ class OperatorChain:
         #: the state before it may still become part of a checkpoint.
         self._held: dict[int, dict[OperatorId, _Held]] = {}
         self._directory: StateDirectory | None = None
+        self._restored_checkpoint_id: int | None = None
         #: The last batch, whose state the next one starts from.
         self._version = -1
         #: The operators whose input has an event time.
@@ -217,12 +218,16 @@ class OperatorChain:
         """The input of an operator has an event time."""
         self._timed.add(name)
 
-    def open(self, directory: StateDirectory, position: int) -> None:
+    def open(
+        self, directory: StateDirectory, position: int, restored_checkpoint_id: int | None
+    ) -> None:
         """Load the state before the query starts in its directory after ``position``.
 
-        A restored query finds its state there.
+        A restored query finds its state there. ``restored_checkpoint_id``: what the attempt started
+        from.
         """
         self._directory = directory
+        self._restored_checkpoint_id = restored_checkpoint_id
         self._version = position
         path = directory.file(ENTRY)
         kept = json.loads(directory.fs.read(path)) if directory.fs.status(path) is not None else {}
@@ -429,6 +434,7 @@ class OperatorChain:
             "batch": self._version,
             "has_coordinator": self._steps[name].has_coordinator,
             "directory": self._path(),
+            "restored_checkpoint_id": self._restored_checkpoint_id,
             "runs": held.runs,
             "has_event_time": name in self._timed,
             "now_ms": self._clock.wall_ms(),

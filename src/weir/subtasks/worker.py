@@ -519,6 +519,7 @@ class SubtaskRun:
             operator_id=self._operator_id,
             owned=owned,
             has_event_time=order["has_event_time"],
+            restored_checkpoint_id=order["restored_checkpoint_id"],
         )
         self._expire(state)
         operator.open(context)
