@@ -35,10 +35,9 @@ class Publisher(Operator):
         #: Names of files since the newest snapshot, and [checkpoint, name] of those before it.
         self._staged = state.list_state("staged")
         self._pending = state.list_state("pending")
-        # The restored checkpoint is complete, and nobody may have published its files.
-        for _, name in self._pending.get():
-            self._publish(name)
-        self._pending.clear()
+        # Nobody may have published the files of the restored checkpoint, which is complete.
+        if state.restored_checkpoint_id is not None:
+            self.notify_checkpoint_complete(state.restored_checkpoint_id)
 
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         name = uuid.uuid4().hex

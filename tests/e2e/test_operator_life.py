@@ -246,8 +246,9 @@ class TwoPhase(Operator):
         self._staged = state.list_state("staged")
         self._pending = state.list_state("pending")
         # Files of the restored checkpoint: it is complete.
-        for _, name in self._pending.get():
-            self._commit(name)
+        for number, name in self._pending.get():
+            if number <= (state.restored_checkpoint_id or 0):
+                self._commit(name)
 
     def process_batch(self, batch: pa.RecordBatch) -> None:
         self._perhaps_fail("records")
