@@ -242,7 +242,7 @@ COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
         (reopened_at_the_trigger, 5, "subtasks have received"),
-        (reopened_for_all_at_once, 8, "subtasks have received"),
+        (reopened_for_all_at_once, 40, "subtasks have received"),
         (reopened_by_another_checkpoint, 258, "subtasks have received", "kept"),
         (events_not_dropped_on_failure, 17, "receives", "did not finish", "subtasks have received"),
         (closed_before_the_snapshot, 28, "subtasks have received"),
