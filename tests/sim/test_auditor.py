@@ -37,6 +37,7 @@ from weir.core.types import (
 from weir.sim.auditor import AuditError, Auditor
 from weir.sim.disk import Disk
 from weir.sim.job import SimVertex
+from weir.sim.own import CountedRows
 from weir.sim.table import TableVersion
 from weir.storage import metadata
 from weir.storage.job_log import CheckpointReference, JobRecord, RecordKind, RecordStatus
@@ -55,7 +56,7 @@ class Scene:
         vertex = SimVertex(name="v0", records=3, batch=1, pace_us=1)
         self.auditor = Auditor(
             base_directory="/checkpoints",
-            vertices=[vertex],
+            laws=CountedRows([vertex]),
             max_concurrent=1,
             claims=claims,
             min_pause_ms=MIN_PAUSE_MS,

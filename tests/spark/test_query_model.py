@@ -62,8 +62,9 @@ from weir.sim.auditor import Auditor
 from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.job import SimVertex
 from weir.sim.loop import Loop, Process, SimEvent, SimWaits
-from weir.sim.queries import SimTaskPort
+from weir.sim.queries import SimQueries
 from weir.sim.table import SimTable
+from weir.sim.task_port import SimTaskPort
 from weir.sinks.base import Batch, Sink
 from weir.spark.pipeline import Pipeline
 from weir.spark.task_port import SparkTaskPort
@@ -319,7 +320,8 @@ def trace_of_model(seed: int) -> list[str]:
         storage=storage,
         sinks=sink_port(tables, fs, waits),
         tables=tables,
-        vertices=[vertex],
+        plans={vertex.name: task_plan(*vertex.sinks)},
+        queries=SimQueries([vertex]),
         random=random,
         fails=fails,
         writes_late=lambda: False,

@@ -14,27 +14,26 @@ from weir.core.checkpoints.pending import PendingState
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.messages.task import CommitSinks, SinkCommitFailed, SinksCommitted
-from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
-from weir.core.types import JobId, TaskStatus, VertexId
+from weir.core.types import JobId, OperatorId, TaskStatus, VertexId
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.runtime.dispatcher import Dispatcher, Envelope, ToTask
+from weir.sim.code import TABLES_DIRECTORY, Code, DriverCode, Environment, operators_of
 from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.faults import Fault, Injector
-from weir.sim.job import SimJob, SimVertex
+from weir.sim.job import SimJob
 from weir.sim.loop import Loop, Process, SimWaits, SimWorkers
-from weir.sim.operators import CountingCoordinator, CountingHook, OrderedListener
-from weir.sim.queries import SimTaskPort
 from weir.sim.table import SimTable
+from weir.sim.task_port import SimTaskPort
+from weir.sinks.base import Sink
 from weir.storage.checkpoints import CheckpointStorage
 
 BASE_DIRECTORY = "/checkpoints"
 SAVEPOINT_DIRECTORY = "/savepoints"
-_TABLES_DIRECTORY = "/tables"
 _WORKING_DIRECTORY = "/working"
 
 _WALL_CLOCK_BASE_MS = 1_700_000_000_000
@@ -86,7 +85,7 @@ class _Faults:
     def loses_writes(self, path: str) -> bool:
         """Whether a sync fails and loses its writes; never of the log of a table, which has no
         answer to that."""
-        if path.startswith(_TABLES_DIRECTORY) and path.split("/")[-2] == "log":
+        if path.startswith(TABLES_DIRECTORY) and path.split("/")[-2] == "log":
             return False
         return self._injector.strikes(Fault.SYNC_FAILED, self._driver.protocol_state)
 
@@ -102,6 +101,7 @@ class SimDriver:
         *,
         number: int,
         job: SimJob,
+        code: Code,
         job_id: JobId,
         from_savepoint: str | None,
         loop: Loop,
@@ -139,51 +139,76 @@ class SimDriver:
         storage = CheckpointStorage(fs=lambda _: fs, base_directory=BASE_DIRECTORY, job_id=job_id)
         strikes = {fault: partial(injector.strikes, fault, self.protocol_state) for fault in Fault}
         waits = SimWaits(loop, self.process)
-        tables = {
-            name: SimTable(f"{_TABLES_DIRECTORY}/{name}", fs, fails=strikes[Fault.COMMIT_FAILED])
-            for vertex in job.vertices
-            for name in vertex.sinks
-        }
-        sinks = _sinks(tables, fs, waits)
+        loaded = self._load(
+            code, number, loop=loop, fs=fs, waits=waits, strikes=strikes, broken=broken
+        )
+        sinks = _sinks(loaded.sinks, fs, waits)
         self.durable = _durable(
             job,
+            loaded,
             storage=storage,
             sinks=sinks,
             from_savepoint=from_savepoint,
             clock=self.clock,
             waits=waits,
             random=random,
-            hook_fails=lambda: (
-                strikes[Fault.DECLINED]()
-                or (self._records_are_over and strikes[Fault.END_HOOK_FAILED]())
-            ),
         )
-        plans = {vertex.name: _plan(vertex, job) for vertex in job.vertices}
         tasks = self._task_port(
             number,
             job,
+            loaded,
             fs=fs,
             executors=executors,
             storage=storage,
             sinks=sinks,
-            tables=tables,
             strikes=strikes,
             waits=waits,
         )
-        self.master = _master(job, job_id, plans)
-        coordinators = self._coordinators(number, job, waits, strikes, broken)
-        self.dispatcher = self._dispatcher(plans, tasks, coordinators)
+        self.master = _master(job, job_id, loaded)
+        coordinators = CoordinatorRunner(loaded.coordinators, workers=self._workers, waits=waits)
+        self.dispatcher = self._dispatcher(dict(loaded.plans), tasks, coordinators)
+
+    def _load(
+        self,
+        code: Code,
+        number: int,
+        *,
+        loop: Loop,
+        fs: ProcessFileSystem,
+        waits: SimWaits,
+        strikes: Mapping[Fault, Callable[[], bool]],
+        broken: Callable[[str], None],
+    ) -> DriverCode:
+        """The job's code in this process."""
+        return code.load(
+            Environment(
+                number=number,
+                job_id=self.job_id,
+                loop=loop,
+                process=self.process,
+                fs=fs,
+                waits=waits,
+                clock=self.clock,
+                random=self._random,
+                strikes=strikes,
+                hook_fails=lambda: (
+                    strikes[Fault.DECLINED]()
+                    or (self._records_are_over and strikes[Fault.END_HOOK_FAILED]())
+                ),
+                broken=broken,
+            )
+        )
 
     def _task_port(
         self,
         number: int,
         job: SimJob,
+        code: DriverCode,
         *,
         fs: ProcessFileSystem,
         executors: ProcessFileSystem,
         storage: CheckpointStorage,
         sinks: SinkPort,
-        tables: dict[str, SimTable],
         strikes: Mapping[Fault, Callable[[], bool]],
         waits: SimWaits,
     ) -> SimTaskPort:
@@ -197,8 +222,9 @@ class SimDriver:
             executors=executors,
             storage=storage,
             sinks=sinks,
-            tables=tables,
-            vertices=job.vertices,
+            tables={name: one for name, one in code.sinks.items() if isinstance(one, SimTable)},
+            plans=code.plans,
+            queries=code.queries,
             random=self._random,
             fails=strikes[Fault.TASK_FAILED],
             writes_late=strikes[Fault.LATE_WRITE],
@@ -211,29 +237,6 @@ class SimDriver:
             clock=self.clock,
             waits=waits,
         )
-
-    def _coordinators(
-        self,
-        number: int,
-        job: SimJob,
-        waits: SimWaits,
-        strikes: Mapping[Fault, Callable[[], bool]],
-        broken: Callable[[str], None],
-    ) -> CoordinatorRunner:
-        """The product's runner, with coordinators that check their laws."""
-        coordinators = {
-            vertex.name: CountingCoordinator(
-                random=Random(f"coordinator {self.job_id} {number} {vertex.name}"),
-                answers=Random(f"answers {self.job_id} {number} {vertex.name}"),
-                waits=waits,
-                pace_ms=vertex.event_pace_ms,
-                slow_us=min(job.upload_us, 20_000),
-                fails=strikes[Fault.TASK_FAILED],
-                broken=broken,
-            )
-            for vertex in job.coordinated
-        }
-        return CoordinatorRunner(coordinators, workers=self._workers, waits=waits)
 
     def _dispatcher(
         self, plans: dict[VertexId, TaskPlan], tasks: SimTaskPort, coordinators: CoordinatorRunner
@@ -345,42 +348,22 @@ class SimDriver:
         self._loop.spawn(self.process, leave)
 
 
-def _master(job: SimJob, job_id: JobId, plans: Mapping[VertexId, TaskPlan]) -> JobMaster:
+def _master(job: SimJob, job_id: JobId, code: DriverCode) -> JobMaster:
     return JobMaster(
         job_id=job_id,
-        vertices={name: plan.operators for name, plan in plans.items()},
+        vertices=operators_of(code.plans),
         config=job.config,
         restart=job.restart,
         savepoint_directory=SAVEPOINT_DIRECTORY,
-        hooks=job.hooks,
-        producers={name: plan.inputs for name, plan in plans.items()},
-        coordinated={
-            vertex.name: CoordinatedOperator(vertex=vertex.name, parallelism=vertex.subtasks)
-            for vertex in job.coordinated
-        },
+        hooks=tuple(sorted(hook.identifier for hook in code.hooks)),
+        producers={name: plan.inputs for name, plan in code.plans.items()},
+        coordinated=code.coordinated,
     )
 
 
-def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
-    return TaskPlan(
-        vertex=vertex.name,
-        operators=vertex.operators,
-        sinks=vertex.sinks,
-        bounded=True,
-        requires_final_checkpoint=True,
-        inputs=vertex.inputs,
-        bound=job.bound,
-        aligned_timeout_ms=job.config.aligned_timeout_ms,
-        has_operators=vertex.subtasks > 0,
-        prepares_for_barriers=vertex.prepares,
-        has_own_readers=vertex.enumerated,
-        coordinated=vertex.subtasks > 0,
-    )
-
-
-def _sinks(tables: dict[str, SimTable], fs: ProcessFileSystem, waits: SimWaits) -> SinkPort:
+def _sinks(sinks: Mapping[OperatorId, Sink], fs: ProcessFileSystem, waits: SimWaits) -> SinkPort:
     return SinkPort(
-        sinks=tables,
+        sinks=sinks,
         job_name="sim",
         file_system=lambda _: fs,
         retries=CommitRetries(attempts=4, initial_backoff_ms=5, max_backoff_ms=50),
@@ -390,6 +373,7 @@ def _sinks(tables: dict[str, SimTable], fs: ProcessFileSystem, waits: SimWaits) 
 
 def _durable(
     job: SimJob,
+    code: DriverCode,
     *,
     storage: CheckpointStorage,
     sinks: SinkPort,
@@ -397,25 +381,16 @@ def _durable(
     clock: SimClock,
     waits: SimWaits,
     random: Random,
-    hook_fails: Callable[[], bool],
 ) -> DurableJob:
-    hooks = [
-        CountingHook(
-            identifier, pause=lambda: waits.sleep(random.random() * 0.01), fails=hook_fails
-        )
-        for identifier in job.hooks
-    ]
     return DurableJob(
         storage=storage,
         sinks=sinks,
-        hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=waits),
-        listeners=CheckpointListeners(
-            {one.name: [OrderedListener()] for one in job.vertices}, waits
-        ),
+        hooks=MasterHooks(code.hooks, allow_non_restored_state=False, waits=waits),
+        listeners=CheckpointListeners(code.listeners, waits),
         state_mapping=StateMapping(
-            vertices={vertex.name: vertex.operators for vertex in job.vertices},
-            inputs={vertex.name: vertex.inputs for vertex in job.vertices},
-            coordinated=frozenset(vertex.name for vertex in job.coordinated),
+            vertices=operators_of(code.plans),
+            inputs={name: plan.inputs for name, plan in code.plans.items()},
+            coordinated=frozenset(code.coordinators),
             allow_non_restored_state=False,
         ),
         settings=DurableSettings(

@@ -47,6 +47,7 @@ from weir.core.status import JobStatus
 from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, VertexId
 from weir.runtime.dispatcher import ToTask
 from weir.sim.auditor import AuditError, Auditor
+from weir.sim.code import Code
 from weir.sim.disk import Disk
 from weir.sim.driver import BASE_DIRECTORY, SimDriver
 from weir.sim.faults import (
@@ -65,6 +66,7 @@ from weir.sim.faults import (
 )
 from weir.sim.job import draw_job
 from weir.sim.loop import Loop, Process
+from weir.sim.own import CountedRows, OwnCode
 from weir.sim.story import Story
 from weir.sim.subtasks import run_subtasks
 from weir.storage.job_log import JobRecord, RecordStatus
@@ -137,10 +139,11 @@ class World:
         self._drains = Random(f"drains {seed}")
         self._drain_requests: set[str] = set()
         self._job = draw_job(random, **streams)
+        self._code: Code = OwnCode(self._job)
         self._story = Story()
         self._auditor = Auditor(
             base_directory=BASE_DIRECTORY,
-            vertices=self._job.vertices,
+            laws=CountedRows(self._job.vertices),
             max_concurrent=self._job.config.max_concurrent_checkpoints,
             claims=self._job.claims_snapshot,
             min_pause_ms=self._job.config.min_pause_ms,
@@ -230,6 +233,7 @@ class World:
         driver = SimDriver(
             number=len(self._drivers) + 1,
             job=self._job,
+            code=self._code,
             job_id=self._job_id,
             from_savepoint=self._from_savepoint,
             loop=self._loop,
