@@ -248,6 +248,16 @@ flights.transform("extreme_delays", extreme_delays).process(
     parallelism=1,
 ).sink("anomalies", weir.sinks.DeltaTable(f"{OUT}/anomalies"))
 
+# What rows are like where ``weir sim examples/flights.py`` needs them: at the sources, and where
+# they enter the Python operator. It does not run Spark's transformations.
+job.simulation(
+    rows={
+        "landing": FLIGHTS_SCHEMA,
+        "weather": WEATHER_SCHEMA,
+        "extreme_delays": AnomaliesByRule.output_schema.removesuffix(", limit_minutes int"),
+    }
+)
+
 if POSTGRES is not None:
     flights.sink(
         "postgres_flights", weir.sinks.PostgresTable(POSTGRES, "flights_clean", create=True)

@@ -34,7 +34,20 @@ LAYERS: dict[str, set[str]] = {
     "coordinators": LOWER | {"runtime"},
     "operators": LOWER,
     "metrics": LOWER | {"runtime"},
-    "sim": LOWER | {"runtime", "storage", "sinks", "durable", "coordinators"},
+    "sim": (
+        LOWER
+        | {
+            "runtime",
+            "storage",
+            "sinks",
+            "sources",
+            "durable",
+            "operators",
+            "coordinators",
+            "subtasks",
+            "steps",
+        }
+    ),
     "storage": LOWER,
     "sinks": LOWER | {"storage"},
     "sources": LOWER | {"runtime", "storage", "coordinators", "operators"},
@@ -73,7 +86,7 @@ LAYERS: dict[str, set[str]] = {
             "steps",
         }
     ),
-    "steps": LOWER | {"sinks", "operators", "coordinators", "durable", "job"},
+    "steps": LOWER | {"sinks", "operators", "coordinators", "durable", "job", "subtasks"},
     "job": (
         LOWER
         | {"storage", "sinks", "sources", "operators", "coordinators", "durable", "run", "steps"}

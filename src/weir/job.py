@@ -16,7 +16,7 @@ only shown to people. To rename a step that has run without a uid, give it its o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weir.coordinators.base import OperatorCoordinator
@@ -32,7 +32,7 @@ from weir.sources.base import Source
 from weir.sources.coordinator import SourceCoordinator
 from weir.sources.operator import SourceOperator
 from weir.sources.watermarks import Watermarks
-from weir.steps import ProcessFunction, Steps
+from weir.steps import ProcessFunction, Simulation, Steps
 from weir.storage.paths import is_utf8
 
 if TYPE_CHECKING:
@@ -148,6 +148,24 @@ class Job:
                 " give each its own."
             )
         self._steps.hooks[hook.identifier] = hook
+
+    def simulation(
+        self,
+        *,
+        rows: Mapping[str, Any] | None = None,
+        event_time: Mapping[str, str] | None = None,
+        visible: Mapping[str, Callable[[Any], Iterable[Any]]] | None = None,
+    ) -> None:
+        """Declare what ``weir sim`` cannot know; nothing else reads it (docs/SIMULATOR.md).
+
+        ``rows``: by the name of a source or transformation, what its rows are like: a schema (DDL,
+        ``StructType`` or Arrow), or a function that makes them. ``event_time``: the column with the
+        event time of a step's rows. ``visible``: by the name of a sink, a function that gets the
+        sink and returns all rows that readers of its target see.
+        """
+        self._steps.simulation = Simulation(
+            rows=dict(rows or {}), event_time=dict(event_time or {}), visible=dict(visible or {})
+        )
 
     def run(
         self,

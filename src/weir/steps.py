@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import JobGraph, Vertex
+from weir.core.task.plan import TaskPlan
 from weir.core.types import OperatorId
 from weir.durable.hooks import CheckpointListener, MasterHook, listener_of
-from weir.operators.base import Operator
+from weir.operators.base import Operator, overrides, takes_part
 from weir.sinks.base import Sink
+from weir.subtasks.chain import process_steps
 
 if TYPE_CHECKING:
     from weir.job import Job
@@ -28,6 +30,15 @@ class ProcessFunction:
     key_by: tuple[tuple[str, ...], ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """What a job declares for ``weir sim``: see ``Job.simulation``."""
+
+    rows: Mapping[str, Any] = field(default_factory=dict)
+    event_time: Mapping[str, str] = field(default_factory=dict)
+    visible: Mapping[str, Callable[[Sink], Iterable[Any]]] = field(default_factory=dict)
+
+
 class Steps:
     """The graph of a job's steps, with the user's code by step id."""
 
@@ -40,6 +51,7 @@ class Steps:
         self.sinks: dict[OperatorId, Sink] = {}
         #: By identifier.
         self.hooks: dict[str, MasterHook] = {}
+        self.simulation = Simulation()
 
     def vertices(self) -> tuple[Vertex, ...]:
         """The vertices that the steps are chained into.
@@ -58,3 +70,29 @@ class Steps:
 def steps_of(job: Job) -> Steps:
     """The steps that were added to a job."""
     return job._steps
+
+
+def task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
+    """What the core knows of a vertex."""
+    processing = [steps.operators[name] for name in process_steps(vertex)]
+    parts: list[CheckpointListener | Operator | Sink] = [
+        *(one.operator for one in processing),
+        *steps.listeners(vertex),
+        *(steps.sinks[name] for name in vertex.sinks),
+    ]
+    return TaskPlan(
+        vertex=vertex.name,
+        operators=vertex.operators,
+        sinks=vertex.sinks,
+        bounded=vertex.bounded,
+        requires_final_checkpoint=any(part.requires_final_checkpoint for part in parts),
+        inputs=vertex.inputs,
+        aligned_timeout_ms=aligned_timeout_ms,
+        has_operators=bool(processing),
+        prepares_for_barriers=any(
+            overrides(one.operator, "prepare_snapshot_pre_barrier") for one in processing
+        ),
+        operators_take_part=any(takes_part(one.operator) for one in processing),
+        has_own_readers=vertex.is_enumerated,
+        coordinated=any(one.coordinator is not None for one in processing),
+    )

@@ -388,8 +388,12 @@ def warmup(force: Force = False) -> None:
     typer.echo(f"Class archive {how}: {made}")
 
 
-@app.command(epilog="Example: weir sim --seeds 1000")
+@app.command(epilog="Examples: weir sim --seeds 1000; weir sim orders.py --seeds 200")
 def sim(
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(help="Pipeline: FILE or FILE:job. Without one, Weir's own jobs are run."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 1_000,
     seed: Annotated[int, typer.Option(min=0, help="First seed; each run uses the next.")] = 0,
     minutes: Annotated[
@@ -404,10 +408,16 @@ def sim(
 
     Runs the coordinator, the tasks and durable storage in virtual time while storage fails, drivers
     die, pause or overlap, and queries fail. Exits with 1 if any run breaks a law.
+
+    With a pipeline, its own operators, coordinators, sources, hooks, listeners and sinks are run,
+    each run in an empty current directory. Spark is not: job.simulation says what rows are like and
+    how a sink's target is read (docs/SIMULATOR.md).
     """
     from weir.cli.simulate import run_simulation
 
-    raise typer.Exit(run_simulation(first=seed, seeds=seeds, minutes=minutes, lines=lines))
+    raise typer.Exit(
+        run_simulation(pipeline=pipeline, first=seed, seeds=seeds, minutes=minutes, lines=lines)
+    )
 
 
 @app.command(epilog="Example: weir demo --kill 3")

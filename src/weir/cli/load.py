@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -27,8 +28,8 @@ from weir.spark.user_modules import prepend_to_module_path
 _MODULE_NAME = "weir_pipeline"
 
 
-def load_job(spec: str) -> Job:
-    """The job of ``FILE`` or ``FILE:attribute``.
+def load_job(spec: str, *, loader: type[SourceFileLoader] = SourceFileLoader) -> Job:
+    """The job of ``FILE`` or ``FILE:attribute``; ``loader`` executes its module.
 
     Raises ``PipelineError`` with the place and the fix.
     """
@@ -38,7 +39,7 @@ def load_job(spec: str) -> Job:
             f"Pipeline file {path} not found: give the path of a Python file that builds a"
             " weir.Job."
         )
-    module = _load(path)
+    module = _load(path, loader)
     if attribute is not None:
         return _named(module, path, attribute)
     jobs = {
@@ -85,16 +86,20 @@ def _named(module: ModuleType, path: Path, attribute: str) -> Job:
     raise PipelineError(f"{what}: give the name of a weir.Job after the colon.")
 
 
-def _load(path: Path) -> ModuleType:
+def _load(path: Path, loader: type[SourceFileLoader]) -> ModuleType:
     directory = str(path.resolve().parent)
     prepend_to_module_path(directory)
-    spec = importlib.util.spec_from_file_location(_MODULE_NAME, path.resolve())
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise PipelineError(f"{path} is not a Python file: its name must end in .py.")
+    file = str(path.resolve())
+    own = loader(_MODULE_NAME, file)
+    spec = importlib.util.spec_from_file_location(_MODULE_NAME, file, loader=own)
+    if spec is None:
+        raise PipelineError(f"{path} is not a Python file: it cannot be loaded.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[_MODULE_NAME] = module
     try:
-        spec.loader.exec_module(module)
+        own.exec_module(module)
     except (Exception, SystemExit) as error:
         raise PipelineError(_describe(path, error)) from error
     finally:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from weir.cli.load import load_job
 from weir.core.status import JobStatus
 from weir.sim.faults import STATES, Fault, Mishap
 from weir.sim.runner import Totals, run_seeds
-from weir.sim.world import RunResult
+from weir.sim.user.run import prepared, run_pipeline_seed
+from weir.sim.world import RunResult, run_seed
 
 _PIPE_WIDTH = 200
 #: The columns of the table of faults, in order. No fault waits for a job to be cancelled, but some
@@ -22,16 +27,31 @@ _COLUMNS = (*STATES, *(status.name for status in JobStatus if status.name not in
 _INTERRUPTED = 130
 
 
-def run_simulation(*, first: int, seeds: int, minutes: float | None, lines: int) -> int:
+def run_simulation(
+    *, pipeline: str | None, first: int, seeds: int, minutes: float | None, lines: int
+) -> int:
     """Run and print; return 0 if every law held, 1 if one was broken, 130 after Ctrl-C.
 
-    With ``minutes``, run for that long instead of ``seeds``. ``lines``: how many lines of a failed
-    run's story are printed, the newest ones.
+    ``pipeline``: the job of a user; None: Weir's own. With ``minutes``, run for that long instead
+    of ``seeds``. ``lines``: how many lines of a failed run's story are printed, the newest ones.
+    Raises ``PipelineError`` if the pipeline cannot be simulated.
     """
     logging.disable(logging.CRITICAL)
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_WIDTH)
+    run: Callable[[int], RunResult] = run_seed
+    command = "weir sim"
+    if pipeline is not None:
+        spec = _absolute(pipeline)
+        command = f"weir sim {pipeline}"
+        simulated = prepared(load_job, spec)
+        for note in simulated.notes:
+            console.print(note, highlight=False, markup=False, soft_wrap=True)
+        if simulated.violation is not None:
+            console.print(simulated.violation, highlight=False, markup=False, soft_wrap=True)
+            return 1
+        run = partial(run_pipeline_seed, simulated)
     totals, begun, failed, interrupted = Totals(), time.monotonic(), None, False
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -41,6 +61,7 @@ def run_simulation(*, first: int, seeds: int, minutes: float | None, lines: int)
                 first,
                 seeds=None if minutes is not None else seeds,
                 seconds=None if minutes is None else minutes * 60,
+                run=run,
             ):
                 totals.add(result)
                 progress.advance(bar)
@@ -52,13 +73,21 @@ def run_simulation(*, first: int, seeds: int, minutes: float | None, lines: int)
             interrupted = True
     elapsed_s = time.monotonic() - begun
     if failed is not None:
-        _print_failure(console, failed, lines)
+        _print_failure(console, failed, lines, command)
     elif totals.seeds > 1:
         console.print(coverage_table(totals))
     console.print(summary(totals, elapsed_s, failed), highlight=False, soft_wrap=True)
     if interrupted:
         return _INTERRUPTED
     return 0 if failed is None else 1
+
+
+def _absolute(spec: str) -> str:
+    """``FILE`` or ``FILE:attribute`` with the file's absolute path, since runs change directory."""
+    file, colon, attribute = spec.rpartition(":")
+    if colon and attribute.isidentifier() and not Path(spec).exists():
+        return f"{Path(file).resolve()}:{attribute}"
+    return str(Path(spec).resolve())
 
 
 def summary(totals: Totals, elapsed_s: float, failed: RunResult | None) -> str:
@@ -86,13 +115,13 @@ def coverage_table(totals: Totals) -> Table:
     return table
 
 
-def _print_failure(console: Console, failed: RunResult, lines: int) -> None:
+def _print_failure(console: Console, failed: RunResult, lines: int, command: str) -> None:
     """Print what is needed to understand and to reproduce the failure."""
     printed = [
         f"seed {failed.seed}: {failed.violation}",
         failed.plan,
         f"last lines of its story (digest {failed.digest}):",
         *failed.story[-lines:],
-        f"reproduce with: weir sim --seeds 1 --seed {failed.seed}",
+        f"reproduce with: {command} --seeds 1 --seed {failed.seed}",
     ]
     console.print("\n".join(printed), highlight=False, markup=False, soft_wrap=True)

@@ -25,12 +25,12 @@ from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
 from weir.core.types import OperatorId, VertexId
-from weir.durable.hooks import CheckpointListener, CheckpointListeners, MasterHooks
+from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.errors import StorageError
-from weir.operators.base import KEY_GROUPS, Operator, overrides, takes_part
+from weir.operators.base import KEY_GROUPS
 from weir.run.lease_keeper import LeaseKeeper
 from weir.run.options import JobResult, RunListener, RunOptions
 from weir.run.phases import StartPhases
@@ -40,12 +40,11 @@ from weir.runtime.gateway import JobGateway
 from weir.runtime.recorder import Sampler
 from weir.runtime.running_job import RunningJob
 from weir.runtime.views import CoordinatorView
-from weir.sinks.base import Sink
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.session import LazySession, check_reachable, log_of
 from weir.spark.task_port import SparkTaskPort
-from weir.steps import Steps, steps_of
+from weir.steps import Steps, steps_of, task_plan
 from weir.storage.lease import Lease
 from weir.storage.paths import join
 from weir.subtasks.chain import ProcessStep, process_steps
@@ -98,7 +97,7 @@ class JobRun:
                 " commit only when the job ends, on 'weir checkpoint' and on 'weir stop'"
             )
         plans = {
-            vertex.name: _task_plan(steps, vertex, checkpointing.aligned_timeout_ms)
+            vertex.name: task_plan(steps, vertex, checkpointing.aligned_timeout_ms)
             for vertex in vertices
         }
         coordinated = _coordinated(steps, operators)
@@ -329,28 +328,3 @@ def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
     spark = configuration.get(SHUFFLE_PARTITIONS)
     configured = configuration.value(DEFAULT_PARALLELISM) or (None if spark is None else int(spark))
     return replace(vertex, parallelism=vertex.parallelism or configured)
-
-
-def _task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
-    processing = [steps.operators[name] for name in process_steps(vertex)]
-    parts: list[CheckpointListener | Operator | Sink] = [
-        *(one.operator for one in processing),
-        *steps.listeners(vertex),
-        *(steps.sinks[name] for name in vertex.sinks),
-    ]
-    return TaskPlan(
-        vertex=vertex.name,
-        operators=vertex.operators,
-        sinks=vertex.sinks,
-        bounded=vertex.bounded,
-        requires_final_checkpoint=any(part.requires_final_checkpoint for part in parts),
-        inputs=vertex.inputs,
-        aligned_timeout_ms=aligned_timeout_ms,
-        has_operators=bool(processing),
-        prepares_for_barriers=any(
-            overrides(one.operator, "prepare_snapshot_pre_barrier") for one in processing
-        ),
-        operators_take_part=any(takes_part(one.operator) for one in processing),
-        has_own_readers=vertex.is_enumerated,
-        coordinated=any(one.coordinator is not None for one in processing),
-    )

@@ -494,17 +494,18 @@ class Auditor:
 
     def _check_complete(self) -> None:
         """Check the rows of a job that has finished."""
-        wrong = self._laws.incomplete(self._shown, drained=self._drained)
+        wrong = self._laws.incomplete(self.shown, drained=self._drained)
         if wrong is not None:
             raise self._broken(wrong)
 
     def _check_no_gaps(self) -> None:
         """Check the rows of a job that was cancelled."""
-        wrong = self._laws.gaps(self._shown)
+        wrong = self._laws.gaps(self.shown)
         if wrong is not None:
             raise self._broken(wrong)
 
-    def _shown(self, sink: OperatorId) -> list[object]:
+    def shown(self, sink: OperatorId) -> list[object]:
+        """The rows that a table shows."""
         version = self.tables.get(f"{TABLES_DIRECTORY}/{sink}")
         files = [] if version is None else version.files
         return [row for file in files for row in msgspec.json.decode(self._disk.files[file])]

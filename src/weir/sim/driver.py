@@ -142,6 +142,7 @@ class SimDriver:
         loaded = self._load(
             code, number, loop=loop, fs=fs, waits=waits, strikes=strikes, broken=broken
         )
+        self._plans = loaded.plans
         sinks = _sinks(loaded.sinks, fs, waits)
         self.durable = _durable(
             job,
@@ -261,6 +262,11 @@ class SimDriver:
         """Whether only the job's final checkpoint is left to do."""
         over = (TaskStatus.WAITING_FOR_FINAL_CHECKPOINT, TaskStatus.FINISHED)
         return all(self.master.task_status(vertex) in over for vertex in self.dispatcher.tasks)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the records of a task end with a drain only."""
+        return not all(plan.bounded for plan in self._plans.values())
 
     @property
     def is_live(self) -> bool:

@@ -27,6 +27,8 @@ class Process:
         #: Until when the process is paused (SIGSTOP), in virtual microseconds.
         self.paused_until_us = 0
         self.greenlets: dict[greenlet, None] = {}
+        #: Killed, it stops where it is: code of users must not notice (``user/interleaving.py``).
+        self.stops_dead = False
 
 
 class Loop:
@@ -82,6 +84,8 @@ class Loop:
     def kill(self, process: Process) -> None:
         """SIGKILL: nothing in the process runs any more."""
         process.alive = False
+        if process.stops_dead:
+            return
         for one in list(process.greenlets):
             one.throw(GreenletExit)
         process.greenlets.clear()
@@ -99,6 +103,7 @@ class Task:
         self._process = process
         self._function = function
         self.greenlet = greenlet(self._run, parent=loop.hub)
+        self.greenlet.process = process  # type: ignore[attr-defined]
         process.greenlets[self.greenlet] = None
         loop.at(delay_us, process, self.greenlet.switch)
 

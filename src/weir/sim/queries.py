@@ -180,7 +180,7 @@ class SimQuery:
             waits=port.waits,
         )
 
-    def _state_at_rest(self) -> tuple[dict[str, str], list[str]]:
+    def _state_at_rest(self, _: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
         entries = {
             "offset": str(self._offset),
             "channels": self._channels.dump(),

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice
 
@@ -41,28 +41,29 @@ class Totals:
 
 
 def run_seeds(
-    first: int, *, seeds: int | None, seconds: float | None = None
+    first: int,
+    *,
+    seeds: int | None,
+    seconds: float | None = None,
+    run: Callable[[int], RunResult] = run_seed,
 ) -> Iterator[RunResult]:
     """Results in the order of the seeds, starting with ``first``.
 
-    Stops after ``seeds`` seeds, or once ``seconds`` have passed.
+    ``run`` runs one seed; it is pickled. Stops after ``seeds`` seeds, or once ``seconds`` have
+    passed.
     """
     until = None if seconds is None else time.monotonic() + seconds
     numbers = iter(count(first)) if seeds is None else iter(range(first, first + seeds))
     if seeds == 1:
-        yield _run(first)
+        yield run(first)
         return
     workers = os.cpu_count() or 1
     with multiprocessing.get_context("spawn").Pool(workers, initializer=_quiet) as pool:
         # In chunks, since a pool would try to consume an endless series of seeds at once.
         while chunk := list(islice(numbers, workers * _CHUNK * 8)):
-            yield from pool.imap(_run, chunk, chunksize=_CHUNK)
+            yield from pool.imap(run, chunk, chunksize=_CHUNK)
             if until is not None and time.monotonic() >= until:
                 return
-
-
-def _run(seed: int) -> RunResult:
-    return run_seed(seed)
 
 
 def _quiet() -> None:

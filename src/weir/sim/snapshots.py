@@ -38,20 +38,26 @@ class SimState:
         directory: str,
         file_system: ProcessFileSystem,
         links: bool,
-        state: Callable[[], tuple[dict[str, str], list[str]]],
+        state: Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]],
+        finished: Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]] = lambda _: ({}, []),
     ) -> None:
-        """Create it. ``state`` returns the entries and file keys of the query's current state."""
+        """Create it.
+
+        ``state`` returns the entries and file keys of the query's current state, ``finished`` what
+        is left of it once the query has finished.
+        """
         self._vertex = vertex
         self._directory = directory
         self._fs = file_system
         self._links = links
         self._state = state
+        self._finished = finished
         #: Files of in-flight segments that snapshots have requested.
         self._segments: set[str] = set()
 
     def read(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
-        """The state of the query, which is at rest; nothing is left of one that has finished."""
-        return ({}, []) if effect.finished else self._state()
+        """The state of the query, which is at rest or has finished."""
+        return self._finished(effect) if effect.finished else self._state(effect)
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
         """The payload and the one file of a segment."""

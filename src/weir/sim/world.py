@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import random as global_random
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
+from typing import Protocol
 
 import msgspec
 
@@ -26,6 +28,7 @@ from weir.core.messages.job import (
     DiscardCheckpoint,
     JobEnded,
     JobMasterEvent,
+    JobStatusChanged,
     LocationAllocated,
     RequestKind,
     SnapshotRequested,
@@ -47,7 +50,7 @@ from weir.core.status import JobStatus
 from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, VertexId
 from weir.runtime.dispatcher import ToTask
 from weir.sim.auditor import AuditError, Auditor
-from weir.sim.code import Code
+from weir.sim.code import Code, RowLaws, Shown
 from weir.sim.disk import Disk
 from weir.sim.driver import BASE_DIRECTORY, SimDriver
 from weir.sim.faults import (
@@ -64,12 +67,14 @@ from weir.sim.faults import (
     draw_plan,
     since_savepoint,
 )
-from weir.sim.job import draw_job
+from weir.sim.job import SimJob, draw_job
 from weir.sim.loop import Loop, Process
 from weir.sim.own import CountedRows, OwnCode
 from weir.sim.story import Story
 from weir.sim.subtasks import run_subtasks
+from weir.storage import metadata
 from weir.storage.job_log import JobRecord, RecordStatus
+from weir.storage.metadata import METADATA_FILE
 
 #: Virtual seconds after the last fault within which a job must finish. A driver that does not know
 #: that it was fenced may try its final checkpoint eight times, with up to ten seconds between two
@@ -77,6 +82,10 @@ from weir.storage.job_log import JobRecord, RecordStatus
 #: How many savepoints are requested before a mishap that needs one; most are not taken in time.
 _SAVEPOINTS_BEFORE = 10
 _PATIENCE_S = 100
+#: After how many virtual microseconds an endless job is drained.
+_ENDS_US = 15_000_000
+#: After so many failures that no fault explains, a user's job is broken.
+_UNEXPLAINED = 30
 #: A job that has ended so is never run again.
 _OVER = (RecordStatus.FINISHED, RecordStatus.CANCELED)
 #: The share of stop requests that drain; such a run ends early.
@@ -118,18 +127,52 @@ class RunResult:
     subtask_failures: int = 0
 
 
+class Stage(Protocol):
+    """A job that is not one of Weir's own (``user/run.py``)."""
+
+    #: Nothing fails.
+    calm: bool
+
+    def settings(self, job: SimJob) -> SimJob:
+        """The settings of the run, from those that were drawn."""
+        ...
+
+    def rates(self, drawn: dict[Fault, float]) -> dict[Fault, float]:
+        """The rates of its faults, from those that were drawn."""
+        ...
+
+    def begin(self, world: World, settings: SimJob) -> tuple[Code, RowLaws]:
+        """The job's code, and the laws of its rows."""
+        ...
+
+    def interleaved(self) -> AbstractContextManager[None]:
+        """Entered while the world runs."""
+        ...
+
+    def crashed(self, random: Random, repeated: set[int]) -> None:
+        """The machine crashed; ``repeated``: tickets that a restore commits again."""
+        ...
+
+
 class World:
     """One run: its disk, its drivers, their faults and the auditor."""
 
-    def __init__(self, seed: int, *, seconds: float) -> None:
-        """Draw a run. ``seconds``: how long faults may last at most, in virtual time."""
+    def __init__(self, seed: int, *, seconds: float, stage: Stage | None = None) -> None:
+        """Draw a run.
+
+        ``seconds``: how long faults may last at most, in virtual time. ``stage``: the job; None is
+        one of Weir's own.
+        """
         self.seed = seed
         random = Random(seed)
         # Retries of commits draw their jitter from here.
         global_random.seed(seed)
         self._random = random
-        self._loop = Loop()
+        self._stage = stage
+        self._loop = self.loop = Loop()
         self._plan = draw_plan(random, seconds=seconds, syncs=Random(f"syncs {seed}"))
+        if stage is not None:
+            self._plan = replace(self._plan, rates=stage.rates(self._plan.rates))
         self._injector = Injector(
             self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us
         )
@@ -139,16 +182,21 @@ class World:
         self._drains = Random(f"drains {seed}")
         self._drain_requests: set[str] = set()
         self._job = draw_job(random, **streams)
-        self._code: Code = OwnCode(self._job)
+        if stage is not None:
+            self._job = stage.settings(self._job)
         self._story = Story()
+        laws = CountedRows(self._job.vertices) if stage is None else _LaterLaws()
         self._auditor = Auditor(
             base_directory=BASE_DIRECTORY,
-            laws=CountedRows(self._job.vertices),
+            laws=laws,
             max_concurrent=self._job.config.max_concurrent_checkpoints,
             claims=self._job.claims_snapshot,
             min_pause_ms=self._job.config.min_pause_ms,
         )
-        self._disk = self._auditor.disk = Disk(self._auditor)
+        self._disk = self.disk = self._auditor.disk = Disk(self._auditor)
+        self._code: Code = OwnCode(self._job)
+        if stage is not None and isinstance(laws, _LaterLaws):
+            self._code, laws.laws = stage.begin(self, self._job)
         self._outside = Process("-")
         self._drivers: list[SimDriver] = []
         self._job_id = f"{random.getrandbits(128):032x}"
@@ -170,17 +218,40 @@ class World:
         self._backups: list[Backup] = []
         #: A backup was put back: files that later attempts had staged are not cleaned up.
         self._records_are_older = False
+        #: For a user's job: the text of the newest failure, and how often no fault explained it
+        #: since one did or a checkpoint completed.
+        self._last_failure = ""
+        self._unexplained = 0
         self._savepoints: list[CompletedCheckpoint] = []
 
     def run(self) -> RunResult:
         """Run to the end."""
+        with contextlib.nullcontext() if self._stage is None else self._stage.interleaved():
+            return self._run()
+
+    def tell(self, what: str) -> None:
+        """Add to the story what code of the user does."""
+        self._story.tell(self._loop.now_us, "user", what)
+
+    def broken(self, what: str) -> None:
+        """Report a broken law."""
+        self._auditor.broken(what)
+
+    def shown(self, sink: str) -> list[object]:
+        """The rows that a table shows."""
+        return self._auditor.shown(sink)
+
+    def _run(self) -> RunResult:
         self._supervise()
         for fault in TIMED:
             self._arm(fault)
         cancel_us = draw_cancel(Random(f"cancels {self.seed}"), self._plan.until_us)
-        if cancel_us is not None:
+        calm = self._stage is not None and self._stage.calm
+        if cancel_us is not None and not calm:
             self._loop.at(cancel_us, self._outside, partial(self._due, Fault.CANCEL_REQUESTED))
-        for when_us, mishap in draw_mishaps(self._mishap_random, self._plan.until_us):
+        mishaps = draw_mishaps(self._mishap_random, self._plan.until_us)
+        # A user's sink need not tell who has committed what.
+        for when_us, mishap in mishaps if self._stage is None else ():
             self._loop.at(self._mishap_random.randrange(when_us), self._outside, self._back_up)
             if mishap is Mishap.SAVEPOINT_AGAIN:
                 for _ in range(_SAVEPOINTS_BEFORE):
@@ -197,6 +268,7 @@ class World:
             states = [f"{d.process.name}: {d.protocol_state()}" for d in self._drivers if d.is_live]
             self._auditor.broken(
                 f"the job did not finish within {_PATIENCE_S} s after the last fault ({states})"
+                f"{self._last_failure}"
             )
         if self._auditor.violation is None:
             self._settle()
@@ -245,6 +317,7 @@ class World:
             on_end=self._on_end,
             broken=self._auditor.broken,
         )
+        driver.process.stops_dead = self._stage is not None
         self._drivers.append(driver)
         self._tell(driver, f"starts job {self._job_id[:8]}")
         driver.start()
@@ -346,6 +419,8 @@ class World:
 
     def _on_effect(self, driver: SimDriver, effect: object) -> None:
         self._tell(driver, str(effect))
+        if self._stage is not None:
+            self._watch_user(driver, effect)
         self._touched.add(getattr(effect, "vertex", ""))
         self._master_touched |= not isinstance(effect, _AMONG_TASKS)
         unforced = 0
@@ -363,6 +438,44 @@ class World:
         if isinstance(effect, AnswerRequest) and effect.checkpoint is not None:
             self._on_answer(effect.request, effect.checkpoint)
         self._auditor.effect(driver.process.name, driver.job_id, effect, unforced)
+
+    def _watch_user(self, driver: SimDriver, effect: object) -> None:
+        """Keep why the job failed, and end an endless one."""
+        if isinstance(effect, JobStatusChanged) and effect.status is JobStatus.FAILING:
+            self._last_failure = f". It failed last of: {effect.message}"
+            self._unexplained = 0 if "imulated" in effect.message else self._unexplained + 1
+            calm = self._stage is not None and self._stage.calm
+            if self._unexplained >= (1 if calm else _UNEXPLAINED):
+                self._auditor.broken(f"the job fails, and no fault explains it: {effect.message}")
+        elif isinstance(effect, TellCompleted):
+            self._unexplained = 0
+
+    def _ask_to_end(self) -> None:
+        """Drain a job whose records do not end by themselves."""
+        for driver in self._drivers:
+            if driver.is_live and driver.is_endless:
+                self._requests += 1
+                driver.request(
+                    SnapshotRequested(
+                        request=f"r{self._requests}",
+                        kind=RequestKind.STOP,
+                        drain=True,
+                        checkpoint_type=CheckpointType.FULL,
+                    )
+                )
+        self._loop.at(_ENDS_US, self._outside, self._ask_to_end)
+
+    def _repeated(self) -> set[int]:
+        """Tickets of users' sinks that a restore from the newest record commits again."""
+        record = self._record()
+        found: set[int] = set()
+        for reference in () if record is None else record.checkpoints:
+            data = self._disk.files.get(f"{reference.path}/{METADATA_FILE}")
+            if data is not None:
+                for task in metadata.decode(data, reference.path).tasks:
+                    for item in task.committables:
+                        found |= set(item.payload.get("tickets", ()))
+        return found
 
     def _on_answer(self, request: str, checkpoint: CompletedCheckpoint) -> None:
         if request in self._drain_requests and not checkpoint.drained:
@@ -430,10 +543,13 @@ class World:
         Without a live driver the next one runs a whole attempt undisturbed.
         """
         self._story.tell(self._loop.now_us, "-", "faults are over")
+        if self._stage is not None:
+            self._loop.at(_ENDS_US, self._outside, self._ask_to_end)
         for driver in self._drivers:
             self._loop.kill(driver.executors)
             driver.process.paused_until_us = min(driver.process.paused_until_us, self._loop.now_us)
-            if driver.is_live and self._random.random() < 0.5:
+            calm = self._stage is not None and self._stage.calm
+            if driver.is_live and self._random.random() < 0.5 and not calm:
                 self._loop.kill(driver.process)
         if not any(driver.is_live for driver in self._drivers):
             self._undisturbed = len(self._drivers) + 1
@@ -474,6 +590,8 @@ class World:
             case Fault.MACHINE_CRASHED:
                 self._kill_drivers()
                 self._disk.crash(self._random)
+                if self._stage is not None:
+                    self._stage.crashed(self._random, self._repeated())
             case Fault.DRIVER_PAUSED:
                 pause_us = self._random.randrange(100_000, 2_000_000)
                 driver.process.paused_until_us = self._loop.now_us + pause_us
@@ -510,6 +628,24 @@ class World:
             drain=drain,
             checkpoint_type=self._random.choice(list(CheckpointType)),
         )
+
+
+class _LaterLaws:
+    """``RowLaws`` that are known once the disk exists."""
+
+    laws: RowLaws
+
+    def disagreement(self, checkpoint: CompletedCheckpoint) -> str | None:
+        """See ``RowLaws``."""
+        return self.laws.disagreement(checkpoint)
+
+    def incomplete(self, shown: Shown, *, drained: bool) -> str | None:
+        """See ``RowLaws``."""
+        return self.laws.incomplete(shown, drained=drained)
+
+    def gaps(self, shown: Shown) -> str | None:
+        """See ``RowLaws``."""
+        return self.laws.gaps(shown)
 
 
 def run_seed(seed: int, *, seconds: float = 6.0) -> RunResult:

@@ -30,7 +30,7 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
     """The coordinator of a source's step. The module's docstring has the messages."""
 
     def __init__(self, source: Source[SplitT]) -> None:
-        self._source = source
+        self.source = source
         self._serializer = source.split_serializer()
         self._enumerator: SplitEnumerator[SplitT] | None = None
         #: To the readers that run, by subtask.
@@ -58,10 +58,10 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
         self._assigned, self._assigned_before = [], {}
         context = _EnumeratorContext(self)
         if state is None:
-            self._enumerator = self._source.create_enumerator(context)
+            self._enumerator = self.source.create_enumerator(context)
         else:
             try:
-                self._enumerator = self._source.restore_enumerator(context, state)
+                self._enumerator = self.source.restore_enumerator(context, state)
             except (LookupError, TypeError, ValueError) as error:
                 raise CoordinatorStateError(
                     f"The checkpoint's state of source {self.context.operator_id!r} is invalid"
@@ -146,7 +146,7 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
 
     def signal_no_more_splits(self, subtask: int) -> None:
         """See ``SplitEnumeratorContext``."""
-        if not self._source.bounded:
+        if not self.source.bounded:
             raise PipelineError(
                 f"The enumerator of source {self.context.operator_id!r} signals that there are no"
                 " more splits, but the source is unbounded: set bounded = True in it."

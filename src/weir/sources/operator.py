@@ -83,7 +83,7 @@ class SourceOperator(Operator, Generic[SplitT]):
     def __init__(self, source: Source[SplitT], watermarks: Watermarks | None) -> None:
         self.output_schema = source.schema
         self.watermarks = watermarks
-        self._source = source
+        self.source = source
         self._serializer = source.split_serializer()
 
     # -- the contract of operators
@@ -99,7 +99,7 @@ class SourceOperator(Operator, Generic[SplitT]):
         self._splits: dict[str, SplitT] = {}
         #: Those that have finished in this batch.
         self._finished: set[str] = set()
-        self._reader = self._source.create_reader(_ReaderContext(self))
+        self._reader = self.source.create_reader(_ReaderContext(self))
 
     def initialize_state(self, state: StateStore) -> None:
         """Give the reader the splits that it had. Raises ``OperatorStateError`` for wrong ones."""
@@ -146,7 +146,7 @@ class SourceOperator(Operator, Generic[SplitT]):
         rows = 0
         if self._task.may_read:
             self._pause_or_resume()
-            for one in self._reader.read(self._source.max_rows_per_batch):
+            for one in self._reader.read(self.source.max_rows_per_batch):
                 batch = self._taken(one)
                 if batch is not None:
                     rows += batch.num_rows
@@ -261,7 +261,7 @@ class SourceOperator(Operator, Generic[SplitT]):
             time = _TIMELESS
         wake_in_ms: int | None = None
         if self._splits:
-            wake_in_ms = 0 if rows or not self._task.may_read else self._source.poll_interval_ms
+            wake_in_ms = 0 if rows or not self._task.may_read else self.source.poll_interval_ms
         ended = self._ended and not self._splits
         self._task.report(ReaderReport(wake_in_ms=wake_in_ms, time=time, ended=ended))
 

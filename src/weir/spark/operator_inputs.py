@@ -16,6 +16,7 @@ from weir.operators.base import KEY_GROUPS
 from weir.operators.connected import INPUT
 from weir.operators.output import tagged_column
 from weir.spark.operator_worker import KEY_GROUP
+from weir.subtasks.worker import key_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,13 +28,6 @@ def given_schema(inputs: Sequence[DataFrame]) -> StructType:
     from pyspark.sql.types import StructType
 
     return StructType([field for frame in inputs for field in frame.schema.fields])
-
-
-def key_columns(key_by: Sequence[Sequence[str]]) -> dict[str, str]:
-    """The columns of ``partitioned`` that hold the key: the name of each, and of its key part."""
-    if len(key_by) == 1:
-        return {name: name for name in key_by[0]}
-    return {tagged_column("key", name): name for one in key_by[:1] for name in one}
 
 
 def partitioned(

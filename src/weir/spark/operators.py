@@ -16,7 +16,7 @@ from weir.core.graph import GraphStep, Vertex
 from weir.core.types import OperatorId
 from weir.errors import PipelineError
 from weir.spark.channels import has_event_time
-from weir.spark.operator_inputs import given_schema, key_columns, partitioned
+from weir.spark.operator_inputs import given_schema, partitioned
 from weir.spark.operator_outputs import output_schemas, shared_schema
 from weir.spark.operator_worker import (
     CALL_SCHEMA,
@@ -27,7 +27,7 @@ from weir.spark.operator_worker import (
 )
 from weir.storage.local import LocalFileSystem
 from weir.subtasks.chain import OperatorChain, ProcessStep, StateDirectory
-from weir.subtasks.worker import Order, Result, SubtaskFunction
+from weir.subtasks.worker import Order, Result, SubtaskFunction, key_columns
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator

@@ -33,7 +33,7 @@ import base64
 import copy
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -52,7 +52,7 @@ from weir.operators.base import (
     overrides,
 )
 from weir.operators.connected import CoOperator
-from weir.operators.output import Outputs
+from weir.operators.output import Outputs, tagged_column
 from weir.operators.state import StateStore, decode_lists
 from weir.runtime.failures import NOTE
 
@@ -160,6 +160,11 @@ class WorkerProcess:
             same = other.token == order["token"]
             if key[0] == operator_id and not (same and other.version in versions):
                 self._warm.pop(key).operator.close()
+
+    def state(self, operator_id: OperatorId, subtask: int) -> StateStore | None:
+        """The state of a subtask that is here."""
+        one = self._warm.get((operator_id, subtask))
+        return None if one is None else one.state
 
     def close_all(self, operator_id: OperatorId) -> None:
         """Close all subtasks of an operator, whatever they belong to."""
@@ -619,3 +624,10 @@ def _same(value: object, length: int | None, before: object, length_before: int 
     return value is before or (
         type(value) is type(before) and type(value) in plain and value == before
     )
+
+
+def key_columns(key_by: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The columns that hold the key in an operator's records: the name of each, and of its part."""
+    if len(key_by) == 1:
+        return {name: name for name in key_by[0]}
+    return {tagged_column("key", name): name for one in key_by[:1] for name in one}

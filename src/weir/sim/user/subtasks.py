@@ -1,0 +1,267 @@
+"""The worker processes of a simulated driver, and the subtasks that run in them.
+
+Each worker has loaded the pipeline by itself, so nothing but state reaches another one. Batches of
+a subtask go to any of them, and sometimes a worker is replaced by a new one. Some batches run
+twice, as after a failure of Spark's: in the worker that has the subtask, and in a new one that
+restores it. Law: both emit the same rows, send the same events and leave the same state, or the
+operator keeps something that is not in its state.
+"""
+
+from __future__ import annotations
+
+import json
+import random as global_random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from weir.core.types import OperatorId
+from weir.operators.base import Operator
+from weir.operators.state import decode_lists
+from weir.runtime.failures import describe
+from weir.sim.disk import Disk
+from weir.sim.user.interleaving import Interleaving
+from weir.sources.operator import SourceOperator
+from weir.subtasks.worker import Order, Result, SubtaskFunction, WorkerProcess
+
+#: How many workers there are, how often one is replaced, and how often a batch runs twice.
+_WORKERS = 2
+_REPLACED = 0.05
+_TWICE = 0.15
+
+Load = Callable[[], Mapping[OperatorId, Operator]]
+
+
+class DiskStateFiles:
+    """``StateFiles`` on the simulated disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def write(self, directory: str, file: str, pieces: list[bytes]) -> None:
+        """Write a file without syncing it."""
+        self._disk.put(f"{directory}/{file}", b"".join(pieces), durable=False)
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Part of a file. Raises ``LostStateError`` if it is gone."""
+        if path not in self._disk.files:
+            raise LostStateError(f"the state {path} is gone")
+        return self._disk.files[path][offset : offset + length]
+
+
+class LostStateError(Exception):
+    """State is gone. The auditor looks for it in task failures."""
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, process: WorkerProcess, operators: Mapping[OperatorId, Operator]) -> None:
+        self.process = process
+        self.operators = operators
+
+
+class Workers:
+    """The worker processes of one driver."""
+
+    def __init__(
+        self,
+        *,
+        load: Load,
+        disk: Disk,
+        random: Random,
+        interleaving: Interleaving,
+        broken: Callable[[str], None],
+        calm: bool,
+    ) -> None:
+        """``load`` loads the operators anew. ``calm``: nothing is replaced or runs twice."""
+        self._load = load
+        self._files = DiskStateFiles(disk)
+        self._calm = calm
+        self.random = random
+        self.interleaving = interleaving
+        self.broken = broken
+        self._workers: list[Worker] = []
+
+    def any(self) -> Worker:
+        """Some worker, perhaps a new one."""
+        if len(self._workers) < (1 if self._calm else _WORKERS):
+            self._workers.append(self.new())
+        elif not self._calm and self.random.random() < _REPLACED:
+            self._workers[self.random.randrange(_WORKERS)] = self.new()
+        return self.random.choice(self._workers)
+
+    def new(self) -> Worker:
+        """A new worker."""
+        process = WorkerProcess(self._files, lambda: f"{self.random.getrandbits(64):016x}")
+        return Worker(process, self._load())
+
+    def replace_with(self, worker: Worker) -> None:
+        """Go on with a worker in place of another one."""
+        self._workers[self.random.randrange(len(self._workers))] = worker
+
+    @property
+    def live(self) -> Sequence[Worker]:
+        """Those that there are."""
+        return self._workers
+
+    @property
+    def runs_twice(self) -> bool:
+        """Whether this batch of a subtask does."""
+        return not self._calm and self.random.random() < _TWICE
+
+
+class SimSubtasks:
+    """Implements ``weir.subtasks.chain.SubtaskPort`` for one query."""
+
+    def __init__(
+        self, workers: Workers, functions: Callable[[OperatorId, Operator], SubtaskFunction]
+    ) -> None:
+        """``functions`` makes the function that runs a step's operator."""
+        self._workers = workers
+        self._functions = functions
+        self._orders: dict[OperatorId, Order] = {}
+        self._results: dict[OperatorId, dict[int, Result]] = {}
+
+    def order(self, name: OperatorId, order: Order) -> None:
+        """Keep the order for the batch."""
+        self._orders[name] = json.loads(json.dumps(order))
+        self._results[name] = {}
+
+    def results(self, name: OperatorId, batch: int) -> dict[int, Result]:
+        """The results of the batch."""
+        return self._results.pop(name)
+
+    def call(self, name: OperatorId, order: Order) -> dict[int, Result]:
+        """Call subtasks where they are, or restore them somewhere."""
+        order = json.loads(json.dumps(order))
+        if order["call"] == "abandon":
+            return {}
+        found: dict[int, Result] = {}
+        if order["restore"] is None:
+            for worker in list(self._workers.live):
+                for subtask in worker.process.current(name, order):
+                    found[subtask] = self._called(worker, name, order, subtask)
+        else:
+            for subtask in order["restore"]:
+                found[subtask] = self._called(self._workers.any(), name, order, subtask)
+        return found
+
+    def run(
+        self, name: OperatorId, subtask: int, batches: Sequence[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
+        """Run a subtask's part of the batch; return what it emits."""
+        order = self._orders[name]
+        worker = next(
+            (one for one in self._workers.live if subtask in one.process.current(name, order)),
+            None,
+        )
+        if worker is None or self._workers.random.random() < 0.2:
+            worker = self._workers.any()
+        if not self._workers.runs_twice:
+            emitted, result = self._run(worker, name, subtask, batches)
+            self._results[name][subtask] = result
+            return emitted
+        other = self._workers.new()
+        with self._workers.interleaving.undisturbed():
+            chance = global_random.getstate()
+            first = self._run(worker, name, subtask, batches)
+            after = global_random.getstate()
+            global_random.setstate(chance)
+            try:
+                second = self._run(other, name, subtask, batches)
+            except Exception as error:
+                self._break(name, subtask, f"fails with {describe(error)}")
+                second = first
+            global_random.setstate(after)
+        self._compare(name, subtask, (worker, *first), (other, *second))
+        emitted, result = first
+        if second is not first and self._workers.random.random() < 0.5:
+            emitted, result = second
+            self._workers.replace_with(other)
+        self._results[name][subtask] = result
+        return emitted
+
+    def _run(
+        self, worker: Worker, name: OperatorId, subtask: int, batches: Sequence[pa.RecordBatch]
+    ) -> tuple[list[pa.RecordBatch], Result]:
+        results: list[Result] = []
+        function = self._functions(name, worker.operators[name])
+        emitted = list(
+            function.batch(
+                worker.process, self._orders[name], subtask, iter(batches), results.append
+            )
+        )
+        return emitted, results[0]
+
+    def _called(self, worker: Worker, name: OperatorId, order: Order, subtask: int) -> Result:
+        function = self._functions(name, worker.operators[name])
+        result: Result = json.loads(json.dumps(function.call(worker.process, order, subtask)))
+        return result
+
+    def _compare(
+        self,
+        name: OperatorId,
+        subtask: int,
+        first: tuple[Worker, list[pa.RecordBatch], Result],
+        second: tuple[Worker, list[pa.RecordBatch], Result],
+    ) -> None:
+        if first[2] is second[2]:
+            return
+        # In any order: that of timers which are due at one time is not promised.
+        rows = [
+            sorted((row for batch in one[1] for row in batch.to_pylist()), key=repr)
+            for one in (first, second)
+        ]
+        if rows[0] != rows[1]:
+            self._break(name, subtask, f"emits {_some(rows[1])} instead of {_some(rows[0])}")
+        states = [_state(one[0].process, name, subtask) for one in (first, second)]
+        for kept, state in states[0].items():
+            if state != states[1].get(kept):
+                self._break(
+                    name,
+                    subtask,
+                    f"leaves the state {kept!r} as {_some(states[1].get(kept))} instead of"
+                    f" {_some(state)}",
+                )
+        is_source = isinstance(first[0].operators[name], SourceOperator)
+        if not is_source and first[2]["sent"] != second[2]["sent"]:
+            self._break(
+                name,
+                subtask,
+                f"sends {_some(second[2]['sent'])} instead of {_some(first[2]['sent'])}",
+            )
+
+    def _break(self, name: OperatorId, subtask: int, what: str) -> None:
+        self._workers.broken(
+            f"operator {name!r}: what a subtask does must follow from its state, its records and"
+            f" its events, but when a batch of subtask {subtask} runs again in a new process, it"
+            f" {what}: it keeps something outside of its state"
+        )
+
+
+def _state(process: WorkerProcess, name: OperatorId, subtask: int) -> dict[str, Any]:
+    """All states of a subtask, as they are after a batch."""
+    store = process.state(name, subtask)
+    if store is None:
+        return {}
+    found: dict[str, Any] = {
+        one: list(saved.items) for one, saved in decode_lists(store.dump_lists()).items()
+    }
+    for one, keyed in store.keyed.items():
+        found[one] = sorted(map(repr, _items(keyed.items())))
+    for one, raw in store.raw.items():
+        found[one] = {group: raw.get(group) for group in raw.groups}
+    return found
+
+
+def _items(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def _some(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,321 @@
+"""``weir sim PIPELINE``: the example of docs/SIMULATOR.md is clean, and broken code is caught.
+
+Each broken variant is the example, or a pipeline of this file, with one mistake that people make.
+The law that it breaks must be named, in the runs without faults or within some seeds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from weir.cli.app import app
+from weir.cli.load import load_job
+from weir.sim.user.run import prepared, run_pipeline_seed
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "SIMULATOR.md").read_text(), re.S)[0]
+
+
+def changed(text: str, *changes: tuple[str, str]) -> str:
+    """The text with each change made, exactly where it is meant."""
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def first_law(path: Path, text: str, seeds: Iterable[int]) -> str | None:
+    """The first law that a pipeline breaks, in peace or with faults; None if it breaks none."""
+    file = path / "pipeline.py"
+    file.write_text(text)
+    simulated = prepared(load_job, str(file))
+    if simulated.violation is not None:
+        return simulated.violation
+    for seed in seeds:
+        result = run_pipeline_seed(simulated, seed)
+        if result.violation is not None:
+            return result.violation
+    return None
+
+
+def test_the_example_breaks_no_law_and_replays(tmp_path: Path) -> None:
+    """A dozen seeds of the page's example are clean, and a seed has the same story each time."""
+    file = tmp_path / "pipeline.py"
+    file.write_text(EXAMPLE)
+    simulated = prepared(load_job, str(file))
+    assert (simulated.violation, simulated.notes) == (None, [])
+    results = [run_pipeline_seed(simulated, seed) for seed in range(6)]
+    assert [one.violation for one in results] == [None] * 6
+    assert sum(one.checkpoints for one in results) > 6
+    assert run_pipeline_seed(simulated, 5).digest == results[5].digest
+
+
+FLUSH = """        for payload in payloads:
+            sync(self.path / payload["file"])
+        sync(self.path)
+        return list(payloads)
+"""
+STAGED = """        return {"file": staged.name, "rows": len(rows)}
+"""
+COMMIT = """        whole = self.path / f".{target.name}"
+        whole.write_text("".join(file.read_text() for file in staged))
+        sync(whole)
+        whole.rename(target)
+"""
+SINKS: dict[str, tuple[list[tuple[str, str]], str, Iterable[int]]] = {
+    "shows rows when they are staged": (
+        [
+            (
+                STAGED,
+                "        staged.rename(self.path / f'{staged.name[1:]}.jsonl')\n" + STAGED,
+            )
+        ],
+        r"rule 1 of sinks is broken.*no checkpoint that contains it has completed",
+        range(1),
+    ),
+    "forgets what a crash forgets": (
+        [(FLUSH, "        return list(payloads)\n")],
+        r"rule 3 of sinks is broken",
+        # A crash must come between flush and commit: known seeds, then others.
+        (24, 39, *range(60)),
+    ),
+    "commits again when it is asked again": (
+        [
+            ('self.path / f"{self.mine}-{epoch}.jsonl"', 'self.path / "all.jsonl"'),
+            ("if target.exists() or not payloads", "if not payloads"),
+            (
+                COMMIT,
+                """        with target.open("a") as file:
+            file.write("".join(one.read_text() for one in staged))
+        sync(target)
+""",
+            ),
+        ],
+        r"rule 4 of sinks is broken.*is there twice",
+        range(1),
+    ),
+    "cleans up what its own attempt has staged": (
+        [('            if int(file.name.split("-")[-2]) < attempt:\n    ', "")],
+        r"rule 6 of sinks is broken.*FileNotFoundError",
+        range(40),
+    ),
+    "commits only what was staged since the last trigger": (
+        [
+            (
+                "for payload in payloads]\n        if gone",
+                "for payload in payloads[-1:]]\n        if gone",
+            )
+        ],
+        r"rule 4 of sinks is broken.*committed rows are not visible",
+        range(1),
+    ),
+    "says that a newer epoch is committed": (
+        [("return max(done, default=None)", "return max(done, default=None) and max(done) + 5")],
+        r"rule 5 of sinks is broken.*newest_committed\(\) is",
+        range(1),
+    ),
+    "keeps what JSON cannot": (
+        [(STAGED, '        return {"file": staged.name, "rows": {len(rows)}}\n')],
+        r"rule 2 of sinks is broken.*cannot be stored",
+        range(1),
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", SINKS)
+def test_a_sink_with_a_mistake_is_caught_by_its_rule(mistake: str, tmp_path: Path) -> None:
+    """Each mistake breaks one rule of the contract of sinks, and that one is named."""
+    changes, law, seeds = SINKS[mistake]
+    said = first_law(tmp_path, changed(EXAMPLE, *changes), seeds)
+    assert said is not None and re.search(law, said, re.S), said
+
+
+PROCESS = EXAMPLE[EXAMPLE.index("    def initialize_state") : EXAMPLE.index("class Lines")]
+FINISH = PROCESS[PROCESS.index("    def finish") :]
+OPERATORS = {
+    "keeps rows in an attribute": (
+        [
+            (
+                PROCESS,
+                """    def open(self, context):
+        super().open(context)
+        self.kept = {"rows": []}
+
+    def process_batch(self, batch):
+        self.kept["rows"] += batch.to_pylist()
+        return [batch.slice(0, len(self.kept["rows"]) % 2)]
+
+
+""",
+            )
+        ],
+        r"operator 'groups': what a subtask does must follow from its state",
+    ),
+    "forgets rows in finish": (
+        [(FINISH, "\n")],
+        r"operator 'groups': finish must emit what was held back, but \d+ records",
+    ),
+    "keeps what cannot be stored": (
+        [("self.held.update(rows[full:])", "self.held.update([set(rows[0])])")],
+        r"The state 'held' of operator 'groups' cannot be stored",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", OPERATORS)
+def test_an_operator_with_a_mistake_is_caught(mistake: str, tmp_path: Path) -> None:
+    """State outside of the state, rows that finish forgets, state that cannot be stored."""
+    changes, law = OPERATORS[mistake]
+    said = first_law(tmp_path, changed(EXAMPLE, *changes), range(20))
+    assert said is not None and re.search(law, said), said
+
+
+COORDINATED = """
+import weir
+from weir.coordinators import OperatorCoordinator
+from weir.operators import Operator
+
+
+class Count(OperatorCoordinator):
+    def reset_to_checkpoint(self, checkpoint_id, state):
+        self.rows = state["rows"] if state else 0
+
+    def handle_event_from_operator(self, subtask, attempt, event):
+        self.rows += event["rows"]
+
+    def checkpoint_coordinator(self, checkpoint_id):
+        return {"rows": self.rows}
+
+
+class Counted(Operator):
+    def process_batch(self, batch):
+        self.context.send_event_to_coordinator({"rows": batch.num_rows})
+        return [batch]
+
+
+job = weir.Job("counted")
+rows = job.source("rows", lambda spark: None, bounded=True)
+rows.process("counted", Counted(), coordinator=Count()).sink("out", weir.sinks.Files("out"))
+"""
+
+
+def test_a_coordinator_that_does_not_come_back_is_caught(tmp_path: Path) -> None:
+    """One that keeps its state in a restore is clean; one that starts anew is not."""
+    assert first_law(tmp_path, COORDINATED, range(5)) is None
+    broken = changed(COORDINATED, ('state["rows"] if state else 0', "0"))
+    said = first_law(tmp_path, broken, range(1))
+    assert said is not None
+    assert "a snapshot right after a restore must be the restored state" in said
+
+
+SOURCE = """
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+import weir
+from weir.sources import Fetched, Source, SplitEnumerator, SplitReader, SplitSerializer
+from weir.sources import decode_splits, encode_splits
+
+
+@dataclass(frozen=True)
+class Range:
+    first: int
+    end: int
+    at: int
+
+    @property
+    def split_id(self):
+        return str(self.first)
+
+
+class Numbers(Source):
+    schema = "n long"
+    bounded = True
+    max_rows_per_batch = 2
+
+    def split_serializer(self):
+        return SplitSerializer(Range)
+
+    def create_enumerator(self, context):
+        return Ranges(context, [Range(n, n + 7, n) for n in range(0, 42, 7)])
+
+    def restore_enumerator(self, context, state):
+        return Ranges(context, decode_splits(SplitSerializer(Range), state["splits"]))
+
+    def create_reader(self, context):
+        return Reader(context)
+
+
+class Ranges(SplitEnumerator):
+    def __init__(self, context, splits):
+        self.context, self.splits = context, splits
+
+    def handle_split_request(self, subtask):
+        if self.splits:
+            self.context.assign_splits([self.splits.pop()], subtask)
+        else:
+            self.context.signal_no_more_splits(subtask)
+
+    def add_splits_back(self, splits, subtask):
+        self.splits.extend(splits)
+
+    def snapshot_state(self, checkpoint_id):
+        return {"splits": encode_splits(SplitSerializer(Range), self.splits)}
+
+
+class Reader(SplitReader):
+    def fetch(self, split, max_rows):
+        end = min(split.at + max_rows, split.end)
+        batch = pa.record_batch({"n": pa.array(range(split.at, end), pa.int64())})
+        return Fetched(batch=batch, split=replace(split, at=end) if end < split.end else None)
+
+
+job = weir.Job("numbers")
+job.source("numbers", Numbers(), parallelism=2).sink("out", weir.sinks.Files("out"))
+"""
+
+
+def test_a_source_that_forgets_splits_is_caught(tmp_path: Path) -> None:
+    """A sound one is clean; one that loses splits in a snapshot, or that it gets back, is not."""
+    assert first_law(tmp_path, SOURCE, range(5)) is None
+    no_return = changed(SOURCE, ("self.splits.extend(splits)", "pass"))
+    said = first_law(tmp_path, no_return, range(1))
+    assert said is not None and "a split that it gets back (add_splits_back)" in said
+    forgets = changed(
+        SOURCE, ("SplitSerializer(Range), self.splits)}", "SplitSerializer(Range), [])}")
+    )
+    said = first_law(tmp_path, forgets, range(40))
+    assert said is not None
+    assert "does not reach its next snapshot" in said or "shows other rows" in said
+
+
+def test_the_main_example_runs_in_the_simulator() -> None:
+    """``examples/flights.py``, with what it declares, breaks no law."""
+    simulated = prepared(load_job, str(ROOT / "examples" / "flights.py"))
+    assert simulated.violation is None
+    assert "sink anomalies (DeltaTable): the simulator's table" in simulated.notes
+    assert [run_pipeline_seed(simulated, seed).violation for seed in range(3)] == [None] * 3
+
+
+def test_a_wrong_declaration_is_one_sentence(tmp_path: Path) -> None:
+    """A name that no step has, a schema that nobody understands, and a file that is not there."""
+    for change, sentence in (
+        ('rows={"order": ', "names 'order', but the job has groups, orders"),
+        ('rows={"orders": "id nothing"}, event_time={"x": ', "names 'x'"),
+    ):
+        file = tmp_path / "pipeline.py"
+        file.write_text(
+            EXAMPLE.replace('rows={"orders": ', change, 1).replace("}, visible", "}, visible", 1)
+        )
+        result = CliRunner().invoke(app, ["sim", str(file), "--seeds", "1"])
+        assert sentence in result.stderr.replace("\n", " ")
+    result = CliRunner().invoke(app, ["sim", str(tmp_path / "none.py")])
+    assert "not found: give the path of a Python file" in result.stderr.replace("\n", " ")
