@@ -207,6 +207,8 @@ class UserDriver:
         self.name = environment.process.name
         self.job = run.load()
         self.records = run.records
+        #: What the attempt started from.
+        self.restored_checkpoint_id: int | None = None
         self.batch_rows = run.batch_rows
         who = f"{environment.job_id} {environment.number}"
         self._default = run.parallelism or Random(f"parallelism {who}").choice((1, 2, 3))
@@ -283,6 +285,7 @@ class UserDriver:
     def begin_attempt(self, port: SimTaskPort, start: AttemptStart) -> None:
         """Let operators that had finished in the checkpoint hear that it is complete."""
         checkpoint = start.restored
+        self.restored_checkpoint_id = None if checkpoint is None else checkpoint.checkpoint_id
         if checkpoint is None:
             return
         for name in self.job.vertices:

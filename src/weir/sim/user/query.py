@@ -130,7 +130,8 @@ class UserQuery:
     def open(self) -> None:
         """Load the state of the operators."""
         if self.chain is not None and not self._opened:
-            self.chain.open(_Directory(self._port, self._directory), self._position)
+            directory = _Directory(self._port, self._directory)
+            self.chain.open(directory, self._position, self._driver.restored_checkpoint_id)
             if self._position >= 0:
                 self._planned()
         self._opened = True
