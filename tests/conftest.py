@@ -7,7 +7,10 @@ that is quick enough for tests.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 # No test run leaves a process behind that makes a class archive: `make setup` has made it.
 os.environ["WEIR_NO_WARMUP"] = "1"
+
+# Servers of tests are found by no command of their user, and by none of another test process.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="weir-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("untimed", deadline=None)

@@ -30,6 +30,7 @@ from weir.cli.options import (
     Address,
     AllowNonRestoredState,
     CaFile,
+    CheckpointDirectory,
     Claim,
     ClaimMode,
     Conf,
@@ -41,6 +42,7 @@ from weir.cli.options import (
     Drain,
     Force,
     FromSavepoint,
+    HistoryPort,
     JobName,
     Master,
     OptionalJobName,
@@ -56,9 +58,6 @@ from weir.cli.options import (
 from weir.config.values import RecoveryClaimMode, quoted
 from weir.core.types import CheckpointType
 from weir.errors import WeirError
-from weir.rest.schema.base import (
-    DEFAULT_ADDRESS,
-)
 
 if TYPE_CHECKING:
     from weir.rest.client import JobClient
@@ -200,11 +199,31 @@ def plan(
 
 @app.command("list", epilog="Example: weir list")
 def list_jobs(
-    address: Address = DEFAULT_ADDRESS, token_file: TokenFile = None, ca_file: CaFile = None
+    directory: CheckpointDirectory = None,
+    address: Address = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
 ) -> None:
-    """List a driver's jobs."""
-    jobs = _client().list_jobs(address, token=_token(token_file), ca_file=ca_file)
+    """List jobs: those of your drivers on this machine, and those in a checkpoint directory.
+
+    A job in the directory that no driver runs is SUSPENDED if 'weir run' can resume it.
+    """
+    from weir.cli.history import listed_jobs
+
+    jobs = listed_jobs(directory, address, token=_token(token_file), ca_file=ca_file)
     _show(tables.jobs_table(jobs))
+
+
+@app.command(epilog="Example: weir history .weir/checkpoints --port 8082")
+def history(directory: CheckpointDirectory = None, port: HistoryPort = 8082) -> None:
+    """Serve Flink's REST API for the jobs in a checkpoint directory, running or not.
+
+    Shows how they ended, their retained checkpoints and savepoints. Changes nothing. Listens on
+    127.0.0.1 until Ctrl-C.
+    """
+    from weir.cli.history import serve_history
+
+    serve_history(directory, port, typer.echo)
 
 
 @app.command(epilog="Example: weir checkpoint orders")
@@ -216,7 +235,7 @@ def checkpoint(
             "--full", help="Write the full state, reusing no files of earlier checkpoints."
         ),
     ] = False,
-    address: Address = DEFAULT_ADDRESS,
+    address: Address = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
@@ -235,7 +254,7 @@ def checkpoints(
             "--id", metavar="N", min=1, help="Show only this checkpoint, with each vertex."
         ),
     ] = None,
-    address: Address = DEFAULT_ADDRESS,
+    address: Address = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
@@ -255,7 +274,7 @@ def savepoint(  # noqa: PLR0917 - typer makes an option of each parameter
     job: OptionalJobName = None,
     directory: Directory = None,
     dispose: Dispose = None,
-    address: Address = DEFAULT_ADDRESS,
+    address: Address = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
@@ -282,7 +301,7 @@ def stop(  # noqa: PLR0917 - typer makes an option of each parameter
     job: JobName,
     savepoint_dir: SavepointDir = None,
     drain: Drain = False,
-    address: Address = DEFAULT_ADDRESS,
+    address: Address = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
@@ -295,7 +314,7 @@ def stop(  # noqa: PLR0917 - typer makes an option of each parameter
 @app.command(epilog="Example: weir cancel orders")
 def cancel(
     job: JobName,
-    address: Address = DEFAULT_ADDRESS,
+    address: Address = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
@@ -310,7 +329,7 @@ def send(  # noqa: PLR0917 - typer makes an option of each parameter
     job: JobName,
     operator: CoordinatedOperator,
     request: CoordinatorRequest,
-    address: Address = DEFAULT_ADDRESS,
+    address: Address = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
@@ -497,7 +516,9 @@ def _token(file: str | None) -> str | None:
     return None if file is None else read_token(file)
 
 
-def _connected(job: str, address: str, token_file: str | None, ca_file: str | None) -> JobClient:
+def _connected(
+    job: str, address: str | None, token_file: str | None, ca_file: str | None
+) -> JobClient:
     connected: JobClient = _client().connect(
         job, address, token=_token(token_file), ca_file=ca_file
     )

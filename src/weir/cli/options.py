@@ -10,12 +10,15 @@ import typer
 from weir.config.values import RecoveryClaimMode
 
 Address = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--address",
         "-m",
         envvar="WEIR_REST",
-        help="REST address of the job's driver, as printed by 'weir run'.",
+        help=(
+            "REST address of the job's driver, as printed by 'weir run'; default: all of your"
+            " drivers on this machine, or else http://127.0.0.1:8081."
+        ),
     ),
 ]
 TokenFile = Annotated[
@@ -38,6 +41,16 @@ CaFile = Annotated[
         envvar="WEIR_REST_CA_FILE",
         help=("CA certificates (PEM) to verify an HTTPS REST server; default: public CAs."),
     ),
+]
+CheckpointDirectory = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="Checkpoint directory; default: that of execution.checkpointing.dir.",
+    ),
+]
+HistoryPort = Annotated[
+    int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0 picks a free one.")
 ]
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="Job name, id, or unique prefix of its id.")

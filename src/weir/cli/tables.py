@@ -18,18 +18,16 @@ from weir.rest.schema.checkpoints import (
     RestoredCheckpointInfo,
     SubtaskInfo,
 )
-from weir.rest.schema.jobs import (
-    JobSummary,
-)
 
 if TYPE_CHECKING:
-    from weir.rest.client import CheckpointDetails
+    from weir.rest.client import CheckpointDetails, FoundJob
 
 
-def jobs_table(jobs: Iterable[JobSummary]) -> Table:
+def jobs_table(found: Iterable[FoundJob]) -> Table:
     """``weir list``."""
-    table = make_table("job id", "name", "status", "started", "duration", "tasks running")
-    for job in jobs:
+    table = make_table("job id", "name", "status", "started", "duration", "tasks running", "driver")
+    for one in found:
+        job = one.job
         running = f"{job.tasks.get('running', 0)} of {job.tasks.get('total', 0)}"
         table.add_row(
             job.job_id,
@@ -38,6 +36,7 @@ def jobs_table(jobs: Iterable[JobSummary]) -> Table:
             shown_time(job.start_time_ms),
             _duration(job.duration_ms),
             running,
+            one.address or "-",
         )
     return table
 

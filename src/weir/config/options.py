@@ -202,7 +202,11 @@ DEFAULT_PARALLELISM = ConfigOption(
     " restored job keeps the number it has.",
 )
 REST_PORT = ConfigOption(
-    "rest.port", integer(0, 65535), "8081", "Port of the REST server; 0 picks a free port."
+    "rest.port",
+    integer(0, 65535),
+    "8081",
+    "Port of the REST server; 0 picks a free port. If it is not set and 8081 is taken, the server"
+    " listens on the next free port.",
 )
 REST_BIND_ADDRESS = ConfigOption(
     "rest.bind-address",
@@ -256,6 +260,13 @@ ASYNC_STORE_DURATION = ConfigOption(
     DURATION,
     "5 min",
     "How long the result of a REST request is kept.",
+)
+REST_LINGER = ConfigOption(
+    "weir.rest.linger",
+    DURATION,
+    "0 ms",
+    "How long the REST server stays after the job has ended, so that clients see how: finished,"
+    " failed or cancelled. 'weir history' shows ended jobs at any time.",
 )
 PRIVATE_SNAPSHOTS = ConfigOption(
     "weir.private-snapshots",

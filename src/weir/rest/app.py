@@ -40,6 +40,7 @@ from weir.rest.serving import HANDLERS, Handler, Serving
 from weir.runtime.cluster import Cluster
 from weir.runtime.concurrency import Clock
 from weir.runtime.gateway import JobGateway
+from weir.runtime.views import JobView
 from weir.storage.filesystem import FileSystem
 
 #: The modules whose import has filled ``HANDLERS``.
@@ -54,7 +55,8 @@ TOPICS = (
 
 
 def make_app(
-    gateway: JobGateway,
+    look: Callable[[], tuple[JobView, ...]],
+    gateway: JobGateway | None,
     *,
     operations: AsyncOperations,
     clock: Clock,
@@ -64,12 +66,14 @@ def make_app(
     endpoint: str,
     cluster: Cluster | None,
 ) -> Starlette:
-    """The application that serves the job behind ``gateway``.
+    """The application that serves the jobs that ``look`` shows.
 
-    ``file_systems`` gives the file system of a savepoint to dispose of; ``endpoint`` is the
-    server's host and port; ``cluster`` are the job's processes, None if they cannot be asked.
+    ``gateway`` is that of a driver's one job; None: a history server. ``file_systems`` gives the
+    file system of a savepoint to dispose of; ``endpoint`` is the server's host and port;
+    ``cluster`` are the job's processes, None if they cannot be asked.
     """
     serving = Serving(
+        look,
         gateway,
         operations=operations,
         clock=clock,
@@ -84,8 +88,10 @@ def make_app(
         for one in ENDPOINTS
         for path in (one.path, f"{one.path}/")
     ]
+    # The page shows what only a driver knows.
+    page = () if gateway is None else page_files.routes()
     return Starlette(
-        routes=[*routes, Mount("/v1", routes=routes), *page_files.routes()],
+        routes=[*routes, Mount("/v1", routes=routes), *page],
         exception_handlers={HTTPException: _answer_http_error, Exception: _answer_any_error},
     )
 

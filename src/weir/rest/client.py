@@ -1,6 +1,6 @@
 """The client of a running job's REST server, for the command line and for user programs.
 
-``JobClient`` talks to one job, ``list_jobs`` and ``connect`` find jobs. Rules:
+``JobClient`` talks to one job, ``find_jobs`` and ``connect`` find jobs. Rules:
 
 1. A request is retried for a short time, and only after a connection problem or a 503. That is also
    safe for requests that start an operation: each carries a trigger id drawn here, and a retry
@@ -55,7 +55,7 @@ from weir.rest.schema.jobs import (
     CoordinatorRequest,
     JobSummary,
 )
-from weir.rest.tokens import find_own_server
+from weir.rest.tokens import find_own_server, own_servers
 
 #: The environment variable that holds a token.
 TOKEN_VARIABLE = "WEIR_REST_TOKEN"
@@ -250,43 +250,78 @@ class JobClient:
         return result
 
 
+@dataclass(frozen=True, kw_only=True)
+class FoundJob:
+    """A job and the address of the server that knows it."""
+
+    #: "" if no driver has the job: a checkpoint directory shows it.
+    address: str
+    job: JobSummary
+
+
+def find_jobs(
+    address: str | None = None, *, token: str | None = None, ca_file: str | None = None
+) -> tuple[FoundJob, ...]:
+    """The jobs that the server at ``address`` knows.
+
+    None: all of this user's servers on this machine, or else the default address. A server that
+    does not answer is left out, unless all are. Raises ``RestError``.
+    """
+    addresses = [address] if address is not None else [one.address for one in own_servers()]
+    found: list[FoundJob] = []
+    failure: RestError | None = None
+    answered = False
+    for one in addresses or [DEFAULT_ADDRESS]:
+        connection = _Connection(one, token, ca_file)
+        try:
+            jobs_there = connection.call(jobs.JOBS_OVERVIEW).jobs
+        except RestError as error:
+            failure = error
+            continue
+        finally:
+            connection.close()
+        answered = True
+        found += [FoundJob(address=connection.address, job=job) for job in jobs_there]
+    if failure is not None and not answered:
+        raise failure
+    return tuple(found)
+
+
 def list_jobs(
-    address: str = DEFAULT_ADDRESS, *, token: str | None = None, ca_file: str | None = None
+    address: str | None = None, *, token: str | None = None, ca_file: str | None = None
 ) -> tuple[JobSummary, ...]:
-    """The jobs that the server knows; ``token`` and ``ca_file`` as for ``JobClient``."""
-    connection = _Connection(address, token, ca_file)
-    try:
-        return connection.call(jobs.JOBS_OVERVIEW).jobs
-    finally:
-        connection.close()
+    """The jobs of ``find_jobs``; ``token`` and ``ca_file`` as for ``JobClient``."""
+    return tuple(one.job for one in find_jobs(address, token=token, ca_file=ca_file))
 
 
 def connect(
     job: str,
-    address: str = DEFAULT_ADDRESS,
+    address: str | None = None,
     *,
     token: str | None = None,
     ca_file: str | None = None,
 ) -> JobClient:
     """A client of the job with this id, name or unique prefix of an id.
 
-    Raises ``JobNotFoundError``.
+    ``address``: as for ``find_jobs``. Raises ``JobNotFoundError``.
     """
-    jobs = list_jobs(address, token=token, ca_file=ca_file)
+    known = find_jobs(address, token=token, ca_file=ca_file)
+    where = address or "any of your drivers on this machine"
     for matching in (
-        [one for one in jobs if one.job_id == job.lower()],
-        [one for one in jobs if one.name == job],
-        [one for one in jobs if job and one.job_id.startswith(job.lower())],
+        [one for one in known if one.job.job_id == job.lower()],
+        [one for one in known if one.job.name == job],
+        [one for one in known if job and one.job.job_id.startswith(job.lower())],
     ):
         if len(matching) == 1:
-            return JobClient(address, matching[0].job_id, token=token, ca_file=ca_file)
+            (one,) = matching
+            return JobClient(one.address, one.job.job_id, token=token, ca_file=ca_file)
         if matching:
+            ids = ", ".join(one.job.job_id for one in matching)
             raise JobNotFoundError(
-                f"{job!r} names several jobs at {address}: use one of the ids"
-                f" {', '.join(one.job_id for one in matching)}."
+                f"{job!r} names several jobs at {where}: use one of the ids {ids}."
             )
-    known = ", ".join(f"{one.job_id} ({one.name})" for one in jobs) or "none"
-    raise JobNotFoundError(f"No job at {address} has the id or name {job!r}; known jobs: {known}.")
+    names = ", ".join(f"{one.job.job_id} ({one.job.name})" for one in known) or "none"
+    raise JobNotFoundError(f"No job at {where} has the id or name {job!r}; known jobs: {names}.")
 
 
 class _ServerGoneError(RestError):

@@ -35,8 +35,7 @@ async def _log_file(server: Serving, file: str) -> Text:
 
 @serves(cluster.APPLICATIONS)
 async def _applications(server: Serving) -> cluster.ApplicationsOverview:
-    view = await server.newest()
-    return cluster_answers.applications((view,), server.clock.wall_ms())
+    return cluster_answers.applications(await server.views(), server.clock.wall_ms())
 
 
 @serves(cluster.APPLICATION)

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from weir.config import Configuration
 from weir.coordinators.rejects import rejects_in
-from weir.core.status import JobStatus
+from weir.core.status import JobStatus, has_ended
 from weir.core.types import TaskStatus, VertexId
 from weir.rest.schema.base import (
     COMPLETED,
@@ -23,6 +23,7 @@ from weir.rest.schema.base import (
 from weir.rest.schema.jobs import (
     ClusterOverview,
     DashboardConfig,
+    DashboardFeatures,
     ExceptionHistory,
     ExceptionInfo,
     ExecutionConfig,
@@ -87,12 +88,18 @@ def vertex_id(vertex: VertexId) -> str:
     return hashlib.md5(vertex.encode(), usedforsecurity=False).hexdigest()
 
 
-def execution_state(status: TaskStatus) -> str:
-    """Flink's ``ExecutionState``: a task that waits for its final checkpoint is RUNNING."""
+def execution_state(view: JobView, vertex: VertexView) -> str:
+    """Flink's ``ExecutionState``: a task that waits for its final checkpoint is RUNNING.
+
+    The tasks of a job that has ended have ended with it.
+    """
+    status = vertex.status
+    if view.status.is_terminal and not has_ended(status):
+        return "FINISHED" if view.status is JobStatus.FINISHED else "CANCELED"
     return "RUNNING" if status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT else status.value
 
 
-def dashboard_config(now_ms: int, version: str) -> DashboardConfig:
+def dashboard_config(now_ms: int, version: str, *, history: bool) -> DashboardConfig:
     """How this server presents itself."""
     now = datetime.fromtimestamp(now_ms / 1000).astimezone()
     offset = now.utcoffset()
@@ -100,23 +107,25 @@ def dashboard_config(now_ms: int, version: str) -> DashboardConfig:
         timezone_name=now.tzname(),
         timezone_offset=0 if offset is None else int(offset.total_seconds() * 1000),
         flink_revision=f"weir-{version}",
+        features=DashboardFeatures(web_history=history),
     )
 
 
-def cluster_overview(view: JobView, version: str) -> ClusterOverview:
-    """The one job of this driver, counted by how it stands."""
+def cluster_overview(views: tuple[JobView, ...], version: str) -> ClusterOverview:
+    """The jobs, counted by how they stand."""
+    counts = Counter(view.status for view in views)
     return ClusterOverview(
-        jobs_running=int(not view.status.is_terminal),
-        jobs_finished=int(view.status is JobStatus.FINISHED),
-        jobs_cancelled=int(view.status is JobStatus.CANCELED),
-        jobs_failed=int(view.status is JobStatus.FAILED),
+        jobs_running=sum(not view.status.is_terminal for view in views),
+        jobs_finished=counts[JobStatus.FINISHED],
+        jobs_cancelled=counts[JobStatus.CANCELED],
+        jobs_failed=counts[JobStatus.FAILED],
         flink_commit=f"weir-{version}",
     )
 
 
 def job_summary(view: JobView, now_ms: int) -> JobSummary:
     """The job in a list of jobs."""
-    states = {state.lower(): count for state, count in _states(view.vertices).items()}
+    states = {state.lower(): count for state, count in _states(view, view.vertices).items()}
     return JobSummary(
         job_id=view.job_id,
         name=view.name,
@@ -142,7 +151,7 @@ def job_info(view: JobView, now_ms: int) -> JobInfo:
         application_id=view.job_id,
         timestamps={status: view.timestamps_ms.get(status, 0) for status in _FLINK_JOB_STATUSES},
         vertices=tuple(_vertex_info(view, vertex, now_ms) for vertex in view.vertices),
-        status_counts=_states(view.vertices),
+        status_counts=_states(view, view.vertices),
         plan=plan(view),
     )
 
@@ -222,8 +231,8 @@ def execution_result(view: JobView, now_ms: int) -> ExecutionResult:
     )
 
 
-def _states(vertices: tuple[VertexView, ...]) -> dict[str, int]:
-    counts = Counter(execution_state(vertex.status) for vertex in vertices)
+def _states(view: JobView, vertices: tuple[VertexView, ...]) -> dict[str, int]:
+    counts = Counter(execution_state(view, vertex) for vertex in vertices)
     return {state: counts[state] for state in EXECUTION_STATES}
 
 
@@ -241,11 +250,11 @@ def _vertex_info(view: JobView, vertex: VertexView, now_ms: int) -> VertexInfo:
         slot_sharing_group_id=vertex_id(vertex.vertex),
         name=vertex.vertex,
         parallelism=vertex.parallelism,
-        status=execution_state(vertex.status),
+        status=execution_state(view, vertex),
         start_time_ms=start_ms,
         end_time_ms=view.end_time_ms,
         duration_ms=max(0, end_ms - start_ms) if start_ms >= 0 else -1,
-        tasks=_states((vertex,)),
+        tasks=_states(view, (vertex,)),
         metrics=io_metrics(vertex),
     )
 

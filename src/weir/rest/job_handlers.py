@@ -22,25 +22,30 @@ CANCELLATION, COORDINATOR = "cancel", "coordinator"
 
 @serves(jobs.CONFIG)
 async def _config(server: Serving) -> jobs.DashboardConfig:
-    return job_answers.dashboard_config(server.clock.wall_ms(), server.version)
+    now_ms = server.clock.wall_ms()
+    return job_answers.dashboard_config(now_ms, server.version, history=server.is_history)
 
 
 @serves(jobs.OVERVIEW)
 async def _overview(server: Serving) -> jobs.ClusterOverview:
-    return job_answers.cluster_overview(await server.newest(), server.version)
+    return job_answers.cluster_overview(await server.views(), server.version)
 
 
 @serves(jobs.JOBS)
 async def _job_ids(server: Serving) -> jobs.JobIds:
-    view = await server.newest()
-    one = jobs.JobIdWithStatus(id=view.job_id, status=view.status.value)
-    return jobs.JobIds(jobs=(one,))
+    return jobs.JobIds(
+        jobs=tuple(
+            jobs.JobIdWithStatus(id=view.job_id, status=view.status.value)
+            for view in await server.views()
+        )
+    )
 
 
 @serves(jobs.JOBS_OVERVIEW)
 async def _jobs_overview(server: Serving) -> jobs.JobsOverview:
-    one = job_answers.job_summary(await server.newest(), server.clock.wall_ms())
-    return jobs.JobsOverview(jobs=(one,))
+    now_ms = server.clock.wall_ms()
+    views = await server.views()
+    return jobs.JobsOverview(jobs=tuple(job_answers.job_summary(one, now_ms) for one in views))
 
 
 @serves(jobs.JOB)
@@ -139,11 +144,12 @@ async def _coordinator_outcome(
 
 def cancel(server: Serving, view: JobView) -> Message:
     """Cancel the job; a cancelled one stays so. Raises 409 if it has ended otherwise, and 429."""
+    gateway = server.gateway
     if view.status is JobStatus.CANCELED:
         return Message()  # as in Flink: what was asked for is so
     if view.status.is_terminal:
         raise HTTPException(
             409, f"Job {view.job_id} is already {view.status.value} and cannot be cancelled."
         )
-    server.start(CANCELLATION, server.new_trigger_id(), server.gateway.cancel, ends_job=True)
+    server.start(CANCELLATION, server.new_trigger_id(), gateway.cancel, ends_job=True)
     return Message()

@@ -52,7 +52,7 @@ AGGREGATIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
 def job_metrics(readings: Readings) -> dict[str, str]:
     """The job's metrics by Flink's names."""
     found = {
-        metric.flink: _text(value * metric.flink_scale)
+        metric.flink: _text(_in_flinks_unit(metric, value))
         for metric in METRICS
         if not metric.labels and metric.flink and not metric.flink.startswith(_OF_DRIVER)
         for _, value in metric.read(readings)
@@ -67,7 +67,7 @@ def job_metrics(readings: Readings) -> dict[str, str]:
 def vertex_metrics(readings: Readings, vertex: str) -> dict[str, str]:
     """The metrics of a vertex's subtask by Flink's names."""
     found = {
-        metric.flink: _text(value * metric.flink_scale)
+        metric.flink: _text(_in_flinks_unit(metric, value))
         for metric in METRICS
         if metric.labels == ("vertex",) and metric.flink
         for labels, value in metric.read(readings)
@@ -81,7 +81,7 @@ def vertex_metrics(readings: Readings, vertex: str) -> dict[str, str]:
 def driver_metrics(readings: Readings) -> dict[str, str]:
     """The metrics of the driver's JVM by Flink's names; empty if it does not answer."""
     return {
-        _driver_name(metric, labels): _text(value * metric.flink_scale)
+        _driver_name(metric, labels): _text(_in_flinks_unit(metric, value))
         for metric in METRICS
         if metric.flink.startswith(_OF_DRIVER)
         for labels, value in metric.read(readings)
@@ -130,6 +130,11 @@ def _names(get: str) -> list[str]:
 
 def _driver_name(metric: Metric, labels: tuple[str, ...]) -> str:
     return metric.flink.format(*(_IN_NAMES.get(one, one.replace(" ", "_")) for one in labels))
+
+
+def _in_flinks_unit(metric: Metric, value: float) -> float:
+    """Without what the multiplication of seconds leaves behind."""
+    return round(value * metric.flink_scale, 3)
 
 
 def _text(value: float | bool) -> str:

@@ -41,18 +41,22 @@ async def _prometheus(server: Serving) -> Text:
 
 @serves(metrics.JOB_METRICS)
 async def _job(server: Serving, job_id: str, get: str | None) -> tuple[MetricValue, ...]:
-    await server.view(job_id)
-    return metric_answers.values(metric_answers.job_metrics(await server.readings()), get)
+    readings = await server.readings(job_id)
+    return metric_answers.values(metric_answers.job_metrics(readings), get)
 
 
 @serves(metrics.JOBS_METRICS)
 async def _jobs(
     server: Serving, get: str | None, agg: str | None, jobs: str | None
 ) -> tuple[AggregatedMetric, ...]:
-    readings, ways, chosen = await server.readings(), _ways(agg), _chosen(jobs)
-    if chosen is not None and readings.view.job_id not in {one.lower() for one in chosen}:
-        return ()
-    return metric_answers.aggregated([metric_answers.job_metrics(readings)], get, ways)
+    ways, chosen = _ways(agg), _chosen(jobs)
+    asked = None if chosen is None else {one.lower() for one in chosen}
+    owners = [
+        metric_answers.job_metrics(await server.readings(view.job_id))
+        for view in await server.views()
+        if asked is None or view.job_id in asked
+    ]
+    return metric_answers.aggregated(owners, get, ways)
 
 
 @serves(metrics.VERTEX_METRICS)
@@ -60,14 +64,14 @@ async def _vertex(
     server: Serving, job_id: str, vertex: str, get: str | None
 ) -> tuple[MetricValue, ...]:
     _, one = await vertex_of(server, job_id, vertex)
-    found = metric_answers.vertex_metrics(await server.readings(), one.vertex)
+    found = metric_answers.vertex_metrics(await server.readings(job_id), one.vertex)
     return metric_answers.values({f"0.{name}": value for name, value in found.items()}, get)
 
 
 @serves(metrics.WATERMARKS)
 async def _watermarks(server: Serving, job_id: str, vertex: str) -> tuple[MetricValue, ...]:
     _, one = await vertex_of(server, job_id, vertex)
-    found = metric_answers.vertex_metrics(await server.readings(), one.vertex)
+    found = metric_answers.vertex_metrics(await server.readings(job_id), one.vertex)
     return (MetricValue(id=f"0.{_WATERMARK}", value=found[_WATERMARK]),)
 
 
@@ -78,7 +82,7 @@ async def _subtask(
     _, one = await vertex_of(server, job_id, vertex)
     check_subtask(subtask)
     return metric_answers.values(
-        metric_answers.vertex_metrics(await server.readings(), one.vertex), get
+        metric_answers.vertex_metrics(await server.readings(job_id), one.vertex), get
     )
 
 
@@ -90,7 +94,7 @@ async def _subtasks(
     ways = _ways(query["agg"])
     if not _has_first(query["subtasks"]):
         return ()
-    found = metric_answers.vertex_metrics(await server.readings(), one.vertex)
+    found = metric_answers.vertex_metrics(await server.readings(job_id), one.vertex)
     return metric_answers.aggregated([found], query["get"], ways)
 
 

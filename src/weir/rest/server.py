@@ -8,6 +8,7 @@ interface is bound, and any other only with a token: whoever can send requests c
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import ipaddress
@@ -25,6 +26,7 @@ from weir.rest.operations import AsyncOperations
 from weir.runtime.cluster import Cluster
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway
+from weir.runtime.views import JobView
 from weir.storage.file_systems import FileSystems
 from weir.storage.filesystem import FileSystem
 
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
 #: How long open connections may take to close when the server stops, in seconds.
 _SHUTDOWN_S = 2
 _BACKLOG = 128
+#: How many ports are tried, from the configured one on.
+_NEXT_PORTS = 100
+
+
+class _PortTakenError(RestError):
+    """Another process listens on the port."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +63,7 @@ class RestServer:
     Args:
         bind_address: Interface to bind.
         port: 0 for any free port.
+        or_next: Whether to listen on one of the next ports if this one is taken.
         store_duration_ms: How long the result of an operation can be polled
             (``rest.async.store-duration``).
         security: Token, names and certificate.
@@ -65,12 +74,14 @@ class RestServer:
         *,
         bind_address: str = "127.0.0.1",
         port: int = 0,
+        or_next: bool = False,
         store_duration_ms: int = 300_000,
         security: RestSecurity = RestSecurity(),
         clock: Clock | None = None,
     ) -> None:
         self._bind_address = bind_address
         self._port = port
+        self._or_next = or_next
         self._security = security
         self._clock: Clock = SystemClock() if clock is None else clock
         self._operations = AsyncOperations(self._clock, store_duration_ms)
@@ -102,11 +113,24 @@ class RestServer:
         file_systems: Callable[[str], FileSystem] | None = None,
         cluster: Cluster | None = None,
     ) -> str:
-        """Bind if necessary, serve the job in a daemon thread, and return the address.
+        """Bind if necessary, serve a driver's job in a daemon thread, and return the address.
 
         ``file_systems`` gives the file system of a savepoint to dispose of; None: local ones.
         ``cluster`` are the processes of the job. Raises ``RestError``.
         """
+        return self._serve(lambda: (gateway.view(),), gateway, file_systems, cluster)
+
+    def start_history(self, look: Callable[[], tuple[JobView, ...]]) -> str:
+        """Serve jobs that may have ended, which ``look`` shows. Raises ``RestError``."""
+        return self._serve(look, None, None, None)
+
+    def _serve(
+        self,
+        look: Callable[[], tuple[JobView, ...]],
+        gateway: JobGateway | None,
+        file_systems: Callable[[str], FileSystem] | None,
+        cluster: Cluster | None,
+    ) -> str:
         invariant(self._thread is None, "a REST server is started once")
         address, listening = self._bound()
         # Not at the top: see ``load``.
@@ -117,6 +141,7 @@ class RestServer:
         from weir.rest.guard import Guard
 
         app = make_app(
+            look,
             gateway,
             operations=self._operations,
             clock=self._clock,
@@ -152,15 +177,14 @@ class RestServer:
             target=server.run, args=([listening],), name="weir-rest", daemon=True
         )
         self._thread.start()
-        if self._security.token is not None:
-            tokens.publish(address, self._security.token)
+        tokens.publish(address, self._security.token)
         return address
 
     def _bound(self) -> tuple[str, socket.socket]:
         """Address and socket, bound on the first call. Raises ``RestError``."""
         if self._taken is None:
             _check_certificate(self._security)
-            listening = _listen(self._bind_address, self._port)
+            listening = self._listening()
             host = listening.getsockname()[0]
             if self._security.token is None and not ipaddress.ip_address(host).is_loopback:
                 listening.close()
@@ -174,6 +198,14 @@ class RestServer:
             self._taken = _address_of(listening, scheme), listening
         return self._taken
 
+    def _listening(self) -> socket.socket:
+        """The bound socket. Raises ``RestError``."""
+        if self._or_next and self._port:
+            for port in range(self._port, min(self._port + _NEXT_PORTS, 65_536)):
+                with contextlib.suppress(_PortTakenError):
+                    return _listen(self._bind_address, port)
+        return _listen(self._bind_address, self._port)
+
     def stop(self) -> None:
         """Let clients read what has just finished (up to three seconds), then close the port.
 
@@ -181,7 +213,7 @@ class RestServer:
         """
         if self._server is not None and self._thread is not None:
             self._operations.wait_until_collected()
-            if self._taken is not None and self._security.token is not None:
+            if self._taken is not None:
                 # Before closing the port: whoever listens on it next must not get the token.
                 tokens.withdraw(self._taken[0])
             self._server.should_exit = True
@@ -202,7 +234,7 @@ def _listen(bind_address: str, port: int) -> socket.socket:
         ) from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise RestError(
+            raise _PortTakenError(
                 f"Port {port} on {bind_address} is taken: give another one with --rest-port N, or 0"
                 " for any free one."
             ) from error

@@ -16,6 +16,7 @@ So no answer waits for another.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -48,9 +49,12 @@ from weir.runtime.views import JobView
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import normalize
 
+_log = logging.getLogger(__name__)
+
 #: Digits of the largest checkpoint id, a Java long.
 _ID_DIGITS = 19
 _JOB_ID = re.compile("[0-9a-fA-F]{32}")
+_NO_JOB = "This history server runs no job: ask the job's driver, if it is alive."
 
 #: For how long a look at the JVM is good, and how long one waits for it.
 _FRESH_MS = 1_000
@@ -79,11 +83,15 @@ def serves(
 
 
 class Serving:
-    """The job behind a server, and the operations that requests have started."""
+    """The jobs behind a server, and the operations that requests have started.
+
+    A driver has one job, with its gateway; a history server has any number, without.
+    """
 
     def __init__(
         self,
-        gateway: JobGateway,
+        look: Callable[[], tuple[JobView, ...]],
+        gateway: JobGateway | None,
         *,
         operations: AsyncOperations,
         clock: Clock,
@@ -93,10 +101,14 @@ class Serving:
         endpoint: str,
         cluster: Cluster | None,
     ) -> None:
-        """``endpoint``: host and port of the server. ``cluster``: None if it cannot be asked."""
+        """``look`` gives the views of the jobs; it may wait, but not for long.
+
+        ``endpoint``: host and port of the server. ``cluster``: None if it cannot be asked.
+        """
         self.endpoint = endpoint
         self.cluster = cluster
-        self.gateway = gateway
+        self._gateway = gateway
+        self._look_at_jobs = look
         self.operations = operations
         self.clock = clock
         self.version = version
@@ -104,39 +116,65 @@ class Serving:
         self.new_trigger_id = new_trigger_id
         self.shared = SharedAnswers(clock)
         #: The newest call of ``view``, running or done; touched on the event loop only.
-        self._look: asyncio.Future[JobView] | None = None
+        self._look: asyncio.Future[tuple[JobView, ...]] | None = None
         #: The newest look at the JVM, and when it began, in monotonic milliseconds.
         self._probe: tuple[asyncio.Future[_Probe] | None, int] = None, 0
 
-    async def newest(self) -> JobView:
-        """The gateway's newest view; concurrent callers share one call."""
+    @property
+    def gateway(self) -> JobGateway:
+        """The job of this driver. Raises 409 in a history server, which runs none."""
+        if self._gateway is None:
+            raise HTTPException(409, _NO_JOB)
+        return self._gateway
+
+    @property
+    def is_history(self) -> bool:
+        """Whether this is a history server."""
+        return self._gateway is None
+
+    async def views(self) -> tuple[JobView, ...]:
+        """The newest views of all jobs; concurrent callers share one look."""
         if self._look is None or self._look.done():
-            self._look = asyncio.ensure_future(asyncio.to_thread(self.gateway.view))
+            self._look = asyncio.ensure_future(asyncio.to_thread(self._look_at_jobs))
         return await asyncio.shield(self._look)
+
+    async def newest(self) -> JobView:
+        """The newest view of this driver's job. Raises 409 in a history server."""
+        if self.is_history:
+            raise HTTPException(409, _NO_JOB)
+        (view,) = await self.views()
+        return view
 
     async def view(self, job_id: str) -> JobView:
         """The newest view of a job. Raises 400 or 404 for a wrong id."""
-        view = await self.newest()
+        views = await self.views()
         if not _JOB_ID.fullmatch(job_id):
             raise HTTPException(
                 400,
                 f"{quoted(job_id)} is not a job id: it has 32 hexadecimal digits, and GET /jobs"
                 " lists it.",
             )
-        if job_id.lower() != view.job_id:
-            raise HTTPException(
-                404,
-                f"Job {shortened(job_id)} is not known here: this driver runs job {view.job_id}.",
+        asked = job_id.lower()
+        found = next((view for view in views if view.job_id == asked), None)
+        if found is None:
+            known = (
+                "GET /jobs lists those that are."
+                if self.is_history
+                else f"this driver runs job {views[0].job_id}."
             )
-        return view
+            raise HTTPException(404, f"Job {shortened(job_id)} is not known here: {known}")
+        return found
 
-    async def readings(self) -> Readings:
-        """What metrics are read from. A JVM that does not answer for a second is left out."""
-        view = await self.newest()
+    async def readings(self, job_id: str | None = None) -> Readings:
+        """What metrics are read from; None: those of this driver's job.
+
+        A JVM that does not answer for a second is left out.
+        """
+        view = await self.newest() if job_id is None else await self.view(job_id)
         jvm, process = await self._jvm()
         return read(
             view,
-            tuple(self.gateway.recorder.samples),
+            () if self.is_history else tuple(self.gateway.recorder.samples),
             now_ms=self.clock.wall_ms(),
             jvm=jvm,
             jvm_process=process,
@@ -155,9 +193,15 @@ class Serving:
         return asked.result() if done and asked.exception() is None else (None, None)
 
     async def executors(self) -> tuple[ExecutorView, ...]:
-        """Spark's executors; none if they cannot be asked."""
+        """Spark's executors; none if they cannot be asked: the job may be over."""
         asked = self.cluster
-        return () if asked is None else await beside(asked.executors)
+        if asked is None:
+            return ()
+        try:
+            return await beside(asked.executors)
+        except Exception:
+            _log.debug("Cannot ask for the executors.", exc_info=True)
+            return ()
 
     async def executor(self, executor_id: str) -> ExecutorView:
         """One of Spark's executors. Raises 404."""

@@ -1,10 +1,11 @@
-"""The token of a REST server: where it comes from, and how its owner's commands find it.
+"""The token of a REST server: where it comes from, and how its owner's commands find both.
 
-A server with a token writes it, with its address, into a file in the user's state directory that
-nobody else may read: ``$XDG_STATE_HOME/weir/rest/<host>-<port>.json`` (by default below
+A server writes its address, with its token if it has one, into a file in the user's state directory
+that nobody else may read: ``$XDG_STATE_HOME/weir/rest/<host>-<port>.json`` (by default below
 ``~/.local/state``). The same user's commands on the same machine look there, so that ``weir list``
-needs no explicit token. They use an entry only while the very process that wrote it is alive: that
-process holds the port, so nobody else can listen there and receive the token.
+finds every driver and needs no explicit token. They use an entry only while the very process that
+wrote it is alive: that process holds the port, so nobody else can listen there and receive the
+token.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ _LOOPBACK = ("127.0.0.1", "::1")
 
 
 class OwnServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server of this user with a token."""
+    """A server of this user."""
 
     address: str
-    token: str
+    #: None: it wants none.
+    token: str | None
     pid: int
     #: ``psutil.Process.create_time`` of the process.
     pid_started: float
@@ -80,7 +82,7 @@ def read_or_make_token(path: str) -> str:
     return read_token(path)
 
 
-def publish(address: str, token: str) -> None:
+def publish(address: str, token: str | None) -> None:
     """Write the entry by which this user's commands find this process's server and its token."""
     server = OwnServer(
         address=address, token=token, pid=os.getpid(), pid_started=psutil.Process().create_time()
@@ -92,7 +94,8 @@ def publish(address: str, token: str) -> None:
         _write_new(place, msgspec.json.encode(server))
     except (OSError, RuntimeError) as error:
         # Not fatal: whoever configured the token can also pass it to the commands.
-        _log.warning("The commands of this user cannot find the token by themselves: %s", error)
+        if token is not None:
+            _log.warning("The commands of this user cannot find the token by themselves: %s", error)
 
 
 def withdraw(address: str) -> None:
@@ -124,15 +127,34 @@ def find_own_server(address: str) -> OwnServer | None:
     return None
 
 
+def own_servers() -> tuple[OwnServer, ...]:
+    """This user's live servers on this machine, by address; entries of dead ones are removed."""
+    found = []
+    with suppress(OSError, RuntimeError):
+        for place in sorted(_directory().glob(f"{socket.gethostname()}-*.json")):
+            with suppress(OSError):
+                server = _read_own(place)
+                if server is not None and process_lives(server.pid, server.pid_started):
+                    found.append(server)
+                elif server is not None:
+                    place.unlink()
+    return tuple(sorted(found, key=lambda one: one.address))
+
+
 def _place(address: SplitResult) -> Path:
     """The file of the entry for an address.
 
     Raises ``RuntimeError`` without a home directory, and ``ValueError`` for an invalid port.
     """
+    return _directory() / f"{socket.gethostname()}-{address.port}.json"
+
+
+def _directory() -> Path:
+    """Where the entries are. Raises ``RuntimeError`` without a home directory."""
     configured = os.environ.get("XDG_STATE_HOME", "")
     # The XDG specification says to ignore relative paths.
     state = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
-    return state / "weir" / "rest" / f"{socket.gethostname()}-{address.port}.json"
+    return state / "weir" / "rest"
 
 
 def _read_own(place: Path) -> OwnServer | None:

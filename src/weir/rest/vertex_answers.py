@@ -64,7 +64,7 @@ def subtask_attempt(
     """The newest attempt of the vertex's subtask."""
     start_ms, duration_ms = _since(view, now_ms)
     return SubtaskAttempt(
-        status=execution_state(vertex.status),
+        status=execution_state(view, vertex),
         attempt=attempt_number(view),
         endpoint=endpoint,
         start_time=start_ms,
@@ -81,7 +81,7 @@ def subtask_attempt(
 def vertex_times(view: JobView, vertex: VertexView, endpoint: str, now_ms: int) -> VertexTimes:
     """When the subtask entered each state."""
     start_ms, duration_ms = _since(view, now_ms)
-    state = execution_state(vertex.status)
+    state = execution_state(view, vertex)
     timestamps = dict.fromkeys(EXECUTION_STATES, 0)
     timestamps["CREATED"] = view.timestamps_ms.get("CREATED", 0)
     for passed in ("DEPLOYING", "INITIALIZING", "RUNNING"):

@@ -65,7 +65,7 @@ async def _task_managers(server: Serving, job_id: str, vertex: str) -> vertices.
 @serves(vertices.BACK_PRESSURE)
 async def _back_pressure(server: Serving, job_id: str, vertex: str) -> vertices.BackPressure:
     view, one = await vertex_of(server, job_id, vertex)
-    readings = await server.readings()
+    readings = await server.readings(job_id)
     reading = next(found for found in readings.vertices if found.view.vertex == one.vertex)
     return vertex_answers.back_pressure(view, reading, readings.now_ms)
 

@@ -1,8 +1,8 @@
 """Runs a job in this process until it ends: called by ``weir run`` and ``Job.run``.
 
-Checks run in order of cost: configuration and graph, the REST port, the checkpoint directory, the
-sinks' targets, and only then a JVM, which starts while the rest of Weir is loaded. A Spark session
-is made earlier only if a path needs Hadoop's file systems.
+Checks run in order of cost: configuration and graph, the checkpoint directory with the lease, the
+REST port, the sinks' targets, and only then a JVM, which starts while the rest of Weir is loaded. A
+Spark session is made earlier only if a path needs Hadoop's file systems.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from weir.core.status import JobStatus
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from weir.durable.sink_port import SinkPort
     from weir.job import Job
     from weir.rest.server import RestServer
+    from weir.run.submission import Submission
     from weir.runtime.concurrency import Clock
     from weir.runtime.gateway import JobGateway
     from weir.spark.session import LazySession
@@ -57,14 +57,13 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     """Run the job in this process until it ends. Raises ``WeirError`` if it cannot start."""
     listener.phase("loading libraries")
     from weir.config import Configuration
-    from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS, WORKING_DIR
+    from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS
     from weir.run.submission import submit
     from weir.runtime.concurrency import SystemClock
     from weir.spark.environment import check_environment
-    from weir.spark.session import LazySession, make_working_directory
+    from weir.spark.session import LazySession
     from weir.spark.user_modules import add_script_directory
     from weir.storage.file_systems import FileSystems
-    from weir.storage.paths import join
 
     configuration = Configuration.load(None, {**job.conf, **options.conf})
     options = with_recovery_path(options, configuration)
@@ -73,11 +72,16 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     with contextlib.ExitStack() as stack:
         rest = _rest_server(configuration, clock)
         stack.callback(rest.stop)
-        address = rest.bind()
         check_environment()
         add_script_directory()
         session = LazySession(job.name, options.master, configuration)
-        stack.callback(session.close)
+        running = stack.enter_context(contextlib.ExitStack())
+        running.callback(session.close)
+
+        def sinks(storage: CheckpointStorage) -> SinkPort:
+            _take_port(rest, configuration, listener)
+            return _sinks(job, configuration, listener, session, storage)
+
         listener.phase("checking for earlier runs")
         file_systems = FileSystems(session.file_system)
         submission = submit(
@@ -86,7 +90,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             base_directory=configuration.value(CHECKPOINT_DIR),
             fs=file_systems,
             clock=clock,
-            sinks=partial(_sinks, job, configuration, listener, session),
+            sinks=sinks,
             private=configuration.value(PRIVATE_SNAPSHOTS),
             claims=configuration.claims_snapshot,
         )
@@ -94,9 +98,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             return JobResult(
                 job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True
             )
-        working = join(configuration.value(WORKING_DIR), submission.job_id)
-        private = submission.storage.private and session.is_local
-        make_working_directory(submission.storage.fs(working), working, private=private)
+        _make_working_directory(submission, configuration, session)
         # Loading the remaining libraries takes about as long as starting the JVM.
         session.prepare()
         listener.phase("loading libraries")
@@ -113,11 +115,14 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             sinks=submission.sinks,
             clock=clock,
             listener=listener,
-            rest_address=address,
+            rest_address=rest.bind(),
         )
-        stack.callback(run.close)
+        running.callback(run.close)
         rest.start(run.gateway, file_systems, SparkCluster(session.get()))
-        return run.run()
+        result = run.run()
+        running.close()
+        run.linger()
+        return result
 
 
 def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
@@ -141,6 +146,8 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
     return RestServer(
         bind_address=configuration.value(REST_BIND_ADDRESS),
         port=configuration.value(REST_PORT),
+        # Several jobs run on one machine without anybody counting ports.
+        or_next=REST_PORT.key not in configuration,
         store_duration_ms=configuration.value(ASYNC_STORE_DURATION),
         security=RestSecurity(
             token=configuration.value(REST_TOKEN) if file is None else read_or_make_token(file),
@@ -178,6 +185,27 @@ def _sinks(
         job_directory=storage.job_directory,
         session=session.get,
     )
+
+
+def _make_working_directory(
+    submission: Submission, configuration: Configuration, session: LazySession
+) -> None:
+    from weir.config.options import WORKING_DIR
+    from weir.spark.session import make_working_directory
+    from weir.storage.paths import join
+
+    working = join(configuration.value(WORKING_DIR), submission.job_id)
+    private = submission.storage.private and session.is_local
+    make_working_directory(submission.storage.fs(working), working, private=private)
+
+
+def _take_port(rest: RestServer, configuration: Configuration, listener: RunListener) -> None:
+    """Bind the REST port, once no other driver runs the job and before anything is changed."""
+    from weir.config.options import REST_PORT
+
+    address, wanted = rest.bind(), configuration.value(REST_PORT)
+    if wanted and not address.endswith(f":{wanted}"):
+        listener.note(f"Port {wanted} is taken: the REST server listens at {address}")
 
 
 def with_recovery_path(options: RunOptions, configuration: Configuration) -> RunOptions:

@@ -13,6 +13,7 @@ from weir.config.options import (
     IGNORE_UNCLAIMED_STATE,
     LEASE_INTERVAL,
     LEASE_TIMEOUT,
+    REST_LINGER,
     SAVEPOINT_DIR,
     TASK_CANCELLATION_TIMEOUT,
     WORKING_DIR,
@@ -33,7 +34,7 @@ from weir.errors import StorageError
 from weir.operators.base import KEY_GROUPS
 from weir.run.lease_keeper import LeaseKeeper
 from weir.run.options import JobResult, RunListener, RunOptions
-from weir.run.phases import StartPhases
+from weir.run.phases import StartPhases, describe_time
 from weir.run.submission import Submission
 from weir.runtime.concurrency import Clock, ThreadWaits, ThreadWorkers
 from weir.runtime.gateway import JobGateway
@@ -76,6 +77,7 @@ class JobRun:
         self._submission = submission
         self._listener = listener
         self._rest_address = rest_address
+        self._linger_ms = configuration.value(REST_LINGER)
         steps = steps_of(job)
         vertices = steps.vertices()
         self._phases = StartPhases(listener, (vertex.name for vertex in vertices))
@@ -166,6 +168,16 @@ class JobRun:
             drained=ended.drained,
             fenced=ended.fenced or self._lease.is_lost,
         )
+
+    def linger(self) -> None:
+        """Let clients see how the job ended (``weir.rest.linger``), unless a signal ended it."""
+        status = self._running.view().status
+        if self._linger_ms and status is not JobStatus.SUSPENDED:
+            self._listener.note(
+                f"The job is {status.value}. Its REST server stays at {self._rest_address} for"
+                f" {describe_time(self._linger_ms)} (weir.rest.linger); Ctrl-C ends that."
+            )
+            self._running.left.wait(self._linger_ms / 1000)
 
     def close(self) -> None:
         """Release the lease, and make the JVM drop the job's inputs."""

@@ -120,6 +120,8 @@ class RunningJob:
         self._restarts = 0
         self._savepoint: str | None = None
         self._over = threading.Event()
+        #: Set once somebody wants the driver to exit.
+        self.left = threading.Event()
         #: The latest request for a view; done once the main thread has published for it.
         self._look: Future[None] = Future()
         self._look.set_result(None)
@@ -219,6 +221,7 @@ class RunningJob:
 
     def suspend(self) -> None:
         """Stop the tasks and leave the job resumable. Safe in a signal handler."""
+        self.left.set()
         self.recorder.tell("request", "The driver was asked to exit.")
         self.driver.post(SuspendRequested())
 

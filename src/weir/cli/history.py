@@ -1,0 +1,83 @@
+"""``weir list`` and ``weir history``: jobs in a checkpoint directory, with a driver or without.
+
+Only local directories are read: no JVM is started for this.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from weir.config import Configuration
+from weir.config.options import CHECKPOINT_DIR
+from weir.errors import RestError, StorageError
+from weir.rest.client import FoundJob, find_jobs
+from weir.rest.history import StoredJobs
+from weir.rest.job_answers import job_summary
+from weir.rest.server import RestServer
+from weir.runtime.concurrency import SystemClock
+from weir.storage.local import LocalFileSystem
+from weir.storage.paths import is_local, normalize
+
+
+def listed_jobs(
+    directory: str | None, address: str | None, *, token: str | None, ca_file: str | None
+) -> tuple[FoundJob, ...]:
+    """The jobs of drivers, then those in a directory that none of these has.
+
+    The directory is read if it was given, or if no ``address`` was. Raises ``RestError`` if no
+    driver answers and no job is in the directory, and ``StorageError``.
+    """
+    failure: RestError | None = None
+    try:
+        running = find_jobs(address, token=token, ca_file=ca_file)
+    except RestError as error:
+        running, failure = (), error
+    known = {one.job.job_id for one in running}
+    stored: tuple[FoundJob, ...] = ()
+    if directory is not None or address is None:
+        jobs, clock = _stored(directory), SystemClock()
+        stored = tuple(
+            FoundJob(address="", job=job_summary(view, clock.wall_ms()))
+            for view in (jobs.views() if jobs is not None else ())
+            if view.job_id not in known
+        )
+    if failure is not None and not stored and directory is None:
+        raise failure
+    return (*running, *stored)
+
+
+def serve_history(directory: str | None, port: int, say: Callable[[str], None]) -> None:
+    """Serve the jobs in a directory until a signal comes. Raises ``WeirError``."""
+    place, jobs = _directory(directory), _stored(directory)
+    if jobs is None or not Path(place).is_dir():
+        raise StorageError(
+            f"There is no directory {place} on this machine: name the checkpoint directory of the"
+            " jobs."
+        )
+    jobs.views()
+    server = RestServer(port=port)
+    try:
+        address = server.start_history(jobs.views)
+        say(f"History of the jobs in {place}: {address}")
+        ending = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ending.set())
+        ending.wait()
+    finally:
+        server.stop()
+
+
+def _directory(directory: str | None) -> str:
+    configured = Configuration({}).value(CHECKPOINT_DIR)
+    return configured if directory is None else normalize(directory)
+
+
+def _stored(directory: str | None) -> StoredJobs | None:
+    """The jobs of a directory; None if it is not on a local disk."""
+    place = _directory(directory)
+    if not is_local(place):
+        return None
+    return StoredJobs(place, lambda _: LocalFileSystem(), SystemClock())

@@ -1,0 +1,219 @@
+"""Jobs as their checkpoint directory shows them, whether a driver is alive or not.
+
+What a driver knows in memory (rates, failed checkpoints, logs) is gone with it; what decides how a
+job goes on is on disk, and is read here without changing anything:
+
+- the job log: status, attempt, the retained checkpoints, a final savepoint, why the job failed;
+- the metadata of the retained checkpoints: vertices, channels, sizes, times;
+- the lease: whether a driver is alive.
+
+Flink's history server does the same from an archive that its jobs write at their end. So a job
+whose driver was killed is missing there, and is here.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable
+
+from weir.core.checkpoints.stats import (
+    CheckpointCounts,
+    CheckpointStats,
+    CheckpointStatsSnapshot,
+    TaskCheckpointStats,
+)
+from weir.core.status import JobStatus
+from weir.core.types import CompletedCheckpoint, TaskStatus
+from weir.errors import StorageError
+from weir.runtime.concurrency import Clock
+from weir.runtime.views import ExceptionView, JobView, VertexView
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.filesystem import FileSystem
+from weir.storage.job_log import CheckpointReference, JobLog, JobRecord, RecordStatus
+from weir.storage.lease import Lease, holder_is_alive
+
+#: How long an answer is good, and how many jobs are shown at most, the newest ones.
+_FRESH_MS = 2_000
+MAX_JOBS = 1_000
+
+_JOB_ID = re.compile("[0-9a-f]{32}")
+_STATUSES = {
+    RecordStatus.STOPPED: JobStatus.FINISHED,
+    RecordStatus.FINISHED: JobStatus.FINISHED,
+    RecordStatus.FAILED: JobStatus.FAILED,
+    RecordStatus.CANCELED: JobStatus.CANCELED,
+    RecordStatus.SUPERSEDED: JobStatus.CANCELED,
+}
+
+
+class StoredJobs:
+    """The jobs below one checkpoint directory. ``views`` may be called on any thread."""
+
+    def __init__(self, base_directory: str, fs: Callable[[str], FileSystem], clock: Clock) -> None:
+        self._base_directory = base_directory
+        self._fs = fs
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._views: tuple[JobView, ...] = ()
+        self._read_ms: int | None = None
+        #: Metadata does not change, so each is read once: by path and checksum.
+        self._checkpoints: dict[tuple[str, str], CompletedCheckpoint | None] = {}
+
+    def views(self) -> tuple[JobView, ...]:
+        """Every job, the newest first. Raises ``StorageError``."""
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            if self._read_ms is None or now_ms - self._read_ms >= _FRESH_MS:
+                self._views = self._read()
+                self._read_ms = self._clock.now_ms()
+            return self._views
+
+    def _read(self) -> tuple[JobView, ...]:
+        listed = self._fs(self._base_directory).list(self._base_directory)
+        seen: dict[tuple[str, str], CompletedCheckpoint | None] = {}
+        views = [
+            view
+            for status in listed
+            if _JOB_ID.fullmatch(status.name)
+            and (view := self._view(status.name, seen)) is not None
+        ]
+        self._checkpoints = seen
+        views.sort(key=lambda view: view.last_modification_ms, reverse=True)
+        return tuple(views[:MAX_JOBS])
+
+    def _view(
+        self, job_id: str, seen: dict[tuple[str, str], CompletedCheckpoint | None]
+    ) -> JobView | None:
+        """One job; None if it has no record yet. A damaged one is shown as such."""
+        storage = CheckpointStorage(fs=self._fs, base_directory=self._base_directory, job_id=job_id)
+        fs = self._fs(self._base_directory)
+        try:
+            record = JobLog(fs, storage.log_directory).newest()
+            lease = Lease(fs, self._base_directory, job_id).read()
+        except StorageError as error:
+            return _damaged(job_id, str(error))
+        if record is None:
+            return None
+        alive = lease is not None and holder_is_alive(
+            lease, self._clock.wall_ms(), socket.gethostname()
+        )
+        retained = [self._checkpoint(storage, one, seen) for one in record.checkpoints]
+        return _stored_view(record, [one for one in retained if one is not None], alive=alive)
+
+    def _checkpoint(
+        self,
+        storage: CheckpointStorage,
+        reference: CheckpointReference,
+        seen: dict[tuple[str, str], CompletedCheckpoint | None],
+    ) -> CompletedCheckpoint | None:
+        """A retained checkpoint; None if it cannot be read."""
+        key = reference.path, reference.checksum
+        if key in self._checkpoints:
+            seen[key] = self._checkpoints[key]
+        else:
+            try:
+                seen[key] = storage.read(reference.path, expected_checksum=reference.checksum)
+            except StorageError:
+                seen[key] = None
+        return seen[key]
+
+
+def _stored_view(record: JobRecord, retained: list[CompletedCheckpoint], *, alive: bool) -> JobView:
+    """The job as of its newest record. A driver that died leaves it suspended: it can resume."""
+    running = JobStatus.RUNNING if alive else JobStatus.SUSPENDED
+    status = _STATUSES.get(record.status, running)
+    times_ms = [record.timestamp_ms, *(one.timestamp_ms for one in retained)]
+    newest = retained[-1] if retained else None
+    return JobView(
+        job_id=record.job_id,
+        name=record.job_name,
+        status=status,
+        attempt=record.attempt,
+        start_time_ms=min(times_ms),
+        end_time_ms=-1 if status is JobStatus.RUNNING else record.timestamp_ms,
+        last_modification_ms=record.timestamp_ms,
+        timestamps_ms={
+            JobStatus.CREATED.name: min(times_ms),
+            JobStatus.RUNNING.name: min(times_ms),
+            status.name: record.timestamp_ms,
+        },
+        vertices=() if newest is None else _vertices(newest),
+        checkpoints=_stats(retained),
+        failure=record.failure,
+        savepoint=record.savepoint,
+        exceptions=(
+            ()
+            if record.failure is None
+            else (ExceptionView(timestamp_ms=record.timestamp_ms, message=record.failure),)
+        ),
+        latest_completed=newest,
+    )
+
+
+def _vertices(newest: CompletedCheckpoint) -> tuple[VertexView, ...]:
+    return tuple(
+        VertexView(
+            vertex=task.vertex,
+            operators=tuple(operator.name for operator in task.operators),
+            parallelism=1,
+            status=TaskStatus.FINISHED if task.fully_finished else TaskStatus.RUNNING,
+            inputs=task.inputs,
+            position=task.position,
+        )
+        for task in newest.tasks
+    )
+
+
+def _stats(retained: list[CompletedCheckpoint]) -> CheckpointStatsSnapshot:
+    """The retained checkpoints, which are all that is known of the job's checkpoints."""
+    history = tuple(_of_checkpoint(one) for one in reversed(retained))
+    return CheckpointStatsSnapshot(
+        counts=CheckpointCounts(total=len(history), completed=len(history)),
+        history=history,
+        latest_completed=next((one for one in history if not one.kind.is_savepoint), None),
+        latest_savepoint=next((one for one in history if one.kind.is_savepoint), None),
+        durations_ms=tuple(one.end_to_end_duration_ms for one in reversed(history)),
+        state_sizes=tuple(one.state_size for one in reversed(history)),
+        checkpointed_sizes=tuple(one.checkpointed_size for one in reversed(history)),
+    )
+
+
+def _of_checkpoint(checkpoint: CompletedCheckpoint) -> CheckpointStats:
+    tasks = tuple(
+        TaskCheckpointStats(
+            vertex=task.vertex,
+            ack_timestamp_ms=checkpoint.completion_timestamp_ms,
+            state_size=task.state_size,
+        )
+        for task in checkpoint.tasks
+    )
+    return CheckpointStats(
+        checkpoint_id=checkpoint.checkpoint_id,
+        kind=checkpoint.kind,
+        status="COMPLETED",
+        trigger_timestamp_ms=checkpoint.timestamp_ms,
+        end_to_end_duration_ms=max(0, checkpoint.completion_timestamp_ms - checkpoint.timestamp_ms),
+        latest_ack_timestamp_ms=checkpoint.completion_timestamp_ms,
+        state_size=sum(task.state_size for task in tasks),
+        tasks=tasks,
+        external_path=checkpoint.external_path,
+    )
+
+
+def _damaged(job_id: str, why: str) -> JobView:
+    return JobView(
+        job_id=job_id,
+        name="(damaged)",
+        status=JobStatus.SUSPENDED,
+        attempt=1,
+        start_time_ms=0,
+        end_time_ms=0,
+        last_modification_ms=0,
+        timestamps_ms={},
+        vertices=(),
+        checkpoints=CheckpointStatsSnapshot(),
+        failure=why,
+        exceptions=(ExceptionView(timestamp_ms=0, message=why),),
+    )

@@ -1,0 +1,98 @@
+"""Several jobs on one machine: each command finds every driver of its user, and ended jobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_job import JOB_ID, OTHER_ID, VIEW, FakeGateway
+from tests.cli.conftest import Weir
+from tests.rest.test_history import KILLED, leave_job
+
+from weir.rest import client, tokens
+from weir.rest.server import RestServer
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No server of another test is found, nor a job of another directory."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def test_a_taken_port_is_followed_by_the_next_free_one() -> None:
+    """Only if the port was not asked for; the address says which it is."""
+    first, second = RestServer(port=0), None
+    port = int(first.bind().rpartition(":")[2])
+    try:
+        second = RestServer(port=port, or_next=True)
+        taken = int(second.bind().rpartition(":")[2])
+        assert port < taken < port + 100
+    finally:
+        first.stop()
+        if second is not None:
+            second.stop()
+
+
+def test_the_commands_find_every_driver_of_this_user(weir: Weir) -> None:
+    """By name among all of them; a driver that is gone is forgotten."""
+    other = FakeGateway(replace(VIEW, job_id=OTHER_ID, name="returns"))
+    servers = [RestServer(port=0), RestServer(port=0)]
+    addresses = [
+        server.start(gateway)
+        for server, gateway in zip(servers, (FakeGateway(), other), strict=True)
+    ]
+    try:
+        assert [one.address for one in tokens.own_servers()] == sorted(addresses)
+        listed = weir("list").output
+        assert "orders" in listed and "returns" in listed and addresses[1] in listed
+        with client.connect("returns") as found:
+            assert found.job_id == OTHER_ID
+        with client.connect(JOB_ID[:6]) as found:
+            assert found.job_id == JOB_ID
+        assert "returns" not in weir("list", "--address", addresses[0]).output
+    finally:
+        for server in servers:
+            server.stop()
+    assert tokens.own_servers() == ()
+
+
+def test_jobs_without_a_driver_are_listed_from_their_directory(weir: Weir) -> None:
+    """A killed one is suspended: the same command resumes it."""
+    leave_job(Path(".weir/checkpoints").resolve(), KILLED)
+    listed = weir("list")
+    assert listed.exit_code == 0
+    assert "job-a" in listed.output and "SUSPENDED" in listed.output
+    leave_job(Path("elsewhere").resolve(), "e" * 32)
+    assert "job-e" in weir("list", "elsewhere").output
+
+
+def test_without_a_driver_and_a_directory_the_way_out_is_named(weir: Weir) -> None:
+    """As before: start a job, or give an address."""
+    failed = weir("list", "--address", "127.0.0.1:1")
+    assert (failed.exit_code, "weir run" in failed.output) == (1, True)
+
+
+def test_the_history_is_served_until_a_signal(tmp_path: Path) -> None:
+    """``weir history`` prints its address; a directory that is not there is refused by name."""
+    leave_job(tmp_path / "jobs", KILLED)
+    command = [sys.executable, "-m", "weir", "history"]
+    with subprocess.Popen(
+        [*command, str(tmp_path / "jobs"), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().rpartition(": ")[2].strip()
+        (job,) = client.list_jobs(address)
+        assert (job.job_id, job.state) == (KILLED, "SUSPENDED")
+        process.terminate()
+        assert process.wait(20) == 0
+    gone = subprocess.run([*command, "/no/such"], capture_output=True, text=True, check=False)
+    assert (gone.returncode, "/no/such" in gone.stderr) == (1, True)
