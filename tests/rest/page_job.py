@@ -24,7 +24,7 @@ from weir.core.types import (
     TaskStatus,
 )
 from weir.runtime.concurrency import SystemClock
-from weir.runtime.recorder import SAMPLES, Failure, Moment, Recorder, Sample
+from weir.runtime.recorder import SAMPLES, Failure, Moment, Recorder, Sample, checkpoint_bar
 from weir.runtime.timeline import Span, SpanKind
 from weir.runtime.views import ChannelView, CoordinatorView, JobView, VertexView
 
@@ -237,6 +237,8 @@ def _record(recorder: Recorder, view: JobView, slow: str, now_ms: int) -> None:
     for stats in reversed(view.checkpoints.history[:12]):
         ago_ms, n = now_ms - stats.trigger_timestamp_ms, stats.checkpoint_id
         told.append((ago_ms, "checkpoint", f"Checkpoint {n} was triggered.", None))
+        if stats.status != "IN_PROGRESS":
+            recorder.checkpoints.append(checkpoint_bar(stats))
         if stats.status == "COMPLETED":
             ended = f"Checkpoint {n} completed in 9.1 s"
             told.append((ago_ms - 9_100, "checkpoint", ended, None))

@@ -191,6 +191,9 @@ def test_a_vertex_is_reached_and_read_without_a_mouse(open_page: Open) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="audit RUNNING")).to_be_focused()
     expect(page).to_have_url(re.compile("#/graph/audit$"))
+    page.get_by_role("link", name=re.compile("^score: ")).press("Enter")
+    expect(page.get_by_role("heading", name="score RUNNING")).to_be_visible()
+    expect(page.get_by_role("heading", name="audit RUNNING")).to_have_count(0)
 
 
 @pytest.mark.slow

@@ -10,7 +10,14 @@ from weir.config import Configuration
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import TaskState
 from weir.rest.schema import page
-from weir.runtime.recorder import COUNTERS, Failure, Moment, Recorder, Sample
+from weir.runtime.recorder import (
+    COUNTERS,
+    Failure,
+    Moment,
+    Recorder,
+    Sample,
+    checkpoint_bar,
+)
 from weir.runtime.timeline import Span, SpanKind
 from weir.runtime.views import JobView, SubtaskView, VertexView
 
@@ -21,6 +28,8 @@ _BARS = 1_500
 #: A subtask with so many times the median of its siblings is called skewed, above a floor.
 _SKEW = 4
 _SKEW_FLOOR_MS = 200
+#: A sink that stages for so many times the longest Spark task is called slow, above this.
+_SLOW_SINK_MS = 1_000
 #: How many tasks a sentence names.
 _NAMED = 6
 
@@ -218,21 +227,23 @@ def timeline(view: JobView, recorder: Recorder, start_ms: int, end_ms: int) -> p
                 ),
             )
         )
-    checkpoints = [
-        page.PageSpan(
-            kind="savepoint" if one.kind.is_savepoint else "checkpoint",
-            start=one.trigger_timestamp_ms,
-            end=one.trigger_timestamp_ms + one.end_to_end_duration_ms,
-            number=one.checkpoint_id,
-            failed=one.status == "FAILED",
-        )
-        for one in reversed(view.checkpoints.history)
-    ]
+    running = [one for one in view.checkpoints.history if one.status == "IN_PROGRESS"]
+    checkpoints = [*recorder.checkpoints, *map(checkpoint_bar, reversed(running))]
     return page.PageTimeline(
         start=start_ms,
         end=end_ms,
         lanes=tuple(lanes),
-        checkpoints=tuple(one for one in checkpoints if one.end >= start_ms and one.start < end_ms),
+        checkpoints=tuple(
+            page.PageSpan(
+                kind="savepoint" if one.is_savepoint else "checkpoint",
+                start=one.start_ms,
+                end=one.end_ms,
+                number=one.checkpoint_id,
+                failed=one.failed,
+            )
+            for one in checkpoints
+            if one.end_ms >= start_ms and one.start_ms < end_ms
+        ),
         complete_from=complete_from,
     )
 
@@ -411,7 +422,7 @@ def _slow_sink(vertex: VertexView, subtasks: Sequence[SubtaskView]) -> str:
         return ""
     name, took_ms = max(vertex.staging_ms.items(), key=lambda one: one[1])
     computed_ms = max((one.duration_ms for one in subtasks), default=0)
-    if took_ms < 500 or took_ms < 2 * computed_ms:
+    if took_ms < _SLOW_SINK_MS or took_ms < _SKEW * computed_ms:
         return ""
     return (
         f"Sink {name} staged the newest batch for {_seconds(took_ms)}, while no Spark task of the"

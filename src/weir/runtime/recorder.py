@@ -2,7 +2,8 @@
 
 1. *Timelines*, one per task (``timeline.py``): up to ``SPANS`` spans in all, and at least
    ``SPANS_MIN`` in each lane of a task.
-2. *The story*: the newest ``MOMENTS`` things that a person would want to know of.
+2. *The story*: the newest ``MOMENTS`` things that a person would want to know of, and the bars of
+   the newest ``CHECKPOINTS`` checkpoints.
 3. *Failures*: the newest ``FAILURES``, each with the story before it and what came of it.
 4. *Samples*: every ``SAMPLE_MS`` the counters of each task, for an hour. They are cumulative, so
    that a rate is the difference of two samples over their distance, whatever happened in between.
@@ -23,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from weir.core.checkpoints.stats import CheckpointStatsSnapshot
+from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
 from weir.core.messages.job import JobEnded, JobStatusChanged, StopTasks
 from weir.core.messages.protocol import (
     DeclineCheckpoint,
@@ -45,6 +46,7 @@ _log = logging.getLogger(__name__)
 SPANS = 40_000
 SPANS_MIN = 500
 MOMENTS = 2_000
+CHECKPOINTS = 1_000
 FAILURES = 32
 #: How many moments before a failure are kept with it.
 STORY = 15
@@ -103,6 +105,29 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointBar:
+    """A checkpoint in the timeline: from its trigger to its end."""
+
+    checkpoint_id: int
+    is_savepoint: bool
+    #: Milliseconds since the Unix epoch.
+    start_ms: int
+    end_ms: int
+    failed: bool
+
+
+def checkpoint_bar(stats: CheckpointStats) -> CheckpointBar:
+    """The bar of a checkpoint, up to now while it is in progress."""
+    return CheckpointBar(
+        checkpoint_id=stats.checkpoint_id,
+        is_savepoint=stats.kind.is_savepoint,
+        start_ms=stats.trigger_timestamp_ms,
+        end_ms=stats.trigger_timestamp_ms + stats.end_to_end_duration_ms,
+        failed=stats.status == "FAILED",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """The counters of all tasks at one time."""
 
@@ -129,6 +154,8 @@ class Recorder:
         self.moments: deque[Moment] = deque(maxlen=MOMENTS)
         self.failures: deque[Failure] = deque(maxlen=FAILURES)
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
+        #: Those that have ended; the history of checkpoints is shorter.
+        self.checkpoints: deque[CheckpointBar] = deque(maxlen=CHECKPOINTS)
         #: The driver's log; whoever runs the job enters it.
         self.log = LogBuffer()
         self._numbers = itertools.count(1)
@@ -158,11 +185,13 @@ class Recorder:
         """An effect of the job master; ``restart_in_ms`` is when the next attempt begins."""
         match effect:
             case TriggerCheckpoint(checkpoint_id=n, kind=kind):
-                self._once("triggered", n, f"{_named(kind.is_savepoint, n)} was triggered.")
+                if self._is_first("triggered", n):
+                    text = f"{_named(kind.is_savepoint, n)} was triggered."
+                    self.tell("checkpoint", text, checkpoint_id=n)
             case NotifyCheckpointComplete(checkpoint_id=n):
-                self._once("completed", n, lambda: _how_completed(checkpoints(), n))
+                self._checkpoint_ended("completed", n, checkpoints)
             case NotifyCheckpointAborted(checkpoint_id=n):
-                self._once("aborted", n, lambda: _why_aborted(checkpoints(), n))
+                self._checkpoint_ended("aborted", n, checkpoints)
             case StopTasks():
                 for timeline in self.timelines.values():
                     timeline.stopped()
@@ -207,12 +236,24 @@ class Recorder:
     def _change(self, **changes: object) -> None:
         self.failures[-1] = replace(self.failures[-1], **changes)  # type: ignore[arg-type]
 
-    def _once(self, what: str, checkpoint_id: int, text: str | Callable[[], str]) -> None:
-        """Tell it of a checkpoint once, though every task is notified."""
-        if self._told.get(what, 0) < checkpoint_id:
+    def _checkpoint_ended(
+        self, how: str, checkpoint_id: int, checkpoints: Callable[[], CheckpointStatsSnapshot]
+    ) -> None:
+        """Keep its bar, and tell how it ended."""
+        if not self._is_first(how, checkpoint_id):
+            return
+        history = checkpoints().history
+        found = next((one for one in history if one.checkpoint_id == checkpoint_id), None)
+        if found is not None:
+            self.checkpoints.append(checkpoint_bar(found))
+            self.tell("checkpoint", _how_ended(found), checkpoint_id=checkpoint_id)
+
+    def _is_first(self, what: str, checkpoint_id: int) -> bool:
+        """Whether this was not told of the checkpoint yet, since every task is notified."""
+        is_first = self._told.get(what, 0) < checkpoint_id
+        if is_first:
             self._told[what] = checkpoint_id
-            told = text if isinstance(text, str) else text()
-            self.tell("checkpoint", told, checkpoint_id=checkpoint_id)
+        return is_first
 
     # ---- on any thread
 
@@ -295,19 +336,9 @@ def _named(is_savepoint: bool, checkpoint_id: int) -> str:
     return f"{'Savepoint' if is_savepoint else 'Checkpoint'} {checkpoint_id}"
 
 
-def _how_completed(stats: CheckpointStatsSnapshot, checkpoint_id: int) -> str:
-    for one in stats.history:
-        if one.checkpoint_id == checkpoint_id:
-            took_s = one.end_to_end_duration_ms / 1000
-            where = f": {one.external_path}" if one.kind.is_savepoint else ""
-            return (
-                f"{_named(one.kind.is_savepoint, checkpoint_id)} completed in {took_s:.1f} s{where}"
-            )
-    return f"Checkpoint {checkpoint_id} completed"
-
-
-def _why_aborted(stats: CheckpointStatsSnapshot, checkpoint_id: int) -> str:
-    for one in stats.history:
-        if one.checkpoint_id == checkpoint_id and one.failure_message:
-            return f"{_named(one.kind.is_savepoint, checkpoint_id)} failed: {one.failure_message}"
-    return f"Checkpoint {checkpoint_id} failed."
+def _how_ended(stats: CheckpointStats) -> str:
+    name = _named(stats.kind.is_savepoint, stats.checkpoint_id)
+    if stats.status == "FAILED":
+        return f"{name} failed: {stats.failure_message}"
+    where = f": {stats.external_path}" if stats.kind.is_savepoint else ""
+    return f"{name} completed in {stats.end_to_end_duration_ms / 1000:.1f} s{where}"

@@ -23,6 +23,7 @@ const main = $("content");
 let state = null;
 let data = null;
 let shown = "";
+let shownPart = "";
 let failures = 0;
 let lastSeen = 0;
 let timer = null;
@@ -86,10 +87,12 @@ async function refresh() {
   const mine = ++loading;
   const { view, part, query } = address();
   navigation();
-  if (shown !== view) {
-    data = null;
-    shown = view;
-    show(main, h("h1", {}, VIEWS[view][0]), h("p", { class: "loading" }, "Asking the driver ..."));
+  if (shown !== view || shownPart !== part) {
+    // A view that can show something before its own figures are there says so.
+    const early = shown === view && state ? VIEWS[view][1].early ?? null : null;
+    [data, shown, shownPart] = [early, view, part];
+    if (data) redraw();
+    else show(main, h("h1", {}, VIEWS[view][0]), h("p", { class: "loading" }, "Asking the driver ..."));
   }
   try {
     const newest = await get("/weir/state");

@@ -13,6 +13,9 @@ export async function load({ get, part }) {
   return { detail, rates };
 }
 
+// What is drawn while the figures of another vertex are fetched.
+export const early = {};
+
 let zoom = null;
 
 export function render(state, data, tools) {
