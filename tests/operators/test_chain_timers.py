@@ -44,7 +44,11 @@ def test_timers_of_subtasks_removed_by_rescaling_are_not_due_for_ever(
         results=lambda name, batch: {one: result() for one in range(parallelism)}
     )
     step = ProcessStep(
-        operator=Operator(), parallelism=parallelism, key_by=(), has_coordinator=False
+        state_memory_bytes=1 << 20,
+        operator=Operator(),
+        parallelism=parallelism,
+        key_by=(),
+        has_coordinator=False,
     )
     vertex = Vertex(
         name="ring",

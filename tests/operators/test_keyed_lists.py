@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.operators.layers import deal_with, next_layer
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 
 from weir.errors import OperatorStateError
-from weir.operators import keyed
 from weir.operators.base import Layer
 from weir.operators.keyed import KeyedState
 from weir.operators.keyed_lists import KeyedListState
@@ -28,7 +28,7 @@ class Written:
 
     def take(self, store: StateStore) -> None:
         for name, state in store.keyed.items():
-            layer = state.next_layer()
+            layer = next_layer(state)
             if layer is not None:
                 kept = self.layers[name][: layer[0]]
                 self.layers[name] = kept + ([layer[1]] if layer[1] else [])
@@ -45,7 +45,7 @@ def test_any_use_agrees_with_a_dictionary(
     kind: str, value: str, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Append with repeated keys, get, clear and items; other parallelisms read what was written."""
-    monkeypatch.setattr(keyed, "_ITEMS", items)
+    deal_with(monkeypatch, items)
     kind_of, key_of = KINDS[kind]
     value_type = pa.int64() if value == "numbers" else pa.string()
     random, written = Random(f"{kind} {value}"), Written()
@@ -113,9 +113,9 @@ def test_a_list_begins_anew_after_it_was_cleared() -> None:
 def test_an_append_writes_its_own_rows_and_not_the_lists() -> None:
     """A checkpoint that follows it adds a few bytes to a long list."""
     lists = appended([1] * 20_000, [7] * 20_000)
-    whole = lists.elements.next_layer()
+    whole = next_layer(lists.elements)
     lists.append(pa.array([1]), pa.array([8]))
-    layer = lists.elements.next_layer()
+    layer = next_layer(lists.elements)
     assert whole is not None
     assert layer is not None
     assert whole[1] is not None
@@ -136,9 +136,9 @@ def test_a_null_and_a_key_outside_of_the_batch_are_refused() -> None:
 def test_lengths_that_do_not_fit_the_elements_are_damage() -> None:
     """A checkpoint is not trusted: no array is made of a length that it claims."""
     lists = appended([1, 1, 2], [10, 11, 20])
-    elements = lists.elements.next_layer()
+    elements = next_layer(lists.elements)
     lists.lengths.put(pa.array([1]), pa.array([2**50]))
-    lengths = lists.lengths.next_layer()
+    lengths = next_layer(lists.lengths)
     assert elements is not None
     assert lengths is not None
     layers = [[Layer(data or b"", (0, 128))] for data in (elements[1], lengths[1])]

@@ -9,14 +9,16 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
+from tests.operators.layers import next_layer
 
 from weir.errors import OperatorStateError
+from weir.operators import key_index
 from weir.operators.base import Layer
 from weir.operators.key_index import NOWHERE, KeyIndex
 from weir.operators.keyed import KeyedState
+from weir.operators.memory import StateMemory
 
 #: Makes the key of a number; few numbers have the same.
 KINDS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
@@ -41,6 +43,11 @@ def group_of(numbers: list[int]) -> pa.Array:
     return pa.array([number % 16 for number in numbers], pa.int32())
 
 
+def _same(keys: pa.Array, codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """One code for all keys that are not numbers."""
+    return codes if key_index._is_exact(keys.type) else np.full(len(keys), 3)
+
+
 def plain(keys: pa.Array) -> list[Any]:
     """The keys as keys of a dictionary."""
     return [tuple(key.values()) if isinstance(key, dict) else key for key in keys.to_pylist()]
@@ -49,16 +56,17 @@ def plain(keys: pa.Array) -> list[Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("same_hash", [False, True])
 def test_any_use_agrees_with_a_dictionary(
-    kind: str, same_hash: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, same_hash: bool, memory: StateMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Put, get, delete, contains, items, and state that is handed over by its changed groups."""
     if same_hash:
         monkeypatch.setattr(
-            pd.util, "hash_array", lambda values, categorize: np.full(len(values), 3, np.uint64)
+            key_index, "_codes", lambda keys, codes=key_index._codes: _same(keys, codes(keys))
         )
     kind_of, key_of = KINDS[kind]
     random = Random(kind)
-    state, expected = KeyedState("s", pa.int64(), 0), dict[Any, int]()
+    state = KeyedState("s", pa.int64(), 0, memory=memory)
+    expected = dict[Any, int]()
     layers: list[Layer] = []
     for _ in range(60):
         numbers = random.sample(range(100), random.randrange(1, 30))
@@ -76,14 +84,14 @@ def test_any_use_agrees_with_a_dictionary(
         assert state.get(asked).to_pylist() == [expected.get(key, 0) for key in plain(asked)]
         assert state.contains(asked).to_pylist() == [key in expected for key in plain(asked)]
         state.end_batch()
-        written = state.next_layer()
+        written = next_layer(state)
         if written is not None:
             stay, data = written
             layers = [*layers[:stay], *([] if data is None else [Layer(data, (0, 128))])]
             assert len(layers) <= 8
         assert len(state) == len(expected)
         if random.random() < 0.2:
-            state = KeyedState("s", pa.int64(), 0, layers)
+            state = KeyedState("s", pa.int64(), 0, layers, memory=memory)
     rows = [
         row
         for batch in state.items()
@@ -104,7 +112,7 @@ def test_the_keys_of_deleted_values_are_forgotten_in_the_end() -> None:
         state.end_batch()
     assert len(state) == 0
     assert len(state._index) <= 120_000
-    assert state.next_layer() == (0, None)
+    assert next_layer(state) == (0, None)
 
 
 def test_a_batch_writes_what_it_changed_and_not_what_exists() -> None:
@@ -142,20 +150,24 @@ def test_layers_follow_their_key_groups_to_other_subtasks() -> None:
 
 def _data(state: KeyedState) -> bytes:
     """The layer that is written now."""
-    written = state.next_layer()
+    written = next_layer(state)
     assert written is not None
     assert written[1] is not None
     return written[1]
 
 
-def test_a_lookup_asks_few_levels_however_the_keys_came() -> None:
+def test_a_lookup_asks_few_slots_however_the_keys_came() -> None:
     """So its cost does not grow with the keys that exist, or with the batches that brought them."""
     index = KeyIndex()
     for batch in range(1_000):
         assert index.add(pa.array(np.arange(7) + 7 * batch)).tolist() == list(
             range(7 * batch, 7 * batch + 7)
         )
-    assert len(index._levels) <= 14
+    places = index._slots[index._slots > 0] - 1
+    assert np.sort(places).tolist() == list(range(7_000))
+    assert len(index._slots) >= 1.5 * 7_000
+    asked = np.flatnonzero(index._slots) - index._first_slots(index._codes.values[places])
+    assert (asked % len(index._slots)).mean() < 3
     found = index.find(pa.array([-1, 0, 6_999, 7_000]))
     assert found.tolist() == [NOWHERE, 0, 6_999, NOWHERE]
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.operators.layers import deal_with, next_layer
 
 from weir.errors import OperatorStateError
-from weir.operators import keyed
 from weir.operators.base import Layer
 from weir.operators.keyed import KeyedState
 from weir.operators.map_state import MapState
@@ -58,7 +58,7 @@ def test_any_use_agrees_with_a_dictionary(
     """Put, remove, clear, get, contains and items, and layers read by other numbers of subtasks;
     with few ``items`` places are renumbered."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keyed, "_ITEMS", items)
+        deal_with(patch, items)
         use(steps)
 
 
@@ -85,7 +85,7 @@ def use(steps: list[tuple[str, dict[tuple[int, str | None], int], int]]) -> None
         of_asked = [item for item in expected.items() if item[0][0] in asked.to_pylist()]
         assert sorted(map(repr, rows_of(maps, asked))) == sorted(map(repr, of_asked))
         maps.state.end_batch()
-        layer = maps.state.next_layer()
+        layer = next_layer(maps.state)
         if layer is not None:
             written = [*written[: layer[0]], *([] if layer[1] is None else [layer[1]])]
         if parallelism:

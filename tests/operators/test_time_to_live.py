@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.operators.layers import deal_with, next_layer
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 from tests.operators.test_sent_events import context
 from tests.operators.test_warm_subtasks import new_process, order_of
 
 from weir.errors import OperatorStateError
-from weir.operators import Operator, TimeDomain, TtlUpdate, keyed
+from weir.operators import Operator, TimeDomain, TtlUpdate
 from weir.operators.base import Layer
 from weir.operators.expiry import TimeToLive
 from weir.operators.keyed import KeyedState
@@ -79,7 +80,7 @@ class Use:
         self.expected = {key: one for key, one in self.expected.items() if key not in plain(keys)}
 
     def write(self) -> None:
-        written = self.state.next_layer()
+        written = next_layer(self.state)
         if written is not None:
             self.layers = self.layers[: written[0]] + ([written[1]] if written[1] else [])
 
@@ -106,7 +107,7 @@ def test_any_use_agrees_with_a_dictionary(
     kind: str, update: TtlUpdate, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also over hand-overs, other parallelisms, renumbered places, and a clock that is set back."""
-    monkeypatch.setattr(keyed, "_ITEMS", items)
+    deal_with(monkeypatch, items)
     random, use = Random(f"{kind} {update}"), Use(kind, ttl_of(20, update))
     for _ in range(150):
         use.at(max(0, use.now + random.choice([0, 1, 3, 9, 9, -2, 30])))

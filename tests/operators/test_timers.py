@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.operators.layers import deal_with, next_layer
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 
 from weir.errors import OperatorStateError
-from weir.operators import keyed
 from weir.operators.base import Layer
 from weir.operators.timers import TimeDomain, Timers
 
@@ -57,7 +57,7 @@ class Use:
 
     def hand_over(self) -> None:
         """Go on in another process, from what was written."""
-        written = self.timers.state.next_layer()
+        written = next_layer(self.timers.state)
         if written is not None:
             stay, data = written
             self.layers = self.layers[:stay] + ([Layer(data, (0, 128))] if data else [])
@@ -70,7 +70,7 @@ def test_any_use_agrees_with_a_set_of_pairs(
     kind: str, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Register, delete, due, earliest and hand-over; with few ``items`` places are renumbered."""
-    monkeypatch.setattr(keyed, "_ITEMS", items)
+    deal_with(monkeypatch, items)
     random, use, now = Random(kind), Use(kind), 0
     for _ in range(80):
         numbers = random.choices(range(30), k=random.randrange(1, 40))

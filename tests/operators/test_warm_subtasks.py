@@ -61,6 +61,7 @@ def order_of(directory: Path, batch: int, **changes: Any) -> dict[str, Any]:
         "directory": str(directory),
         "restored_checkpoint_id": None,
         "has_event_time": True,
+        "state_memory_bytes": 1 << 20,
         "now_ms": 1_000,
         "watermark_ms": None,
         "moves_to_ms": None,

@@ -101,7 +101,13 @@ class Split(Operator):
 
 def pipeline(operator: Operator) -> Pipeline:
     """A pipeline with the producer of the segments."""
-    step = ProcessStep(operator=operator, parallelism=1, key_by=(), has_coordinator=False)
+    step = ProcessStep(
+        operator=operator,
+        parallelism=1,
+        key_by=(),
+        has_coordinator=False,
+        state_memory_bytes=1 << 20,
+    )
     return Pipeline(vertices={}, functions={}, sinks={}, operators={"a_metadata": step})
 
 

@@ -16,6 +16,7 @@ from weir.config.values import (
     DURATION,
     HOSTS,
     INTERVAL,
+    MEMORY,
     PATH,
     POSITIVE_DURATION,
     RETENTION,
@@ -289,6 +290,14 @@ FAST_WORKING_DIRECTORY = ConfigOption(
     "true",
     "Write the working directory without Spark's own durability safeguards, since only"
     " checkpoints must survive.",
+)
+STATE_MEMORY = ConfigOption(
+    "weir.operators.state-memory",
+    MEMORY,
+    "256 mb",
+    "How much of the keyed state of a Python operator's subtask lies in memory. What is beyond"
+    " lies in files in Spark's local directories ('spark.local.dir') and, as far as there is"
+    " room, in the system's cache.",
 )
 CLASS_ARCHIVE = ConfigOption(
     "weir.class-archive",

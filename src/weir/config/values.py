@@ -54,6 +54,21 @@ _UNITS_MS = {
 }
 
 
+_UNITS_BYTES = {
+    unit: 1024**power
+    for power, units in enumerate(
+        (
+            ("", "b", "bytes"),
+            ("k", "kb", "kibibytes"),
+            ("m", "mb", "mebibytes"),
+            ("g", "gb", "gibibytes"),
+            ("t", "tb", "tebibytes"),
+        )
+    )
+    for unit in units
+}
+
+
 @dataclass(frozen=True)
 class ValueType(Generic[T]):
     """How a value's text is parsed.
@@ -82,6 +97,16 @@ def _duration_ms(text: str) -> int:
     if duration_ms > _DURATION_MS_MAX:
         raise ValueError(text)
     return duration_ms
+
+
+def _memory_bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
+    if match is None or match.group(2) not in _UNITS_BYTES:
+        raise ValueError(text)
+    size: int = int(match.group(1)) * _UNITS_BYTES[match.group(2)]
+    if not 0 < size < 2**63:
+        raise ValueError(text)
+    return size
 
 
 def _interval_ms(text: str) -> int | None:
@@ -160,6 +185,7 @@ def _choice(kind: type[E], aliases: Mapping[str, E]) -> ValueType[E]:
 DURATION = ValueType(
     "duration", "a duration such as '10 s', '500 ms', '1 min' or '2 h'", _duration_ms
 )
+MEMORY = ValueType("memory size", "a size such as '256 mb' or '1 gb'", _memory_bytes)
 INTERVAL = ValueType(
     "duration",
     f"a duration of at least {_CHECKPOINT_MS_MIN} ms, such as '10 s' or '1 min', or 'disabled' or"

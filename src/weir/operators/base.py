@@ -38,7 +38,7 @@ def groups_of(subtask: int, parallelism: int) -> range:
 class Layer(NamedTuple):
     """A part of a keyed state: an Arrow stream, of which only the rows of some groups count."""
 
-    data: bytes
+    data: bytes | pa.Buffer
     #: The first key group, and the one after the last.
     groups: tuple[int, int]
 

@@ -18,6 +18,7 @@ import numpy as np
 from weir.errors import OperatorStateError
 from weir.operators.base import TimeDomain, TtlUpdate
 from weir.operators.key_index import Places
+from weir.operators.memory import Column, StateMemory
 from weir.operators.runs import Runs
 
 #: The time of use of what was used before there was any time: no watermark has come yet.
@@ -55,34 +56,46 @@ class TimeToLive:
 class Expiry:
     """When each place of a keyed state was used, and which have expired."""
 
-    def __init__(self, ttl: TimeToLive) -> None:
+    def __init__(self, ttl: TimeToLive, memory: StateMemory) -> None:
         self.ttl = ttl
         #: The time; None: there is none yet.
         self.now_ms: int | None = None
-        self.restart(np.empty(0, np.int64), 0)
+        self._memory = memory
+        #: Places below it have room.
+        self._count = 0
+        self._clear()
 
-    def restart(self, used_ms: Places, count: int) -> None:
-        """Places are numbered anew. The first ``count`` ones were used at these times."""
-        #: By place, with room for more than there are.
-        self.used_ms = used_ms
-        self._queued = np.zeros(len(used_ms), bool)
-        self._runs = Runs(lambda places: np.ones(len(places), bool))
-        places = np.flatnonzero(used_ms[:count] != UNKNOWN)
-        self._queue(places)
+    def restart(self) -> Column:
+        """Places are numbered anew. Returns when each of the old ones was used."""
+        before = self._used_ms
+        self._clear()
+        return before
 
-    def grow(self, more: int) -> None:
-        """Make room for more places."""
-        self.used_ms = np.concatenate([self.used_ms, np.full(more, UNKNOWN, np.int64)])
-        self._queued = np.concatenate([self._queued, np.zeros(more, bool)])
+    def grow(self, count: int) -> None:
+        """Make room for places below this."""
+        self._used_ms.grow(count)
+        self._queued.grow(count)
+        self._used_ms.values[self._count : count] = UNKNOWN
+        self._count = count
+
+    def used_ms(self, places: Places) -> Places:
+        """When each place was used; ``UNKNOWN`` before there was any time."""
+        used: Places = self._used_ms.values[places]
+        return used
+
+    def set(self, places: Places, used_ms: Places) -> None:
+        """Places were used at these times, or ``UNKNOWN``, when they were saved."""
+        self._used_ms.values[places] = used_ms
+        self._queue(places[used_ms != UNKNOWN])
 
     def use(self, places: Places) -> Places:
         """Places are used now; return those whose time of use has changed by it."""
         if self.now_ms is None:
-            self.used_ms[places] = UNKNOWN
+            self._used_ms.values[places] = UNKNOWN
             return places
-        changed: Places = places[self.used_ms[places] < self.now_ms]
+        changed: Places = places[self._used_ms.values[places] < self.now_ms]
         # A clock that was set back takes no time away.
-        self.used_ms[changed] = self.now_ms
+        self._used_ms.values[changed] = self.now_ms
         self._queue(places)
         return changed
 
@@ -92,13 +105,20 @@ class Expiry:
             return np.empty(0, np.int64)
         end = self.now_ms - self.ttl.ttl_ms
         due = self._runs.take(end)
-        self._queued[due] = False
-        late = self.used_ms[due] <= end
+        self._queued.values[due] = False
+        late = self._used_ms.values[due] <= end
         self._queue(due[~late])
         return due[late]
 
+    def _clear(self) -> None:
+        #: By place.
+        self._used_ms = Column(self._memory, np.int64)
+        self._queued = Column(self._memory, np.bool_)
+        self._count = 0
+        self._runs = Runs(lambda places: np.ones(len(places), bool), self._memory)
+
     def _queue(self, places: Places) -> None:
-        new = places[~self._queued[places]]
-        self._queued[new] = True
+        new = places[~self._queued.values[places]]
+        self._queued.values[new] = True
         if len(new):
-            self._runs.add(self.used_ms[new], new)
+            self._runs.add(self._used_ms.values[new], new)

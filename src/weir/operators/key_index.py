@@ -1,19 +1,17 @@
-"""``KeyIndex``: numbers the keys of a keyed state, and finds them by whole arrays.
+"""``KeyIndex``: finds keys by whole Arrow arrays, and numbers them in the order of their addition.
 
-A hash table over all keys cannot be extended by pandas or Arrow, only built. So the keys lie in
-levels, as in a log-structured merge tree: new keys make a level, and a level that is not at least
-twice as large as the next one is merged with it. A key is moved into a larger level a logarithmic
-number of times, and a lookup asks a logarithmic number of levels. Neither costs by the keys that
-exist.
+It is a hash table in NumPy arrays. Each key has a 64-bit code. A slot of the table holds the number
+of a key, which is its *place*, and a key whose slot is taken goes to the next one that is free. All
+keys of a call look at their slots together, then those that have not found theirs at the next ones,
+and so on. A third of the slots is free, so a key looks at few, whatever exists.
 
-Levels index 64-bit codes. Numbers, dates and times are their own codes. Other keys have a hash, and
-what is found by it is compared; a key whose hash another key has already is kept in a dictionary.
-Null is in no level.
+Numbers, dates and times are their own codes, and are not kept twice. Other keys have a hash; what
+is found by it is compared, and keys with the same hash are just neighbours. Null has no slot.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
 from typing import Any
 
 import numpy as np
@@ -21,31 +19,48 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from weir.errors import OperatorStateError
+from weir.operators.memory import Column, StateMemory
+from weir.operators.row_log import RowLog
+
 Places = np.ndarray[Any, np.dtype[np.int64]]
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 #: The place of a key that is unknown.
 NOWHERE = -1
+#: How many keys are put into a new table at a time.
+_STEP = 1 << 18
+#: Values of more bytes are hashed one by one.
+_WORDWISE_BYTES_MAX = 256
+#: Odd, and unknown to whoever chooses keys, who could choose those that meet in one slot.
+_SECRET = np.uint64(secrets.randbits(64) | 1)
+_FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-@dataclass
-class _Level:
-    """Keys with consecutive places."""
-
-    first: int
-    keys: pa.Array
-    index: pd.Index[Any]
-    #: For each code of the index, which of the keys it belongs to; None: they correspond.
-    of: Places | None
+def ascending(*parts: Places) -> Places:
+    """All places, each once. NumPy's ``unique`` hashes numbers, and takes many times as long."""
+    places = np.sort(np.concatenate(parts))
+    first = np.ones(len(places), bool)
+    np.not_equal(places[1:], places[:-1], out=first[1:])
+    found: Places = places[first]
+    return found
 
 
 class KeyIndex:
     """The keys of one state in one subtask, numbered from 0 in the order of their addition."""
 
-    def __init__(self) -> None:
-        self._levels: list[_Level] = []
+    def __init__(self, memory: StateMemory | None = None) -> None:
+        """``memory``: for its arrays; None: memory without a bound."""
+        self._memory = memory or StateMemory()
+        self._kind: pa.DataType | None = None
+        #: The code of each place.
+        self._codes = Column(self._memory, np.int64)
+        #: The keys, unless they are their codes.
+        self._keys: RowLog | None = None
+        #: By slot, a place + 1; 0: free. A power of two.
+        self._slots = np.zeros(0, np.int32)
         self._count = 0
-        #: Keys whose code another key had before.
-        self._collided: dict[Any, int] = {}
         self._null = NOWHERE
 
     def __len__(self) -> int:
@@ -54,83 +69,114 @@ class KeyIndex:
     @property
     def nbytes(self) -> int:
         """The bytes of the keys themselves."""
-        return sum(level.keys.nbytes for level in self._levels)
+        return 8 * self._count if self._keys is None else self._keys.nbytes
 
     def find(self, keys: pa.Array) -> Places:
-        """The place of each key; ``NOWHERE`` for an unknown one."""
+        """The place of each key; ``NOWHERE`` for an unknown one.
+
+        Raises ``OperatorStateError`` for keys of a type that the known ones do not have.
+        """
         places: Places = np.full(len(keys), NOWHERE, np.int64)
         if not self._count or not len(keys):
             return places
-        codes, exact = _codes(keys), _is_exact(keys.type)
-        nulls = keys.is_null().to_numpy(zero_copy_only=False)
-        places[nulls] = self._null
-        rest = np.flatnonzero(~nulls)
-        for level in self._levels:
-            found = level.index.get_indexer(pd.Index(codes[rest]))
-            hit = found >= 0
-            at = found[hit] if level.of is None else level.of[found[hit]]
-            places[rest[hit]] = level.first + at
-            if not exact:
-                same = _equal(level.keys.take(pa.array(at)), keys.take(pa.array(rest[hit])))
-                for row in rest[hit][~same]:
-                    places[row] = self._collided.get(_hashable(keys[int(row)]), NOWHERE)
-            rest = rest[~hit]
+        keys = self._of_kind(keys)
+        codes = _codes(keys)
+        rest = np.arange(len(keys))
+        if keys.null_count:
+            nulls = keys.is_null().to_numpy(zero_copy_only=False)
+            places[nulls] = self._null
+            rest = np.flatnonzero(~nulls)
+        slots = self._first_slots(codes[rest])
+        while len(rest):
+            at = self._slots[slots].astype(np.int64) - 1
+            known = at >= 0
+            rest, slots, at = rest[known], slots[known], at[known]
+            same = self._codes.values[at] == codes[rest]
+            if self._keys is not None and same.any():
+                found = self._keys.take(at[same])
+                same[same] = _equal(found, keys.take(pa.array(rest[same])))
+            places[rest[same]] = at[same]
+            rest, slots = rest[~same], self._next_slots(slots[~same])
         return places
 
     def add(self, keys: pa.Array) -> Places:
-        """Number new keys, which are unknown and unique; return their places."""
+        """Number new keys, which are unknown and unique; return their places.
+
+        Raises ``OperatorStateError`` like ``find``, and if local disk is needed and full.
+        """
+        if self._kind is None:
+            self._kind = keys.type
+            self._keys = None if _is_exact(keys.type) else RowLog(self._memory, keys.type)
+        keys = self._of_kind(keys)
         first = self._count
+        places: Places = np.arange(first, first + len(keys), dtype=np.int64)
+        codes = _codes(keys)
+        self._codes.grow(first + len(keys))
+        self._codes.values[first : first + len(keys)] = codes
+        if self._keys is not None:
+            self._keys.append(keys)
         self._count += len(keys)
-        self._push(_Level(first, keys, *self._indexed(keys, first)))
-        return np.arange(first, self._count, dtype=np.int64)
+        slotted = places
+        if keys.null_count:
+            nulls = keys.is_null().to_numpy(zero_copy_only=False)
+            self._null = first + int(np.flatnonzero(nulls)[0])
+            codes, slotted = codes[~nulls], places[~nulls]
+        if 3 * self._count > 2 * len(self._slots):
+            self._enlarge()
+        else:
+            self._insert(codes, slotted)
+        return places
 
     def keys_at(self, places: Places) -> pa.Array:
-        """The keys at ascending places."""
-        parts = []
-        for level in self._levels:
-            start, end = np.searchsorted(places, (level.first, level.first + len(level.keys)))
-            if start < end:
-                parts.append(level.keys.take(pa.array(places[start:end] - level.first)))
-        return pa.concat_arrays(parts) if parts else self._levels[0].keys.slice(0, 0)
+        """The keys at places."""
+        if self._keys is not None:
+            return self._keys.take(places)
+        nulls = places == self._null
+        return _decoded(
+            self._codes.values[places], self._kind or pa.null(), nulls if nulls.any() else None
+        )
 
-    def _indexed(self, keys: pa.Array, first: int) -> tuple[pd.Index[Any], Places | None]:
-        """An index of the codes that no other key has; the other keys go to the dictionary."""
-        codes = _codes(keys)
-        left_out = keys.is_null().to_numpy(zero_copy_only=False)
-        if left_out.any():
-            self._null = first + int(np.flatnonzero(left_out)[0])
-        if not _is_exact(keys.type):
-            taken = pd.Index(codes).duplicated()
-            for level in self._levels:
-                taken |= level.index.get_indexer(pd.Index(codes)) >= 0
-            taken &= ~left_out
-            for row in np.flatnonzero(taken):
-                self._collided[_hashable(keys[int(row)])] = first + int(row)
-            left_out = left_out | taken
-        if not left_out.any():
-            return pd.Index(codes), None
-        return pd.Index(codes[~left_out]), np.flatnonzero(~left_out).astype(np.int64)
+    # ---- internals
 
-    def _push(self, level: _Level) -> None:
-        while self._levels and len(self._levels[-1].keys) < 2 * len(level.keys):
-            level = _merged(self._levels.pop(), level)
-        self._levels.append(level)
+    def _of_kind(self, keys: pa.Array) -> pa.Array:
+        if keys.type == self._kind:
+            return keys
+        try:
+            return keys.cast(self._kind)
+        except pa.ArrowException as error:
+            raise OperatorStateError(
+                f"Keyed state has keys of type {self._kind} and was given some of type {keys.type}:"
+                " key the stream as before, or give the state another name."
+            ) from error
 
+    def _first_slots(self, codes: Places) -> Places:
+        bits = np.uint64(64 - (len(self._slots).bit_length() - 1))
+        hashes = codes.view(np.uint64) * _SECRET
+        hashes = (hashes ^ (hashes >> np.uint64(32))) * _FACTOR
+        slots: Places = (hashes >> bits).astype(np.int64)
+        return slots
 
-def _merged(one: _Level, other: _Level) -> _Level:
-    of: Places | None = None
-    if one.of is not None or other.of is not None:
-        of = np.concatenate([_positions(one), _positions(other) + len(one.keys)])
-    return _Level(
-        first=one.first,
-        keys=pa.concat_arrays([one.keys, other.keys]),
-        index=pd.Index(np.concatenate([one.index.to_numpy(), other.index.to_numpy()])),
-        of=of,
-    )
+    def _next_slots(self, slots: Places) -> Places:
+        return (slots + 1) & (len(self._slots) - 1)
 
+    def _insert(self, codes: Places, places: Places) -> None:
+        slots, numbers = self._first_slots(codes), places.astype(np.int32) + 1
+        while len(numbers):
+            free = self._slots[slots] == 0
+            # One of those that meet in a slot stays there.
+            self._slots[slots[free]] = numbers[free]
+            lost = self._slots[slots] != numbers
+            slots, numbers = self._next_slots(slots[lost]), numbers[lost]
 
-def _positions(level: _Level) -> Places:
-    return np.arange(len(level.keys), dtype=np.int64) if level.of is None else level.of
+    def _enlarge(self) -> None:
+        size = max(16, 1 << (2 * self._count - 1).bit_length())
+        self._slots = np.zeros(0, np.int32)  # its bytes are free before the new ones are needed
+        self._slots = self._memory.zeros(size, np.int32)
+        for start in range(0, self._count, _STEP):
+            places: Places = np.arange(start, min(start + _STEP, self._count), dtype=np.int64)
+            places = places[places != self._null]
+            self._insert(self._codes.values[places], places)
+            self._memory.trim()
 
 
 def _is_exact(kind: pa.DataType) -> bool:
@@ -159,35 +205,94 @@ def _codes(keys: pa.Array) -> Places:
     elif _is_exact(kind):
         codes = keys.cast(pa.int64()).fill_null(0).to_numpy()
     elif pa.types.is_struct(kind):
-        hashes: np.ndarray[Any, Any] = np.zeros(len(keys), np.uint64)
+        hashes: Hashes = np.zeros(len(keys), np.uint64)
         for field in keys.flatten():
-            hashes = (hashes ^ (hashes >> np.uint64(29))) * np.uint64(0x9E37_79B9_7F4A_7C15)
-            hashes = hashes + _codes(field).view(np.uint64)
+            hashes = _mixed(hashes, _codes(field).view(np.uint64))
         codes = hashes.view(np.int64)
     else:
-        values = np.array([_hashable(key) for key in keys], object)
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            values = keys.fill_null("").to_numpy(zero_copy_only=False)
-        codes = pd.util.hash_array(values, categorize=False).view(np.int64)
+        codes = _hashes(keys).view(np.int64)
     return codes
 
 
-def _hashable(key: pa.Scalar) -> Any:
-    """A key for a dictionary: its text, if Python cannot hash it."""
-    value = key.as_py()
-    return value if isinstance(value, str | bytes) else repr(value)
+def _decoded(codes: Places, kind: pa.DataType, nulls: Mask | None) -> pa.Array:
+    """The keys with these codes."""
+    if pa.types.is_floating(kind):
+        return pa.array(codes.view(np.float64), mask=nulls).cast(kind)
+    if pa.types.is_boolean(kind):
+        return pa.array(codes.astype(bool), mask=nulls)
+    if pa.types.is_integer(kind):
+        return pa.array(codes.astype(kind.to_pandas_dtype()), kind, mask=nulls)
+    if kind.bit_width == 32:
+        return pa.array(codes.astype(np.int32), mask=nulls).view(kind)
+    return pa.array(codes, mask=nulls).view(kind)
 
 
-def _equal(one: pa.Array, other: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _mixed(hashes: Hashes, words: Hashes) -> Hashes:
+    """Hashes of what was hashed so far and one more word each."""
+    mixed = ((hashes ^ words) + _FACTOR) * _SECRET
+    return mixed ^ (mixed >> np.uint64(29))
+
+
+def _hashes(keys: pa.Array) -> Hashes:
+    """A hash per key; that of null means nothing."""
+    kind = keys.type
+    if not len(keys):
+        return np.zeros(0, np.uint64)
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if is_text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        keys = keys.cast(pa.large_binary())
+    elif pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal128(kind):
+        keys = keys.view(pa.binary(16)) if pa.types.is_decimal128(kind) else keys
+        keys = keys.cast(pa.binary()).cast(pa.large_binary())
+    else:
+        return _hashed_one_by_one([repr(key.as_py()) for key in keys])
+    _, offsets, data = keys.buffers()
+    ends = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    return _hashed_words(ends[:-1], np.diff(ends), data)
+
+
+def _hashed_words(starts: Places, lengths: Places, data: pa.Buffer | None) -> Hashes:
+    """A hash of each run of bytes, all eight bytes of all of them at a time."""
+    hashes: Hashes = lengths.astype(np.uint64) * _FACTOR
+    if data is None or not len(lengths):
+        return hashes
+    long = np.flatnonzero(lengths > _WORDWISE_BYTES_MAX)
+    rest = np.flatnonzero((lengths > 0) & (lengths <= _WORDWISE_BYTES_MAX))
+    last = int((starts + lengths)[rest].max()) if len(rest) else 0
+    first = int(starts[rest].min()) if len(rest) else 0
+    padded = np.zeros(last - first + 8, np.uint8)
+    padded[: last - first] = np.frombuffer(data, np.uint8)[first:last]
+    # A word at every byte.
+    words = np.ndarray((last - first + 1,), "<u8", padded, strides=(1,))
+    at, left = starts[rest] - first, lengths[rest]
+    while len(rest):
+        beyond = (8 - np.minimum(left, 8)).astype(np.uint64) * np.uint64(8)
+        hashes[rest] = _mixed(hashes[rest], (words[at] << beyond) >> beyond)
+        more = left > 8
+        rest, at, left = rest[more], at[more] + 8, left[more] - 8
+    if len(long):
+        raw = memoryview(data)
+        ends = starts + lengths
+        hashes[long] = _hashed_one_by_one([bytes(raw[starts[one] : ends[one]]) for one in long])
+    return hashes
+
+
+def _hashed_one_by_one(values: list[Any]) -> Hashes:
+    hashes: Hashes = pd.util.hash_array(np.array([*values, None], object), categorize=False)[:-1]
+    return hashes
+
+
+def _equal(one: pa.Array, other: pa.Array) -> Mask:
     """Whether the keys of two arrays are equal, row by row; null equals null."""
     if pa.types.is_struct(one.type):
         same = np.ones(len(one), bool)
         for field, of_other in zip(one.flatten(), other.flatten(), strict=True):
             same &= _equal(field, of_other)
         return same
-    equal = pc.fill_null(pc.equal(one, other), False).to_numpy(zero_copy_only=False)
-    both_null = pc.and_(one.is_null(), other.is_null()).to_numpy(zero_copy_only=False)
-    both: np.ndarray[Any, np.dtype[np.bool_]] = equal | both_null
+    equal = pc.equal(one, other)
+    both: Mask = pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
+    if equal.null_count:
+        both |= pc.and_(one.is_null(), other.is_null()).to_numpy(zero_copy_only=False)
     if pa.types.is_floating(one.type):
         both |= pc.and_(
             pc.fill_null(pc.is_nan(one), False), pc.fill_null(pc.is_nan(other), False)

@@ -17,7 +17,8 @@ instead: ``list_state(name, BYTES)``.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from io import IOBase
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,14 @@ import pyarrow.compute as pc
 from weir.errors import OperatorStateError
 from weir.operators.base import Layer, TimeDomain, TtlUpdate
 from weir.operators.expiry import UNKNOWN, Expiry, TimeToLive
-from weir.operators.key_index import NOWHERE, KeyIndex, Places
-from weir.operators.output import to_python
+from weir.operators.key_index import NOWHERE, KeyIndex, Mask, Places, ascending
+from weir.operators.memory import Column, StateMemory
+from weir.operators.value_column import value_column
 
-#: How many keys ``items`` returns at a time.
+#: How many keys ``items`` returns at a time, and how many rows of a layer lie in one Arrow batch.
 _ITEMS = 100_000
+#: How many places are united in one go.
+_UNITED = 1 << 20
 #: The columns of a layer with times of use, which have one name for each domain.
 _TIMES = {f"used_{domain.value}_ms" for domain in TimeDomain}
 
@@ -54,13 +58,17 @@ class KeyedState:
         *,
         compound: bool = False,
         ttl: TimeToLive | None = None,
+        memory: StateMemory | None = None,
     ) -> None:
         """``layers``: the restored state, oldest first. ``ttl``: when it expires; None: never.
 
-        Raises ``OperatorStateError`` if it cannot be read.
+        ``memory``: for its arrays; None: memory without a bound. Raises ``OperatorStateError`` if
+        the layers cannot be read, or if local disk is needed and full.
         """
         self._name = name
         self._compound = compound
+        #: Its memory, also for what finds its places.
+        self.memory = memory or StateMemory()
         #: How often places were numbered anew.
         self.compactions = 0
         self._value_type = value_type
@@ -72,22 +80,18 @@ class KeyedState:
         self._layers: list[Places] = []
         #: The keys of the current batch, and their groups.
         self._current: tuple[pa.Array, np.ndarray[Any, Any]] | None = None
-        self._expiry = None if ttl is None else Expiry(ttl)
+        self._expiry = None if ttl is None else Expiry(ttl, self.memory)
         self._forget()
         for layer in layers:
             self._load(layer)
-        if self._expiry is not None:
-            self._expiry.restart(self._expiry.used_ms, len(self._index))
 
     def get(self, keys: pa.Array) -> pa.Array:
         """The value of each key, or the default."""
         places = self._index.find(normal_keys(keys))
-        known = self._has(places)
-        values = self._defaults(len(places))
-        values[known] = self._values[places[known]]
         if self._expiry is not None:
-            self._read(places[known])
-        return self._to_arrow(values)
+            self._read(places[self._has(places)])
+        # A place without a value has the default.
+        return self._values.get(places)
 
     def contains(self, keys: pa.Array) -> pa.Array:
         """Whether each key has a value of its own."""
@@ -102,33 +106,29 @@ class KeyedState:
 
         A key without a value must be one of the records being processed, since any other may belong
         to another subtask. Raises ``OperatorStateError`` for such a key, for a key with two values,
-        and for values that cannot be stored.
+        for values that cannot be stored, and if local disk is needed and full.
         """
-        if values.null_count and self._default.is_valid:
-            raise OperatorStateError(
-                f"The keyed state {self._name!r} was given a null, but has the default"
-                f" {self._default}: give it default=None."
-            )
-        array = self._to_numpy(
-            values.cast(self._value_type) if values.type != self._value_type else values
-        )
+        self._check_nulls(values)
+        if values.type != self._value_type:
+            values = values.cast(self._value_type)
         keys = normal_keys(keys)
         places = self._index.find(keys)
         new = places == NOWHERE
         if new.any():
             places[new] = self._add(keys.filter(pa.array(new)))
-        self._check_once(places, keys)
-        self._values[places] = array
-        self._count += len(places) - int(np.count_nonzero(self._live[places]))
-        self._live[places] = True
-        self._touched.append(places)
+        touched = ascending(places)
+        if len(touched) != len(places):
+            raise self._two_values(keys)
+        self._values.set(places, values)
+        self._make_live(places)
+        self._touched.append(touched)
         if self._expiry is not None:
             self._expiry.use(places)
 
     def delete(self, keys: pa.Array) -> None:
         """Forget the values of keys; those without one are ignored."""
         places = self._index.find(normal_keys(keys))
-        self.drop(np.unique(places[self._has(places)]))
+        self.drop(ascending(places[self._has(places)]))
 
     def items(self) -> Iterator[pa.RecordBatch]:
         """All keys of this subtask with their values, as the columns ``key`` and ``value``.
@@ -136,7 +136,9 @@ class KeyedState:
         They come in batches, in no order that means anything. The state must not be changed before
         the last batch.
         """
-        return self.items_at(self.live_places())
+        for places in self.live_places():
+            yield self._items(places)
+            self.memory.trim()
 
     def __len__(self) -> int:
         """The number of keys with a value, in this subtask."""
@@ -144,14 +146,14 @@ class KeyedState:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the keys and values in memory, without the index; objects as pointers."""
+        """The bytes of the keys and values, in memory or on local disk, without the index."""
         return self._index.nbytes + self._values.nbytes
 
     # ---- for the runtime
 
     def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
         """A batch starts, with these keys and their key groups."""
-        self._current = (normal_keys(keys), groups.to_numpy(zero_copy_only=False).astype(np.int16))
+        self._current = (normal_keys(keys), groups.to_numpy(zero_copy_only=False).astype(np.uint8))
 
     def end_batch(self) -> None:
         """All records have been processed."""
@@ -165,88 +167,91 @@ class KeyedState:
         is_first, expiry.now_ms = expiry.now_ms is None, now_ms
         if is_first:
             # What came before the first watermark, and what was saved without a time to live.
-            places = self.live_places()
-            places = places[expiry.used_ms[places] == UNKNOWN]
-            if len(places):
-                self._touched.append(expiry.use(places))
+            for places in self.live_places():
+                unknown = places[expiry.used_ms(places) == UNKNOWN]
+                if len(unknown):
+                    self._touched.append(expiry.use(unknown))
 
     def expire(self, domain: TimeDomain) -> None:
         """Forget the entries whose time has come, if the state expires by the domain."""
         if self._expiry is not None and self._expiry.ttl.domain is domain:
             places = self._expiry.take_expired()
-            places = places[self._live[places]]
-            if len(places):
-                self.drop(places)
+            places = places[self._live.values[places]]
+            self.drop(places)
 
     def drop(self, places: Places) -> None:
         """Forget the values at places, each of which has one."""
-        self._live[places] = False
-        self._values[places] = self._defaults(len(places))
+        if not len(places):
+            return
+        self._live.values[places] = False
+        self._values.reset(places)
         self._count -= len(places)
         self._touched.append(places)
         if len(self._index) > _ITEMS and 2 * self._count < len(self._index):
             self._compact()
 
-    def live_places(self) -> Places:
-        """The places of all keys with a value, ascending."""
-        return np.flatnonzero(self._live[: len(self._index)])
+    def live_places(self) -> Iterator[Places]:
+        """The places of all keys with a value, ascending, in parts."""
+        return _live_places(self._live, len(self._index))
 
     def items_at(self, places: Places) -> Iterator[pa.RecordBatch]:
-        """The keys and values at ascending places, as ``items`` returns them."""
+        """The keys and values at places, as ``items`` returns them."""
         for start in range(0, len(places), _ITEMS):
-            yield from self._table(places[start : start + _ITEMS]).to_batches()
+            yield self._items(places[start : start + _ITEMS])
 
     @property
     def places(self) -> int:
         """How many places there are, also without a value. New keys get the next ones."""
         return len(self._index)
 
-    def are_live(self, places: Places) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def are_live(self, places: Places) -> Mask:
         """Whether the key at each place has a value."""
-        return self._live[places]
+        live: Mask = self._live.values[places]
+        return live
 
     def places_of(self, keys: pa.Array) -> Places:
         """The place of each key; ``NOWHERE`` for one that never had a value."""
         return self._index.find(normal_keys(keys))
 
     def keys_at(self, places: Places) -> pa.Array:
-        """The keys at ascending places."""
+        """The keys at places."""
         return self._index.keys_at(places)
 
     def groups_of(self, keys: pa.Array) -> pa.Array:
         """The key group of each key, all of which have a value."""
-        return pa.array(self._groups[self.places_of(keys)], pa.int32())
+        return pa.array(self._groups.values[self.places_of(keys)].astype(np.int32))
 
-    def next_layer(self) -> tuple[int, bytes | None] | None:
-        """What has changed since the last call; None: nothing.
+    def next_layer(self, sink: IOBase) -> tuple[int, bool] | None:
+        """Write what has changed since the last call; None: nothing has.
 
-        Otherwise how many of the layers so far stay, and the layer that follows them, encoded; None
-        if the state is empty now.
+        Otherwise how many of the layers so far stay, and whether a layer follows them: none does if
+        the state is empty now.
         """
         if not self._touched:
             return None
-        places = np.unique(np.concatenate(self._touched))
+        places = ascending(*self._touched)
         self._touched = []
         while self._layers and len(self._layers[-1]) < 2 * len(places):
-            places = np.union1d(self._layers.pop(), places)
+            places = self._union(self._layers.pop(), places)
         first = self._first_rows
         if first is not None and (self._layers or 2 * len(places) <= first <= 2 * self._count):
-            self._layers.append(places)
-            return len(self._layers), _encoded(self._rows(places))
-        places = self.live_places()
-        self._first_rows = len(places) or None
-        return 0, _encoded(self._rows(places)) if len(places) else None
+            self._layers.append(self.memory.kept(places))
+            parts = (places[at : at + _ITEMS] for at in range(0, len(places), _ITEMS))
+            self._write(parts, sink)
+            return len(self._layers), True
+        self._first_rows = self._count or None
+        if self._count:
+            self._write(self.live_places(), sink)
+        return 0, bool(self._count)
 
     # ---- internals
 
     def _forget(self) -> None:
-        self._index = KeyIndex()
-        #: By place, with room for more than there are.
-        self._values = self._to_numpy(pa.array([], self._value_type))
-        self._groups = np.empty(0, np.int16)
-        self._live = np.empty(0, bool)
-        if self._expiry is not None:
-            self._expiry.restart(np.empty(0, np.int64), 0)
+        self._index = KeyIndex(self.memory)
+        #: By place.
+        self._values = value_column(self.memory, self._value_type, self._default)
+        self._groups = Column(self.memory, np.uint8)
+        self._live = Column(self.memory, np.bool_)
         #: Places with a value.
         self._count = 0
 
@@ -254,32 +259,65 @@ class KeyedState:
         """Entries at these places, possibly several times, are read."""
         expiry = self._expiry
         if expiry is not None and expiry.ttl.update is TtlUpdate.ON_READ_AND_WRITE:
-            changed = expiry.use(np.unique(places))
+            changed = expiry.use(ascending(places))
             if len(changed):
                 self._touched.append(changed)
 
-    def _has(self, places: Places) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def _has(self, places: Places) -> Mask:
         """Whether there is a value at each place."""
-        known: np.ndarray[Any, np.dtype[np.bool_]] = places != NOWHERE
-        known[known] = self._live[places[known]]
+        known: Mask = places != NOWHERE
+        known[known] = self._live.values[places[known]]
         return known
 
-    def _table(self, places: Places) -> pa.Table:
-        keys, values = self._index.keys_at(places), self._to_arrow(self._values[places])
-        return pa.table({"key": keys, "value": values})
+    def _make_live(self, places: Places) -> None:
+        dead = places[~self._live.values[places]]
+        self._live.values[dead] = True
+        self._count += len(dead)
 
-    def _rows(self, places: Places) -> pa.Table:
-        """The rows of a layer."""
-        rows = (
-            self._table(places)
-            .append_column("group", pa.array(self._groups[places], pa.int16()))
-            .append_column("live", pa.array(self._live[places]))
+    def _items(self, places: Places) -> pa.RecordBatch:
+        return pa.record_batch(
+            [self._index.keys_at(places), self._values.get(places)], ["key", "value"]
         )
-        if self._expiry is None:
-            return rows
-        used = self._expiry.used_ms[places]
-        times = pa.array(used, pa.int64(), mask=used == UNKNOWN)
-        return rows.append_column(self._expiry.ttl.column, times)
+
+    def _union(self, one: Places, other: Places) -> Places:
+        """The places that are in at least one of two ascending arrays."""
+        if len(one) + len(other) <= _UNITED:
+            return ascending(one, other)
+        union = self.memory.zeros(len(one) + len(other), np.int64)
+        end = 0
+        for start in range(0, len(self._index), _UNITED):
+            bounds = (start, start + _UNITED)
+            parts = [whole[slice(*np.searchsorted(whole, bounds))] for whole in (one, other)]
+            part = ascending(*parts)
+            union[end : end + len(part)] = part
+            end += len(part)
+            self.memory.trim()
+        return union[:end]
+
+    def _write(self, parts: Iterable[Places], sink: IOBase) -> None:
+        """Write a layer with the rows at places."""
+        writer = None
+        for places in parts:
+            rows = self._rows(places)
+            if writer is None:
+                writer = pa.ipc.new_stream(sink, rows.schema)
+            writer.write_batch(rows)
+            self.memory.trim()
+        if writer is not None:
+            writer.close()
+
+    def _rows(self, places: Places) -> pa.RecordBatch:
+        """The rows of a layer."""
+        columns = {
+            "key": self._index.keys_at(places),
+            "value": self._values.get(places),
+            "group": pa.array(self._groups.values[places].astype(np.int16)),
+            "live": pa.array(self._live.values[places]),
+        }
+        if self._expiry is not None:
+            used = self._expiry.used_ms(places)
+            columns[self._expiry.ttl.column] = pa.array(used, pa.int64(), mask=used == UNKNOWN)
+        return pa.RecordBatch.from_pydict(columns)
 
     def _add(self, keys: pa.Array) -> Places:
         """Append new keys with default values; return their places."""
@@ -302,41 +340,37 @@ class KeyedState:
 
     def _append(self, keys: pa.Array, groups: np.ndarray[Any, Any]) -> Places:
         places = self._index.add(keys)
-        room = len(self._live)
-        if len(self._index) > room:
-            more = max(len(self._index), 2 * room) - room
-            self._values = np.concatenate([self._values, self._defaults(more)])
-            self._groups = np.concatenate([self._groups, np.zeros(more, np.int16)])
-            self._live = np.concatenate([self._live, np.zeros(more, bool)])
-            if self._expiry is not None:
-                self._expiry.grow(more)
-        self._groups[places] = groups
+        count = len(self._index)
+        for column in (self._groups, self._live, self._values):
+            column.grow(count)
+        if self._expiry is not None:
+            self._expiry.grow(count)
+        self._groups.values[places] = groups
         return places
 
     def _compact(self) -> None:
         """Leave out the places without a value."""
-        places = self.live_places()
-        keys, values, groups = (
-            self._index.keys_at(places),
-            self._values[places],
-            self._groups[places],
-        )
-        used = None if self._expiry is None else self._expiry.used_ms[places]
+        parts = self.live_places()
+        index, values, groups = self._index, self._values, self._groups
+        used_ms = None if self._expiry is None else self._expiry.restart()
         self._forget()
-        places = self._append(keys, groups)
-        if self._expiry is not None and used is not None:
-            self._expiry.restart(used, len(used))
-        self._values[places] = values
-        self._live[places] = True
-        self._count = len(places)
+        for old in parts:
+            places = self._append(index.keys_at(old), groups.values[old])
+            self._values.set(places, values.get(old))
+            self._make_live(places)
+            if self._expiry is not None and used_ms is not None:
+                self._expiry.set(places, used_ms.values[old])
+            self.memory.trim()
         self.compactions += 1
         # Its places are new, so it is written as a whole.
-        self._first_rows, self._layers, self._touched = None, [], [places]
+        self._first_rows, self._layers, self._touched = None, [], [np.empty(0, np.int64)]
 
-    def _check_once(self, places: Places, keys: pa.Array) -> None:
-        """Raise ``OperatorStateError`` unless all places differ."""
-        if pd.Index(places).has_duplicates:
-            raise self._two_values(keys)
+    def _check_nulls(self, values: pa.Array) -> None:
+        if values.null_count and self._default.is_valid:
+            raise OperatorStateError(
+                f"The keyed state {self._name!r} was given a null, but has the default"
+                f" {self._default}: give it default=None."
+            )
 
     def _two_values(self, keys: pa.Array) -> OperatorStateError:
         again = np.setdiff1d(np.arange(len(keys)), first_rows(keys))
@@ -347,40 +381,46 @@ class KeyedState:
         )
 
     def _load(self, layer: Layer) -> None:
-        rows = layer_rows(layer, self._name)
-        keys = normal_keys(_array(rows["key"]))
+        loaded, count = Column(self.memory, np.int64), 0
+        for rows in layer_rows(layer, self._name):
+            places = self._load_rows(rows)
+            if self._first_rows is not None:
+                loaded.grow(count + len(places))
+                loaded.values[count : count + len(places)] = places
+            count += len(places)
+            self.memory.trim()
+        if self._first_rows is None:
+            self._first_rows = count
+        else:
+            loaded.values[:count].sort()
+            self._layers.append(loaded.values[:count])
+
+    def _load_rows(self, rows: pa.RecordBatch) -> Places:
+        keys = normal_keys(rows["key"])
         places = self._index.find(keys)
         new = places == NOWHERE
         if new.any():
-            groups = _array(rows["group"]).to_numpy()
+            groups = rows["group"].to_numpy()
             places[new] = self._append(keys.filter(pa.array(new)), groups[new])
-        live = _array(rows["live"]).to_numpy(zero_copy_only=False)
-        self._count += int(live.sum()) - int(self._live[places].sum())
-        self._live[places] = live
-        self._values[places] = self._to_numpy(_array(rows["value"]).cast(self._value_type))
-        expiry = self._expiry
-        if expiry is not None:
-            expiry.used_ms[places] = _times_of_use(rows, expiry.ttl.column)
-        if self._first_rows is None:
-            self._first_rows = len(places)
-        else:
-            self._layers.append(places)
+        live = rows["live"].to_numpy(zero_copy_only=False)
+        self._make_live(places[live])
+        dead = places[~live]
+        self._count -= int(np.count_nonzero(self._live.values[dead]))
+        self._live.values[dead] = False
+        self._values.reset(dead)
+        values = rows["value"].filter(rows["live"]).cast(self._value_type)
+        self._check_nulls(values)
+        self._values.set(places[live], values)
+        if self._expiry is not None:
+            self._expiry.set(places, _times_of_use(rows, self._expiry.ttl.column))
+        return places
 
-    def _defaults(self, count: int) -> np.ndarray[Any, Any]:
-        return np.repeat(self._to_numpy(pa.array([self._default.as_py()], self._value_type)), count)
 
-    def _to_numpy(self, values: pa.Array) -> np.ndarray[Any, Any]:
-        """Convert values: numbers without nulls to a numeric array, all others to objects."""
-        default_is_null = not self._default.is_valid
-        plain = pa.types.is_integer(self._value_type) or pa.types.is_floating(self._value_type)
-        if plain and not default_is_null and not values.null_count:
-            return np.array(values.to_numpy(zero_copy_only=False))
-        objects = np.empty(len(values), object)
-        objects[:] = to_python(values, f"the values of the keyed state {self._name!r}")
-        return objects
-
-    def _to_arrow(self, values: np.ndarray[Any, Any]) -> pa.Array:
-        return pa.array(values, self._value_type)
+def _live_places(live: Column, end: int) -> Iterator[Places]:
+    for start in range(0, end, _ITEMS):
+        found = np.flatnonzero(live.values[start : min(start + _ITEMS, end)])
+        if len(found):
+            yield start + found
 
 
 def normal_keys(keys: pa.Array) -> pa.Array:
@@ -394,25 +434,33 @@ def normal_keys(keys: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(keys), nan, pc.add(keys, pa.scalar(0.0, keys.type)))
 
 
-def layer_rows(layer: Layer, name: str) -> pa.Table:
+def layer_rows(layer: Layer, name: str) -> Iterator[pa.RecordBatch]:
     """The rows of a layer that are in its key groups: ``key``, ``value``, ``group``, ``live``.
 
-    Of state that expires also the time of its last use (``TimeToLive.column``).
+    Of state that expires also the time of its last use (``TimeToLive.column``). They come in
+    batches, at least one.
 
     Raises ``OperatorStateError`` if it cannot be read.
     """
     try:
         with pa.ipc.open_stream(layer.data) as reader:
-            rows = reader.read_all()
-        # Arrow trusts what a stream says about its own buffers.
-        rows.validate(full=True)
-        group = rows["group"]
-        first, end = layer.groups
-        times = [name for name in rows.column_names if name in _TIMES]
-        if any(rows.schema.field(name).type != pa.int64() for name in times):
-            raise pa.ArrowInvalid("its times of use are not integers")
-        rows = rows.select(["key", "value", "group", "live", *times])
-        return rows.filter(pc.and_(pc.greater_equal(group, first), pc.less(group, end)))
+            if (reader.schema.field("group").type, reader.schema.field("live").type) != (
+                pa.int16(),
+                pa.bool_(),
+            ):
+                raise pa.ArrowInvalid("its columns have other types")
+            times = [name for name in reader.schema.names if name in _TIMES]
+            if any(reader.schema.field(name).type != pa.int64() for name in times):
+                raise pa.ArrowInvalid("its times of use are not integers")
+            for batch in reader:
+                # Arrow trusts what a stream says about its own buffers.
+                batch.validate(full=True)
+                rows = batch.select(["key", "value", "group", "live", *times])
+                group, (first, end) = rows["group"], layer.groups
+                counted = pc.and_(pc.greater_equal(group, first), pc.less(group, end))
+                for start in range(0, len(rows), _ITEMS):
+                    part = rows.slice(start, _ITEMS)
+                    yield part.filter(counted.slice(start, _ITEMS))
     except (pa.ArrowException, OSError, KeyError) as error:
         raise OperatorStateError(
             f"The keyed state {name!r} cannot be read back ({error}): restore from another"
@@ -420,11 +468,11 @@ def layer_rows(layer: Layer, name: str) -> pa.Table:
         ) from error
 
 
-def _times_of_use(rows: pa.Table, column: str) -> Places:
+def _times_of_use(rows: pa.RecordBatch, column: str) -> Places:
     """The time of the last use of each row; ``UNKNOWN`` for rows without one in this column."""
-    if column not in rows.column_names:
+    if column not in rows.schema.names:
         return np.full(len(rows), UNKNOWN, np.int64)
-    times: Places = _array(rows[column]).fill_null(UNKNOWN).to_numpy()
+    times: Places = rows[column].fill_null(UNKNOWN).to_numpy()
     return times
 
 
@@ -460,17 +508,6 @@ def _rows_in(keys: pa.Array, among: pa.Array) -> Places:
     found = places != NOWHERE
     places[found] = first[places[found]]
     return places
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _encoded(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
 
 
 #: The schema of a raw key group in a checkpoint: a self-describing Arrow stream with one row.

@@ -12,6 +12,7 @@ from weir.errors import OperatorStateError
 from weir.operators.base import Layer
 from weir.operators.key_index import Places
 from weir.operators.keyed import KeyedState, first_rows, normal_keys, nth_occurrence
+from weir.operators.memory import StateMemory
 
 
 class KeyedListState:
@@ -27,10 +28,12 @@ class KeyedListState:
         value_type: pa.DataType,
         elements: Sequence[Layer] = (),
         lengths: Sequence[Layer] = (),
+        *,
+        memory: StateMemory | None = None,
     ) -> None:
         """``elements`` and ``lengths`` are the layers of the restored state, oldest first.
 
-        Raises ``OperatorStateError`` if they cannot be read.
+        ``memory`` as for ``KeyedState``. Raises ``OperatorStateError`` if they cannot be read.
         """
         self._name = name
         self._value_type = value_type
@@ -38,9 +41,11 @@ class KeyedListState:
         # Numbers that are never null lie in memory as such.
         default = 0 if number else None
         #: The elements, by pairs of key and position.
-        self.elements = KeyedState(name, value_type, default, elements, compound=True)
+        self.elements = KeyedState(
+            name, value_type, default, elements, compound=True, memory=memory
+        )
         #: How many elements the list of each key has.
-        self.lengths = KeyedState(name, pa.int64(), 0, lengths)
+        self.lengths = KeyedState(name, pa.int64(), 0, lengths, memory=memory)
         self._check_lengths()
 
     def append(self, keys: pa.Array, values: pa.Array) -> None:
@@ -92,16 +97,19 @@ class KeyedListState:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the elements and their keys in memory, without the index."""
+        """The bytes of the elements and their keys, in memory or on disk, without the index."""
         return self.elements.nbytes + self.lengths.nbytes
 
     # ---- internals
 
     def _check_lengths(self) -> None:
         """Raise ``OperatorStateError`` if a checkpoint has other elements than its lengths say."""
-        counts = [batch["value"].to_numpy() for batch in self.lengths.items()]
-        lengths = np.concatenate(counts) if counts else np.empty(0, np.int64)
-        if (lengths < 1).any() or float(lengths.sum(dtype=float)) != len(self.elements):
+        shortest, elements = 1, 0.0
+        for batch in self.lengths.items():
+            lengths = batch["value"].to_numpy()
+            shortest = min(shortest, int(lengths.min()))
+            elements += float(lengths.sum(dtype=float))
+        if shortest < 1 or elements != len(self.elements):
             raise OperatorStateError(
                 f"The list state {self._name!r} cannot be read back (it has {len(self.elements)}"
                 " elements, and its lengths say otherwise): restore from another checkpoint or"

@@ -10,9 +10,13 @@ import pyarrow as pa
 
 from weir.operators.base import Layer
 from weir.operators.expiry import TimeToLive
-from weir.operators.key_index import NOWHERE, KeyIndex, Places
+from weir.operators.key_index import NOWHERE, KeyIndex, Places, ascending
 from weir.operators.keyed import KeyedState, first_rows, normal_keys
+from weir.operators.memory import StateMemory
 from weir.operators.runs import Runs
+
+#: How many entries are looked at in one go.
+_STEP = 100_000
 
 
 class MapState:
@@ -31,14 +35,17 @@ class MapState:
         layers: Sequence[Layer] = (),
         *,
         ttl: TimeToLive | None = None,
+        memory: StateMemory | None = None,
     ) -> None:
         """``layers``: the restored state, oldest first. ``ttl``: when an entry expires.
 
-        Raises ``OperatorStateError`` if it cannot be read.
+        ``memory`` as for ``KeyedState``. Raises ``OperatorStateError`` if it cannot be read.
         """
         self._map_key_type = map_key_type
         #: The entries, by pairs of keys.
-        self.state = KeyedState(name, value_type, default, layers, compound=True, ttl=ttl)
+        self.state = KeyedState(
+            name, value_type, default, layers, compound=True, ttl=ttl, memory=memory
+        )
         self._by_key = _ByKey(self.state)
 
     def get(self, keys: pa.Array, map_keys: pa.Array) -> pa.Array:
@@ -89,7 +96,7 @@ class MapState:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the entries in memory, without the index; objects as pointers."""
+        """The bytes of the entries, in memory or on local disk, without the index."""
         return self.state.nbytes
 
     # ---- internals
@@ -115,7 +122,7 @@ class _ByKey:
         if self._compactions != self._state.compactions:
             self._restart()
         self._take_new()
-        numbers = np.unique(self._keys.find(normal_keys(keys)))
+        numbers = ascending(self._keys.find(normal_keys(keys)))
         places = np.sort(self._runs.at(numbers[numbers != NOWHERE]))
         live: Places = places[self._state.are_live(places)]
         return live
@@ -124,19 +131,19 @@ class _ByKey:
         """Places are numbered anew."""
         self._compactions = self._state.compactions
         #: Numbers the keys of the stream.
-        self._keys = KeyIndex()
+        self._keys = KeyIndex(self._state.memory)
         #: The places of entries by the number of their key, also of removed ones, which may return.
-        self._runs = Runs(lambda places: np.ones(len(places), bool))
+        self._runs = Runs(lambda places: np.ones(len(places), bool), self._state.memory)
         #: How many places are there.
         self._known = 0
 
     def _take_new(self) -> None:
-        places = np.arange(self._known, self._state.places)
-        if not len(places):
-            return
+        for first in range(self._known, self._state.places, _STEP):
+            places = np.arange(first, min(first + _STEP, self._state.places))
+            keys = self._state.keys_at(places).field("key")
+            new = keys.filter(pa.array(self._keys.find(keys) == NOWHERE))
+            if len(new):
+                self._keys.add(new.take(pa.array(first_rows(new))))
+            self._runs.add(self._keys.find(keys), places)
+            self._state.memory.trim()
         self._known = self._state.places
-        keys = self._state.keys_at(places).field("key")
-        new = keys.filter(pa.array(self._keys.find(keys) == NOWHERE))
-        if len(new):
-            self._keys.add(new.take(pa.array(first_rows(new))))
-        self._runs.add(self._keys.find(keys), places)

@@ -11,7 +11,7 @@ Spark do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weir.core.graph import MAIN_OUTPUT
 from weir.errors import OperatorStateError, PipelineError
@@ -66,20 +66,8 @@ class Outputs:
         return pa.RecordBatch.from_pydict(columns)
 
 
-def to_python(values: pa.Array, column: str) -> list[Any]:
-    """The values as a list. ``column`` names them in messages.
-
-    Raises ``OperatorStateError`` for a date that Python does not have.
-    """
-    try:
-        python: list[Any] = values.to_pylist()
-    except (ValueError, OverflowError) as error:
-        raise _outside(values, column, error) from error
-    return python
-
-
 def to_pandas(batch: pa.RecordBatch) -> pd.DataFrame:
-    """The records as a DataFrame. Raises ``OperatorStateError`` like ``to_python``."""
+    """The records as a DataFrame. Raises ``OperatorStateError`` for a date that Python lacks."""
     try:
         frame: pd.DataFrame = batch.to_pandas()
     except (ValueError, OverflowError) as error:

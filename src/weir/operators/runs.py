@@ -1,7 +1,8 @@
 """``Runs``: places of a keyed state by a number: a time, or the number of a key.
 
 They lie in ascending *runs*, which are merged as they grow, so that a search costs by what it
-finds. A place that is no longer wanted stays in its run until it is merged or taken.
+finds. Large ones are not merged any more: there are few, and merging them would need as much memory
+again. A place that is no longer wanted stays in its run until it is merged or taken.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weir.operators.key_index import Places
+from weir.operators.key_index import Places, ascending
+from weir.operators.memory import StateMemory
 
 #: How many places are looked at in one go for the first that is still wanted.
 _LOOK_AHEAD = 1024
+#: Runs are not merged into longer ones.
+_MERGED_MAX = 1 << 20
 
 
 class _Run(NamedTuple):
@@ -27,22 +31,27 @@ class _Run(NamedTuple):
 class Runs:
     """Numbers, such as times in milliseconds, each with a place."""
 
-    def __init__(self, are_live: Callable[[Places], np.ndarray[Any, np.dtype[np.bool_]]]) -> None:
+    def __init__(
+        self,
+        are_live: Callable[[Places], np.ndarray[Any, np.dtype[np.bool_]]],
+        memory: StateMemory,
+    ) -> None:
         """``are_live``: which places are still wanted. Others may be left out."""
         self._are_live = are_live
+        self._memory = memory
         self._runs: list[_Run] = []
 
     def add(self, numbers: Places, places: Places) -> None:
         """Add places with their numbers, in any order."""
         run = _sorted(numbers, places)
-        while self._runs and len(self._runs[-1].numbers) < 2 * len(run.numbers):
+        while self._runs and self._is_merged(self._runs[-1], run):
             last = self._runs.pop()
             numbers = np.concatenate([last.numbers, run.numbers])
             places = np.concatenate([last.places, run.places])
             live = self._are_live(places)
             run = _sorted(numbers[live], places[live])
         if len(run.numbers):
-            self._runs.append(run)
+            self._runs.append(_Run(*map(self._memory.kept, run)))
 
     def take(self, until: int) -> Places:
         """Remove all up to this number; return the places, ascending and each once."""
@@ -52,7 +61,7 @@ class Runs:
             taken.append(places[:end])
             self._runs[number] = _Run(numbers[end:], places[end:])
         self._runs = [run for run in self._runs if len(run.numbers)]
-        return np.unique(np.concatenate(taken))
+        return ascending(*taken)
 
     def at(self, numbers: Places) -> Places:
         """The places of these numbers, in no order that means anything."""
@@ -69,6 +78,10 @@ class Runs:
         runs = [cut for run in self._runs if (cut := self._from_first(run)) is not None]
         self._runs = runs
         return min((int(run.numbers[0]) for run in runs), default=None)
+
+    def _is_merged(self, last: _Run, run: _Run) -> bool:
+        count = len(last.numbers) + len(run.numbers)
+        return len(last.numbers) < 2 * len(run.numbers) and count <= _MERGED_MAX
 
     def _from_first(self, run: _Run) -> _Run | None:
         """The run from its first place that is still wanted; None if there is none."""

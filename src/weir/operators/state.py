@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from weir.operators.keyed import KeyedState, RawKeyedState
     from weir.operators.keyed_lists import KeyedListState
     from weir.operators.map_state import MapState
+    from weir.operators.memory import StateMemory
     from weir.operators.timers import Timers
 
 
@@ -158,13 +159,16 @@ class StateStore:
         owned: Container[int] = range(KEY_GROUPS),
         has_event_time: bool = True,
         restored_checkpoint_id: int | None = None,
+        memory: StateMemory | None = None,
     ) -> None:
         """``lists``, ``groups`` (raw state -> key group -> bytes) and ``keyed`` are restored state.
 
         ``owned``: the subtask's key groups. ``has_event_time``: whether the operator's input has.
+        ``memory`` is for keyed state; None: without a bound.
         """
         self._operator_id = operator_id
         self._has_event_time = has_event_time
+        self._memory = memory
         self._owned = owned
         #: The keys of the records being processed, and their key groups.
         self._records: tuple[pa.Array, pa.Array] | None = None
@@ -224,7 +228,7 @@ class StateStore:
             self._check_new(name, self._raw, self._found_groups, "raw state", "keyed state")
             ttl = self._time_to_live(ttl_ms, ttl_update, ttl_domain)
             layers = self._found_keyed.pop(name, ())
-            state = KeyedState(name, value_type, default, layers, ttl=ttl)
+            state = KeyedState(name, value_type, default, layers, ttl=ttl, memory=self._memory)
             self._begin(name, state)
         return state
 
@@ -251,7 +255,9 @@ class StateStore:
         if maps is None:
             ttl = self._time_to_live(ttl_ms, ttl_update, ttl_domain)
             layers = self._found_keyed.pop(kept, ())
-            maps = MapState(name, map_key_type, value_type, default, layers, ttl=ttl)
+            maps = MapState(
+                name, map_key_type, value_type, default, layers, ttl=ttl, memory=self._memory
+            )
             self._maps[kept] = maps
             self._begin(kept, maps.state)
         return maps
@@ -271,6 +277,7 @@ class StateStore:
                 value_type,
                 self._found_keyed.pop(kept, ()),
                 self._found_keyed.pop(kept_lengths, ()),
+                memory=self._memory,
             )
             self._keyed_lists[name] = lists
             self._begin(kept, lists.elements)
@@ -338,6 +345,11 @@ class StateStore:
         for keyed in self._keyed.values():
             keyed.expire(domain)
 
+    def trim(self) -> None:
+        """Between two batches: let the system have the memory that spilled state does not need."""
+        if self._memory is not None:
+            self._memory.trim()
+
     @property
     def timers(self) -> list[Timers]:
         """All timers that the operator has asked for."""
@@ -373,7 +385,8 @@ class StateStore:
         kept = f"{domain.value} timers/{name}"
         timers = self._timers.get(kept)
         if timers is None:
-            timers = Timers(name, domain, self._found_keyed.pop(kept, ()))
+            layers = self._found_keyed.pop(kept, ())
+            timers = Timers(name, domain, layers, memory=self._memory)
             self._timers[kept] = timers
             self._begin(kept, timers.state)
         return timers

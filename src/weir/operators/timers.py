@@ -18,6 +18,7 @@ from weir.errors import OperatorStateError
 from weir.operators.base import Layer, TimeDomain
 from weir.operators.key_index import Places
 from weir.operators.keyed import KeyedState, first_rows, normal_keys, nth_occurrence
+from weir.operators.memory import StateMemory
 from weir.operators.runs import Runs
 
 
@@ -33,11 +34,21 @@ class DueTimers(NamedTuple):
 class Timers:
     """The timers of one name and domain in one subtask; a key can have several."""
 
-    def __init__(self, name: str, domain: TimeDomain, layers: Sequence[Layer] = ()) -> None:
-        """``layers``: the restored timers. Raises ``OperatorStateError`` if they are unreadable."""
+    def __init__(
+        self,
+        name: str,
+        domain: TimeDomain,
+        layers: Sequence[Layer] = (),
+        *,
+        memory: StateMemory | None = None,
+    ) -> None:
+        """``layers``: the restored timers. ``memory`` as for ``KeyedState``.
+
+        Raises ``OperatorStateError`` if they are unreadable.
+        """
         self.name = name
         self.domain = domain
-        self._state = KeyedState(name, pa.bool_(), None, layers, compound=True)
+        self._state = KeyedState(name, pa.bool_(), False, layers, compound=True, memory=memory)
         #: The earliest time that was registered since it was last looked at.
         self._registered_ms: int | None = None
         self._compactions = self._state.compactions
@@ -149,10 +160,10 @@ class Timers:
 
     def _rebuild(self) -> None:
         self._compactions = self._state.compactions
-        places = self._state.live_places()
-        self._runs = Runs(self._state.are_live)
-        if len(places):
+        self._runs = Runs(self._state.are_live, self._state.memory)
+        for places in self._state.live_places():
             self._runs.add(_times(self._state.keys_at(places)), places)
+            self._state.memory.trim()
 
 
 def _times(timers: pa.StructArray) -> Places:

@@ -128,7 +128,7 @@ def _keyed(name: str, layers: list[tuple[bytes, tuple[int, int]]]) -> pa.Table:
     if not layers:
         return pa.table({"key": pa.array([], pa.null()), "value": pa.array([], pa.null())})
     found = [Layer(data, (first, end)) for data, (first, end) in layers]
-    kind = layer_rows(found[0], name).schema.field("value").type
+    kind = next(layer_rows(found[0], name)).schema.field("value").type
     return pa.Table.from_batches(KeyedState(name, kind, None, found).items())
 
 

@@ -15,6 +15,7 @@ from weir.config.options import (
     LEASE_TIMEOUT,
     REST_LINGER,
     SAVEPOINT_DIR,
+    STATE_MEMORY,
     TASK_CANCELLATION_TIMEOUT,
     WORKING_DIR,
 )
@@ -318,6 +319,7 @@ def _operators(
             parallelism=one.parallelism or min(configured, KEY_GROUPS),
             key_by=one.key_by,
             has_coordinator=one.coordinator is not None,
+            state_memory_bytes=configuration.value(STATE_MEMORY),
         )
         for name, one in steps.operators.items()
     }

@@ -41,7 +41,8 @@ from weir.operators.connected import CoOperator
 from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
 from weir.runtime.concurrency import Clock
 from weir.subtasks.source_readers import SourceReaders
-from weir.subtasks.worker import INLINE_BYTES, Location, Order, Result
+from weir.subtasks.state_pieces import Location
+from weir.subtasks.worker import INLINE_BYTES, Order, Result
 
 if TYPE_CHECKING:
     from weir.storage.filesystem import FileSystem
@@ -110,6 +111,8 @@ class ProcessStep:
     operator: Operator
     #: The number of subtasks.
     parallelism: int
+    #: How many bytes of a subtask's keyed state may lie in memory.
+    state_memory_bytes: int
     #: The columns of the key in each input; empty without a key.
     key_by: tuple[tuple[str, ...], ...]
     has_coordinator: bool
@@ -437,6 +440,7 @@ class OperatorChain:
             "restored_checkpoint_id": self._restored_checkpoint_id,
             "runs": held.runs,
             "has_event_time": name in self._timed,
+            "state_memory_bytes": self._steps[name].state_memory_bytes,
             "now_ms": self._clock.wall_ms(),
             "watermark_ms": self._watermark_ms if name in self._timed else None,
             "readers_watermark_ms": self._readers.watermark_ms,

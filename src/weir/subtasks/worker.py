@@ -5,7 +5,8 @@ JSON value per operator::
 
     {"token": "...", "batch": 7, "barrier": 3, "finish": false,
      "has_coordinator": true, "directory": "...",
-     "has_event_time": true, "now_ms": 1000, "watermark_ms": 800, "moves_to_ms": 900,
+     "has_event_time": true, "state_memory_bytes": 268435456,
+     "now_ms": 1000, "watermark_ms": 800, "moves_to_ms": 900,
      "may_read": true, "readers_watermark_ms": null,
      "completed": [2], "aborted": [], "events": {"0": [{...}]},
      "version": 6, "runs": {"0": "..."},
@@ -35,6 +36,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import IOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -55,22 +57,23 @@ from weir.operators.connected import CoOperator
 from weir.operators.output import Outputs, tagged_column
 from weir.operators.state import StateStore, decode_lists
 from weir.runtime.failures import NOTE
+from weir.subtasks.state_pieces import SHARED_BYTES_MAX, Location, StatePieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from weir.operators.memory import StateMemory
     from weir.sources.operator import ReaderReport
 
 #: From this watermark on, no time passes any more: 9999-12-31T23:59:59Z, the last one that Spark
 #: can represent.
 END_OF_TIME_MS = 253_402_300_799_000
-#: State of up to this many bytes travels inside messages, larger state in a file.
-INLINE_BYTES = 32 * 1024
+#: State of up to this many bytes travels inside messages, larger state in a file of its own.
+INLINE_BYTES = SHARED_BYTES_MAX
 #: The list state that backs ``ListCheckpointed``.
 _LIST = "list-checkpointed"
 
 Order = dict[str, Any]
-Location = dict[str, Any]
 #: What a subtask reports about a batch or a call.
 Result = dict[str, Any]
 
@@ -78,29 +81,40 @@ Result = dict[str, Any]
 class StateFiles(Protocol):
     """Where subtasks keep large state."""
 
-    def write(self, directory: str, file: str, pieces: list[bytes]) -> None:
-        """Write a new file; the checkpoint that needs it flushes it."""
+    def create(self, directory: str, file: str) -> IOBase:
+        """A new file, to be written and closed; the checkpoint that needs it flushes it."""
         ...
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Part of a file."""
+        ...
+
+    def mapped(self, path: str, offset: int, length: int, memory: StateMemory) -> bytes | pa.Buffer:
+        """Part of a file that may be larger than the memory, and need not be read as a whole.
+
+        Raises ``OSError`` if the file is shorter.
+        """
         ...
 
 
 class LocalStateFiles:
     """State in files of this machine, or of a volume that all workers share."""
 
-    def write(self, directory: str, file: str, pieces: list[bytes]) -> None:
-        """Write a new file."""
+    def create(self, directory: str, file: str) -> IOBase:
+        """A new file."""
         path = Path(directory) / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(pieces))
+        return path.open("xb")
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Part of a file."""
         with Path(path).open("rb") as file:
             file.seek(offset)
             return file.read(length)
+
+    def mapped(self, path: str, offset: int, length: int, memory: StateMemory) -> pa.Buffer:
+        """Part of a file, mapped."""
+        return memory.mapped_file(path, offset, length)
 
 
 @dataclass
@@ -498,6 +512,9 @@ class SubtaskRun:
                 )
 
     def _restored(self, operator: Operator) -> _Warm:
+        # Here, since the driver needs the rest of this module, but neither pyarrow nor numpy.
+        from weir.operators.memory import StateMemory
+
         order, context = self._order, self._context
         location = order["lists"].get(str(self._subtask))
         lists = None if location is None else decode_lists(self._read(location))
@@ -510,8 +527,9 @@ class SubtaskRun:
             }
             for name, by_group in order["groups"].items()
         }
+        memory = StateMemory(order["state_memory_bytes"])
         keyed = {
-            name: [Layer(self._read(one), tuple(one["groups"])) for one in layers]
+            name: [Layer(self._mapped(name, one, memory), tuple(one["groups"])) for one in layers]
             for name, by_subtask in order["keyed"].items()
             if (layers := by_subtask.get(str(self._subtask)))
         }
@@ -525,6 +543,7 @@ class SubtaskRun:
             owned=owned,
             has_event_time=order["has_event_time"],
             restored_checkpoint_id=order["restored_checkpoint_id"],
+            memory=memory,
         )
         self._expire(state)
         operator.open(context)
@@ -542,57 +561,58 @@ class SubtaskRun:
     def _kept(self, data: bytes) -> Location:
         if len(data) <= INLINE_BYTES:
             return {"inline": base64.b64encode(data).decode()}
-        path = self._write([data])
-        return {"file": path, "offset": 0, "length": len(data)}
+        pieces = StatePieces(self._new_file)
+        piece = pieces.piece()
+        piece.write(data)
+        return pieces.located(piece)
 
     def _changed(self, state: StateStore) -> dict[str, Any]:
-        """Write the keyed state that has changed, all to one file; return where it is.
+        """Write the keyed state that has changed; return where it is.
 
         ``"keyed"``: by state, the number of layers that stay and the one that follows, or None;
         ``"groups"``: raw state, by state and key group.
         """
-        layers = {name: one.next_layer() for name, one in state.keyed.items()}
-        groups = {name: one.changed_groups() for name, one in state.raw.items()}
-        pieces = [layer[1] for layer in layers.values() if layer is not None and layer[1]]
-        pieces += [data for one in groups.values() for data in one.values()]
-        path, offset = self._write(pieces) if pieces else "", 0
-
-        def located(data: bytes) -> Location:
-            nonlocal offset
-            found = {"file": path, "offset": offset, "length": len(data)}
-            offset += len(data)
-            return found
-
         owned = groups_of(self._subtask, self._context.parallelism)
-        groups_here = [owned.start, owned.stop]
-        return {
-            "keyed": {
-                name: [
-                    layer[0],
-                    located(layer[1]) | {"groups": groups_here, "keys": len(state.keyed[name])}
-                    if layer[1]
-                    else None,
-                ]
-                for name, layer in layers.items()
-                if layer is not None
-            },
-            "groups": {
-                name: {str(group): located(data) for group, data in one.items()}
-                for name, one in groups.items()
-            },
-        }
+        pieces = StatePieces(self._new_file)
+        keyed: dict[str, list[Any]] = {}
+        groups: dict[str, dict[str, Location]] = {}
+        for name, one in state.keyed.items():
+            piece = pieces.piece()
+            written = one.next_layer(piece)
+            if written is not None:
+                layer = {"groups": [owned.start, owned.stop], "keys": len(one)}
+                stay, follows = written
+                keyed[name] = [stay, pieces.located(piece) | layer if follows else None]
+        for name, raw in state.raw.items():
+            groups[name] = {}
+            for group, data in raw.changed_groups().items():
+                piece = pieces.piece()
+                piece.write(data)
+                groups[name][str(group)] = pieces.located(piece)
+        pieces.close()
+        state.trim()
+        return {"keyed": keyed, "groups": groups}
 
-    def _write(self, pieces: list[bytes]) -> str:
-        """Write a new file in the query's directory."""
+    def _new_file(self) -> tuple[str, IOBase]:
+        """A new file in the query's directory, and its name."""
         name = f"{self._subtask}-{self._order['batch']}-{self._process.run_id()}"
         file = f"{self._operator_id}/{name}"
-        self._process.files.write(self._order["directory"], file, pieces)
-        return file
+        return file, self._process.files.create(self._order["directory"], file)
 
     def _read(self, location: Location) -> bytes:
         if "inline" in location:
             return base64.b64decode(location["inline"])
         return self._process.files.read(location["path"], location["offset"], location["length"])
+
+    def _mapped(self, name: str, location: Location, memory: StateMemory) -> bytes | pa.Buffer:
+        where = location["path"], location["offset"], location["length"]
+        try:
+            return self._process.files.mapped(*where, memory)
+        except OSError as error:
+            raise OperatorStateError(
+                f"The keyed state {name!r} cannot be read back ({error}): restore from another"
+                " checkpoint or savepoint."
+            ) from error
 
 
 def _earliest(state: StateStore, domain: TimeDomain) -> int | None:

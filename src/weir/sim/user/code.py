@@ -260,6 +260,8 @@ class UserDriver:
                 parallelism=self.job.steps.operators[one].parallelism or self._default,
                 key_by=self.job.steps.operators[one].key_by,
                 has_coordinator=self.job.steps.operators[one].coordinator is not None,
+                # Never reached: the rows of a simulation are few.
+                state_memory_bytes=1 << 30,
             )
             for one in process_steps(self.job.vertices[name])
         }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import random as global_random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO, IOBase
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from weir.core.types import OperatorId
 from weir.operators.base import Operator
+from weir.operators.memory import StateMemory
 from weir.operators.state import decode_lists
 from weir.runtime.failures import describe
 from weir.sim.disk import Disk
@@ -40,15 +42,32 @@ class DiskStateFiles:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def write(self, directory: str, file: str, pieces: list[bytes]) -> None:
-        """Write a file without syncing it."""
-        self._disk.put(f"{directory}/{file}", b"".join(pieces), durable=False)
+    def create(self, directory: str, file: str) -> IOBase:
+        """A file that is written when it is closed, without a sync."""
+        return _DiskFile(lambda data: self._disk.put(f"{directory}/{file}", data, durable=False))
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Part of a file. Raises ``LostStateError`` if it is gone."""
         if path not in self._disk.files:
             raise LostStateError(f"the state {path} is gone")
         return self._disk.files[path][offset : offset + length]
+
+    def mapped(self, path: str, offset: int, length: int, memory: StateMemory) -> bytes:
+        """Part of a file. Raises ``LostStateError`` if it is gone."""
+        return self.read(path, offset, length)
+
+
+class _DiskFile(BytesIO):
+    """Bytes that are written when it is closed."""
+
+    def __init__(self, put: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._put = put
+
+    def close(self) -> None:
+        if not self.closed:
+            self._put(self.getvalue())
+        super().close()
 
 
 class LostStateError(Exception):
