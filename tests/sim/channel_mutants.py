@@ -101,7 +101,7 @@ def a_watermark_before_its_segment() -> AbstractContextManager[None]:
     on_planning = StreamTask._on_planning
 
     def watermark_first(self: StreamTask, event: PlanningCalled) -> list[Any]:
-        first = self._outputs.completed(self._position, event.watermark_ms)
+        first = self.outputs.completed(self._position, event.watermark_ms)
         return [*first, *on_planning(self, event)]
 
     return _with(patch.object(StreamTask, "_on_planning", watermark_first))
@@ -163,7 +163,7 @@ def a_producer_not_woken_when_its_channel_has_room() -> AbstractContextManager[N
     """A read segment is noted, but the producer that waits for room is not woken (P30)."""
 
     def note_only(self: StreamTask, event: SegmentsConsumed) -> list[Any]:
-        self._outputs.consumed(event.consumer, event.position, event.batch_size)
+        self.outputs.consumed(event.consumer, event.position, event.batch_size)
         return []
 
     return _with(

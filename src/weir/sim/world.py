@@ -83,7 +83,7 @@ from weir.storage.metadata import METADATA_FILE
 _SAVEPOINTS_BEFORE = 10
 _PATIENCE_S = 100
 #: After how many virtual microseconds an endless job is drained.
-_ENDS_US = 15_000_000
+_ENDS_US = 6_000_000
 #: After so many failures that no fault explains, a user's job is broken.
 _UNEXPLAINED = 30
 #: A job that has ended so is never run again.

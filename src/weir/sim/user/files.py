@@ -43,13 +43,11 @@ class CrashingFiles:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Notice what is synced meanwhile."""
-        fsync = os.fsync
 
         def noticed(fd: Any) -> None:
             number = fd if isinstance(fd, int) else fd.fileno()
             self._sync(os.fstat(number).st_ino)
 
-        del fsync
         with patch.object(os, "fsync", noticed), patch.object(os, "fdatasync", noticed):
             yield
 

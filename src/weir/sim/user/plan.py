@@ -24,7 +24,6 @@ from weir.sinks.foreach import Foreach
 from weir.sources.files import FileSource
 from weir.sources.operator import SourceOperator
 from weir.steps import ProcessFunction, Simulation, Steps
-from weir.subtasks.chain import process_steps
 from weir.subtasks.worker import SubtaskFunction, key_columns
 
 #: The rows of a step, by tag of its outputs.
@@ -275,13 +274,3 @@ def decoded(data: bytes) -> Rows:
 def count(rows: Rows) -> int:
     """How many rows there are, in all outputs."""
     return sum(batch.num_rows for batches in rows.values() for batch in batches)
-
-
-def enumerated(vertex: Vertex) -> bool:
-    """Whether Weir's own readers are the vertex's input."""
-    return vertex.is_enumerated
-
-
-def operators_of(vertex: Vertex) -> tuple[OperatorId, ...]:
-    """The Python operators of a vertex."""
-    return process_steps(vertex)
