@@ -300,7 +300,12 @@ class Job:
                     f"Source {name!r} has {number}={getattr(source, number)}: set it to 1 or more."
                 )
         step = GraphStep(
-            name=name, kind=StepKind.SOURCE, bounded=source.bounded, enumerated=True, uid=uid
+            name=name,
+            kind=StepKind.SOURCE,
+            bounded=source.bounded,
+            enumerated=True,
+            externally_induced=source.externally_induced,
+            uid=uid,
         )
         function = ProcessFunction(
             operator=SourceOperator(source, watermarks),

@@ -94,5 +94,6 @@ def task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> T
         ),
         operators_take_part=any(takes_part(one.operator) for one in processing),
         has_own_readers=vertex.is_enumerated,
+        externally_induced=vertex.is_externally_induced,
         coordinated=any(one.coordinator is not None for one in processing),
     )

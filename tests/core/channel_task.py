@@ -41,6 +41,8 @@ class Task:
         operators_take_part: bool = False,
         has_own_readers: bool = False,
         has_operators: bool = False,
+        externally_induced: bool = False,
+        prepares_for_barriers: bool = False,
         restored: tuple[tuple[str, Any], ...] = (),
     ) -> None:
         """``restored`` are channel entries that are present before the task runs."""
@@ -56,6 +58,8 @@ class Task:
                 operators_take_part=operators_take_part,
                 has_own_readers=has_own_readers,
                 has_operators=has_operators,
+                externally_induced=externally_induced,
+                prepares_for_barriers=prepares_for_barriers,
             ),
             attempt=1,
             consumers=consumers,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.feeds import Feeds
 from tests.e2e.support import Place
 
 
@@ -15,3 +16,13 @@ def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
     yield made
     made.clear()
+
+
+@pytest.fixture
+def feeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Feeds]:
+    """A server that the pipelines of ``docs/SOURCES.md`` find."""
+    served = Feeds()
+    monkeypatch.setenv("READINGS", served.url)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield served
+    served.close()

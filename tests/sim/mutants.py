@@ -74,7 +74,10 @@ def _with(*patches: Any) -> Iterator[None]:
 
 
 def _jobs_with(
-    *, upload_us: int | None = None, reader_us: int | None = None, **config: Any
+    *,
+    upload_us: int | None = None,
+    reader_us: int | None = None,
+    **config: Any,
 ) -> AbstractContextManager[None]:
     """Jobs with these settings, in which what a variant needs is common."""
     draw_job = world_module.draw_job
@@ -96,7 +99,7 @@ def closed_at_once(task: StreamTask) -> list[Any]:
     task._ending.closing = True
     waiting = list(task._triggers._waiting)
     task._triggers.clear()
-    return [effect for n in waiting for effect in (task._report.closing(n), *task._cancel(n))]
+    return task._decline(*map(task._report.closing, waiting))
 
 
 def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ import pytest
 from tests.sim.channel_mutants import CHANNEL_MUTANTS
 from tests.sim.coordinator_mutants import COORDINATOR_MUTANTS
 from tests.sim.ending_mutants import ENDING_MUTANTS
+from tests.sim.induced_mutants import INDUCED_MUTANTS
 from tests.sim.mishap_mutants import MISHAP_MUTANTS
 from tests.sim.mutants import MUTANTS, Mutant
 from tests.sim.unaligned_mutants import UNALIGNED_MUTANTS
@@ -54,7 +55,9 @@ def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None
     check_caught(mutant)
 
 
-@pytest.mark.parametrize("mutant", COORDINATOR_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [*COORDINATOR_MUTANTS, *INDUCED_MUTANTS], ids=lambda mutant: mutant.name
+)
 def test_a_broken_variant_of_operator_events_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     """The same, in jobs whose operators have coordinators."""
     check_caught(mutant)

@@ -24,7 +24,7 @@ from weir.operators.state import StateStore, decode_lists, redistributed
 from weir.sources import Source
 from weir.sources.coordinator import SourceCoordinator
 from weir.sources.operator import ReaderReport, SourceOperator
-from weir.sources.watermarks import Watermarks, lowest_of
+from weir.sources.watermarks import Watermarks, lowest_of, slowest_of
 
 
 @dataclass
@@ -38,7 +38,8 @@ class TaskContext:
     watermark_ms: int | None = None
     processing_time_ms: int = 0
     may_read: bool = True
-    readers_watermark_ms: int | None = None
+    induced_over: int = 0
+    slowest_ms: int | None = None
     sent: list[Payload] = field(default_factory=list)
     reported: ReaderReport | None = None
 
@@ -145,6 +146,8 @@ class FakeJob:
         self._operators: list[SourceOperator[Any] | None] = [None] * self.parallelism
         self._contexts: list[TaskContext] = []
         self._reported: dict[int, ReaderReport] = {}
+        #: Checkpoints up to this one are over for readers that induce them.
+        self.induced_over = 0 if checkpoint is None else self._checkpoint
         self.run = EnumeratorRun(self.parallelism)
         self.coordinator = SourceCoordinator(self.source)
         self.coordinator.start(self.run)
@@ -172,11 +175,12 @@ class FakeJob:
         """One batch of all subtasks with the events sent so far; returns the number of rows."""
         events, self.run.sent = list(self.run.sent), deque()
         before = len(self.rows)
-        lowest = lowest_of(one.time for one in self._reported.values()).watermark_ms
+        slowest = slowest_of(one.time for one in self._reported.values())
         for subtask in range(self.parallelism):
             operator, context = self._subtask(subtask, anew=new_processes)
             context.may_read, context.processing_time_ms = may_read, self.now_ms
-            context.readers_watermark_ms = lowest
+            context.slowest_ms = slowest
+            context.induced_over = self.induced_over
             for to, event in events:
                 if to == subtask:
                     operator.handle_operator_event(event)
@@ -229,6 +233,10 @@ class FakeJob:
     def wakes(self) -> list[int | None]:
         """When each reader wants to read again."""
         return [self._reported[one].wake_in_ms for one in sorted(self._reported)]
+
+    def stand_at(self) -> list[int | None]:
+        """The checkpoint at whose point each reader stands."""
+        return [self._reported[one].stands_at for one in sorted(self._reported)]
 
     def splits(self) -> list[list[Payload]]:
         """The splits in each subtask's state."""

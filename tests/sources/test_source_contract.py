@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 from tests.sources.fake_runtime import Checkpoint, FakeJob
 from tests.sources.ranges import SCHEMA, Range, Ranges, RangesReader, ranges
 
@@ -284,6 +285,25 @@ def test_a_split_of_another_version_or_shape_is_refused() -> None:
         serializer.decode(2, {"split_id": "a", "position": 1})
     with pytest.raises(ValueError, match=r"Expected `float`, got `str` - at `\$.position`"):
         serializer.decode(1, {"split_id": "a", "position": "b"})
+
+
+def test_a_split_can_be_sent_to_spark_again_after_it_was_read_back() -> None:
+    """The classes of a pipeline file go to the workers by value, in each attempt."""
+
+    @dataclass(frozen=True)
+    class Part:
+        first: int
+
+    @dataclass(frozen=True)
+    class Whole:
+        split_id: str
+        parts: list[Part | None]
+
+    Whole.__annotations__ = {"split_id": str, "parts": list[Part | None]}
+    serializer = SplitSerializer(Whole)
+    whole = Whole("a", [Part(1), None])
+    assert serializer.decode(1, serializer.encode(whole)) == whole
+    assert cloudpickle.dumps(serializer)
 
 
 class Broken(Ranges):

@@ -13,7 +13,7 @@ from tests.sources.ranges import SCHEMA, Range, Ranges
 import weir
 from weir.errors import PipelineError
 from weir.sources import Watermarks
-from weir.sources.watermarks import ReaderTime, SplitWatermarks, lowest_of
+from weir.sources.watermarks import ReaderTime, SplitWatermarks, lowest_of, slowest_of
 
 
 def job_of(*ranges: Range, rows: int = 2, **strategy: int) -> FakeJob:
@@ -128,6 +128,44 @@ def test_a_split_that_is_too_far_ahead_is_paused_until_the_others_have_come_clos
     assert max(n for n in before if n < 50) + 960 >= 1_001
 
 
+def test_splits_that_are_all_idle_wait_for_no_other() -> None:
+    """Rules 3 and 6: rows that come after a quiet time are read, also in a restored job."""
+    source = Ranges(rows=2, bounded=False)
+    source.there = 502
+    strategy = Watermarks(column="ts", idle_after_ms=100, max_drift_ms=10_000)
+    job = FakeJob(source, 1, schema=SCHEMA, watermarks=strategy)
+    job.batch()
+    job.coordinator.assign_splits([LATE], 0)
+    assert (job.batch(), job.batch()) == (2, 0)
+    job.now_ms += 100
+    job.batch()
+    assert job.time == IDLE
+    checkpoint = job.checkpoint()
+    source.there = 504
+    assert job.batch(new_processes=True) == 2
+    job.restore(checkpoint)
+    assert job.batch() == 2
+
+
+def test_a_split_goes_on_when_the_one_that_it_waits_for_is_idle() -> None:
+    """Rule 6: it is then the slowest of those that have rows; after a restore it waits again."""
+    strategy = Watermarks(column="ts", idle_after_ms=100, max_drift_ms=10_000)
+    time = SplitWatermarks(strategy)
+    for name, newest_ms in (("a", 1_000), ("b", 50_000)):
+        time.add(name)
+        time.read(name, newest_ms)
+    assert time.ahead(slowest_of([time.end_batch(0)])) == {"b"}
+    time.read_nothing("a", 0)
+    assert time.ahead(slowest_of([time.end_batch(99)])) == {"b"}
+    assert time.ahead(slowest_of([time.end_batch(100)])) == frozenset()
+    restored = SplitWatermarks(strategy)
+    restored.add("a", 1_000, 0)
+    restored.add("b", 50_000)
+    restored.begin_attempt()
+    assert restored.ahead(slowest_of([])) == frozenset(), "nobody has said anything yet"
+    assert restored.ahead(slowest_of([restored.end_batch(9_000)])) == {"b"}
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1_000)), max_size=40),
     st.integers(1, 300),
@@ -140,7 +178,7 @@ def test_no_split_gets_more_than_the_drift_and_one_read_ahead(
     for name in "abc":
         time.add(name)
     for name, newest_ms in reads:
-        lowest = time.end_batch(0).watermark_ms
+        lowest = slowest_of([time.end_batch(0)])
         paused = time.ahead(lowest)
         assert len(paused) < 3
         if name in paused:

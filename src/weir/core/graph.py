@@ -80,6 +80,8 @@ class GraphStep:
     #: enumerator instead of by Spark.
     bounded: bool = False
     enumerated: bool = False
+    #: Whether those readers say themselves when a checkpoint is due (MISSION B4).
+    externally_induced: bool = False
     #: Whether it may share a vertex with the steps it reads, and with the step that reads it.
     chains_backward: bool = True
     chains_forward: bool = True
@@ -130,6 +132,11 @@ class Vertex:
     def is_enumerated(self) -> bool:
         """Whether Python readers read its source; only they know when its records end."""
         return any(step.enumerated for step in self.steps)
+
+    @property
+    def is_externally_induced(self) -> bool:
+        """Whether the readers of its source say themselves when a checkpoint is due."""
+        return any(step.externally_induced for step in self.steps)
 
     @property
     def operators(self) -> tuple[OperatorState, ...]:

@@ -211,7 +211,9 @@ class DurableJob:
             kept = [*older, *([checkpoint] if checkpoint is not None else [])]
             own = [known for known in kept if known.job_id == record.job_id]
             self._storage.discard_orphans(own, up_to=allocated)
-        return AttemptStart(attempt=record.attempt, restored=checkpoint, older=older or ())
+        return AttemptStart(
+            attempt=record.attempt, restored=checkpoint, older=older or (), allocated=allocated
+        )
 
     def resume(self) -> None:
         """An attempt is about to start."""

@@ -330,7 +330,11 @@ def _coordinated(
 ) -> Mapping[OperatorId, CoordinatedOperator]:
     """The operators that have a coordinator, each with its vertex and parallelism."""
     return {
-        name: CoordinatedOperator(vertex=vertex.name, parallelism=operators[name].parallelism)
+        name: CoordinatedOperator(
+            vertex=vertex.name,
+            parallelism=operators[name].parallelism,
+            induces_checkpoints=vertex.is_externally_induced,
+        )
         for vertex in steps.vertices()
         for name in process_steps(vertex)
         if steps.operators[name].coordinator is not None

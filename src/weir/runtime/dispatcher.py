@@ -279,6 +279,7 @@ class Dispatcher:
                     name for name, other in self._plans.items() if vertex in other.inputs
                 ),
                 sent_events=() if state is None else state.sent_events,
+                allocated=start.allocated,
             )
         began = AttemptBegan(
             attempt=start.attempt,

@@ -58,6 +58,8 @@ class AttemptStart:
     restored: CompletedCheckpoint | None
     #: Older retained checkpoints whose metadata can be read.
     older: tuple[CompletedCheckpoint, ...] = ()
+    #: The newest checkpoint id that the job had before it; 0 if none.
+    allocated: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

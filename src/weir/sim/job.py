@@ -50,6 +50,8 @@ class SimVertex:
     prepares: bool = False
     #: For a source: whether its readers (``weir.sources``), not Spark, report the end of its input.
     enumerated: bool = False
+    #: Whether those readers say when a checkpoint is due (``marks.py``).
+    induced: bool = False
 
     @property
     def sinks(self) -> tuple[str, str]:
@@ -254,7 +256,7 @@ def draw_job(
 def _coordinated(vertices: Sequence[SimVertex], random: Random) -> list[SimVertex]:
     """Give some vertices an operator with a coordinator, of very different paces."""
     share = random.choice((0.0, 0.0, 0.5, 1.0))
-    return [
+    coordinated = [
         replace(
             one,
             subtasks=random.randint(1, 3),
@@ -266,3 +268,4 @@ def _coordinated(vertices: Sequence[SimVertex], random: Random) -> list[SimVerte
         else one
         for one in vertices
     ]
+    return [replace(one, induced=one.enumerated and random.random() > 0.5) for one in coordinated]

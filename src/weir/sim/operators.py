@@ -51,12 +51,13 @@ class CountingCoordinator(OperatorCoordinator):
         slow_us: int,
         fails: Callable[[], bool],
         broken: Callable[[str], None],
+        wanted: Callable[[int], None],
     ) -> None:
         """Create a coordinator.
 
         ``pace_ms``: the longest time between two sends; ``slow_us``: the longest pause after a
         send or in a snapshot. ``answers`` decides how snapshots are answered. ``broken`` gets the
-        text of a broken law.
+        text of a broken law, ``wanted`` each checkpoint that the coordinator is asked for.
         """
         self._random = random
         self._answers = answers
@@ -69,6 +70,7 @@ class CountingCoordinator(OperatorCoordinator):
         self._slow_us = slow_us
         self._fails = fails
         self._broken = broken
+        self._wanted = wanted
         self._sent: list[int] = []
         self._back: list[int] = []
 
@@ -98,6 +100,7 @@ class CountingCoordinator(OperatorCoordinator):
 
     def checkpoint_coordinator(self, checkpoint_id: int) -> CoordinatorSnapshot:
         """Both counts, after a random pause, or a future of them."""
+        self._wanted(checkpoint_id)
         self._waits.sleep(self._random.randrange(self._slow_us) / 1e6)
         self._fail_perhaps()
         if self._answers.random() < 0.6:

@@ -13,6 +13,7 @@ from weir.core.types import CompletedCheckpoint
 from weir.sim.code import TABLES_DIRECTORY, DriverCode, Environment, Shown
 from weir.sim.faults import Fault
 from weir.sim.job import SimJob, SimVertex, expected_rows
+from weir.sim.marks import Marks
 from weir.sim.operators import CountingCoordinator, CountingHook, OrderedListener, disagreement
 from weir.sim.queries import SimQueries
 from weir.sim.table import SimTable
@@ -27,6 +28,11 @@ class OwnCode:
     def load(self, environment: Environment) -> DriverCode:
         """The objects of one driver."""
         job, waits, random = self._job, environment.waits, environment.random
+        # Drawn apart, so that the other draws stay what they were.
+        marks = {
+            one.name: Marks(Random(f"marks {environment.job_id} {one.name}"))
+            for one in job.vertices
+        }
         return DriverCode(
             plans={vertex.name: _plan(vertex, job) for vertex in job.vertices},
             sinks={
@@ -48,16 +54,23 @@ class OwnCode:
             ],
             listeners={one.name: [OrderedListener()] for one in job.vertices},
             coordinators={
-                vertex.name: self._coordinator(vertex, environment) for vertex in job.coordinated
-            },
-            coordinated={
-                vertex.name: CoordinatedOperator(vertex=vertex.name, parallelism=vertex.subtasks)
+                vertex.name: self._coordinator(vertex, environment, marks[vertex.name])
                 for vertex in job.coordinated
             },
-            queries=SimQueries(job.vertices),
+            coordinated={
+                vertex.name: CoordinatedOperator(
+                    vertex=vertex.name,
+                    parallelism=vertex.subtasks,
+                    induces_checkpoints=vertex.induced,
+                )
+                for vertex in job.coordinated
+            },
+            queries=SimQueries(job.vertices, marks),
         )
 
-    def _coordinator(self, vertex: SimVertex, environment: Environment) -> CountingCoordinator:
+    def _coordinator(
+        self, vertex: SimVertex, environment: Environment, marks: Marks
+    ) -> CountingCoordinator:
         who = f"{environment.job_id} {environment.number} {vertex.name}"
         return CountingCoordinator(
             random=Random(f"coordinator {who}"),
@@ -67,6 +80,7 @@ class OwnCode:
             slow_us=min(self._job.upload_us, 20_000),
             fails=environment.strikes[Fault.TASK_FAILED],
             broken=environment.broken,
+            wanted=lambda n: marks.put(n, vertex.landed(environment.loop.now_us)),
         )
 
 
@@ -83,6 +97,7 @@ def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
         has_operators=vertex.subtasks > 0,
         prepares_for_barriers=vertex.prepares,
         has_own_readers=vertex.enumerated,
+        externally_induced=vertex.induced,
         coordinated=vertex.subtasks > 0,
     )
 

@@ -21,7 +21,7 @@ its records is ever late; ``channel_offsets.py`` has the state of a query that r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -54,6 +54,7 @@ from weir.runtime.task_work import task_errored
 from weir.sim.channel_offsets import ChannelOffsets
 from weir.sim.job import SimVertex
 from weir.sim.loop import Task
+from weir.sim.marks import MarkedReaders, Marks
 from weir.sim.operators import LostEventError, SimOperator
 from weir.sim.snapshots import LostStateError, SimState, segment_path
 from weir.sim.table import LATE_ROWS
@@ -70,7 +71,14 @@ class SimQuery:
     """One query of one attempt, with its snapshots."""
 
     def __init__(
-        self, port: SimTaskPort, vertex: SimVertex, plan: TaskPlan, attempt: int, post: PostToTask
+        self,
+        port: SimTaskPort,
+        vertex: SimVertex,
+        *,
+        plan: TaskPlan,
+        attempt: int,
+        post: PostToTask,
+        readers: MarkedReaders,
     ) -> None:
         self._port = port
         self._vertex = vertex
@@ -93,6 +101,7 @@ class SimQuery:
         #: may arrive after it (PROTOCOL P27).
         self._overtaken: frozenset[VertexId] = frozenset()
         self._operator = SimOperator(vertex.name, vertex.subtasks)
+        self._readers = readers
         #: A checkpoint whose barrier the last batch did not carry, and the barrier that it carried.
         #: Only a query that ends takes part in a checkpoint without having prepared for it.
         self._unprepared: int | None = None
@@ -198,6 +207,7 @@ class SimQuery:
             f" {self._position}",
         )
         self._unprepared = None if self._prepared == effect.checkpoint_id else effect.checkpoint_id
+        self._check_mark(effect.checkpoint_id)
         self._barrier = effect.checkpoint_id
         self._overtaken = frozenset(one.channel for one in effect.in_flight)
         watermark_ms = MAX_WATERMARK_MS if effect.finished else self._watermark_ms
@@ -283,9 +293,14 @@ class SimQuery:
                 continue
             if not data_first:
                 end = self._latest()
+            over = answer.induced_over or 0
             if answer.only_events:
                 end = self._offset
+            if self._vertex.induced:
+                end = self._readers.limit(self._offset, end, over)
             forced = self._is_forced(answer) or self._tells_end(end)
+            if self._vertex.induced and not answer.only_events:
+                forced = forced or self._readers.want_batch(self._offset, over)
             if self._offset >= self._vertex.records and not forced:
                 self._post(RecordsEnded(position=self._position))
                 return
@@ -293,6 +308,13 @@ class SimQuery:
                 self._batch(self._vertex.numbers(self._offset, max(end, self._offset)), answer)
             else:
                 self._pause(10_000)
+
+    def _check_mark(self, checkpoint_id: int) -> None:
+        """Raise ``LostEventError`` if readers induce checkpoints, and not this one here."""
+        if self._vertex.induced and self._offset < self._vertex.records:
+            broken = self._readers.broken_law(checkpoint_id, self._offset)
+            if broken is not None:
+                raise LostEventError(f"{self._vertex.name}: {broken}")
 
     def _is_forced(self, answer: AnswerPlanning) -> bool:
         """Whether a batch runs even without rows: also the first one of operators."""
@@ -348,8 +370,13 @@ class SimQuery:
         fs.put(f"{self._directory}/{key}", msgspec.json.encode(rows))
         self._fail_perhaps()
         back = self._operator.handle(answer.events)
-        ended = self._tells_end(self._offset + len(rows))
-        self._stage(batch, rows, sent_events=back, input_ended=ended)
+        offset = self._offset + len(rows)
+        induced = None
+        if self._vertex.induced:
+            induced = self._readers.read(offset, answer.induced_over or 0)
+        self._stage(
+            batch, rows, sent_events=back, input_ended=self._tells_end(offset), induced=induced
+        )
         self._fail_perhaps()
         fs.put(f"{self._directory}/commits/{batch}", b"")
         self._prepared = answer.barrier
@@ -425,12 +452,16 @@ class SimQuery:
 class SimQueries:
     """Implements ``code.Queries`` for the vertices of one job."""
 
-    def __init__(self, vertices: Sequence[SimVertex]) -> None:
+    def __init__(self, vertices: Sequence[SimVertex], marks: Mapping[VertexId, Marks]) -> None:
+        """``marks`` are those among the records of each source."""
         self._vertices = {vertex.name: vertex for vertex in vertices}
+        self._marks = marks
 
     def begin_attempt(self, port: SimTaskPort, start: AttemptStart) -> None:
         """Do nothing: nothing is left of the operators of a finished task."""
 
     def make(self, port: SimTaskPort, plan: TaskPlan, attempt: int, post: PostToTask) -> SimQuery:
         """The query of one vertex."""
-        return SimQuery(port, self._vertices[plan.vertex], plan, attempt, post)
+        vertex = self._vertices[plan.vertex]
+        readers = MarkedReaders(self._marks[vertex.name], vertex.subtasks, port.random)
+        return SimQuery(port, vertex, plan=plan, attempt=attempt, post=post, readers=readers)

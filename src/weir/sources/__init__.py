@@ -4,6 +4,7 @@
 """
 
 from weir.sources.base import (
+    ExternallyInducedSourceReader,
     Source,
     SourceReader,
     SourceReaderContext,
@@ -20,6 +21,7 @@ from weir.sources.split_reader import Fetched, SplitReader
 from weir.sources.watermarks import Watermarks
 
 __all__ = [
+    "ExternallyInducedSourceReader",
     "Fetched",
     "FileSource",
     "Source",

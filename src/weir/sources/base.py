@@ -22,8 +22,17 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -82,7 +91,28 @@ class SplitSerializer(Generic[SplitT]):
             raise ValueError(
                 f"it has version {version}, and {type(self).__name__} reads only {self.version}"
             )
-        return converted(data, self._kind)
+        try:
+            return converted(data, self._kind)
+        finally:
+            for one in _dataclasses_in(self._kind):
+                # What msgspec keeps in a class cannot be pickled with it, and Spark pickles the
+                # classes of a pipeline file anew in each attempt.
+                if "__msgspec_cache__" in vars(one):
+                    del one.__msgspec_cache__
+
+
+@cache
+def _dataclasses_in(kind: type) -> frozenset[Any]:
+    """The dataclasses among a type and, at any depth, the types of its fields."""
+    found: set[Any] = set()
+    left: list[Any] = [kind]
+    while left:
+        one = left.pop()
+        left += get_args(one)
+        if isinstance(one, type) and is_dataclass(one) and one not in found:
+            found.add(one)
+            left += get_type_hints(one).values()
+    return frozenset(found)
 
 
 class SplitEnumeratorContext(Protocol):
@@ -190,11 +220,17 @@ class SplitEnumerator(abc.ABC, Generic[SplitT]):
     def snapshot_state(self, checkpoint_id: int) -> Payload:
         """What is not assigned, as a map of JSON values, for ``Source.restore_enumerator``.
 
-        It must not be changed afterwards. ``encode_splits`` makes splits part of it.
+        It must not be changed afterwards. ``encode_splits`` makes splits part of it. If the readers
+        induce checkpoints, this is where the external system is told that this one is wanted:
+        events sent from here reach the readers before the checkpoint can be taken.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is durable. Ids grow; a call can be lost in a failure."""
+        return
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """The checkpoint will never complete."""
         return
 
     def close(self) -> None:
@@ -223,6 +259,14 @@ class SourceReaderContext(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows."""
+        ...
+
+    @property
+    def induced_over(self) -> int:
+        """For readers that induce checkpoints: those up to this id are over, taken or not.
+
+        Their points mean nothing any more.
+        """
         ...
 
     def send_split_request(self) -> None:
@@ -308,6 +352,27 @@ class SourceReader(abc.ABC, Generic[SplitT]):
         return
 
 
+class ExternallyInducedSourceReader(SourceReader[SplitT]):
+    """A reader that says itself when a checkpoint is due (Flink has the same name; MISSION B4).
+
+    For systems that define their own consistent points: the source sets ``externally_induced``.
+    ``SplitEnumerator.snapshot_state`` asks such a system for a point; where a reader meets it, its
+    part of the checkpoint ends. The checkpoint is taken when all readers with splits have met the
+    point, each at its own, and those that are there read nothing meanwhile. If one never meets it,
+    the checkpoint expires, and all read on.
+    """
+
+    @abc.abstractmethod
+    def should_trigger_checkpoint(self) -> int | None:
+        """The id of a checkpoint whose point has been reached, or None.
+
+        Called after each result of ``read``, and after the last one: rows yielded so far are in the
+        checkpoint, and all later ones are not. A reader of several splits says the id when all of
+        them are there. If it returns one, ``read`` is not resumed, and not called again before the
+        checkpoint is taken or aborted. An id up to ``context.induced_over`` is ignored.
+        """
+
+
 class Source(abc.ABC, Generic[SplitT]):
     """A source for ``Job.source``, with its splits, its enumerator and its readers.
 
@@ -323,6 +388,8 @@ class Source(abc.ABC, Generic[SplitT]):
     max_rows_per_batch: int = 100_000
     #: How soon to call ``SourceReader.read`` again after it had no rows, in milliseconds.
     poll_interval_ms: int = 1_000
+    #: Whether its readers are ``ExternallyInducedSourceReader``, without exception.
+    externally_induced: bool = False
 
     @abc.abstractmethod
     def split_serializer(self) -> SplitSerializer[SplitT]:

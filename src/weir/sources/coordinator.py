@@ -121,6 +121,10 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
             del self._assigned_before[number]
         self._running.notify_checkpoint_complete(checkpoint_id)
 
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Pass it on."""
+        self._running.notify_checkpoint_aborted(checkpoint_id)
+
     def close(self) -> None:
         """Close the enumerator."""
         enumerator, self._enumerator = self._enumerator, None

@@ -9,6 +9,9 @@
     whether a request is open, whether no more splits will come, and in which attempt: for the
     processes of one attempt. With the message that wakes the reader a new attempt begins, whose
     enumerator knows nothing of either.
+
+If the readers induce checkpoints (MISSION B4), a third one, ``induced``, has the checkpoint at
+whose point the reader stands. It reads nothing more until the task says that this one is over.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from weir.errors import OperatorStateError, PipelineError
 from weir.operators.base import Operator, OperatorContext
 from weir.operators.output import fitted
 from weir.operators.state import StateStore
-from weir.sources.base import Source, SplitRecords, SplitT
+from weir.sources.base import ExternallyInducedSourceReader, Source, SplitRecords, SplitT
 from weir.sources.watermarks import ReaderTime, SplitWatermarks, Watermarks
 from weir.storage.records import converted
 
@@ -41,6 +44,10 @@ class ReaderReport:
     time: ReaderTime
     #: Whether no splits are left, and no more will come.
     ended: bool
+    #: Whether it has any unfinished split.
+    has_splits: bool
+    #: The checkpoint at whose point it stands (MISSION B4); None if it may read.
+    stands_at: int | None
 
 
 class ReaderTaskContext(OperatorContext, Protocol):
@@ -52,8 +59,13 @@ class ReaderTaskContext(OperatorContext, Protocol):
         ...
 
     @property
-    def readers_watermark_ms(self) -> int | None:
-        """The lowest watermark of all readers' splits, after the last batch; None if unknown."""
+    def induced_over(self) -> int:
+        """Readers at the point of a checkpoint up to this one go on (``AnswerPlanning``)."""
+        ...
+
+    @property
+    def slowest_ms(self) -> int | None:
+        """How far the slowest split of all readers is, after the last batch (``slowest_of``)."""
         ...
 
     def report(self, report: ReaderReport) -> None:
@@ -100,11 +112,19 @@ class SourceOperator(Operator, Generic[SplitT]):
         #: Those that have finished in this batch.
         self._finished: set[str] = set()
         self._reader = self.source.create_reader(_ReaderContext(self))
+        induces = isinstance(self._reader, ExternallyInducedSourceReader)
+        if induces != self.source.externally_induced:
+            raise PipelineError(
+                f"The {type(self._reader).__name__} of source {self._name!r} is"
+                f" {'' if induces else 'not '}an ExternallyInducedSourceReader, but the source has"
+                f" externally_induced = {self.source.externally_induced}: change either."
+            )
 
     def initialize_state(self, state: StateStore) -> None:
         """Give the reader the splits that it had. Raises ``OperatorStateError`` for wrong ones."""
         self._kept = state.list_state("splits")
         self._flags = state.list_state("reader")
+        self._induced = state.list_state("induced") if self.source.externally_induced else None
         try:
             kept = converted(self._kept.get(), list[_Kept])
             splits = [self._serializer.decode(one.version, one.split) for one in kept]
@@ -136,6 +156,8 @@ class SourceOperator(Operator, Generic[SplitT]):
         else:
             self._request_due |= self._requested
             self._flags.update([[False, False, event["attempt"]]])
+            if self._induced is not None:
+                self._induced.clear()
             self._times.begin_attempt()
 
     def process_batch(self, batch: pa.RecordBatch) -> None:
@@ -144,13 +166,11 @@ class SourceOperator(Operator, Generic[SplitT]):
     def end_batch(self) -> Iterator[pa.RecordBatch]:
         """Read, then keep the positions."""
         rows = 0
-        if self._task.may_read:
+        if self._task.may_read and self._stands_at is None:
             self._pause_or_resume()
-            for one in self._reader.read(self.source.max_rows_per_batch):
-                batch = self._taken(one)
-                if batch is not None:
-                    rows += batch.num_rows
-                    yield batch
+            for batch in self._read():
+                rows += batch.num_rows
+                yield batch
         self._keep_positions()
         if self._request_due and not self._requested and not self._ended:
             self.context.send_event_to_coordinator({"request": self._attempt})
@@ -168,6 +188,11 @@ class SourceOperator(Operator, Generic[SplitT]):
         """The reader asks for splits."""
         self._request_due = True
 
+    @property
+    def induced_over(self) -> int:
+        """Checkpoints up to this one are over for the reader."""
+        return self._task.induced_over
+
     # -- inside
 
     def _add(self, splits: list[SplitT]) -> None:
@@ -183,10 +208,40 @@ class SourceOperator(Operator, Generic[SplitT]):
         self._reader.add_splits(splits)
 
     def _pause_or_resume(self) -> None:
-        ahead = self._times.ahead(self._task.readers_watermark_ms)
+        ahead = self._times.ahead(self._task.slowest_ms)
         if ahead != self._paused:
             self._paused = ahead
             self._reader.pause_or_resume_splits(ahead)
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """Read a batch's rows, at most up to the point of a checkpoint."""
+        for one in self._reader.read(self.source.max_rows_per_batch):
+            batch = self._taken(one)
+            if batch is not None:
+                yield batch
+            if self._reaches_point():
+                return
+        self._reaches_point()
+
+    def _reaches_point(self) -> bool:
+        if self._induced is None or not isinstance(self._reader, ExternallyInducedSourceReader):
+            return False
+        checkpoint_id: object = self._reader.should_trigger_checkpoint()
+        if checkpoint_id is not None and type(checkpoint_id) is not int:
+            raise PipelineError(
+                f"should_trigger_checkpoint of the reader of source {self._name!r} returned"
+                f" {checkpoint_id!r}: return the id of a checkpoint, or None."
+            )
+        self._induced.update([] if checkpoint_id is None else [checkpoint_id])
+        return self._stands_at is not None
+
+    @property
+    def _stands_at(self) -> int | None:
+        """The checkpoint at whose point the reader waits; None if it may read."""
+        if self._induced is None:
+            return None
+        over = self._task.induced_over
+        return next((number for number in self._induced.get() if number > over), None)
 
     def _taken(self, records: SplitRecords) -> pa.RecordBatch | None:
         """The rows of a split as they go downstream."""
@@ -260,10 +315,18 @@ class SourceOperator(Operator, Generic[SplitT]):
         if self.watermarks is None:
             time = _TIMELESS
         wake_in_ms: int | None = None
-        if self._splits:
+        stands_at = self._stands_at
+        if self._splits and stands_at is None:
             wake_in_ms = 0 if rows or not self._task.may_read else self.source.poll_interval_ms
-        ended = self._ended and not self._splits
-        self._task.report(ReaderReport(wake_in_ms=wake_in_ms, time=time, ended=ended))
+        self._task.report(
+            ReaderReport(
+                wake_in_ms=wake_in_ms,
+                time=time,
+                ended=self._ended and not self._splits,
+                has_splits=bool(self._splits),
+                stands_at=stands_at,
+            )
+        )
 
     def _decoded(self, one: Payload) -> SplitT:
         return self._serializer.decode(one["version"], one["split"])
@@ -311,6 +374,10 @@ class _ReaderContext:
     @property
     def schema(self) -> pa.Schema:
         return self._operator.context.output_schema
+
+    @property
+    def induced_over(self) -> int:
+        return self._operator.induced_over
 
     def send_source_event(self, event: Payload) -> None:
         self._operator.context.send_event_to_coordinator({"event": event})

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from weir.core.messages.channel import MAX_WATERMARK_MS
 from weir.errors import PipelineError
 
 
@@ -132,11 +133,8 @@ class SplitWatermarks:
         """The time of a split."""
         return self._splits[split_id]
 
-    def ahead(self, lowest_ms: int | None) -> frozenset[str]:
-        """The splits to pause, given the lowest watermark of all readers.
-
-        None: a split that is not idle has none yet.
-        """
+    def ahead(self, slowest_ms: int | None) -> frozenset[str]:
+        """The splits to pause, given how far the slowest split of all is (``slowest_of``)."""
         drift = self._strategy.max_drift_ms
         if drift is None:
             return frozenset()
@@ -144,7 +142,7 @@ class SplitWatermarks:
             split_id
             for split_id, one in self._splits.items()
             if one.watermark_ms is not None
-            and (lowest_ms is None or one.watermark_ms > lowest_ms + drift)
+            and (slowest_ms is None or one.watermark_ms > slowest_ms + drift)
         )
 
 
@@ -152,6 +150,15 @@ def lowest_of(readers: Iterable[ReaderTime]) -> ReaderTime:
     """How far all readers are together."""
     active = [one.watermark_ms for one in readers if one.is_active]
     return ReaderTime(watermark_ms=_lowest(active), is_active=bool(active))
+
+
+def slowest_of(readers: Iterable[ReaderTime]) -> int | None:
+    """The lowest watermark of all splits that are not idle; None if one of them has none yet.
+
+    If all are idle, nobody has to wait for another: ``MAX_WATERMARK_MS``.
+    """
+    lowest = lowest_of(readers)
+    return lowest.watermark_ms if lowest.is_active else MAX_WATERMARK_MS
 
 
 def _lowest(watermarks: list[int | None]) -> int | None:

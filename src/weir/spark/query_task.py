@@ -346,6 +346,7 @@ class QueryTask:
                 segment=segment,
                 sent_events=end.sent,
                 input_ended=end.input_ended,
+                induced=end.induced,
             )
         )
         with self._progress_lock:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weir.core.graph import StepKind, Vertex
 from weir.core.messages.channel import MAX_WATERMARK_MS
 from weir.core.messages.operators import DeliverEvent
-from weir.core.messages.task import AnswerPlanning, StartDrain, TakeSnapshot
+from weir.core.messages.task import AnswerPlanning, InducedCheckpoint, StartDrain, TakeSnapshot
 from weir.core.types import OperatorId, SentEvent, VertexId
 from weir.errors import InvariantError, OperatorError, PipelineError, invariant
 from weir.operators.base import (
@@ -156,6 +156,8 @@ class BatchEnd:
     input_ended: bool = False
     #: Rows that the readers of the source emitted.
     rows_read: int = 0
+    #: How far readers of the source are that induce checkpoints.
+    induced: InducedCheckpoint | None = None
 
 
 class OperatorChain:
@@ -210,6 +212,7 @@ class OperatorChain:
         self._barrier: int | None = None
         self._finishes = False
         self._reads = True
+        self._induced_over = 0
         #: Files that a snapshot has replaced since the last batch.
         self._replaced: set[str] = set()
         #: Checkpoints that operators are notified of with the next batch; only the newest if the
@@ -255,6 +258,8 @@ class OperatorChain:
             self._ending = set(at_end)
         # Rows of the drain's batch would meet the maximal watermark.
         self._reads = isinstance(effect, AnswerPlanning) and not effect.only_events
+        if isinstance(effect, AnswerPlanning):
+            self._induced_over = effect.induced_over or 0
 
     def planned(self, commit: Mapping[str, Any]) -> None:
         """All batches so far are complete; ``commit`` is the last one's entry in Spark's log."""
@@ -270,6 +275,7 @@ class OperatorChain:
         """
         told = any(self._hears(name, self.completed, self.aborted) for name in self._steps)
         told = told or any(self._ending_inputs(name) for name in self._steps)
+        told = told or self._readers.may_go_on(self._induced_over)
         return told or self.emits_for_watermark or self.timer_in_ms == 0
 
     @property
@@ -321,6 +327,7 @@ class OperatorChain:
                 "barrier": self._barrier,
                 "finish": self._finishes,
                 "may_read": self._reads,
+                "induced_over": self._induced_over,
                 "events": events,
                 "ended_inputs": self._ending_inputs(name),
                 "moves_to_ms": moves_to if name in self._timed or self._finishes else None,
@@ -365,6 +372,7 @@ class OperatorChain:
             sent=tuple(sent),
             input_ended=self._readers.input_ended,
             rows_read=rows_read,
+            induced=self._readers.induced if self._vertex.is_externally_induced else None,
         )
 
     # -- between two batches, and after the last one
@@ -443,7 +451,7 @@ class OperatorChain:
             "state_memory_bytes": self._steps[name].state_memory_bytes,
             "now_ms": self._clock.wall_ms(),
             "watermark_ms": self._watermark_ms if name in self._timed else None,
-            "readers_watermark_ms": self._readers.watermark_ms,
+            "slowest_ms": self._readers.slowest_ms,
             "moves_to_ms": None,
             "completed": completed,
             "aborted": aborted,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from weir.core.messages.task import InducedCheckpoint
 from weir.core.types import OperatorId
 from weir.runtime.concurrency import Clock
 from weir.sources.operator import ReaderReport
-from weir.sources.watermarks import lowest_of
+from weir.sources.watermarks import lowest_of, slowest_of
 
 
 class SourceReaders:
@@ -51,6 +52,23 @@ class SourceReaders:
     def reads_at_ms(self) -> Iterable[int]:
         """When readers want to read again."""
         return self._reads_at_ms.values()
+
+    @property
+    def induced(self) -> InducedCheckpoint:
+        """How far they are, if they induce checkpoints (MISSION B4)."""
+        points = [one.stands_at for one in self._reported.values() if one.has_splits]
+        newest = max((point for point in points if point is not None), default=0)
+        return InducedCheckpoint(newest, by_all=all(point == newest for point in points))
+
+    def may_go_on(self, induced_over: int) -> bool:
+        """Whether a reader stands at the point of a checkpoint up to this one."""
+        points = (report.stands_at for report in self._reported.values())
+        return any(point is not None and point <= induced_over for point in points)
+
+    @property
+    def slowest_ms(self) -> int | None:
+        """How far the slowest split is of all that are not idle (``slowest_of``)."""
+        return slowest_of(report.time for report in self._reported.values())
 
     @property
     def watermark_ms(self) -> int | None:

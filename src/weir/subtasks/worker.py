@@ -7,7 +7,7 @@ JSON value per operator::
      "has_coordinator": true, "directory": "...",
      "has_event_time": true, "state_memory_bytes": 268435456,
      "now_ms": 1000, "watermark_ms": 800, "moves_to_ms": 900,
-     "may_read": true, "readers_watermark_ms": null,
+     "may_read": true, "induced_over": 0, "slowest_ms": null,
      "completed": [2], "aborted": [], "events": {"0": [{...}]},
      "version": 6, "runs": {"0": "..."},
      "lists": {"0": location}, "keyed": {"counts": {"0": [layer, ...]}},
@@ -200,7 +200,8 @@ class Context:
     sent: list[Payload] = field(default_factory=list)
     #: Of a source: see ``ReaderTaskContext``.
     may_read: bool = True
-    readers_watermark_ms: int | None = None
+    induced_over: int = 0
+    slowest_ms: int | None = None
     reported: ReaderReport | None = None
     #: Whether an event that is sent now goes out with the state that it follows from.
     may_send: bool = True
@@ -386,7 +387,8 @@ class SubtaskRun:
         one.context.may_emit = "call" not in order
         self._expire(one.state)
         one.context.may_read = order.get("may_read", False)
-        one.context.readers_watermark_ms = order.get("readers_watermark_ms")
+        one.context.induced_over = order.get("induced_over", 0)
+        one.context.slowest_ms = order.get("slowest_ms")
         for number in order["completed"]:
             one.operator.notify_checkpoint_complete(number)
         for number in order["aborted"]:

@@ -577,7 +577,7 @@ class CheckpointCoordinator:
         self._out.extend(
             NotifyCheckpointAborted(vertex=vertex, checkpoint_id=checkpoint_id)
             for vertex in self._execution.receivers(
-                pending.plan.tasks_to_wait_for if tell_tasks else ()
+                pending.plan.tasks_to_wait_for if tell_tasks else self._coordinators.inducing
             )
         )
         self._heard(held_back, now_ms)

@@ -69,6 +69,18 @@ class PlanningCalled:
     timer_in_ms: int | None = None
 
 
+@dataclass(frozen=True)
+class InducedCheckpoint:
+    """A checkpoint whose point readers have reached (MISSION B4); they read nothing more for now.
+
+    The newest one, if they have reached several; 0 if they have reached none that is not over.
+    """
+
+    checkpoint_id: int
+    #: No reader has anything to read before it.
+    by_all: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchStaged:
     """The sinks staged the output of batch ``position``. Comes before that batch ends."""
@@ -82,6 +94,8 @@ class BatchStaged:
     #: The readers of the task's source reported that nothing is left to read: its records end with
     #: this batch.
     input_ended: bool = False
+    #: How far readers that induce checkpoints are; None without such readers.
+    induced: InducedCheckpoint | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +228,9 @@ class AnswerPlanning:
     #: carries events. It reads no segment and gets no watermark, and Weir's own readers must not
     #: read in it (PROTOCOL P2).
     only_events: bool = False
+    #: Readers that induce checkpoints, and stand at the point of one up to this one, go on from it
+    #: (MISSION B4); None without such readers.
+    induced_over: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,8 @@ class CoordinatedOperator:
     vertex: VertexId
     #: How many subtasks it has.
     parallelism: int
+    #: Readers of its task's source say when a checkpoint is due (MISSION B4).
+    induces_checkpoints: bool = False
 
 
 class OperatorCoordinators:
@@ -57,6 +59,12 @@ class OperatorCoordinators:
     def names(self) -> tuple[OperatorId, ...]:
         """The coordinated operators."""
         return tuple(self._holders)
+
+    @property
+    def inducing(self) -> tuple[VertexId, ...]:
+        """The tasks that may know of a checkpoint before they are triggered (MISSION B4)."""
+        inducing = (one.vertex for one in self._operators.values() if one.induces_checkpoints)
+        return tuple(dict.fromkeys(inducing))
 
     # -- attempts
 

@@ -35,6 +35,8 @@ class TaskPlan:
     operators_take_part: bool = False
     #: Whether its source has Weir's own readers.
     has_own_readers: bool = False
+    #: Whether those readers say themselves when a checkpoint is due (MISSION B4).
+    externally_induced: bool = False
     #: Whether any of its operators have coordinators.
     coordinated: bool = False
 

@@ -11,7 +11,7 @@ from weir.core.messages.protocol import (
     TaskFailed,
     TaskStatusChanged,
 )
-from weir.core.messages.task import AsyncPartDone, SnapshotFailed
+from weir.core.messages.task import AsyncPartDone, SnapshotFailed, TaskErrored
 from weir.core.task.snapshots import SnapshotPart, TaskSnapshot
 from weir.core.types import Cause, Committable, OperatorState, TaskStatus, VertexId
 from weir.core.types import CheckpointFailureReason as Reason
@@ -35,6 +35,13 @@ class TaskReports:
         """The task failed; ``fatal`` if a restart cannot help."""
         return TaskFailed(
             vertex=self._vertex, attempt=self._attempt, message=message, fatal=fatal, cause=cause
+        )
+
+    def misread(self, position: int, how: str) -> TaskErrored:
+        """A batch read something else than what was admitted (PROTOCOL P7)."""
+        return TaskErrored(
+            message=f"Batch {position} of {self._vertex!r} did not read exactly the admitted"
+            f" segments: {how}"
         )
 
     def acknowledged(
@@ -105,6 +112,15 @@ class TaskReports:
             reason,
             f"Task {self._vertex} will not receive the barrier of checkpoint {checkpoint_id} on"
             " every channel.",
+        )
+
+    def skipped(self, checkpoint_id: int) -> DeclineCheckpoint:
+        """Readers that induce checkpoints have gone on to a newer one (MISSION B4)."""
+        return self._declined(
+            checkpoint_id,
+            Reason.CHECKPOINT_DECLINED_SUBSUMED,
+            f"A reader of task {self._vertex} has induced a checkpoint that is newer than"
+            f" {checkpoint_id}, before this one.",
         )
 
     def _declined(self, checkpoint_id: int, reason: Reason, message: str) -> DeclineCheckpoint:

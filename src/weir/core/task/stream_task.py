@@ -25,8 +25,9 @@ Rules:
 5. Epochs are committed in ascending order, one at a time, including empty ones.
 6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``). Its
    snapshot is taken when every channel has delivered the barrier or, unaligned, when the barrier
-   has overtaken the unread segments, which become part of the snapshot. The task sends its own
-   barrier downstream before it takes its snapshot.
+   has overtaken the unread segments, which become part of the snapshot. Where readers of its own
+   say when a checkpoint is due (B4), it is taken at the point they have reached (``triggers``). The
+   task sends its own barrier downstream before it takes its snapshot.
 7. A task that ends takes part in checkpoints until its final epoch is committed and its consumers
    have processed all its output. Then it declines new triggers and completes the snapshots it has
    started (P32). It is FINISHED when no commit is left, each started snapshot is acknowledged,
@@ -76,6 +77,7 @@ from weir.core.messages.channel import (
 )
 from weir.core.messages.operators import DeliverEvent
 from weir.core.messages.protocol import (
+    DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     TriggerCheckpoint,
@@ -129,8 +131,9 @@ class StreamTask:
         attempt: int,
         consumers: tuple[VertexId, ...] = (),
         sent_events: tuple[SentEvent, ...] = (),
+        allocated: int = 0,
     ) -> None:
-        """``consumers`` are the tasks that read its output.
+        """``consumers`` read its output; ``allocated`` is the newest checkpoint id so far.
 
         ``sent_events``: the restored unacknowledged events of coordinated operators.
         """
@@ -142,7 +145,7 @@ class StreamTask:
         self._position = -1
         #: The held planning call; while it is set, the query is blocked.
         self._call: int | None = None
-        self._triggers = WaitingTriggers(plan.vertex, prepares=plan.prepares_for_barriers)
+        self._triggers = WaitingTriggers(plan, allocated)
         self._snapshots = OpenSnapshots()
         self._commits = PendingCommits(plan.sinks)
         self._gate = InputGate(plan.inputs)
@@ -264,13 +267,12 @@ class StreamTask:
             return self._answer(barrier=n)
         if n is not None:
             self._triggers.add_aligned(self._gate.overtake(self._now_ms))
-        first = self._triggers.first
+        flows = self._ending.records is Records.FLOWING
+        first = self._triggers.due(records_flow=flows)
         prepares = first is not None and self._wants_barrier_batch(first.checkpoint_id)
         if first is not None and prepares and not self._ending.drains_with(first):
             return self._answer(barrier=first.checkpoint_id)
-        effects: list[StreamTaskEffect] = []
-        if self._call is not None and self._ending.records is Records.FLOWING:
-            effects = self._end_records(first)
+        effects = self._end_records(first) if self._call is not None and flows else []
         is_stable = self._call is not None or self._ending.records is not Records.FLOWING
         if first is not None and is_stable and not self._ending.drains_before(first):
             return effects + self._take(first)
@@ -311,7 +313,7 @@ class StreamTask:
                 self._triggers.add_aligned(outcome)
             else:
                 n = outcome.checkpoint_id
-                effects += [self._report.misaligned(n, outcome.reason), *self._cancel(n)]
+                effects += self._decline(self._report.misaligned(n, outcome.reason))
         return effects
 
     def _flow_on(self) -> list[StreamTaskEffect]:
@@ -348,6 +350,7 @@ class StreamTask:
                 events=self._events.carry(),
                 barrier=barrier,
                 only_events=only_events,
+                induced_over=self._triggers.over,
             )
         ]
 
@@ -357,12 +360,9 @@ class StreamTask:
         checkpoint_id = event.checkpoint_id
         self._triggers.announced(event)
         if not self._status.can_be_triggered:
-            return [
-                self._report.not_ready(checkpoint_id, self._status),
-                *self._cancel(checkpoint_id),
-            ]
+            return self._decline(self._report.not_ready(checkpoint_id, self._status))
         if self._ending.closing:
-            return [self._report.closing(checkpoint_id), *self._cancel(checkpoint_id)]
+            return self._decline(self._report.closing(checkpoint_id))
         if event.kind.is_synchronous:
             self._ending.triggered_to_stop(checkpoint_id)
         if self._gate.has_open_channel:
@@ -387,9 +387,10 @@ class StreamTask:
         self._snapshots.begin(snapshot)
         return [*self.outputs.broadcast(trigger.barrier), snapshot.effect]
 
-    def _cancel(self, checkpoint_id: int) -> list[StreamTaskEffect]:
-        """No barrier of this checkpoint will leave the task (MISSION B3)."""
-        return [*self.outputs.broadcast(CancelCheckpointMarker(checkpoint_id=checkpoint_id))]
+    def _decline(self, *declined: DeclineCheckpoint) -> list[StreamTaskEffect]:
+        """No barrier of these checkpoints will leave the task (MISSION B3)."""
+        markers = (CancelCheckpointMarker(checkpoint_id=one.checkpoint_id) for one in declined)
+        return [*declined, *(one for marker in markers for one in self.outputs.broadcast(marker))]
 
     def _on_sync_part_done(self, event: SyncPartDone) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -502,11 +503,7 @@ class StreamTask:
         invariant(records.may_run_batch, f"{self._vertex} plans a batch after its records ended")
         misread = self._gate.misread(event.consumed)
         if misread is not None:
-            said = (
-                f"Batch {event.position} of {self._vertex!r} did not read exactly the admitted"
-                f" segments: {misread}"
-            )
-            return self._fail(TaskErrored(message=said))
+            return self._fail(self._report.misread(event.position, misread))
         effects: list[StreamTaskEffect] = []
         if records is Records.FLOWING:
             effects = self._complete_batch(event.position, event.watermark_ms)
@@ -533,6 +530,7 @@ class StreamTask:
         if event.segment is not None:
             self.outputs.staged(event.segment)
         self._events.sent(event.sent_events)
+        self._triggers.staged(event.induced)
         return []
 
     def _complete_batch(
@@ -550,7 +548,9 @@ class StreamTask:
         if position == self._position:
             self._events.not_run()
         self._position = position
-        return [*self.outputs.completed(position, watermark_ms), *self._events.complete()]
+        skipped = self._decline(*map(self._report.skipped, self._triggers.completed()))
+        sent = self.outputs.completed(position, watermark_ms)
+        return [*sent, *self._events.complete(), *skipped]
 
     def _on_records_ended(self, event: RecordsEnded) -> list[StreamTaskEffect]:
         flowing = self._ending.records is Records.FLOWING

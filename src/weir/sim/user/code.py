@@ -189,10 +189,12 @@ class UserCode:
             coordinators=coordinators,
             coordinated={
                 name: CoordinatedOperator(
-                    vertex=vertex, parallelism=driver.process_steps(vertex)[name].parallelism
+                    vertex=vertex.name,
+                    parallelism=driver.process_steps(vertex.name)[name].parallelism,
+                    induces_checkpoints=vertex.is_externally_induced,
                 )
-                for vertex in driver.job.vertices
-                for name in driver.process_steps(vertex)
+                for vertex in driver.job.vertices.values()
+                for name in driver.process_steps(vertex.name)
                 if name in coordinators
             },
             queries=driver,

@@ -305,6 +305,7 @@ class UserQuery:
                 segment=segment,
                 sent_events=end.sent,
                 input_ended=end.input_ended,
+                induced=end.induced,
             )
         )
         self._offsets |= {one: last for one, (_, last) in reads.items()}
