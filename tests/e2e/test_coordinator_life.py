@@ -160,6 +160,7 @@ def test_a_coordinator_is_called_in_the_protocols_order_over_a_failure(place: Pl
     ]
 
 
+@pytest.mark.slow
 def test_an_operator_has_its_events_while_the_channel_downstream_is_full(place: Place) -> None:
     """P2: its coordinator's part of a savepoint does not wait for a consumer either."""
     bound = ChannelBound().segments
