@@ -62,6 +62,7 @@ from weir.sim.auditor import Auditor
 from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.job import SimVertex
 from weir.sim.loop import Loop, Process, SimEvent, SimWaits
+from weir.sim.own import CountedRows
 from weir.sim.queries import SimQueries
 from weir.sim.table import SimTable
 from weir.sim.task_port import SimTaskPort
@@ -293,7 +294,11 @@ def trace_of_model(seed: int) -> list[str]:
     loop, process = Loop(), Process("d1")
     vertex = SimVertex(name="v", records=STEPS, batch=1, pace_us=1)
     auditor = Auditor(
-        base_directory="/cp", vertices=[vertex], max_concurrent=1, min_pause_ms=0, claims=False
+        base_directory="/cp",
+        laws=CountedRows([vertex]),
+        max_concurrent=1,
+        min_pause_ms=0,
+        claims=False,
     )
     disk = auditor.disk = Disk(auditor)
     fs = ProcessFileSystem(disk, loop, process, NoFaults(), links=True)
