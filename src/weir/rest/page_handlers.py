@@ -21,6 +21,7 @@ from weir.rest.job_answers import vertex_id
 from weir.rest.schema import page
 from weir.rest.serving import Serving, beside, serves
 from weir.rest.shared import FRESH_MS
+from weir.runtime.recorder import SAMPLE_MS
 from weir.runtime.views import VertexView
 
 #: The longest window of a timeline or story, and the default one: an hour and ten minutes.
@@ -45,8 +46,14 @@ async def _state(server: Serving) -> page.PageState:
 @serves(page.RATES)
 async def _rates(server: Serving, since: str | None, vertex: str | None) -> page.Rates:
     view = await server.newest()
-    samples = tuple(server.gateway.recorder.samples)
-    return page_answers.rates(view, samples, _number("since", since, 0), vertex)
+    samples, since_ms = tuple(server.gateway.recorder.samples), _number("since", since, 0)
+    # An hour of many vertices takes tens of milliseconds, and changes with each sample only.
+    key = ("rates", samples[-1].time_ms if samples else 0, since_ms, vertex)
+    return await server.shared.get(
+        key,
+        lambda: beside(lambda: page_answers.rates(view, samples, since_ms, vertex)),
+        fresh_ms=SAMPLE_MS,
+    )
 
 
 @serves(page.TIMELINE)

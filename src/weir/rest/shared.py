@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from weir.runtime.concurrency import Clock
 
-#: How old a shared answer may be, in milliseconds, and how many are kept.
+#: How old a shared answer may be unless a caller says otherwise, in milliseconds, and how many are
+#: kept.
 FRESH_MS = 400
 KEPT = 64
 
@@ -23,11 +24,16 @@ class SharedAnswers:
         #: When each was asked for, in monotonic ms, oldest first.
         self._answers: dict[object, tuple[int, asyncio.Future[Any]]] = {}
 
-    async def get(self, key: object, make: Callable[[], Awaitable[T]]) -> T:
-        """The answer of ``make``, or that of a call with the same key that is running or fresh."""
+    async def get(
+        self, key: object, make: Callable[[], Awaitable[T]], *, fresh_ms: int = FRESH_MS
+    ) -> T:
+        """The answer of ``make``, or that of a call with the same key that is running or fresh.
+
+        ``fresh_ms``: how old it may be.
+        """
         now_ms = self._clock.now_ms()
         known = self._answers.get(key)
-        if known is not None and (not known[1].done() or now_ms - known[0] < FRESH_MS):
+        if known is not None and (not known[1].done() or now_ms - known[0] < fresh_ms):
             found: asyncio.Future[T] = known[1]
             return await asyncio.shield(found)
         self._answers.pop(key, None)
