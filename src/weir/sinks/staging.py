@@ -26,7 +26,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar
 from urllib.parse import unquote
 
@@ -164,10 +163,6 @@ def write_frame(
         for file in written:
             file_system.link_or_copy(file, join(directory, name_of(file)))
         return
-    if is_local(directory):
-        # Spark's committer would make these itself, and fork a chmod for each: 11 ms per batch.
-        # Nothing is synced here: ``flush`` does that.
-        Path(directory, "_temporary", "0", "_temporary").mkdir(parents=True)
     writer = (
         frame.write.format(format_name)
         .mode("append")

@@ -7,9 +7,8 @@ There are three groups of settings:
   format that Weir reads.
 - *Defaults*: settings that suit a pipeline and that the user may change.
 - *Cheap working directory* (``weir.fast-working-directory``): without Weir, Spark's log and state
-  files are its only durable copy, so it writes them with care and forks a ``chmod`` for each file;
-  under Weir they are disposable. Never use ``RawLocalFileSystem`` for this: RocksDB snapshots then
-  fail silently in the background.
+  files are its only durable copy, so it writes them with care; under Weir they are disposable. Nor
+  does it need a process for each file (``spark/local_files.py``).
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from weir.runtime.concurrency import in_background
 from weir.spark import class_archive
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem
-from weir.spark.jvm import Jvm
 from weir.spark.light_session import make_default_session
+from weir.spark.local_files import write_cheaply
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.user_modules import write_modules
 from weir.storage.filesystem import FileSystem
@@ -152,7 +151,7 @@ class SessionPlan:
             # Spark's 200 suits a large cluster; a state partition for each core suits every size.
             session.conf.set(SHUFFLE_PARTITIONS, str(session.sparkContext.defaultParallelism))
         if self.fast_working_directory:
-            _write_no_crc_files(session)
+            write_cheaply(session)
         return session
 
 
@@ -397,15 +396,3 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
             f"The driver does not see what an executor wrote to the working directory {directory}:"
             " set weir.working-dir to a directory that the driver and all executors share."
         )
-
-
-def _write_no_crc_files(session: SparkSession) -> None:
-    """Switch off ``.crc`` files on ``file:``, for the whole JVM.
-
-    The JVM shares the file system object. Each ``.crc`` costs a second file and a fork, and
-    checkpoints have their own checksums.
-    """
-    jvm = Jvm(session)
-    uri = jvm.java_class("java.net.URI")("file:///")
-    file_system = jvm.java_class("org.apache.hadoop.fs.FileSystem")
-    file_system.get(uri, session._jsc.hadoopConfiguration()).setWriteChecksum(False)
