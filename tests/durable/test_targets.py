@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.durable.fake_sink import FakeSink, sink_port
 from tests.spec.durable import Driver
 
 from weir.core.messages.task import CommitSinks
-from weir.core.types import Committable, CompletedCheckpoint, SnapshotKind
+from weir.core.types import Committable, CompletedCheckpoint, SnapshotKind, TaskState
 from weir.durable.targets import check_before_begin
 from weir.errors import CheckpointDamagedError, DuplicatesError, StorageError
 from weir.sinks.base import Commit
@@ -214,6 +215,24 @@ def test_a_snapshot_is_taken_where_its_own_commits_are_the_newest(tmp_path: Path
     """What came before them is not checked."""
     sink = told(commit(ORIGIN, 7), commit(STRANGER, 90))
     check_before_begin(sink_port(sink), JOB, snapshot(tmp_path))
+
+
+def test_a_savepoint_is_refused_where_a_job_has_committed_what_another_savepoint_had_pending(
+    tmp_path: Path,
+) -> None:
+    """Nothing completed between the two, so the second one has the same rows pending (P14)."""
+    from_first = replace(commit(ORIGIN, 5), job_directory=f"/elsewhere/{STRANGER}")
+    pending = Committable(sink="out", position=3, payload={})
+    state = TaskState(vertex="v", position=3, operators=(), committables=(pending,))
+    second = replace(snapshot(tmp_path), tasks=(state,))
+
+    with pytest.raises(DuplicatesError, match=f"{STRANGER}. has started from that job's che"):
+        check_before_begin(sink_port(told(from_first)), JOB, second)
+    # What the origin itself committed is not in the savepoint any more.
+    check_before_begin(sink_port(told(commit(ORIGIN, 5))), JOB, second)
+    # The same start again commits the same epoch.
+    first = replace(second, checkpoint_id=5)
+    check_before_begin(sink_port(told(from_first)), JOB, first)
 
 
 def test_a_snapshot_knows_the_rows_of_the_jobs_that_its_job_went_on_from(tmp_path: Path) -> None:

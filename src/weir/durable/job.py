@@ -55,6 +55,7 @@ from weir.durable.targets import (
     UnknownCommit,
     accepted,
     begun_elsewhere,
+    check_not_begun_from_another,
     known_rows,
     older_records,
     own_commits,
@@ -518,6 +519,8 @@ class DurableJob:
         unknown.close()
         if first is not None:
             raise DuplicatesError(begun_elsewhere(first, checkpoint if foreign else None))
+        if checkpoint is not None and foreign:
+            check_not_begun_from_another(self._sinks, own, checkpoint)
         return ancestors
 
     def _check_newest(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:

@@ -188,13 +188,7 @@ class SinkPort:
         of another job (``foreign``) may be restored with other targets: a staged file that is
         missing there and has no copy raises ``JobError``.
         """
-        pending: dict[OperatorId, dict[int, list[Committable]]] = {}
-        for task in checkpoint.tasks:
-            for item in task.committables:
-                pending.setdefault(item.sink, {}).setdefault(_epoch(item, checkpoint), []).append(
-                    item
-                )
-        for name, epochs in pending.items():
+        for name, epochs in pending_of(checkpoint).items():
             if name not in self._sinks:
                 raise JobError(
                     f"Checkpoint {checkpoint.checkpoint_id} has uncommitted rows of sink"
@@ -405,6 +399,18 @@ def _check_staged(sink: Sink, item: Committable) -> None:
         f" checkpoint, because {damage}: its rows are recomputed from the last checkpoint. Make"
         " sure that nothing else deletes files there."
     )
+
+
+def pending_of(
+    checkpoint: CompletedCheckpoint,
+) -> dict[OperatorId, dict[int, list[Committable]]]:
+    """What a job that starts from the checkpoint commits first, by sink and epoch."""
+    pending: dict[OperatorId, dict[int, list[Committable]]] = {}
+    for task in checkpoint.tasks:
+        for item in task.committables:
+            epochs = pending.setdefault(item.sink, {})
+            epochs.setdefault(_epoch(item, checkpoint), []).append(item)
+    return pending
 
 
 def _epoch(item: Committable, checkpoint: CompletedCheckpoint) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 
 from weir.core.types import CompletedCheckpoint, JobId, OperatorId
-from weir.durable.sink_port import SinkPort
+from weir.durable.sink_port import SinkPort, pending_of
 from weir.errors import DuplicatesError
 from weir.sinks.base import Commit
 
@@ -86,6 +86,36 @@ def check_before_begin(
     of_any_name = snapshot is not None
     for unknown in unknown_commits(sinks, job_id, known_rows(snapshot), of_any_name=of_any_name):
         raise DuplicatesError(begun_elsewhere(unknown, snapshot))
+    if snapshot is not None:
+        check_not_begun_from_another(sinks, job_id, snapshot)
+
+
+def check_not_begun_from_another(
+    sinks: SinkPort, job_id: JobId, snapshot: CompletedCheckpoint
+) -> None:
+    """Raise ``DuplicatesError`` if a target has rows that were pending in another savepoint.
+
+    Two savepoints of one job may have the same rows pending, each under its own id. If a job that
+    started from one has committed them, no job may start from the other.
+    """
+    found = _committed_from_others(sinks, job_id, snapshot)
+    first = next(found, None)
+    # The generator holds a sink's lock until it is closed.
+    found.close()
+    if first is not None:
+        raise DuplicatesError(_begun_from_another(first, snapshot))
+
+
+def _committed_from_others(
+    sinks: SinkPort, job_id: JobId, snapshot: CompletedCheckpoint
+) -> Generator[UnknownCommit, None, None]:
+    pending = pending_of(snapshot)
+    for sink, target, commits in sinks.commits(job_id):
+        for commit in commits:
+            if commit.job_id != snapshot.job_id or commit.runner == commit.job_id:
+                break
+            if commit.checkpoint_id not in pending.get(sink, {}):
+                yield UnknownCommit(sink=sink, target=target, commit=commit)
 
 
 def accepted(unknown: Iterator[UnknownCommit]) -> dict[JobId, int]:
@@ -105,6 +135,18 @@ def older_records(
         f"{target} (sink {sink!r}) has the rows of checkpoint {committed} of this job, but the"
         f" job's records in {directory} {newest}: they are an older copy, or some were deleted."
         f" Restore the newer records, write to new targets, {_ACCEPT}."
+    )
+
+
+def _begun_from_another(unknown: UnknownCommit, snapshot: CompletedCheckpoint) -> str:
+    commit = unknown.commit
+    return (
+        f"{snapshot.external_path} is checkpoint {snapshot.checkpoint_id} of job"
+        f" {snapshot.job_id}, but job {commit.job_name!r} ({commit.runner}) has started from that"
+        f" job's checkpoint {commit.checkpoint_id}, and has committed rows to {unknown.target}"
+        f" (sink {unknown.sink!r}) that are pending in both: they would be duplicated. Resume"
+        f" that job, start from checkpoint {commit.checkpoint_id} again, write to new targets,"
+        f" {_ACCEPT}."
     )
 
 

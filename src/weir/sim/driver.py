@@ -143,7 +143,7 @@ class SimDriver:
             code, number, loop=loop, fs=fs, waits=waits, strikes=strikes, broken=broken
         )
         self._plans = loaded.plans
-        sinks = _sinks(loaded.sinks, fs, waits)
+        sinks = _sinks(loaded.sinks, fs, waits, storage.job_directory)
         self.durable = _durable(
             job,
             loaded,
@@ -367,13 +367,16 @@ def _master(job: SimJob, job_id: JobId, code: DriverCode) -> JobMaster:
     )
 
 
-def _sinks(sinks: Mapping[OperatorId, Sink], fs: ProcessFileSystem, waits: SimWaits) -> SinkPort:
+def _sinks(
+    sinks: Mapping[OperatorId, Sink], fs: ProcessFileSystem, waits: SimWaits, job_directory: str
+) -> SinkPort:
     return SinkPort(
         sinks=sinks,
         job_name="sim",
         file_system=lambda _: fs,
         retries=CommitRetries(attempts=4, initial_backoff_ms=5, max_backoff_ms=50),
         waits=waits,
+        job_directory=job_directory,
     )
 
 

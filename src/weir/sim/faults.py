@@ -10,7 +10,8 @@ and that the job would not know of must never be written again::
     mishap              continues from              refused if a table has a commit
     ==================  ==========================  ====================================
     backup restored     the records of the copy     of the job, beyond the copy's record
-    savepoint again     that savepoint              that came after the savepoint
+    savepoint again     that savepoint              that came after the savepoint, or by
+                                                    a start from another one
     volume not mounted  nothing                     at all
     ==================  ==========================  ====================================
 """
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from random import Random
 
 from weir.core.types import CompletedCheckpoint, JobId
+from weir.durable.sink_port import pending_of
 from weir.sim.table import TableVersion
 from weir.storage.job_log import JobRecord
 
@@ -259,6 +261,19 @@ def beyond_backup(tables: Mapping[str, TableVersion], backup: Backup) -> bool:
 
 
 def since_savepoint(tables: Mapping[str, TableVersion], savepoint: CompletedCheckpoint) -> bool:
-    """Whether some table's newest commit came after the savepoint and the epochs it knows."""
+    """Whether some table's newest commit has rows that the savepoint does not know.
+
+    It came after the savepoint and the epochs that it knows, or a job that started from another
+    savepoint of the same job committed what was pending there.
+    """
     known = {**savepoint.ancestors, savepoint.job_id: savepoint.checkpoint_id}
-    return any(version.epoch > known.get(version.job_id, 0) for version in tables.values())
+    pending = pending_of(savepoint)
+    return any(
+        version.epoch > known.get(version.job_id, 0)
+        or (
+            version.job_id == savepoint.job_id
+            and not version.job_directory.endswith(version.job_id)
+            and version.epoch not in pending.get(root.rpartition("/")[2], {})
+        )
+        for root, version in tables.items()
+    )

@@ -38,6 +38,8 @@ class TableVersion(msgspec.Struct, frozen=True):
     files: list[str]
     #: The job that wrote this version.
     job_id: str = ""
+    #: Where the job whose driver wrote it keeps its records.
+    job_directory: str = ""
     epoch: int = 0
     attempt: int = 0
 
@@ -136,6 +138,7 @@ class SimTable(Sink):
                 transactions={**version.transactions, self._transaction: epoch},
                 files=[*version.files, *(payload["file"] for payload in payloads)],
                 job_id=self._context.job_id,
+                job_directory=self._context.job_directory or "",
                 epoch=epoch,
                 attempt=self._context.attempt,
             )
@@ -159,7 +162,7 @@ class SimTable(Sink):
                 timestamp_ms=int(name),
                 job_id=version.job_id,
                 job_name=context.job_name,
-                job_directory="",
+                job_directory=version.job_directory,
                 sink=context.sink,
                 checkpoint_id=version.epoch,
                 attempt=version.attempt,
