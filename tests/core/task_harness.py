@@ -68,6 +68,7 @@ class TaskHarness:
                 requires_final_checkpoint=requires_final_checkpoint,
                 prepares_for_barriers=takes_barriers,
                 operators_take_part=operators_take_part,
+                has_operators=takes_barriers or operators_take_part,
                 coordinated=takes_barriers,
             ),
             attempt=3,

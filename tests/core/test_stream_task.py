@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.task_harness import VERTEX, TaskHarness
+from tests.core.task_harness import VERTEX, TaskHarness, staged
 
+from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, Segment
 from weir.core.messages.protocol import DeclineCheckpoint, TaskFailed, TaskStatusChanged
 from weir.core.messages.task import (
     AnswerPlanning,
+    BatchStaged,
     CommitSinks,
     ContinueSnapshot,
     DropSnapshot,
@@ -130,7 +132,7 @@ def test_a_planning_call_before_the_start_is_answered_with_the_start() -> None:
 
 
 def test_a_trigger_waits_for_the_planning_call() -> None:
-    """State is stable only there."""
+    """Before the first batch is complete, a checkpoint would hold nothing new."""
     harness = TaskHarness()
     assert harness.trigger(7) == []
     (take,) = harness.plan(1, 4)
@@ -144,6 +146,53 @@ def test_a_trigger_waits_for_the_planning_call() -> None:
         finished=False,
         committables=(),
     )
+
+
+def test_a_source_does_not_wait_for_the_batch_under_way() -> None:
+    """Its barrier goes after the last complete batch; the next call waits for the synchronous
+    part."""
+    harness = TaskHarness()
+    harness.stage(0)
+    assert harness.plan(1, 0) == [answer(1)]
+    harness.stage(1)
+    (take,) = harness.trigger(7)
+    assert isinstance(take, TakeSnapshot)
+    assert (take.position, take.committables) == (0, (staged(0, barrier=7),))
+    assert harness.plan(2, 1) == []
+    assert harness.sync_done(7) == [go_on(7), answer(2)]
+    (take,) = harness.trigger(8)
+    assert isinstance(take, TakeSnapshot)
+    assert (take.position, take.committables[1]) == (1, staged(1, barrier=8))
+
+
+def test_a_barrier_beside_a_batch_comes_before_what_that_stages() -> None:
+    """The consumers align where the producer's snapshot is (P3)."""
+    harness = TaskHarness(consumers=("c",))
+    harness.plan(1, 0)
+    segment = Segment(position=1, size=1, payload={})
+    harness.send(BatchStaged(position=1, committables=(), segment=segment))
+    (appended, _) = harness.trigger(7)
+    assert isinstance(appended, ChannelAppended)
+    assert [type(entry) for entry in appended.entries] == [CheckpointBarrier]
+    harness.sync_done(7)
+    (appended, *_) = harness.plan(2, 1)
+    assert isinstance(appended, ChannelAppended)
+    assert [type(entry) for entry in appended.entries] == [Segment]
+
+
+def test_the_savepoint_of_a_stop_waits_for_the_batch_under_way() -> None:
+    """No record is processed after its barrier (P34)."""
+    harness = TaskHarness()
+    harness.plan(1, 0)
+    assert harness.trigger(7, STOP) == []
+
+
+@pytest.mark.parametrize("of", ["takes_barriers", "operators_take_part"])
+def test_a_task_with_operators_waits_for_the_batch_under_way(of: str) -> None:
+    """The batch changes their state in place."""
+    harness = TaskHarness(**{of: True})  # type: ignore[arg-type]
+    harness.plan(1, 0)
+    assert harness.trigger(7) == []
 
 
 def test_the_call_is_answered_after_the_synchronous_part() -> None:

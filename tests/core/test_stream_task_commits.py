@@ -49,8 +49,8 @@ def test_a_snapshot_keeps_earlier_barriers_and_epochs() -> None:
     harness.sync_done(7)
     harness.abort(7)
     harness.stage(1)
-    harness.trigger(8)
     harness.plan(2, 1)
+    harness.trigger(8)
     assert harness.taken[8].committables == (staged(0, barrier=7), staged(1, barrier=8))
 
 
@@ -260,8 +260,8 @@ def test_commits_run_in_id_order_one_at_a_time() -> None:
     harness = TaskHarness()
     for checkpoint_id in (7, 8):
         harness.stage(checkpoint_id)
-        harness.trigger(checkpoint_id)
         harness.plan(checkpoint_id, checkpoint_id)
+        harness.trigger(checkpoint_id)
         harness.acknowledge(checkpoint_id)
     assert harness.complete(7) == [confirm(7), commit(7, s1=(flushed(staged(7)),))]
     assert harness.complete(8) == [confirm(8)]

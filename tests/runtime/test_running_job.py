@@ -239,10 +239,8 @@ def test_who_was_answered_sees_what_it_led_to() -> None:
     with World() as world:
         world.wait_running()
         for number in range(5):
-            future = world.job.trigger_checkpoint()
-            world.wait_in_progress()
             world.port.step("v", number)
-            future.result(20)
+            world.job.trigger_checkpoint().result(20)
             assert world.job.view().checkpoints.counts.completed == number + 1
 
 
@@ -372,10 +370,7 @@ def test_a_snapshot_that_fails_for_another_reason_leaves_the_attempt_alone() -> 
         world.wait_in_progress()
         world.port.step("v", 8)
         assert "no space" in str(future.exception(20))
-        future = world.job.trigger_checkpoint()
-        world.wait_in_progress()
-        world.port.step("v", 9)
-        assert future.exception(20) is None
+        assert world.job.trigger_checkpoint().exception(20) is None
         assert world.port.calls.count("begin_attempt") == 1
 
 

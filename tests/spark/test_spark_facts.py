@@ -15,7 +15,9 @@ from tests.spark.rig import Collected, Landing, Rig, hashes
 from tests.waiting import wait_until
 
 from weir.core.messages.task import Drained, RecordsEnded
+from weir.core.types import Payload
 from weir.job import Job
+from weir.sinks.base import Batch
 from weir.spark.state_files import StateFiles
 
 pytestmark = pytest.mark.spark
@@ -263,6 +265,39 @@ def test_the_named_files_alone_give_the_exact_continuation(
     assert len(stores) == (8 if query.inputs == 2 else 2)
     after = continue_from(spark, query, landing, tmp_path / "restored", 4)
     assert min(after.steps) == 5
+    assert before + after.rows() == query.batch(landing.table(spark))
+
+
+@pytest.mark.parametrize("name", RESTORED)
+def test_the_state_after_a_batch_can_be_copied_while_the_next_batch_runs(
+    spark: SparkSession, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source's checkpoint does not wait for the batch under way, nor see any of it."""
+    landing = Landing(tmp_path / "in")
+    landing.land(8)
+    query = RESTORED[name]
+    job, sink = query.job(landing)
+    stage, keys = sink.stage, []
+
+    def stage_and_copy(frame: DataFrame, batch: Batch) -> Payload | None:
+        payload = stage(frame, batch)
+        if batch.batch_id == 5:
+            # The tasks of batch 5 have written their state, and the batch is not committed.
+            keys.append(copy_named_files(rig, 4, tmp_path / "restored"))
+        return payload
+
+    monkeypatch.setattr(sink, "stage", stage_and_copy)
+    with Rig(
+        spark, job, tmp_path / "query", on_plan=lambda position: position not in (4, 5)
+    ) as rig:
+        rig.wait_held(4)
+        before = sink.rows()
+        rig.answer()
+        rig.wait_held(5)
+        keys.append(copy_named_files(rig, 4, tmp_path / "later"))
+    assert keys[0] == keys[1]
+    assert hashes(tmp_path / "restored") == hashes(tmp_path / "later")
+    after = continue_from(spark, query, landing, tmp_path / "restored", 4)
     assert before + after.rows() == query.batch(landing.table(spark))
 
 

@@ -1,10 +1,10 @@
 """``TaskSnapshots``: takes the snapshots of one task of one attempt (PROTOCOL P3, P4, P27, P43).
 
-*Synchronous part* (the query is held in a planning call): small entries are read into memory. State
-files that the base does not have are hard-linked at once, if the file system has links, so that no
-clean-up can delete them. *Asynchronous part* (records flow): files not yet in the checkpoint
-directory are copied there, staged output is flushed, and new files are checksummed and synced.
-Without links, a file that vanished before it was copied fails the snapshot (P4).
+*Synchronous part* (no batch may start, though one may be running): small entries are read into
+memory. State files that the base does not have are hard-linked at once, if the file system has
+links, so that no clean-up can delete them. *Asynchronous part* (records flow): files not yet in the
+checkpoint directory are copied there, staged output is flushed, and new files are checksummed and
+synced. Without links, a file that vanished before it was copied fails the snapshot (P4).
 
 *Incremental*. The base is the newest checkpoint of whose completion the task was notified. Files of
 the base are referenced, not written again. Checkpoint n writes only to ``shared/n/``, so an aborted
@@ -53,8 +53,8 @@ Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ..
 class RestingQuery(Protocol):
     """The state of a query.
 
-    All methods except ``copy`` and ``unpin`` are called only while the query is held in a planning
-    call.
+    All methods except ``copy`` and ``unpin`` are called only while no batch may start. A batch may
+    be running, whose end they must not show.
     """
 
     def read(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:

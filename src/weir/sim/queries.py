@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -67,6 +68,16 @@ _MERGE_EVERY = 5
 _BYTES_EACH = 1 << 20
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Rest:
+    """What a snapshot sees of a query after a batch."""
+
+    position: int
+    #: Its entries, and the keys of its files.
+    state: tuple[dict[str, str], list[str]]
+    watermark_ms: int | None
+
+
 class SimQuery:
     """One query of one attempt, with its snapshots."""
 
@@ -92,9 +103,11 @@ class SimQuery:
         #: State files by key, with the record numbers that each holds.
         self._state: dict[str, list[int]] = {}
         self._channels = ChannelOffsets(vertex.inputs)
-        #: Its position before the drain. A drain changes no state, so a snapshot of that position
-        #: may come late.
-        self._drained_from: int | None = None
+        #: What it was after the batch before the last one. A source's snapshot may be taken beside
+        #: the next batch, and so come when that has ended.
+        self._before: _Rest | None = None
+        #: Files that the last merge has made obsolete.
+        self._obsolete: list[str] = []
         #: The newest checkpoint that it took part in.
         self._barrier = BEGIN
         #: Channels in which that checkpoint's barrier overtook records: watermarks from before it
@@ -180,7 +193,7 @@ class SimQuery:
                 directory=self._directory,
                 file_system=port.fs,
                 links=port.links,
-                state=self._state_at_rest,
+                state=lambda effect: self._at(effect.position).state,
             ),
             storage=port.storage,
             flush=port.sinks.flush,
@@ -189,7 +202,7 @@ class SimQuery:
             waits=port.waits,
         )
 
-    def _state_at_rest(self, _: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
+    def _rest(self) -> _Rest:
         entries = {
             "offset": str(self._offset),
             "channels": self._channels.dump(),
@@ -197,20 +210,32 @@ class SimQuery:
         }
         if self._vertex.subtasks:
             entries["operators"] = self._operator.dump()
-        return entries, list(self._state)
+        return _Rest(
+            position=self._position,
+            state=(entries, list(self._state)),
+            watermark_ms=self._watermark_ms,
+        )
+
+    def _at(self, position: int) -> _Rest:
+        """The query after batch ``position``: the last complete one or the one before."""
+        if position == self._position:
+            return self._rest()
+        invariant(
+            self._before is not None and self._before.position == position,
+            f"snapshot of {self._vertex.name} for position {position} taken at {self._position}",
+        )
+        assert self._before is not None
+        return self._before
 
     def take(self, effect: TakeSnapshot) -> None:
         """Take the synchronous part of a snapshot."""
-        invariant(
-            effect.position in (self._position, self._drained_from),
-            f"snapshot of {self._vertex.name} for position {effect.position} taken at"
-            f" {self._position}",
-        )
+        watermark_ms = self._at(effect.position).watermark_ms
         self._unprepared = None if self._prepared == effect.checkpoint_id else effect.checkpoint_id
         self._check_mark(effect.checkpoint_id)
         self._barrier = effect.checkpoint_id
         self._overtaken = frozenset(one.channel for one in effect.in_flight)
-        watermark_ms = MAX_WATERMARK_MS if effect.finished else self._watermark_ms
+        if effect.finished:
+            watermark_ms = MAX_WATERMARK_MS
         self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
         if self._vertex.subtasks and self._port.declines():
             raise OperatorError("simulated failure", operator=self._vertex.name)
@@ -364,6 +389,8 @@ class SimQuery:
     def _batch(self, rows: list[int], answer: AnswerPlanning) -> None:
         batch = self._position + 1
         fs = self._port.fs
+        obsolete, self._obsolete = self._obsolete, []
+        self._delete(obsolete)
         fs.put(f"{self._directory}/offsets/{batch}", b"")
         self._fail_perhaps()
         key = f"state/{batch}-{self._port.random.getrandbits(32):08x}"
@@ -380,6 +407,7 @@ class SimQuery:
         self._fail_perhaps()
         fs.put(f"{self._directory}/commits/{batch}", b"")
         self._prepared = answer.barrier
+        self._before = self._rest()
         self._state[key] = rows
         self._position = batch
         if batch % _MERGE_EVERY == _MERGE_EVERY - 1:
@@ -392,7 +420,8 @@ class SimQuery:
         self._port.fs.put(f"{self._directory}/{key}", msgspec.json.encode(rows))
         old, self._state = list(self._state), {key: rows}
         if self._port.links:
-            self._delete(old)
+            # A snapshot of the batch before may still have to link them.
+            self._obsolete = old
         else:
             # Without links a snapshot copies files, for as long as its checkpoint may take
             # (PROTOCOL P4).
@@ -408,12 +437,12 @@ class SimQuery:
 
     def _drain(self, effect: StartDrain) -> None:
         batch = effect.position + 1
-        self._drained_from = effect.position
         self._pause(2_000)
         self._fail_perhaps()
         back = self._operator.handle(effect.events)
         self._stage(batch, [], sent_events=back)
         self._fail_perhaps()
+        self._before = self._rest()
         self._position = batch
         _, total_sink = self._vertex.sinks
         self._port.tables[total_sink].hold_back([[self._offset, sum(self._rows())]])

@@ -43,8 +43,8 @@ class SimState:
     ) -> None:
         """Create it.
 
-        ``state`` returns the entries and file keys of the query's current state, ``finished`` what
-        is left of it once the query has finished.
+        ``state`` returns the entries and file keys of the query's state after a batch, ``finished``
+        what is left of it once the query has finished.
         """
         self._vertex = vertex
         self._directory = directory
@@ -56,7 +56,7 @@ class SimState:
         self._segments: set[str] = set()
 
     def read(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
-        """The state of the query, which is at rest or has finished."""
+        """The state of the query after a batch, or what is left of one that has finished."""
         return self._finished(effect) if effect.finished else self._state(effect)
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:

@@ -72,7 +72,7 @@ class _LogOffset(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class QueryDirectory:
-    """Reads and edits the logs of a query that rests or has ended."""
+    """Reads the logs of a query up to a complete batch, and edits those of one that has ended."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self.fs = fs

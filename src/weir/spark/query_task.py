@@ -102,10 +102,9 @@ class QueryTask:
         #: Whether the last batch was forced.
         self._forced = False
         self._position = position
-        #: The output watermark of the query after batch ``_watermark_at``; None if no consumer
-        #: needs it or there is none yet.
-        self.watermark_ms = watermark_ms
-        self._watermark_at = position
+        #: The output watermark of the query by batch, of the last complete one and the one before,
+        #: ascending. Replaced as a whole, since a snapshot may be taken beside the next batch.
+        self._watermarks = {position: watermark_ms}
         self._tells_watermark = False
         self._finish = finish
         self._failures = failures
@@ -247,10 +246,18 @@ class QueryTask:
                 call=call,
                 position=self._position,
                 consumed=consumed,
-                watermark_ms=self.watermark_ms,
+                watermark_ms=self.watermark_ms(self._position),
                 timer_in_ms=None if self._operators is None else self._operators.timer_in_ms,
             )
         )
+
+    def watermark_ms(self, position: int) -> int | None:
+        """The output watermark after batch ``position``, the last complete one or the one before.
+
+        None if no consumer needs it or there is none yet.
+        """
+        known = self._watermarks
+        return known[max(batch for batch in known if batch <= position)]
 
     def metrics(self) -> VertexMetrics:
         """The counters of the rows that the task has read."""
@@ -443,21 +450,29 @@ class QueryTask:
         yet to emit rows that are older.
         """
         told = self._tells_watermark or self._operators is not None
-        if not told or self._position == self._watermark_at:
+        if not told or self._position in self._watermarks:
             return
-        self._watermark_at = self._position
+        batch, watermark_ms = list(self._watermarks.items())[-1]
+        self._watermarks = {
+            batch: watermark_ms,
+            self._position: self._next_watermark_ms(watermark_ms),
+        }
+
+    def _next_watermark_ms(self, known_ms: int | None) -> int | None:
+        """The output watermark after the last batch; ``known_ms`` if no consumer needs it."""
         query = self._query
         commit = self._directory.commit_entry(self._position)
         operators = self._operators
         if operators is not None:
             operators.planned(commit)
         if query is None or not self._tells_watermark:
-            return
+            return known_ms
         reached = int(commit["nextBatchWatermarkMs"])
-        self.watermark_ms = output_watermark_ms(query, reached, stateful=is_stateful(commit))
-        if self.watermark_ms and operators is not None and operators.emits_for_watermark:
+        watermark_ms = output_watermark_ms(query, reached, stateful=is_stateful(commit))
+        if watermark_ms and operators is not None and operators.emits_for_watermark:
             emitted = operators.watermark_ms
-            self.watermark_ms = None if emitted is None else min(self.watermark_ms, emitted)
+            return None if emitted is None else min(watermark_ms, emitted)
+        return watermark_ms
 
     def _begin(self) -> None:
         """At the first planning call, inspect what Spark made of the plan; post ``TaskStarted``."""

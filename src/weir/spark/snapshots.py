@@ -6,6 +6,9 @@ are hard-linked at once, so that Spark's clean-up cannot delete them: into the c
 if both lie on one local file system, else beside the query's directory. A file system without links
 keeps only the original names until the files are copied.
 
+A source's snapshot may be taken while the next batch runs. All that it reads is named by batch or by
+state version, never rewritten, and kept by Spark for ``minBatchesToRetain`` batches (PROTOCOL P4).
+
 A snapshot includes the query's output watermark: after a restore and until the next batch, nothing
 else could give it to consumers (PROTOCOL P25).
 """
@@ -38,12 +41,12 @@ class QueryState:
         transfer: Transfer,
         *,
         restored: TaskState | None,
-        watermark_ms: Callable[[], int | None],
+        watermark_ms: Callable[[int], int | None],
         snapshot_operators: SnapshotOperators | None,
     ) -> None:
         """``restored`` is the state that the query started from; None if it started without.
 
-        While the query rests, ``watermark_ms`` returns its output watermark, and
+        ``watermark_ms`` returns the query's output watermark after a batch. While the query rests,
         ``snapshot_operators`` takes the snapshots of its Python operators.
         """
         self._directory = directory
@@ -74,7 +77,7 @@ class QueryState:
             return kept, keys
         inline, sources = self._directory.source_entries(position)
         entries = self._directory.log_entries(position) | inline | kept
-        watermark_ms = self._watermark_ms()
+        watermark_ms = self._watermark_ms(position)
         if watermark_ms is not None:
             entries[WATERMARK_ENTRY] = str(watermark_ms)
         return entries, sources + keys + self._state_files.keys(position)

@@ -200,7 +200,7 @@ class SparkTaskPort:
                 directory,
                 self._transfer,
                 restored=restored,
-                watermark_ms=lambda: task.watermark_ms,
+                watermark_ms=task.watermark_ms,
                 snapshot_operators=None if operators is None else operators.snapshot,
             ),
             storage=self._storage,

@@ -41,6 +41,14 @@ class TaskPlan:
     coordinated: bool = False
 
     @property
+    def may_snapshot_beside_batches(self) -> bool:
+        """Whether its state after a batch can be read while the next one runs.
+
+        Not if Python operators take part in the snapshot, or if channels decide what is read.
+        """
+        return not (self.has_operators or self.inputs)
+
+    @property
     def may_run_without_reading(self) -> bool:
         """Whether a batch can carry events and read nothing: not if Spark reads its source."""
         return self.has_own_readers or bool(self.inputs)

@@ -12,7 +12,9 @@ stable. That is when snapshots are taken::
 Rules:
 
 1. Triggers are taken in ascending order of their ids, one synchronous part at a time, all at the
-   same position; then the call is answered. Without a trigger it is answered at once.
+   same position; then the call is answered. Without a trigger it is answered at once. A source does
+   not wait for the batch under way: once a batch of the attempt is complete, its barrier goes after
+   the last complete one (not that of a stop).
 2. A stop with savepoint ends the records before its barrier (P28): with a drain, as at the end of
    the input; without one, windows and timers stay in the state. No record flows after that: if the
    savepoint completes, the task commits and finishes; if not, the job fails over (P34).
@@ -44,17 +46,11 @@ After every event, ``_advance`` decides what the task may do next. The order of 
    batch that reads nothing more from the channels (P6).
 5. If the planning call is held, records end when those of all channels have ended, when the readers
    have reported their end, or when the job is stopped; operators get a first batch before.
-6. If the state is stable, a waiting checkpoint is taken; the savepoint of a stop only after the
-   drain, if one runs.
+6. If the state is stable, a waiting checkpoint is taken, and at a source also beside a batch; the
+   savepoint of a stop only after the drain, if one runs.
 7. Records flow: the planning call is answered, with what may be read from the channels, unless a
    consumer lags too far (then a batch at most carries events, and reads nothing, P2); or the drain
    starts. A query with nothing to read rests until there is, or a timer of its operators is due.
-
-The state is stable while the planning call is held and after the records have ended.
-
-Producers are notified how far their channels were read, so that they can delete segments that
-nobody needs. While a running part of a snapshot has segments of a channel in flight, the
-notification for that channel is held back (P27).
 
 ``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is
 dropped when its part ends (P43). Events that arrive after FINISHED or FAILED change nothing else.
@@ -273,8 +269,9 @@ class StreamTask:
         if first is not None and prepares and not self._ending.drains_with(first):
             return self._answer(barrier=first.checkpoint_id)
         effects = self._end_records(first) if self._call is not None and flows else []
-        is_stable = self._call is not None or self._ending.records is not Records.FLOWING
-        if first is not None and is_stable and not self._ending.drains_before(first):
+        is_stable = self._call is not None or not flows
+        beside = first is not None and self._triggers.may_take_beside_batch(first)
+        if first is not None and (is_stable or beside) and not self._ending.drains_before(first):
             return effects + self._take(first)
         return effects + self._flow_on()
 
@@ -547,8 +544,8 @@ class StreamTask:
         )
         if position == self._position:
             self._events.not_run()
-        self._position = position
-        skipped = self._decline(*map(self._report.skipped, self._triggers.completed()))
+        ran, self._position = position > self._position, position
+        skipped = self._decline(*map(self._report.skipped, self._triggers.completed(ran=ran)))
         sent = self.outputs.completed(position, watermark_ms)
         return [*sent, *self._events.complete(), *skipped]
 
@@ -596,7 +593,7 @@ class StreamTask:
         return [*self._events.deliver(event, may_run_batch=not drained), *self._advance()]
 
     def _tell_consumed(self, moved: Iterable[tuple[VertexId, int]] = ()) -> list[StreamTaskEffect]:
-        """Notify producers how far channels were read, unless a snapshot needs the segments."""
+        """Notify producers how far channels were read, unless a snapshot needs segments (P27)."""
         self._held_back.update(moved)
         in_use = self._snapshots.channels_in_use
         told = {name: position for name, position in self._held_back.items() if name not in in_use}

@@ -36,6 +36,9 @@ class WaitingTriggers:
         self._vertex = plan.vertex
         self._prepares = plan.prepares_for_barriers
         self._induced = plan.externally_induced
+        self._beside_batches = plan.may_snapshot_beside_batches
+        #: Whether a batch of this attempt is complete.
+        self._has_run = False
         #: By checkpoint id, with its alignment if it came from barriers. Law: ascending.
         self._waiting: dict[int, tuple[TriggerCheckpoint, Aligned | None]] = {}
         #: The newest checkpoint that the coordinator triggered. Ids only grow.
@@ -65,6 +68,14 @@ class WaitingTriggers:
             return None
         return first if reached.checkpoint_id in (0, first.checkpoint_id) else None
 
+    def may_take_beside_batch(self, trigger: TriggerCheckpoint) -> bool:
+        """Whether the trigger can be taken at the last complete batch while the next one runs.
+
+        Before the attempt's first batch is complete the checkpoint would hold nothing new, and
+        after the savepoint of a stop no record may be processed.
+        """
+        return self._has_run and self._beside_batches and not trigger.kind.is_synchronous
+
     @property
     def over(self) -> int | None:
         """The newest checkpoint that is over for readers that induce them; None if none do."""
@@ -77,11 +88,12 @@ class WaitingTriggers:
         """How far readers are once the running batch is complete."""
         self._staged = induced
 
-    def completed(self) -> list[int]:
-        """The batch is complete, if one ran; return the checkpoints that readers have skipped.
+    def completed(self, *, ran: bool) -> list[int]:
+        """The batch is complete, if one ``ran``; return the checkpoints that readers have skipped.
 
         They are removed, and the task must decline them.
         """
+        self._has_run |= ran
         self._reached = self._staged
         newest = 0 if self._reached is None else self._reached.checkpoint_id
         skipped = [checkpoint_id for checkpoint_id in self._waiting if checkpoint_id < newest]
