@@ -135,7 +135,7 @@ class World:
             query.directory,
             self.transfer,
             restored=restored,
-            watermark_ms=lambda: None,
+            watermark_ms=lambda position: None,
             snapshot_operators=snapshot_operators,
         )
         self.snapshots = TaskSnapshots(

@@ -160,7 +160,7 @@ class Saved:
                 QueryDirectory(FILES, str(work)),
                 Transfer(lambda _: FILES),
                 restored=None,
-                watermark_ms=lambda: None,
+                watermark_ms=lambda position: None,
                 snapshot_operators=None,
             ),
             storage=storage,
