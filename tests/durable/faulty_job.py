@@ -181,7 +181,7 @@ class PlayedTask(FakePort):
                 directory.directory,
                 transfer,
                 restored=restored,
-                watermark_ms=lambda: None,
+                watermark_ms=lambda position: None,
                 snapshot_operators=None,
             ),
             storage=self._storage,

@@ -30,6 +30,7 @@ def records_that_may_be_older_than_the_tables() -> AbstractContextManager[None]:
     return _with(
         patch.object(job_module, "own_commits", lambda sinks, job_id: []),
         patch.object(SinkPort, "committed_beyond", lambda self, checkpoint_id: iter(())),
+        _always(Mishap.BACKUP_PUT_BACK),
     )
 
 
@@ -45,9 +46,9 @@ def a_savepoint_that_may_be_begun_again() -> AbstractContextManager[None]:
     return _with(
         patch.object(DurableJob, "_rows_before", trusting),
         patch.object(SinkPort, "check_newest", lambda self, checkpoint: None),
-        # Savepoints are frequent, and each run starts one of them again.
+        # Savepoints are frequent.
         patch.object(faults_module, "_TIMED_RATES_MS", (100.0, 400.0)),
-        patch.object(world_module, "draw_mishaps", _a_savepoint_again),
+        _always(Mishap.SAVEPOINT_AGAIN),
     )
 
 
@@ -58,12 +59,14 @@ def a_new_job_over_the_rows_of_its_namesake() -> AbstractContextManager[None]:
     def trusting(self: DurableJob, checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
         return {} if checkpoint is None else real(self, checkpoint)
 
-    return _with(patch.object(DurableJob, "_rows_before", trusting))
+    return _with(
+        patch.object(DurableJob, "_rows_before", trusting), _always(Mishap.VOLUME_NOT_MOUNTED)
+    )
 
 
 def a_failed_sync_that_only_declines() -> AbstractContextManager[None]:
     """The next snapshot syncs the same file again, and trusts that sync's success (P23)."""
-    return _with(patch.object(task_work, "LostWriteError", _NeverRaisedError))
+    return _with(patch.object(task_work, "LostWriteError", _NeverRaisedError), _syncs_fail())
 
 
 def a_record_believed_although_its_sync_failed() -> AbstractContextManager[None]:
@@ -74,7 +77,7 @@ def a_record_believed_although_its_sync_failed() -> AbstractContextManager[None]
         del lost
         return look(self, number, data, None)
 
-    return _with(patch.object(Recorder, "_look", trusting))
+    return _with(patch.object(Recorder, "_look", trusting), _syncs_fail())
 
 
 def metadata_believed_although_its_sync_failed() -> AbstractContextManager[None]:
@@ -85,11 +88,24 @@ def metadata_believed_although_its_sync_failed() -> AbstractContextManager[None]
         with suppress(LostWriteError):
             write(self, path, data)
 
-    return _with(patch.object(ProcessFileSystem, "write", trusting))
+    return _with(patch.object(ProcessFileSystem, "write", trusting), _syncs_fail())
 
 
-def _a_savepoint_again(random: Random, until_us: int) -> list[tuple[int, Mishap]]:
-    return [(random.randrange(until_us // 2, until_us), Mishap.SAVEPOINT_AGAIN)]
+def _always(mishap: Mishap) -> AbstractContextManager[None]:
+    """Each run has this mishap, in its second half."""
+
+    def drawn(random: Random, until_us: int) -> list[tuple[int, Mishap]]:
+        return [(random.randrange(until_us // 2, until_us), mishap)]
+
+    return _with(patch.object(world_module, "draw_mishaps", drawn))
+
+
+def _syncs_fail() -> AbstractContextManager[None]:
+    """Syncs fail in each run, and often."""
+    return _with(
+        patch.object(faults_module, "_SYNCS_FAIL", 1.0),
+        patch.object(faults_module, "_SYNC_RATE", (0.02, 0.1)),
+    )
 
 
 class _NeverRaisedError(Exception):
@@ -103,10 +119,10 @@ def _mutant(variant: Any, says: tuple[str, ...], known_seed: int) -> Mutant:
 _BEGINS = ("starts over unknown rows",)
 
 MISHAP_MUTANTS: tuple[Mutant, ...] = (
-    _mutant(records_that_may_be_older_than_the_tables, _BEGINS, 979),
-    _mutant(a_savepoint_that_may_be_begun_again, _BEGINS, 3),
+    _mutant(records_that_may_be_older_than_the_tables, _BEGINS, 3),
+    _mutant(a_savepoint_that_may_be_begun_again, _BEGINS, 118),
     _mutant(a_new_job_over_the_rows_of_its_namesake, _BEGINS, 541),
     _mutant(a_failed_sync_that_only_declines, ("is not flushed",), 32),
-    _mutant(a_record_believed_although_its_sync_failed, ("tasks are notified",), 21),
-    _mutant(metadata_believed_although_its_sync_failed, ("is not flushed",), 146),
+    _mutant(a_record_believed_although_its_sync_failed, ("tasks are notified",), 14),
+    _mutant(metadata_believed_although_its_sync_failed, ("is not flushed",), 5),
 )

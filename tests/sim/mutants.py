@@ -513,8 +513,8 @@ def no_minimum_pause() -> AbstractContextManager[None]:
 MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (no_pre_checks_after_the_allocation, 3, "while it is"),
-        (no_pre_checks_after_hooks, 3, "while it is"),
+        (no_pre_checks_after_the_allocation, 11, "while it is"),
+        (no_pre_checks_after_hooks, 11, "while it is"),
         (notify_before_the_record, 0, "tasks are notified"),
         (delete_on_an_in_doubt_create, 171, "needs it"),
         (abort_in_finalizing, 108, "needs it", "without its metadata"),
