@@ -6,8 +6,9 @@ are hard-linked at once, so that Spark's clean-up cannot delete them: into the c
 if both lie on one local file system, else beside the query's directory. A file system without links
 keeps only the original names until the files are copied.
 
-A source's snapshot may be taken while the next batch runs. All that it reads is named by batch or by
-state version, never rewritten, and kept by Spark for ``minBatchesToRetain`` batches (PROTOCOL P4).
+A source's snapshot may be taken while the next batch runs. All that it reads is named by batch or
+by state version, never rewritten, and kept by Spark for ``minBatchesToRetain`` batches
+(PROTOCOL P4).
 
 A snapshot includes the query's output watermark: after a restore and until the next batch, nothing
 else could give it to consumers (PROTOCOL P25).
