@@ -78,7 +78,9 @@ class UserQuery:
         self._directory = f"/working/{port.storage.job_id}/{attempt}/{plan.vertex}"
         self.channel = f"{self._directory}/channel"
         self._position = -1
-        self._drained_from: int | None = None
+        #: Its entries and its output watermark after the last batch and the one before, by batch: a
+        #: source's snapshot may be taken beside the next batch, and come when that has ended.
+        self._rests: dict[int, tuple[dict[str, str], int | None]] = {}
         self._offsets: dict[OperatorId, int] = {}
         self._channels = ChannelOffsets(plan.inputs)
         #: The watermark of the query's next batch, and its output watermark.
@@ -160,11 +162,13 @@ class UserQuery:
     def take(self, effect: TakeSnapshot) -> None:
         """Take the synchronous part of a snapshot."""
         invariant(
-            effect.position in (self._position, self._drained_from),
+            effect.position == self._position or effect.position in self._rests,
             f"snapshot of {self._vertex.name} for position {effect.position} taken at"
             f" {self._position}",
         )
-        watermark_ms = MAX_WATERMARK_MS if effect.finished else self._watermark_ms
+        _, watermark_ms = self._rests.get(effect.position, ({}, self._watermark_ms))
+        if effect.finished:
+            watermark_ms = MAX_WATERMARK_MS
         self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
         if self.chain is not None and self._port.declines():
             raise OperatorError("simulated failure", operator=self._vertex.name)
@@ -199,6 +203,8 @@ class UserQuery:
         self._post(TaskStarted(position=self._position))
         while True:
             self._pause(2_000)
+            before = list(self._rests.items())[-1:]
+            self._rests = {**dict(before), self._position: (self._entries(), self._watermark_ms)}
             call, answered = self._port.new_call()
             self._post(
                 PlanningCalled(
@@ -415,7 +421,6 @@ class UserQuery:
     # -- the end
 
     def _drain(self, effect: StartDrain) -> None:
-        self._drained_from = effect.position
         self._pause(2_000)
         self._fail_perhaps()
         if self.chain is not None and effect.position >= 0:
@@ -441,7 +446,7 @@ class UserQuery:
                 directory=self._directory,
                 file_system=port.fs,
                 links=port.links,
-                state=self._state_at_rest,
+                state=self._state_at,
                 finished=self._state_at_end,
             ),
             storage=port.storage,
@@ -451,14 +456,17 @@ class UserQuery:
             waits=port.waits,
         )
 
-    def _state_at_rest(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
-        entries, files = self._state_at_end(effect)
-        entries |= {
+    def _entries(self) -> dict[str, str]:
+        return {
             "offsets": msgspec.json.encode(self._offsets).decode(),
             "channels": self._channels.dump(),
             "watermarks": msgspec.json.encode([self._reached_ms, self._watermark_ms]).decode(),
         }
-        return entries, files
+
+    def _state_at(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
+        entries, files = self._state_at_end(effect)
+        kept, _ = self._rests.get(effect.position, (self._entries(), None))
+        return entries | kept, files
 
     def _state_at_end(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
         return ({}, []) if self.chain is None else self.chain.snapshot(effect)
