@@ -191,6 +191,7 @@ class World:
             AttemptBegan(
                 attempt=attempt,
                 restored=restored,
+                states={} if restored is None else restored.states,
                 chance=chance,
                 timestamp_ms=self.wall_ms + self.now_ms,
             )

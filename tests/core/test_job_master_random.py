@@ -219,6 +219,7 @@ class RandomWorld(World):
                     AttemptBegan(
                         attempt=self.master.attempt + 1,
                         restored=restored,
+                        states={} if restored is None else restored.states,
                         chance=0.3,
                         timestamp_ms=timestamp_ms,
                     )

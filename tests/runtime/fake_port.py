@@ -143,7 +143,11 @@ class FakePort:
     def begin_attempt(self) -> AttemptStart:
         self._called("begin_attempt")
         self.attempt += 1
-        return AttemptStart(attempt=self.attempt, restored=self.restored)
+        return AttemptStart(
+            attempt=self.attempt,
+            restored=self.restored,
+            states={} if self.restored is None else self.restored.states,
+        )
 
     def prepare_attempt(self, start: AttemptStart) -> None:
         self._called(f"prepare_attempt {start.attempt}")

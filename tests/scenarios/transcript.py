@@ -202,7 +202,11 @@ class Play:
             )
         self._to_master(
             AttemptBegan(
-                attempt=self._attempt, restored=restored, chance=0.0, timestamp_ms=self._wall_ms
+                attempt=self._attempt,
+                restored=restored,
+                states={} if restored is None else restored.states,
+                chance=0.0,
+                timestamp_ms=self._wall_ms,
             )
         )
 

@@ -102,7 +102,13 @@ class Script:
         self._tell(f"attempt {number}")
         restored = self._restored()
         task = StreamTask(self._plan, attempt=number)
-        self._port.prepare_attempt(AttemptStart(attempt=number, restored=restored))
+        self._port.prepare_attempt(
+            AttemptStart(
+                attempt=number,
+                restored=restored,
+                states={} if restored is None else restored.states,
+            )
+        )
         state = restored.task("v") if restored else None
         self._port.start_task(self._plan, number, state, post)
         triggers = dict(SCRIPT[number - 1])

@@ -92,7 +92,12 @@ def take_over(
     successor.handle(JobSubmitted())
     successor.handle(
         AttemptBegan(
-            attempt=attempt, restored=restored, chance=0.0, timestamp_ms=2_000_000, older=older
+            attempt=attempt,
+            restored=restored,
+            states={} if restored is None else restored.states,
+            chance=0.0,
+            timestamp_ms=2_000_000,
+            older=older,
         )
     )
     successor.status(TaskStatus.RUNNING)

@@ -148,8 +148,8 @@ class Execution:
         """Those of ``vertices`` that a message can reach; none once the tasks are being stopped."""
         return tuple(v for v in vertices if self._live and not has_ended(self._status[v]))
 
-    def begin(self, attempt: int, restored: CompletedCheckpoint | None) -> None:
-        """Start an attempt: each task not fully finished in ``restored`` initializes (D5)."""
+    def begin(self, attempt: int, states: Mapping[VertexId, TaskState]) -> None:
+        """Start an attempt: each task not fully finished in ``states`` initializes (D5)."""
         invariant(
             self.phase is AttemptPhase.BEGINNING, f"attempt {attempt} started without a request"
         )
@@ -158,9 +158,8 @@ class Execution:
         self.phase = AttemptPhase.UP
         self._live = True
         self._needs_final_checkpoint.clear()
-        tasks = () if restored is None else restored.tasks
-        finished = {task.vertex for task in tasks if task.fully_finished}
-        self._positions = {task.vertex: task.position for task in tasks}
+        finished = {vertex for vertex, state in states.items() if state.fully_finished}
+        self._positions = {vertex: state.position for vertex, state in states.items()}
         for vertex in self._status:
             self._status[vertex] = (
                 TaskStatus.FINISHED if vertex in finished else TaskStatus.INITIALIZING

@@ -349,6 +349,11 @@ class CompletedCheckpoint:
         return next((task for task in self.tasks if task.vertex == vertex), None)
 
     @property
+    def states(self) -> dict[VertexId, TaskState]:
+        """The state of each vertex of the job that took it."""
+        return {task.vertex: task for task in self.tasks}
+
+    @property
     def files(self) -> frozenset[str]:
         """Paths of all files that the checkpoint needs."""
         return frozenset(handle.path for task in self.tasks for handle in task.all_files)

@@ -267,9 +267,8 @@ class Dispatcher:
     def _start_attempt(self, start: AttemptStart) -> None:
         self._attempt = start.attempt
         self._tasks = {}
-        restored = start.restored
         for vertex, plan in self._plans.items():
-            state = restored.task(vertex) if restored else None
+            state = start.states.get(vertex)
             if state is not None and state.fully_finished:
                 continue
             self._tasks[vertex] = StreamTask(
@@ -283,14 +282,15 @@ class Dispatcher:
             )
         began = AttemptBegan(
             attempt=start.attempt,
-            restored=restored,
+            restored=start.restored,
+            states=start.states,
             chance=self._chance(),
             timestamp_ms=self._clock.wall_ms(),
             older=start.older,
         )
         self._carry_out(self._master.handle(began, self._clock.now_ms()), None)
         for vertex, task in self._tasks.items():
-            state = restored.task(vertex) if restored else None
+            state = start.states.get(vertex)
             for entry in restored_entries(self._plans[vertex], state, self._tasks):
                 self._carry_out(task.handle(entry, self._clock.now_ms()), vertex)
         for vertex in self._tasks:
@@ -298,7 +298,7 @@ class Dispatcher:
 
     def _start_task(self, vertex: VertexId, start: AttemptStart) -> None:
         plan = self._plans[vertex]
-        state = start.restored.task(vertex) if start.restored else None
+        state = start.states.get(vertex)
         post = self.poster(vertex, start.attempt)
         self._work(
             vertex,

@@ -56,6 +56,8 @@ class AttemptStart:
 
     attempt: int
     restored: CompletedCheckpoint | None
+    #: The state in ``restored`` of each vertex of this job; vertices without state are missing.
+    states: Mapping[VertexId, TaskState] = field(default_factory=dict)
     #: Older retained checkpoints whose metadata can be read.
     older: tuple[CompletedCheckpoint, ...] = ()
     #: The newest checkpoint id that the job had before it; 0 if none.

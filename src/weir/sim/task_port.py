@@ -102,9 +102,8 @@ class SimTaskPort:
         """Begin the attempt."""
         self._attempt, self._restored, self._stopped = start.attempt, start.restored, False
         self._at_barrier = {}
-        if start.restored is not None:
-            for ended in (task.vertex for task in start.restored.tasks if task.fully_finished):
-                self._at_barrier[ended, BEGIN] = MAX_WATERMARK_MS
+        for ended in (vertex for vertex, state in start.states.items() if state.fully_finished):
+            self._at_barrier[ended, BEGIN] = MAX_WATERMARK_MS
         self._make.begin_attempt(self, start)
 
     def start_task(

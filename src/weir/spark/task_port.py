@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -73,6 +74,7 @@ class _Attempt:
     number: int
     directory: str
     restored: CompletedCheckpoint | None
+    states: Mapping[VertexId, TaskState]
     frames: Frames
 
 
@@ -138,7 +140,11 @@ class SparkTaskPort:
         )
         with self._lock:
             self._attempt = _Attempt(
-                number=start.attempt, directory=directory, restored=start.restored, frames=frames
+                number=start.attempt,
+                directory=directory,
+                restored=start.restored,
+                states=start.states,
+                frames=frames,
             )
             self._frames = frames
             self._calls.clear()
@@ -321,7 +327,7 @@ class SparkTaskPort:
         checkpoint = current.restored
         for vertex in self._pipeline.vertices.values():
             operators = current.frames.operators(vertex.name)
-            restored = checkpoint.task(vertex.name) if checkpoint is not None else None
+            restored = current.states.get(vertex.name)
             if operators is None or restored is None or checkpoint is None:
                 continue
             if restored.fully_finished and ENTRY in restored.entries:

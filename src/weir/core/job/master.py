@@ -367,13 +367,16 @@ class JobMaster:
 
     def _attempt_began(self, event: AttemptBegan, now_ms: int) -> None:
         self._chance = event.chance
-        self._execution.begin(event.attempt, event.restored)
+        self._execution.begin(event.attempt, event.states)
         self._final_retry.reset()
         begin = self._coordinator.begin_attempt
         self._take(begin(event.restored, event.timestamp_ms, now_ms, event.older), now_ms)
         own = event.restored is not None and event.restored.job_id == self._job_id
-        begun = self._operator_coordinators.begin_attempt(event.attempt, event.restored, own=own)
-        self._effects.extend(begun)
+        self._effects.extend(
+            self._operator_coordinators.begin_attempt(
+                event.attempt, event.restored, event.states, own=own
+            )
+        )
         if self._goal is Goal.RUN:
             self._move(JobStatus.RUNNING)
         else:

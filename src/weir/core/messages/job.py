@@ -22,6 +22,7 @@ that is restored from the checkpoint hands it back to the hook before any task s
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -153,6 +154,8 @@ class AttemptBegan:
 
     attempt: int
     restored: CompletedCheckpoint | None
+    #: The state in ``restored`` of each vertex of this job; vertices without state are missing.
+    states: Mapping[VertexId, TaskState]
     chance: float
     timestamp_ms: int
     #: This job's retained checkpoints older than ``restored`` whose metadata is readable, in order.

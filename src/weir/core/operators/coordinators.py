@@ -30,7 +30,13 @@ from weir.core.messages.operators import (
     TaskOperatorEvent,
 )
 from weir.core.operators.holder import OperatorCoordinatorHolder
-from weir.core.types import CompletedCheckpoint, OperatorId, SentEvent, VertexId
+from weir.core.types import (
+    CompletedCheckpoint,
+    OperatorId,
+    SentEvent,
+    TaskState,
+    VertexId,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +75,16 @@ class OperatorCoordinators:
     # -- attempts
 
     def begin_attempt(
-        self, attempt: int, restored: CompletedCheckpoint | None, *, own: bool
+        self,
+        attempt: int,
+        restored: CompletedCheckpoint | None,
+        states: Mapping[VertexId, TaskState],
+        *,
+        own: bool,
     ) -> list[CoordinatorEffect]:
         """Start all subtasks over and reset every coordinator to ``restored`` (MISSION C1).
 
-        A task that is fully finished in ``restored`` is not started and cannot send its unhandled
+        A task that is fully finished in ``states`` is not started and cannot send its unhandled
         events again, so these are handled right after the reset (P41). ``own``: ``restored``
         belongs to this job.
         """
@@ -90,7 +101,7 @@ class OperatorCoordinators:
                     own=own,
                 )
             )
-            state = None if restored is None else restored.task(self._operators[name].vertex)
+            state = states.get(self._operators[name].vertex)
             if state is not None and state.fully_finished:
                 holder.finished()
                 resets += [
