@@ -25,7 +25,7 @@ from rich.console import Console
 from weir.cli import inspect as inspect_command
 from weir.core.types import OperatorState, StateHandle
 from weir.durable.sink_port import CommitRetries, SinkPort
-from weir.durable.state_mapping import StateMapping
+from weir.durable.state_mapping import NothingChanges, StateMapping
 from weir.operators.state import SavedList, encode_lists
 from weir.readers.consistent import read_job_epochs
 from weir.readers.savepoint import read_savepoint
@@ -243,8 +243,11 @@ def restore(world: World) -> None:
         }.items()
     }
     StateMapping(
-        vertices=operators, allow_non_restored_state=True, inputs={"query": (), "score": ("query",)}
-    ).check(checkpoint)
+        vertices=operators,
+        allow_non_restored_state=True,
+        inputs={"query": (), "score": ("query",)},
+        assembler=NothingChanges(),
+    ).assign(checkpoint)
     for task in checkpoint.tasks:
         path = world.work / task.vertex
         shutil.rmtree(path, ignore_errors=True)

@@ -60,7 +60,7 @@ from weir.core.types import (
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
-from weir.durable.state_mapping import StateMapping
+from weir.durable.state_mapping import NothingChanges, StateMapping
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
 from weir.runtime.failures import describe
@@ -183,6 +183,7 @@ class PlayedTask(FakePort):
                 restored=restored,
                 watermark_ms=lambda position: None,
                 snapshot_operators=None,
+                layout=lambda: None,
             ),
             storage=self._storage,
             flush=self._sink_port.flush,
@@ -271,7 +272,11 @@ class Driver:
             token=lambda: f"{next(_tokens):016x}",
             note=self.notes.append,
             restored=lambda _: None,
-            state_mapping=StateMapping(vertices={"v": OPERATORS}, allow_non_restored_state=False),
+            state_mapping=StateMapping(
+                vertices={"v": OPERATORS},
+                allow_non_restored_state=False,
+                assembler=NothingChanges(),
+            ),
         )
         self.task = PlayedTask(root, self.storage, sinks, port)
         plans = {

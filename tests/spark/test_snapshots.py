@@ -54,7 +54,8 @@ class FakeQuery:
         self.directory = QueryDirectory(FILES, str(path))
         self.position = -1
         self.write("metadata", '{"id":"q"}')
-        self.write("state/0/_metadata/metadata", "operator")
+        operator = '{"operatorInfo":{"operatorId":0,"operatorName":"dedupe"},"stateStoreInfo":[]}'
+        self.write("state/0/_metadata/metadata", f"v1\n{operator}")
         self.write(SCHEMA_FILE, "schema")
 
     def write(self, key: str, content: str | bytes) -> None:
@@ -137,6 +138,7 @@ class World:
             restored=restored,
             watermark_ms=lambda position: None,
             snapshot_operators=snapshot_operators,
+            layout=lambda: None,
         )
         self.snapshots = TaskSnapshots(
             vertex=vertex,

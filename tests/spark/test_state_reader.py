@@ -162,6 +162,7 @@ class Saved:
                 restored=None,
                 watermark_ms=lambda position: None,
                 snapshot_operators=None,
+                layout=lambda: None,
             ),
             storage=storage,
             flush=lambda committables, _: tuple(committables),

@@ -26,7 +26,7 @@ from weir.core.types import (
 from weir.durable.hooks import CheckpointListener, CheckpointListeners, MasterHook, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import SinkPort
-from weir.durable.state_mapping import StateMapping
+from weir.durable.state_mapping import NothingChanges, StateMapping
 from weir.runtime.concurrency import ThreadWaits
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
@@ -77,7 +77,11 @@ class Driver:
             sinks=sinks or sink_port(FakeSink()),
             listeners=CheckpointListeners({"a": listeners}, ThreadWaits()),
             hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=ThreadWaits()),
-            state_mapping=StateMapping(vertices={"a": _OPERATORS}, allow_non_restored_state=False),
+            state_mapping=StateMapping(
+                vertices={"a": _OPERATORS},
+                allow_non_restored_state=False,
+                assembler=NothingChanges(),
+            ),
             settings=DurableSettings(
                 job_name="orders",
                 savepoint_directory=str(self.savepoints),

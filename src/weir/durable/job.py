@@ -46,6 +46,8 @@ from weir.core.types import (
     Recorded,
     SnapshotKind,
     StateHandle,
+    TaskState,
+    VertexId,
 )
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.recovery import older_checkpoints, restore_point
@@ -195,8 +197,9 @@ class DurableJob:
             if self._log.newest() is None:
                 raise self._records_gone() from error
             raise
+        states: dict[VertexId, TaskState] = {}
         if checkpoint is not None:
-            self._state_mapping.check(checkpoint)
+            states = self._state_mapping.assign(checkpoint)
             self._check_newest(checkpoint, record)
         self._ancestors = self._rows_before(checkpoint)
         if checkpoint is not None:
@@ -213,7 +216,11 @@ class DurableJob:
             own = [known for known in kept if known.job_id == record.job_id]
             self._storage.discard_orphans(own, up_to=allocated)
         return AttemptStart(
-            attempt=record.attempt, restored=checkpoint, older=older or (), allocated=allocated
+            attempt=record.attempt,
+            restored=checkpoint,
+            states=states,
+            older=older or (),
+            allocated=allocated,
         )
 
     def resume(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from weir.config import Configuration
@@ -42,9 +43,11 @@ from weir.runtime.gateway import JobGateway
 from weir.runtime.recorder import Sampler
 from weir.runtime.running_job import RunningJob
 from weir.runtime.views import CoordinatorView
+from weir.spark.frames import plan_layouts
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.session import LazySession, check_reachable, log_of
+from weir.spark.state_assembly import SparkStateAssembler
 from weir.spark.task_port import SparkTaskPort
 from weir.steps import Steps, steps_of, task_plan
 from weir.storage.lease import Lease
@@ -229,14 +232,15 @@ def _make_ports(
     operators = _operators(
         steps, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1)
     )
+    pipeline = Pipeline(
+        vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
+        functions=steps.functions,
+        sinks=steps.sinks,
+        operators=operators,
+    )
     tasks = SparkTaskPort(
         session=session.get(),
-        pipeline=Pipeline(
-            vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
-            functions=steps.functions,
-            sinks=steps.sinks,
-            operators=operators,
-        ),
+        pipeline=pipeline,
         storage=storage,
         sinks=sinks,
         working_directory=working,
@@ -259,6 +263,9 @@ def _make_ports(
             inputs={vertex.name: vertex.inputs for vertex in vertices},
             coordinated=frozenset(name for name, one in operators.items() if one.has_coordinator),
             allow_non_restored_state=allow_non_restored_state,
+            assembler=SparkStateAssembler(
+                pipeline.vertices, partial(plan_layouts, session.get(), pipeline, clock)
+            ),
         ),
         settings=_durable_settings(job, options, configuration, submission, working),
         clock=clock,

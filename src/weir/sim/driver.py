@@ -20,7 +20,7 @@ from weir.core.types import JobId, OperatorId, TaskStatus, VertexId
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
-from weir.durable.state_mapping import StateMapping
+from weir.durable.state_mapping import NothingChanges, StateMapping
 from weir.runtime.dispatcher import Dispatcher, Envelope, ToTask
 from weir.sim.code import TABLES_DIRECTORY, Code, DriverCode, Environment, operators_of
 from weir.sim.disk import Disk, ProcessFileSystem
@@ -401,6 +401,7 @@ def _durable(
             inputs={name: plan.inputs for name, plan in code.plans.items()},
             coordinated=frozenset(code.coordinators),
             allow_non_restored_state=False,
+            assembler=NothingChanges(),
         ),
         settings=DurableSettings(
             job_name="sim",

@@ -32,6 +32,7 @@ from weir.spark.operator_outputs import declared_schema, output_of
 from weir.spark.operators import SparkSubtasks
 from weir.spark.pipeline import Pipeline
 from weir.spark.plan_checks import check_result, check_source
+from weir.spark.plan_layout import CONTROL, PlanLayout, PlanMarks
 from weir.spark.query_inputs import OnCall, QueryInputs
 from weir.subtasks.chain import OperatorChain, process_steps
 
@@ -64,6 +65,7 @@ class Frames:
             for name, vertex in pipeline.vertices.items()
         }
         self._frames: dict[VertexId, DataFrame] = {}
+        self._layouts: dict[VertexId, PlanLayout | None] = {}
         steps = {
             name: {one: pipeline.operators[one] for one in process_steps(vertex)}
             for name, vertex in pipeline.vertices.items()
@@ -92,6 +94,12 @@ class Frames:
                 frame = self._frames[name] = self._build(self._pipeline.vertices[name])
             return frame
 
+    def layout(self, name: VertexId) -> PlanLayout | None:
+        """Which step owns what in the plan of the vertex; None if that cannot be told."""
+        with self._lock:
+            self.of(name)
+            return self._layouts[name]
+
     def operators(self, name: VertexId) -> OperatorChain | None:
         """The Python operators of a vertex; None if it has none."""
         return self._operators.get(name)
@@ -109,32 +117,40 @@ class Frames:
         # User code may ask for the active session, and without one PySpark does not record where
         # an expression was written.
         self._jvm.activate_session()
-        frames = self._channels(vertex)
+        marks = PlanMarks(self._jvm)
+        frames = self._channels(vertex, marks)
         needs_control = not vertex.inputs
         for step in vertex.steps:
             inputs = [output_of(frames[name], tag) for name, tag in step.outputs_read]
             frame = self._apply(vertex, step, inputs)
+            marks.mark(step.operator_id, frame)
             if step.kind is StepKind.SOURCE and needs_control and not step.enumerated:
                 # One control input, in front of the first source. It has no rows, and has the
                 # source's schema with its column metadata (PROTOCOL P26).
-                frame = self._inputs[vertex.name].control(frame.schema).union(frame)
+                control = self._inputs[vertex.name].control(frame.schema)
+                marks.mark(CONTROL, control)
+                frame = control.union(frame)
                 needs_control = False
             frames[step.operator_id] = frame
         frame = frames[vertex.name]
+        self._layouts[vertex.name] = marks.layout(frame)
         if self._pipeline.consumers(vertex.name):
             check_channel_schema(vertex.name, frame.schema)
         return frame
 
-    def _channels(self, vertex: Vertex) -> dict[OperatorId, DataFrame]:
+    def _channels(self, vertex: Vertex, marks: PlanMarks) -> dict[OperatorId, DataFrame]:
         inputs = self._inputs[vertex.name]
         schemas = {name: self.of(name).schema for name in vertex.inputs}
         if not schemas:
             return {}
         control = inputs.control(CHANNEL_SCHEMA)
-        return {
-            name: channel_frame(control, inputs.segments(name, schema), index=index, schema=schema)
-            for index, (name, schema) in enumerate(schemas.items())
-        }
+        marks.mark(CONTROL, control)
+        frames = {}
+        for index, (name, schema) in enumerate(schemas.items()):
+            segments = inputs.segments(name, schema)
+            marks.mark(name, segments)
+            frames[name] = channel_frame(control, segments, index=index, schema=schema)
+        return frames
 
     def _apply(self, vertex: Vertex, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
         if step.kind is StepKind.UNION:
@@ -184,6 +200,26 @@ class Frames:
                 f" {first_cause(error)}. Check its output_schema, and acquire what cannot be"
                 " pickled (locks, connections) in open()."
             ) from error
+
+
+def plan_layouts(
+    session: SparkSession, pipeline: Pipeline, clock: Clock
+) -> dict[VertexId, PlanLayout | None]:
+    """Which step owns what in each plan of the pipeline, before any attempt has begun.
+
+    Raises ``PipelineError`` if the user's code is wrong.
+    """
+    frames = Frames(
+        session=session,
+        pipeline=pipeline,
+        on_call=lambda vertex, call: None,
+        token="layouts",
+        clock=clock,
+    )
+    try:
+        return {name: frames.layout(name) for name in pipeline.vertices}
+    finally:
+        frames.release()
 
 
 def _told(error: Exception) -> str:

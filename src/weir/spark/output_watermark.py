@@ -60,6 +60,37 @@ def output_watermark_ms(
     return lowest
 
 
+class OperatorNodes:
+    """The stateful operators of a running query, found in each batch's plan by their places."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        """Search the plan of the last batch. Call it between two batches."""
+        plan = query._jsq.streamingQuery().lastExecution().executedPlan()
+        writer = _state_store_writer(query._jsq._gateway_client)
+        #: Spark's number of each operator, by the place of its node in the plan.
+        self._places: dict[int, int] = {}
+        nodes = [plan]
+        place = 0
+        while nodes:
+            node = nodes.pop()
+            if writer.isInstance(node):
+                self._places[place] = int(node.stateInfo().get().operatorId())
+            children = node.children()
+            nodes.extend(children.apply(index) for index in reversed(range(children.size())))
+            place += 1
+
+    def watermarks_ms(self, query: StreamingQuery) -> dict[int, int | None]:
+        """The watermark that each operator has let through, by number; None without one."""
+        plan = query._jsq.streamingQuery().lastExecution().executedPlan()
+        found: dict[int, int | None] = {}
+        for place, number in self._places.items():
+            node = plan.apply(place)
+            evicted = _value(node.eventTimeWatermarkForEviction())
+            passed = None if evicted is None else _value(node.produceOutputWatermark(evicted))
+            found[number] = None if passed is None else max(passed, 0)
+        return found
+
+
 @functools.lru_cache(maxsize=1)
 def _state_store_writer(gateway_client: Any) -> Any:
     """Java's class object, looked up once for each JVM."""

@@ -186,6 +186,22 @@ class QueryDirectory:
         fields["conf"][SHUFFLE_PARTITIONS] = str(partitions)
         self._write_offsets(position, fields, like=position)
 
+    def copy_offsets(self, position: int, to: int) -> None:
+        """Write the offset-log entry of a batch again as that of a later one."""
+        self._write_offsets(to, self._batch_metadata(position), like=position)
+
+    def add_state_ids(self, position: int, ids: dict[str, list[list[str]]]) -> None:
+        """Add the ids of operators' states to the batch's commit-log entry."""
+        key = f"commits/{position}"
+        version, _, text = self._read(key).partition("\n")
+        try:
+            fields = decoded(text, dict[str, Any])
+        except ValueError as error:
+            raise self._unreadable(key, error) from error
+        fields["stateUniqueIds"] = (fields.get("stateUniqueIds") or {}) | ids
+        entry = f"{version}\n{json.dumps(fields, separators=(',', ':'))}"
+        self.fs.write(self.file(key), entry.encode())
+
     def _batch_metadata(self, position: int) -> dict[str, Any]:
         """The metadata in the batch's offset-log entry: all but the offsets."""
         try:

@@ -44,11 +44,13 @@ from weir.spark.control_input import CONTROL_INPUT, QueryInterruptedError
 from weir.spark.failures import TaskFailures, first_cause
 from weir.spark.frames import Frames
 from weir.spark.operator_outputs import has_side_outputs, output_of
-from weir.spark.output_watermark import output_watermark_ms
+from weir.spark.output_watermark import OperatorNodes, output_watermark_ms
 from weir.spark.plan_checks import check_bounded, misfit
+from weir.spark.plan_layout import PlanLayout
 from weir.spark.progress import BatchProgress, decoded, newest_subtasks
 from weir.spark.query_directory import QueryDirectory, is_stateful
 from weir.spark.query_inputs import QueryInputs, source_ids
+from weir.spark.state_files import operator_metadata
 from weir.storage.paths import as_spark_path
 from weir.subtasks.chain import BatchEnd, OperatorChain
 
@@ -105,6 +107,9 @@ class QueryTask:
         #: The output watermark of the query by batch, of the last complete one and the one before,
         #: ascending. Replaced as a whole, since a snapshot may be taken beside the next batch.
         self._watermarks = {position: watermark_ms}
+        #: The batch before the first of this attempt.
+        self._started_at = position
+        self._operator_nodes: OperatorNodes | None = None
         self._tells_watermark = False
         self._finish = finish
         self._failures = failures
@@ -258,6 +263,22 @@ class QueryTask:
         """
         known = self._watermarks
         return known[max(batch for batch in known if batch <= position)]
+
+    def layout(self) -> PlanLayout | None:
+        """The owners in the plan after the last batch, between two batches.
+
+        None if no batch has run in this attempt, or the owners are not known.
+        """
+        query, layout = self._query, self._frames.layout(self._vertex.name)
+        if query is None or layout is None or self._position == self._started_at:
+            return None
+        if self._operator_nodes is None:
+            if not layout.matches(operator_metadata(self._directory)):
+                return None
+            self._operator_nodes = OperatorNodes(query) if layout.operators else None
+        if self._operator_nodes is None:
+            return layout
+        return layout.with_watermarks(self._operator_nodes.watermarks_ms(query))
 
     def metrics(self) -> VertexMetrics:
         """The counters of the rows that the task has read."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 #: Prefixes of the error classes with which Spark refuses to repartition state, rewrite it or read
 #: it as a table.
-_REFUSALS = ("[STATE_REPARTITION_", "[STATE_REWRITER_", "[STDS_")
+REFUSALS = ("[STATE_REPARTITION_", "[STATE_REWRITER_", "[STDS_")
 
 
 class StatePartitions:
@@ -172,7 +172,7 @@ def rescaled(
         session._streamingCheckpointManager.repartition(as_spark_path(directory.path), partitions)
     except Exception as error:
         cause = first_cause(error)
-        if not any(refusal in cause for refusal in _REFUSALS):
+        if not any(refusal in cause for refusal in REFUSALS):
             raise StorageError(f"{what}: {cause}.") from error
         raise PipelineError(
             f"{what}, because Spark says {cause}: run it with {found} as before"

@@ -17,11 +17,14 @@ else could give it to consumers (PROTOCOL P25).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from weir.core.messages.task import TakeSnapshot
 from weir.core.types import CompletedCheckpoint, InFlightSegment, Payload, StateHandle, TaskState
 from weir.spark.channels import kept_payload, keyed_files
+from weir.spark.plan_layout import PLAN_ENTRY, PlanLayout, encode_layout
 from weir.spark.query_directory import QueryDirectory
+from weir.spark.rebase import is_joined
 from weir.spark.saved_task import WATERMARK_ENTRY, check_saved_task
 from weir.spark.state_files import StateFiles, is_uniquely_named, relocate_operator_metadata
 from weir.storage.checkpoints import CheckpointStorage
@@ -44,16 +47,20 @@ class QueryState:
         restored: TaskState | None,
         watermark_ms: Callable[[int], int | None],
         snapshot_operators: SnapshotOperators | None,
+        layout: Callable[[], PlanLayout | None],
     ) -> None:
         """``restored`` is the state that the query started from; None if it started without.
 
         ``watermark_ms`` returns the query's output watermark after a batch. While the query rests,
-        ``snapshot_operators`` takes the snapshots of its Python operators.
+        ``snapshot_operators`` takes the snapshots of its Python operators, and ``layout`` returns
+        the owners in its plan after the last batch, None if they are not known.
         """
         self._directory = directory
         self._transfer = transfer
         self._watermark_ms = watermark_ms
         self._snapshot_operators = snapshot_operators
+        self._layout = layout
+        self._restored_layout = None if restored is None else restored.entries.get(PLAN_ENTRY)
         self._state_files = StateFiles(
             directory,
             [one.key for one in restored.files if not one.key.startswith(f"{DIRECTORY}/")]
@@ -81,6 +88,10 @@ class QueryState:
         watermark_ms = self._watermark_ms(position)
         if watermark_ms is not None:
             entries[WATERMARK_ENTRY] = str(watermark_ms)
+        layout = self._layout()
+        text = self._restored_layout if layout is None else encode_layout(layout)
+        if text is not None:
+            entries[PLAN_ENTRY] = text
         return entries, sources + keys + self._state_files.keys(position)
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
@@ -141,7 +152,15 @@ def restore_directory(
     which no query may start. Nothing is written outside the directory: keys stay below it
     (``StateKey``), and only plain files are linked into it.
     """
-    check_saved_task(state, checkpoint.external_path)
+    checked = state
+    if state not in checkpoint.tasks:
+        # Made of tasks that were checked; what was joined is not yet part of the query.
+        checked = replace(
+            state,
+            entries={key: text for key, text in state.entries.items() if not is_joined(key)},
+            files=tuple(one for one in state.files if not is_joined(one.key)),
+        )
+    check_saved_task(checked, checkpoint.external_path)
     made: set[str] = set()
     for key, text in state.entries.items():
         _make_parent(directory, key, made)

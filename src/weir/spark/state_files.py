@@ -30,7 +30,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from weir.core.types import StateKey
+from weir.core.types import Count, StateKey
 from weir.errors import StorageError
 from weir.spark.query_directory import QueryDirectory
 from weir.storage.paths import as_spark_path
@@ -224,14 +224,19 @@ class OperatorMetadata:
     properties: dict[str, Any] = field(default_factory=dict)
 
 
-_SCHEMA_FILE = re.compile(r".*/(state/[0-9]+/_stateSchema/.+)")
+_SCHEMA_FILE = re.compile(r".*/state/[0-9]+/(_stateSchema/.+)")
 
 
 class _Store(msgspec.Struct):
     schemas: list[str] = msgspec.field(name="stateSchemaFilePaths", default=[])
 
 
-class _Stores(msgspec.Struct):
+class _Operator(msgspec.Struct):
+    number: Count = msgspec.field(name="operatorId")
+
+
+class _Metadata(msgspec.Struct):
+    operator: _Operator = msgspec.field(name="operatorInfo")
     stores: list[_Store] = msgspec.field(name="stateStoreInfo", default=[])
 
 
@@ -260,23 +265,22 @@ def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
 
 
 def relocate_operator_metadata(directory: QueryDirectory) -> None:
-    """Rewrite the metadata of all stateful operators to name the schemas in this directory.
+    """Rewrite the metadata of all stateful operators to be that of this directory.
 
-    Files that are links into a checkpoint are replaced, never changed in place. Raises
-    ``StorageError`` if one names a schema that cannot be the query's own.
+    It names the schemas in this directory, and the operator's number in it. Files that are links
+    into a checkpoint are replaced, never changed in place. Raises ``StorageError`` if one names a
+    schema that cannot be the query's own.
     """
     fs = directory.fs
     for operator in fs.list(directory.file("state")):
-        versions = f"state/{operator.name}/_metadata/v2"
-        for status in fs.list(directory.file(versions)):
-            if not status.name.isdigit():
-                continue
-            path = directory.file(f"{versions}/{status.name}")
+        for path in _metadata_files(directory, operator.name):
             version, _, body = fs.read(path).partition(b"\n")
             try:
-                stores = decoded(body, _Stores).stores
+                metadata = decoded(body, _Metadata)
+                stores = metadata.stores
                 found = [
-                    [_relocated(schema, directory) for schema in store.schemas] for store in stores
+                    [_relocated(schema, directory, operator.name) for schema in store.schemas]
+                    for store in stores
                 ]
                 text = version.decode()
             except ValueError as error:
@@ -284,17 +288,36 @@ def relocate_operator_metadata(directory: QueryDirectory) -> None:
                     f"{path} does not say where the schemas of a query's state are ({error}):"
                     " restore from another checkpoint or savepoint."
                 ) from error
-            if found == [store.schemas for store in stores]:
+            number = int(operator.name)
+            same = metadata.operator.number == number
+            if same and found == [store.schemas for store in stores]:
                 # Unchanged, it can be shared with the next incremental checkpoint.
                 continue
             fields = json.loads(body)
+            fields["operatorInfo"]["operatorId"] = number
             for store, schemas in zip(fields["stateStoreInfo"], found, strict=True):
-                store["stateSchemaFilePaths"] = schemas
+                if schemas:
+                    store["stateSchemaFilePaths"] = schemas
             fs.write(path, f"{text}\n{json.dumps(fields, separators=(',', ':'))}".encode())
 
 
-def _relocated(schema: str, directory: QueryDirectory) -> str:
+def _metadata_files(directory: QueryDirectory, operator: str) -> list[str]:
+    """The paths of the metadata files of a stateful operator, of both versions."""
+    if not operator.isdigit():
+        return []
+    folder = f"state/{operator}/_metadata"
+    fs = directory.fs
+    found = [
+        directory.file(f"{folder}/v2/{status.name}")
+        for status in fs.list(directory.file(f"{folder}/v2"))
+        if status.name.isdigit()
+    ]
+    first = directory.file(f"{folder}/metadata")
+    return found if fs.status(first) is None else [first, *found]
+
+
+def _relocated(schema: str, directory: QueryDirectory, operator: str) -> str:
     match = _SCHEMA_FILE.fullmatch(schema)
     if match is None:
         raise ValueError(f"{schema!r} is not a schema of its state")
-    return as_spark_path(directory.file(converted(match[1], StateKey)))
+    return as_spark_path(directory.file(converted(f"state/{operator}/{match[1]}", StateKey)))

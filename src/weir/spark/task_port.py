@@ -45,6 +45,7 @@ from weir.spark.operators import check_directory
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
+from weir.spark.rebase import rebased
 from weir.spark.rescale import StatePartitions
 from weir.spark.saved_task import saved_watermark_ms
 from weir.spark.session import check_alive, log_of
@@ -168,6 +169,7 @@ class SparkTaskPort:
             if current.restored is not None and self._storage.owns(current.restored):
                 base = restored.files
             self._pipeline.check_in_flight(restored)
+            restored = rebased(self._session, directory, restored)
             restored = self._partitions.restored(vertex.name, directory, restored)
         channels = join(current.directory, _CHANNELS, vertex.name)
         operators = current.frames.operators(vertex.name)
@@ -208,6 +210,7 @@ class SparkTaskPort:
                 restored=restored,
                 watermark_ms=task.watermark_ms,
                 snapshot_operators=None if operators is None else operators.snapshot,
+                layout=task.layout,
             ),
             storage=self._storage,
             flush=self._sinks.flush,
