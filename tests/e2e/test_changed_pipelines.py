@@ -9,29 +9,29 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
 @pytest.mark.slow
-def test_a_renamed_last_step_is_refused_and_under_its_old_name_the_job_continues(
-    place: Place,
-) -> None:
-    """Killed with rows to commit. With a renamed step: refused, nothing committed; unchanged:
+def test_a_renamed_last_step_needs_its_uid_and_under_it_the_job_continues(place: Place) -> None:
+    """Killed with rows to commit. Renamed without a uid: refused, nothing committed; with it:
     exact."""
     place.land(8)
     place.die_at("after-the-record", 3)
     committed = tables(place)
-    renamed = place.write(
-        "pipeline.py", PIPELINE.read_text().replace('"by_minute"', '"per_minute"')
+    text = PIPELINE.read_text()
+    renamed = place.write("pipeline.py", text.replace('"by_minute"', '"per_minute"'))
+
+    message = place.start(pipeline=renamed).error()
+    assert "Cannot map checkpoint 3 (" in message
+    assert "state of step 'by_minute', which is not in the pipeline" in message
+    assert "uid='by_minute'" in message
+    assert tables(place) == committed
+    message = place.start("--allow-non-restored-state", pipeline=renamed).error()
+    assert "step 'per_minute' is new and keeps state in Spark (Aggregate)" in message
+    assert tables(place) == committed
+
+    kept = place.write(
+        "pipeline.py",
+        text.replace('"by_minute", by_minute', '"per_minute", by_minute, uid="by_minute"'),
     )
-
-    for arguments in ((), ("--allow-non-restored-state",)):
-        message = place.start(*arguments, pipeline=renamed).error()
-        assert "Cannot map checkpoint 3 (" in message
-        assert (
-            "the chain ending in 'by_minute', but the step is now in the chain ending in"
-            " 'per_minute'" in message
-        )
-        assert "step 'by_minute' was removed, step 'per_minute' was added" in message
-        assert tables(place) == committed
-
-    assert "recovered from checkpoint 3" in place.finish().output
+    assert "recovered from checkpoint 3" in place.finish(pipeline=kept).output
     place.assert_exact()
 
 

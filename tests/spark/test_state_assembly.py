@@ -14,7 +14,15 @@ import weir
 from weir.core.graph import Vertex
 from weir.core.types import InFlightSegment, StateHandle, TaskState
 from weir.errors import CheckpointDamagedError, JobError
-from weir.spark.plan_layout import PLAN_ENTRY, PlanInput, PlanLayout, PlanOperator, encode_layout
+from weir.spark.plan_layout import (
+    PLAN_ENTRY,
+    PlanInput,
+    PlanLayout,
+    PlanOperator,
+    channel_of,
+    channel_owner,
+    encode_layout,
+)
 from weir.spark.saved_task import WATERMARK_ENTRY
 from weir.spark.state_assembly import SparkStateAssembler
 from weir.steps import steps_of
@@ -61,7 +69,7 @@ def task(
     """A task as a snapshot has it after a batch; each operator has one changelog."""
     operators = () if layout is None else layout.operators
     inputs = () if layout is None else layout.inputs
-    offsets = ['{"control": 7}', *(_offset(vertex, one.owner, position) for one in inputs[1:])]
+    offsets = ['{"control": 7}', *(_offset(one.owner, position) for one in inputs[1:])]
     conf = CONF | {"spark.sql.shuffle.partitions": partitions}
     metadata = json.dumps({"batchWatermarkMs": last_ms, "batchTimestampMs": 5, "conf": conf})
     entry = "\n".join(("v1", metadata, *offsets))
@@ -92,10 +100,9 @@ def task(
     )
 
 
-def _offset(vertex: Vertex, owner: str, position: int) -> str:
-    if owner in vertex.inputs:
-        return json.dumps({"channel": owner, "position": position - 1})
-    return ORDERS
+def _offset(owner: str, position: int) -> str:
+    name = channel_of(owner)
+    return ORDERS if name is None else json.dumps({"channel": name, "position": position - 1})
 
 
 def unique_id(step: str) -> str:
@@ -112,7 +119,7 @@ WHOLE = PlanLayout(
     inputs=reading("orders"), operators=(aggregation("days", 900), aggregation("hours", 950))
 )
 UPPER = PlanLayout(inputs=reading("orders"), operators=(aggregation("hours", 950),))
-LOWER = PlanLayout(inputs=reading("hours"), operators=(aggregation("days", 900),))
+LOWER = PlanLayout(inputs=reading(channel_owner("hours")), operators=(aggregation("days", 900),))
 
 
 def assembled(
@@ -212,12 +219,13 @@ def test_the_lower_part_is_not_ahead_of_what_the_upper_one_has_let_through() -> 
 def test_behind_a_part_that_holds_nothing_back_the_watermark_goes_on() -> None:
     """A sink at the source: rows pass it at once."""
     [before] = vertices().values()
-    lower = PlanLayout(inputs=reading("orders"), operators=WHOLE.operators)
+    lower = PlanLayout(inputs=reading(channel_owner("orders")), operators=WHOLE.operators)
     upper = PlanLayout(inputs=reading("orders"), operators=())
     states = assembled(
         vertices("hours"), {"orders": upper, "days": lower}, [task(before, 9, WHOLE)]
     )
     assert commit(states["days"])["nextBatchWatermarkMs"] == 2000
+    assert json.loads(offsets(states["days"])[1][1]) == {"channel": "orders", "position": 9}
     assert states["orders"].entries[WATERMARK_ENTRY] == "2000"
     assert set(owners(states["days"]).values()) == {"hours", "days"}
     assert owners(states["orders"]) == {}

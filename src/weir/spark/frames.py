@@ -32,7 +32,7 @@ from weir.spark.operator_outputs import declared_schema, output_of
 from weir.spark.operators import SparkSubtasks
 from weir.spark.pipeline import Pipeline
 from weir.spark.plan_checks import check_result, check_source
-from weir.spark.plan_layout import CONTROL, PlanLayout, PlanMarks
+from weir.spark.plan_layout import CONTROL, PlanLayout, PlanMarks, channel_owner
 from weir.spark.query_inputs import OnCall, QueryInputs
 from weir.subtasks.chain import OperatorChain, process_steps
 
@@ -148,7 +148,7 @@ class Frames:
         frames = {}
         for index, (name, schema) in enumerate(schemas.items()):
             segments = inputs.segments(name, schema)
-            marks.mark(name, segments)
+            marks.mark(channel_owner(name), segments)
             frames[name] = channel_frame(control, segments, index=index, schema=schema)
         return frames
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from weir.core.types import Count, OperatorId, Timestamp
+from weir.core.types import Count, OperatorId, Timestamp, VertexId
 from weir.spark.state_files import OperatorMetadata
 from weir.storage.records import decoded
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 PLAN_ENTRY = "weir-plan"
 #: The owner of the control input.
 CONTROL = ""
+_CHANNEL = "channel "
 
 #: The stateful nodes of Spark's logical plans, and Spark's names for the operators they become.
 _STATEFUL = {
@@ -58,8 +59,8 @@ _numbers = itertools.count(1)
 class PlanInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One place of the plan that reads a source."""
 
-    #: The step of a source, the vertex of a channel, or ``CONTROL``.
-    owner: Annotated[str, msgspec.Meta(max_length=100)]
+    #: The step of a source, a channel (``channel_owner``), or ``CONTROL``.
+    owner: Annotated[str, msgspec.Meta(max_length=120)]
     #: Which of the owner's streaming leaves it is.
     number: Count
     #: The number of its directory below ``sources/``.
@@ -112,6 +113,16 @@ class PlanLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             found[number].name in _STATEFUL.get(one.kind, ())
             for number, one in enumerate(self.operators)
         )
+
+
+def channel_owner(vertex: VertexId) -> str:
+    """The owner of a place that reads a channel. No step has this name."""
+    return f"{_CHANNEL}{vertex}"
+
+
+def channel_of(owner: str) -> VertexId | None:
+    """The vertex whose channel this is; None if it is no channel."""
+    return owner.removeprefix(_CHANNEL) if owner.startswith(_CHANNEL) else None
 
 
 def decode_layout(text: str) -> PlanLayout:

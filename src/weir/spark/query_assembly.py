@@ -36,6 +36,7 @@ from weir.spark.plan_layout import (
     PlanInput,
     PlanLayout,
     PlanOperator,
+    channel_of,
     encode_layout,
 )
 from weir.spark.query_directory import SHUFFLE_PARTITIONS, decode_commit, decode_offsets
@@ -328,10 +329,11 @@ class QueryAssembly:
                 return part.offsets[index]
         if one.owner == CONTROL:
             return _NO_WATERMARKS
-        producer = self.states.get(one.owner)
+        name = channel_of(one.owner)
+        producer = None if name is None else self.states.get(name)
         if producer is None or producer.position < 0:
             return _NO_OFFSET
-        return json.dumps({"channel": one.owner, "position": producer.position})
+        return json.dumps({"channel": name, "position": producer.position})
 
     def _input(self, one: PlanInput) -> tuple[SavedQuery, int] | None:
         """Where the same source or channel was read before."""
@@ -344,7 +346,7 @@ class QueryAssembly:
 
     def _roots(self) -> list[SavedQuery]:
         """The parts that read an input of the new query, which others are downstream of."""
-        owners = {one.owner for one in self.layout.inputs if one.owner != CONTROL}
+        owners = {channel_of(one.owner) or one.owner for one in self.layout.inputs} - {CONTROL}
         steps = {
             step.operator_id
             for step in self.vertex.steps

@@ -36,6 +36,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+import msgspec
+
 from weir.core.graph import StepKind, Vertex, source_names
 from weir.core.types import InFlightSegment, OperatorId, TaskState, VertexId
 from weir.durable.state_mapping import KEEP_THE_CHAIN, Refuse
@@ -43,6 +45,8 @@ from weir.spark.plan_layout import (
     PLAN_ENTRY,
     PlanInput,
     PlanLayout,
+    channel_of,
+    channel_owner,
     decode_layout,
     encode_layout,
 )
@@ -191,9 +195,7 @@ class SparkStateAssembler:
             if key.startswith("offsets/"):
                 entries[key] = _with_channels(entries[key], channels)
         if layout is not None:
-            renamed = (
-                replace_input(one, channels.get(one.owner, one.owner)) for one in layout.inputs
-            )
+            renamed = (_renamed_input(one, channels) for one in layout.inputs)
             entries[PLAN_ENTRY] = encode_layout(
                 PlanLayout(inputs=tuple(renamed), operators=layout.operators)
             )
@@ -241,9 +243,12 @@ class SparkStateAssembler:
         return tuple(kept)
 
 
-def replace_input(one: PlanInput, owner: str) -> PlanInput:
-    """The same place with another owner."""
-    return PlanInput(owner=owner, number=one.number, directory=one.directory)
+def _renamed_input(one: PlanInput, channels: Mapping[VertexId, VertexId]) -> PlanInput:
+    """The same place, whose channel may have another name."""
+    name = channel_of(one.owner)
+    if name is None:
+        return one
+    return msgspec.structs.replace(one, owner=channel_owner(channels.get(name, name)))
 
 
 def _recorded(task: TaskState) -> PlanLayout | None:
