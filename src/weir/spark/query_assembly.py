@@ -143,6 +143,8 @@ class QueryAssembly:
     vertices: Mapping[VertexId, Vertex]
     vertex: Vertex
     layout: PlanLayout
+    #: The tasks of the snapshot that had its steps, and those that had run a batch.
+    tasks: tuple[TaskState, ...]
     parts: tuple[SavedQuery, ...]
     in_flight: tuple[InFlightSegment, ...]
     states: Mapping[VertexId, TaskState]
@@ -157,7 +159,7 @@ class QueryAssembly:
         base = self._base()
         position = self._position()
         watermarks = self._watermarks()
-        kept, python_files = python_state(self.vertex, [part.task for part in self.parts])
+        kept, python_files = python_state(self.vertex, self.tasks)
         entries = self._logs(base, position, watermarks) | kept
         output = self._output_watermark_ms(watermarks)
         if output > 0:
@@ -180,8 +182,7 @@ class QueryAssembly:
         segments = {key for one in self.in_flight for key in one.payload.get("keys", ())}
         operators = self.vertex.operators
         names = {operator.operator_id for operator in operators}
-        tasks = [part.task for part in self.parts]
-        unread = [handle for task in tasks for handle in task.files if handle.key in segments]
+        unread = [handle for task in self.tasks for handle in task.files if handle.key in segments]
         return TaskState(
             vertex=self.vertex.name,
             position=position,
@@ -191,7 +192,10 @@ class QueryAssembly:
             files=(*files, *unread),
             in_flight=self.in_flight,
             sent_events=tuple(
-                event for task in tasks for event in task.sent_events if event.operator in names
+                event
+                for task in self.tasks
+                for event in task.sent_events
+                if event.operator in names
             ),
         )
 

@@ -53,6 +53,7 @@ def rebased(session: SparkSession, directory: QueryDirectory, state: TaskState) 
     if not joined:
         return state
     fs = directory.fs
+    fs.make_directory(directory.file("state"))
     ids: dict[str, list[list[str]]] = {}
     for vertex, position in joined.items():
         own = QueryDirectory(fs, directory.file(join(JOINED, vertex)))

@@ -125,6 +125,7 @@ class SparkStateAssembler:
             vertices=self._vertices,
             vertex=now,
             layout=layout,
+            tasks=parts,
             parts=tuple(
                 SavedQuery.of(task, recorded[task.vertex], path)
                 for task in parts
