@@ -134,7 +134,7 @@ def fours() -> Rows:
     """What the table must hold at the end."""
     times = (FIRST + timedelta(seconds=one) for one in range(FILES * ROWS))
     found = Counter(int((ts - FIRST).total_seconds()) // 240 for ts in times)
-    last = timedelta(minutes=4) - timedelta(milliseconds=1)
+    last = timedelta(minutes=4) - timedelta(microseconds=1)
     return Counter((FIRST + timedelta(minutes=4 * window) + last, n) for window, n in found.items())
 
 

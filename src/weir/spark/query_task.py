@@ -272,6 +272,9 @@ class QueryTask:
         query, layout = self._query, self._frames.layout(self._vertex.name)
         if query is None or layout is None or self._position == self._started_at:
             return None
+        if layout.operators and query._jsq.streamingQuery().lastExecution() is None:
+            # The drain's query has started, and its batch has not.
+            return None
         if self._operator_nodes is None:
             if not layout.matches(operator_metadata(self._directory)):
                 return None
