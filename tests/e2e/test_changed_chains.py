@@ -26,10 +26,10 @@ from weir.core.status import JobStatus
 pytestmark = pytest.mark.spark
 
 
-def stopped(place: Place, job: weir.Job, steps: int) -> Path:
-    """Run the job until each task has run this many batches; stop it with a savepoint."""
+def stopped(place: Place, job: weir.Job, records: int) -> Path:
+    """Run the job until each task has read this many records; stop it with a savepoint."""
     with LiveJob(job, settings(place)) as live:
-        live.wait_for_steps(steps)
+        live.wait_for_records(records)
         savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
         live.result()
     return Path(savepoint)
@@ -56,7 +56,7 @@ def test_chains_that_are_cut_elsewhere_go_on_with_their_state(
     land(place.directory / "orders", files=8, rows=60, every=1)
     land(place.directory / "payments", files=3, rows=60, every=7)
     wanted = expected(spark, place)
-    savepoint = stopped(place, pipeline(place, before), 3)
+    savepoint = stopped(place, pipeline(place, before), 20)
     finish(place, pipeline(place, after), savepoint)
     for name, rows in wanted.items():
         assert_same(delta_rows(place.directory / "out" / name), rows, name)
@@ -164,7 +164,7 @@ def test_state_follows_its_step(
     """Timers and keyed state in Python, and windows in Spark: the table has each count once."""
     del spark
     land(place.directory / "in", files=FILES, rows=ROWS, every=1)
-    savepoint = stopped(place, chain(place, *before), 6)
+    savepoint = stopped(place, chain(place, *before), 1 if before else 300)
     committed = files_rows(place.directory / "out" / "table").total()
     finish(place, chain(place, *after), savepoint)
     assert_same(files_rows(place.directory / "out" / "table"), fours(), "the table")
