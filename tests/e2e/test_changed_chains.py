@@ -160,7 +160,6 @@ def fours() -> Rows:
         pytest.param(("counts",), (), marks=pytest.mark.slow),
         pytest.param(("twos",), (), marks=pytest.mark.slow),
         (("fours",), ()),
-        pytest.param(("timed", "counts", "twos", "fours"), (), marks=pytest.mark.slow),
     ],
     ids=lambda changes: ",".join(changes) or "whole",
 )
