@@ -110,6 +110,8 @@ class QueryTask:
         #: The batch before the first of this attempt.
         self._started_at = position
         self._operator_nodes: OperatorNodes | None = None
+        #: The owners as of the last snapshot.
+        self._layout: PlanLayout | None = None
         self._tells_watermark = False
         self._finish = finish
         self._failures = failures
@@ -272,16 +274,17 @@ class QueryTask:
         query, layout = self._query, self._frames.layout(self._vertex.name)
         if query is None or layout is None or self._position == self._started_at:
             return None
-        if layout.operators and query._jsq.streamingQuery().lastExecution() is None:
-            # The drain's query has started, and its batch has not.
-            return None
+        if self._draining:
+            # The snapshot is of the batch before the drain's, which has another watermark.
+            return self._layout
         if self._operator_nodes is None:
             if not layout.matches(operator_metadata(self._directory)):
                 return None
             self._operator_nodes = OperatorNodes(query) if layout.operators else None
-        if self._operator_nodes is None:
-            return layout
-        return layout.with_watermarks(self._operator_nodes.watermarks_ms(query))
+        if self._operator_nodes is not None:
+            layout = layout.with_watermarks(self._operator_nodes.watermarks_ms(query))
+        self._layout = layout
+        return layout
 
     def metrics(self) -> VertexMetrics:
         """The counters of the rows that the task has read."""
