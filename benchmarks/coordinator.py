@@ -103,7 +103,9 @@ class Bench:
         )
         self._checkpoint_id = 0
         self._master.handle(JobSubmitted(), 0)
-        self._master.handle(AttemptBegan(attempt=1, restored=None, chance=0.0, timestamp_ms=0), 0)
+        self._master.handle(
+            AttemptBegan(attempt=1, restored=None, states={}, chance=0.0, timestamp_ms=0), 0
+        )
         for vertex in self._vertices:
             self._master.handle(
                 TaskStatusChanged(vertex=vertex, attempt=1, status=TaskStatus.RUNNING), 0
