@@ -110,8 +110,11 @@ class TaskHarness:
             )
         )
 
-    def plan(self, call: int, position: int) -> list[StreamTaskEffect]:
-        return self.send(PlanningCalled(call=call, position=position))
+    def plan(
+        self, call: int, position: int, *, outlives_call: bool = True
+    ) -> list[StreamTaskEffect]:
+        said = PlanningCalled(call=call, position=position, outlives_call=outlives_call)
+        return self.send(said)
 
     def stage(self, position: int, sink: str = "s1") -> None:
         assert (

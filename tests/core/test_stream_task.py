@@ -187,6 +187,14 @@ def test_the_savepoint_of_a_stop_waits_for_the_batch_under_way() -> None:
     assert harness.trigger(7, STOP) == []
 
 
+def test_a_task_whose_state_does_not_outlive_its_call_waits_for_the_batch_under_way() -> None:
+    """What the query says after each batch decides."""
+    harness = TaskHarness()
+    harness.plan(1, 0, outlives_call=False)
+    assert harness.trigger(7) == []
+    assert len(harness.plan(2, 1, outlives_call=False)) == 1
+
+
 @pytest.mark.parametrize("of", ["takes_barriers", "operators_take_part"])
 def test_a_task_with_operators_waits_for_the_batch_under_way(of: str) -> None:
     """The batch changes their state in place."""

@@ -79,8 +79,6 @@ JOB = "0" * 32
 STEPS = 4
 #: Checkpoints to trigger when the query asks at a position, in the first and in the second attempt.
 SCRIPT: tuple[Mapping[int, int], ...] = ({0: 1, 1: 2}, {2: 3})
-#: A checkpoint that is triggered once the call is answered, beside the next batch.
-BESIDE = 2
 #: The step that fails in the first attempt.
 FAILS_AT = 3
 
@@ -115,10 +113,9 @@ class Script:
         while task.status not in (TaskStatus.FINISHED, TaskStatus.FAILED):
             event = take()
             self._hear(event)
-            due = triggers.pop(event.position, 0) if isinstance(event, PlanningCalled) else 0
-            events = [self._trigger(due), event] if due else [event]
-            for one in reversed(events) if due == BESIDE else events:
-                self._do(task, one)
+            if isinstance(event, PlanningCalled) and event.position in triggers:
+                self._do(task, self._trigger(triggers.pop(event.position)))
+            self._do(task, event)
             if task.status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT and 99 not in triggers:
                 triggers[99] = 99
                 self._do(task, self._trigger(99))
@@ -301,7 +298,7 @@ def trace_of_model(seed: int) -> list[str]:
     It also decides the order in which sources are asked.
     """
     loop, process = Loop(), Process("d1")
-    vertex = SimVertex(name="v", records=STEPS, batch=1, pace_us=1)
+    vertex = SimVertex(name="v", records=STEPS, batch=1, pace_us=1, rests_for_snapshots=True)
     auditor = Auditor(
         base_directory="/cp",
         laws=CountedRows([vertex]),

@@ -52,6 +52,8 @@ class SimVertex:
     enumerated: bool = False
     #: Whether those readers say when a checkpoint is due (``marks.py``).
     induced: bool = False
+    #: Whether its state can only be read while it rests.
+    rests_for_snapshots: bool = False
 
     @property
     def sinks(self) -> tuple[str, str]:

@@ -303,6 +303,7 @@ class SimQuery:
                     position=self._position,
                     consumed=self._channels.committed,
                     watermark_ms=self._watermark_ms,
+                    outlives_call=not self._vertex.rests_for_snapshots,
                 )
             )
             self._unprepared = None

@@ -110,6 +110,8 @@ class QueryTask:
         #: The batch before the first of this attempt.
         self._started_at = position
         self._operator_nodes: OperatorNodes | None = None
+        #: Whether the query has state; known after its first batch.
+        self._is_stateful: bool | None = None
         #: The owners as of the last snapshot.
         self._layout: PlanLayout | None = None
         self._tells_watermark = False
@@ -255,6 +257,7 @@ class QueryTask:
                 consumed=consumed,
                 watermark_ms=self.watermark_ms(self._position),
                 timer_in_ms=None if self._operators is None else self._operators.timer_in_ms,
+                outlives_call=not self._has_state,
             )
         )
 
@@ -265,6 +268,13 @@ class QueryTask:
         """
         known = self._watermarks
         return known[max(batch for batch in known if batch <= position)]
+
+    @property
+    def _has_state(self) -> bool:
+        """Whether a snapshot must ask the plan of the last batch for its operators' watermarks."""
+        if self._is_stateful is None and self._position >= 0:
+            self._is_stateful = is_stateful(self._directory.commit_entry(self._position))
+        return self._is_stateful is not False
 
     def layout(self) -> PlanLayout | None:
         """The owners in the plan after the last batch, between two batches.

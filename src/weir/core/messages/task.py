@@ -67,6 +67,8 @@ class PlanningCalled:
     watermark_ms: int | None = None
     #: How long until operators have a processing-time timer due; None: they have none.
     timer_in_ms: int | None = None
+    #: Whether all of the state can still be read while the next batch runs.
+    outlives_call: bool = True
 
 
 @dataclass(frozen=True)

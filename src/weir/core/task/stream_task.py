@@ -504,7 +504,7 @@ class StreamTask:
         effects: list[StreamTaskEffect] = []
         if records is Records.FLOWING:
             effects = self._complete_batch(event.position, event.watermark_ms)
-        self._call = event.call
+        self._call, self._triggers.outlives_call = event.call, event.outlives_call
         self._timer_at_ms = None if event.timer_in_ms is None else self._now_ms + event.timer_in_ms
         self._gate.batch.ended(self._now_ms)
         return effects + self._tell_consumed(self._gate.consumed(event.consumed)) + self._advance()

@@ -39,6 +39,8 @@ class WaitingTriggers:
         self._beside_batches = plan.may_snapshot_beside_batches
         #: Whether a batch of this attempt is complete.
         self._has_run = False
+        #: Whether the query's state can be read beside a batch, as it last said.
+        self.outlives_call = False
         #: By checkpoint id, with its alignment if it came from barriers. Law: ascending.
         self._waiting: dict[int, tuple[TriggerCheckpoint, Aligned | None]] = {}
         #: The newest checkpoint that the coordinator triggered. Ids only grow.
@@ -74,7 +76,8 @@ class WaitingTriggers:
         Before the attempt's first batch is complete the checkpoint would hold nothing new, and
         after the savepoint of a stop no record may be processed.
         """
-        return self._has_run and self._beside_batches and not trigger.kind.is_synchronous
+        readable = self._beside_batches and self.outlives_call
+        return self._has_run and readable and not trigger.kind.is_synchronous
 
     @property
     def over(self) -> int | None:
