@@ -7,6 +7,11 @@ once.
 Spark calls sources that the driver implements through *proxies* (py4j's callbacks, 0.3 ms per round
 trip). py4j makes a new proxy each time a Python object is passed to Java, but Spark keeps sources
 in maps: ``JavaIdentity`` keeps one proxy for the object, which equals itself.
+
+A Java object that a callback returns is named in its reply, and the JVM looks the name up when it
+reads that. But Python tells the JVM to forget an object as soon as nothing in Python refers to it.
+On a busy machine the JVM may do so first, and the callback then returns null to Spark. So what is
+returned is kept for a while.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaClass
@@ -27,6 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _SQL = "org.apache.spark.sql."
+
+#: How many of the newest returned objects are kept, for each object that Java calls. Spark makes
+#: some ten calls for each batch, one after the other.
+_KEPT = 64
 
 
 class JvmClasses:
@@ -115,6 +125,25 @@ class Jvm(JvmClasses):
         return self.sql_class("execution.streaming.runtime.SerializedOffset")(text)
 
 
+class _Callbacks:
+    """What Java sees of an object: its methods, which keep what they have returned."""
+
+    def __init__(self, seen: JavaIdentity) -> None:
+        self._seen = seen
+        self._returned: deque[Any] = deque(maxlen=_KEPT)
+        self.Java: Any = getattr(seen, "Java")  # noqa: B009 (a subclass has it)
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._seen, name)
+
+        def call(*arguments: Any) -> Any:
+            returned = method(*arguments)
+            self._returned.append(returned)
+            return returned
+
+        return call
+
+
 class JavaIdentity:
     """A Python object that Java sees as one object, of the interfaces that ``Java`` names."""
 
@@ -125,7 +154,7 @@ class JavaIdentity:
         self._name = f"{name}#{self._number}"
         ensure_callback_server_started(jvm.gateway)  # type: ignore[no-untyped-call]
         holder = jvm.java_class("java.util.ArrayList")()
-        holder.add(self)
+        holder.add(_Callbacks(self))
         #: Java's view of the object. They refer to each other, so call ``release`` when done.
         self.proxy: Any = holder.get(0)
 
