@@ -11,7 +11,8 @@ the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, nev
     │   ├── PipelineError                the pipeline file or its graph cannot run
     │   ├── UnsupportedEnvironmentError  Java, Spark or a file system is missing or unsupported
     │   ├── StorageError                 a path cannot be used
-    │   │   ├── CheckpointNotFoundError  no checkpoint at this path, or in all these tables
+    │   │   ├── CheckpointNotFoundError  no checkpoint at this path
+    │   │   ├── CutNotFoundError         no table there, or no checkpoint in all tables, yet
     │   │   ├── CheckpointDamagedError   a file is missing or differs from its checksum
     │   │   └── LostWriteError           the data may be lost, even if a retry succeeds
     │   ├── SinkError                    a sink cannot be opened, staged to or committed to
@@ -58,7 +59,11 @@ class StorageError(WeirError):
 
 
 class CheckpointNotFoundError(StorageError):
-    """There is no checkpoint or savepoint at the path, or none that all tables show."""
+    """There is no checkpoint or savepoint at the path."""
+
+
+class CutNotFoundError(StorageError):
+    """A table does not exist, or no checkpoint is visible in all tables; both may come."""
 
 
 class CheckpointDamagedError(StorageError):

@@ -50,10 +50,10 @@ CLAIM_MODE = "execution.state-recovery.claim-mode"
 
 
 def test_a_checkpoint_expires_in_a_slow_batch_and_the_next_one_completes(place: Place) -> None:
-    """The third batch exceeds the timeout: a checkpoint fails, the job goes on, and the result is
+    """The first batch exceeds the timeout: a checkpoint fails, the job goes on, and the result is
     exact."""
     place.land(5)
-    gate = Gate(nth=3)
+    gate = Gate(nth=1)
     job = numbers_job(place, bounded=True, stage=gate)
     conf = settings(place, interval="200ms", timeout="1s", tolerable_failed_checkpoints="1000")
     with LiveJob(job, conf) as live, gate:
@@ -71,6 +71,24 @@ def test_a_checkpoint_expires_in_a_slow_batch_and_the_next_one_completes(place: 
         assert checkpoint.end_to_end_duration_ms >= 1000
     assert live.history("COMPLETED")[-1].checkpoint_id > failed[-1].checkpoint_id
     assert live.gateway.view().attempt == 1
+    assert_copied(place)
+
+
+def test_checkpoints_complete_while_a_batch_of_a_source_takes_long(place: Place) -> None:
+    """They hold what the batches before it have read."""
+    place.land(5)
+    gate = Gate(nth=3)
+    job = numbers_job(place, bounded=True, stage=gate)
+    with LiveJob(job, settings(place, interval="200ms")) as live, gate:
+        live.wait_for(lambda view: view.vertices[0].position == 1, "two batches are complete")
+        known = live.gateway.view().checkpoints.counts.completed
+        live.wait_for(
+            lambda view: view.checkpoints.counts.completed >= known + 2,
+            "checkpoints complete beside the third batch",
+        )
+        gate.open()
+        assert live.result().status is JobStatus.FINISHED
+    assert not live.history("FAILED")
     assert_copied(place)
 
 

@@ -17,6 +17,7 @@ from weir.core.messages.channel import (
     Watermark,
 )
 from weir.core.messages.task import PlanningCalled
+from weir.core.task import output_channels as output_channels_module
 from weir.core.task.barrier_handler import Aligned, BarrierHandler
 from weir.core.task.input_gate import InputGate
 from weir.core.task.output_channels import OutputChannels
@@ -39,6 +40,8 @@ def a_channel_not_held() -> AbstractContextManager[None]:
         patch.object(BarrierHandler, "barrier", barrier),
         patch.object(BarrierHandler, "validate", lambda self: None),
         patch.object(InputGate, "validate", lambda self: None),
+        # Producers run far ahead, so there is more behind a barrier.
+        patch.object(output_channels_module, "_BATCHES_AHEAD", 100),
     )
 
 

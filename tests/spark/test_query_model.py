@@ -62,6 +62,7 @@ from weir.sim.auditor import Auditor
 from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.job import SimVertex
 from weir.sim.loop import Loop, Process, SimEvent, SimWaits
+from weir.sim.marks import Marks
 from weir.sim.own import CountedRows
 from weir.sim.queries import SimQueries
 from weir.sim.table import SimTable
@@ -332,7 +333,7 @@ def trace_of_model(seed: int) -> list[str]:
         sinks=sink_port(tables, fs, waits),
         tables=tables,
         plans={vertex.name: task_plan(*vertex.sinks)},
-        queries=SimQueries([vertex]),
+        queries=SimQueries([vertex], {"v": Marks(random)}),
         random=random,
         fails=fails,
         writes_late=lambda: False,

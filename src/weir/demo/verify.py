@@ -26,7 +26,7 @@ from deltalake.exceptions import TableNotFoundError
 
 import weir
 from weir.demo.reference import FLIGHT, anomalies_of, carrier_delays
-from weir.errors import CheckpointNotFoundError, StorageError
+from weir.errors import CutNotFoundError, StorageError
 
 _EXPECTED, _ACTUAL = "__expected", "__actual"
 
@@ -136,7 +136,7 @@ def look(directory: Path, tables: Iterable[str]) -> Cut:
     """
     try:
         cut = weir.read_consistent({name: str(directory / name) for name in tables})
-    except CheckpointNotFoundError:
+    except CutNotFoundError:
         return Cut(text="no checkpoint is visible in all tables yet")
     except StorageError as error:
         return Cut(text="the tables cannot be read at one checkpoint", problem=str(error))

@@ -73,6 +73,7 @@ from weir.core.types import CompletedCheckpoint, JobId, OperatorId
 from weir.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
+    CutNotFoundError,
     StorageError,
     UnsupportedEnvironmentError,
     WeirError,
@@ -293,7 +294,7 @@ def read_consistent(
     """The newest versions of ``tables`` (name to path) that show the same checkpoint of one job.
 
     ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads the job's
-    records if they are on HDFS or S3. Raises ``CheckpointNotFoundError`` if a table does not exist
+    records if they are on HDFS or S3. Raises ``CutNotFoundError`` if a table does not exist
     or there is no common checkpoint, both of which may come, and ``StorageError`` if a table cannot
     be read, if no one job has written to all of them, or if several sinks of the job write to one
     table.
@@ -528,7 +529,7 @@ def _version_at(log: TableLog, job: _Job, checkpoint_id: int) -> tuple[int, Comm
             maintained = None
         elif maintained is None:
             maintained = entry.version
-    raise CheckpointNotFoundError(
+    raise CutNotFoundError(
         f"The tables have no common checkpoint of job {job.name!r} yet: checkpoint {checkpoint_id}"
         f" is the newest that all could show, but {log.place} has no checkpoint of the job up to"
         f" it{log.cleaned_up()}. Wait until every table has rows of a newer checkpoint, and read"

@@ -36,8 +36,8 @@ class LogLine:
 class LogBuffer(logging.Handler):
     """Keeps what the driver logs; a context manager that listens to all loggers.
 
-    With a handler, Python no longer writes warnings to standard error by itself. So this one does,
-    as long as the program has none of its own.
+    With a handler, Python no longer writes warnings to standard error by itself. So this one does
+    for loggers that have no other handler (a library that writes none has one that does nothing).
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class LogBuffer(logging.Handler):
         except Exception:
             self.handleError(record)
         last = logging.lastResort
-        if last is not None and record.levelno >= last.level and self._is_alone:
+        if last is not None and record.levelno >= last.level and _is_alone(record.name):
             last.handle(record)
 
     def add(self, time_ms: int, level: str, logger: str, text: str, *, task: str) -> None:
@@ -85,6 +85,12 @@ class LogBuffer(logging.Handler):
             )
         )
 
-    @property
-    def _is_alone(self) -> bool:
-        return all(isinstance(one, LogBuffer) for one in logging.getLogger().handlers)
+
+def _is_alone(name: str) -> bool:
+    """Whether no other handler hears this logger."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if not all(isinstance(one, LogBuffer) for one in logger.handlers):
+            return False
+        logger = logger.parent if logger.propagate else None
+    return True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from weir.core.types import AbsolutePath, JobId, OperatorId, Timestamp
-from weir.errors import CheckpointNotFoundError, StorageError
+from weir.errors import CutNotFoundError, StorageError
 from weir.sinks.base import Commit, SinkContext
 from weir.sinks.staging import slug
 from weir.storage.paths import as_delta_path, normalize
@@ -87,7 +87,7 @@ class TableLog:
     ) -> None:
         """Load the table, unless the caller passes it as ``table``.
 
-        Raises ``CheckpointNotFoundError`` if there is no table at the path, and ``StorageError`` if
+        Raises ``CutNotFoundError`` if there is no table at the path, and ``StorageError`` if
         it cannot be read.
         """
         import deltalake
@@ -105,7 +105,7 @@ class TableLog:
             self._table = table or deltalake.DeltaTable(uri, storage_options=options)
             self._files = PyFileSystem(DeltaStorageHandler(uri, options))
         except deltalake.exceptions.TableNotFoundError as error:
-            raise CheckpointNotFoundError(
+            raise CutNotFoundError(
                 f"No Delta table found for {self.place}: check the path, or wait for the first"
                 " checkpoint with rows, which creates it."
             ) from error
