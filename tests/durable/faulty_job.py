@@ -120,7 +120,8 @@ class PlayedQuery:
         """Make a planning call."""
         self.answered = False
         self.call = next(_calls)
-        self.post(PlanningCalled(call=self.call, position=self.directory.position))
+        position = self.directory.position
+        self.post(PlanningCalled(call=self.call, position=position, outlives_call=False))
 
 
 class PlayedTask(FakePort):

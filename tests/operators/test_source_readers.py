@@ -28,7 +28,12 @@ def readers() -> SourceReaders:
 
 def result(*, ended: bool) -> dict[str, Any]:
     time = ReaderTime(watermark_ms=None, is_active=False)
-    return {"rows": 3, "reader": ReaderReport(wake_in_ms=None, time=time, ended=ended)}
+    return {
+        "rows": 3,
+        "reader": ReaderReport(
+            wake_in_ms=None, time=time, ended=ended, has_splits=False, stands_at=None
+        ),
+    }
 
 
 def test_the_input_ends_when_all_readers_have_ended(readers: SourceReaders) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ def progress(batch: int, rows: int) -> Any:
     source.numInputRows.return_value = rows
     entry = MagicMock()
     entry.batchId.return_value = batch
+    entry.json.return_value = json.dumps({"batchId": batch})
     entry.sources.return_value = [source]
     return entry
 

@@ -98,6 +98,12 @@ class RestServer:
         for name in ("weir.rest.app", "weir.rest.connections", "weir.rest.guard"):
             importlib.import_module(name)
 
+    def check(self) -> None:
+        """Raise ``RestError`` for settings that ``bind`` will refuse, whatever port is free."""
+        _check_certificate(self._security)
+        with _listen(self._bind_address, 0) as probe:
+            self._check_reach(probe)
+
     def bind(self) -> str:
         """Bind the port and return the server's address, such as ``http://127.0.0.1:8081``.
 
@@ -185,18 +191,22 @@ class RestServer:
         if self._taken is None:
             _check_certificate(self._security)
             listening = self._listening()
-            host = listening.getsockname()[0]
-            if self._security.token is None and not ipaddress.ip_address(host).is_loopback:
-                listening.close()
-                raise RestError(
-                    f"The REST server does not listen on {self._bind_address} without a token,"
-                    " since whoever reaches it can stop the job: name a file for one with"
-                    " rest.authentication.token-file, or listen on 127.0.0.1 with"
-                    " rest.bind-address."
-                )
+            self._check_reach(listening)
             scheme = "http" if self._security.certificate is None else "https"
             self._taken = _address_of(listening, scheme), listening
         return self._taken
+
+    def _check_reach(self, listening: socket.socket) -> None:
+        """Close the socket and raise ``RestError`` if others could reach it without a token."""
+        host = listening.getsockname()[0]
+        if self._security.token is None and not ipaddress.ip_address(host).is_loopback:
+            listening.close()
+            raise RestError(
+                f"The REST server does not listen on {self._bind_address} without a token,"
+                " since whoever reaches it can stop the job: name a file for one with"
+                " rest.authentication.token-file, or listen on 127.0.0.1 with"
+                " rest.bind-address."
+            )
 
     def _listening(self) -> socket.socket:
         """The bound socket. Raises ``RestError``."""
