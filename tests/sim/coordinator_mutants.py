@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from tests.sim.mutants import Mutant, _with
+from tests.sim.mutants import Mutant, _jobs_with, _with
 
 from weir.coordinators.runner import _Coordinated
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
@@ -47,7 +47,11 @@ def reopened_for_all_at_once() -> AbstractContextManager[None]:
             for output in holder.acknowledged(subtask, event.checkpoint_id)
         ]
 
-    return _with(patch.object(OperatorCoordinators, "from_task", all_opened))
+    return _with(
+        patch.object(OperatorCoordinators, "from_task", all_opened),
+        # Readers of channels take their snapshots long after the sources.
+        _jobs_with(reader_us=150_000),
+    )
 
 
 def reopened_by_another_checkpoint() -> AbstractContextManager[None]:
@@ -242,7 +246,7 @@ COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
         (reopened_at_the_trigger, 5, "subtasks have received"),
-        (reopened_for_all_at_once, 40, "subtasks have received"),
+        (reopened_for_all_at_once, 28, "subtasks have received"),
         (reopened_by_another_checkpoint, 258, "subtasks have received", "kept"),
         (events_not_dropped_on_failure, 17, "receives", "did not finish", "subtasks have received"),
         (closed_before_the_snapshot, 28, "subtasks have received"),

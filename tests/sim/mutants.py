@@ -534,7 +534,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (orphans_of_newer_attempts_deleted, 63, "needs it", "is not there"),
         (an_unread_checkpoint_counts_as_damaged, 5_723, "not committed, is deleted"),
         (a_late_drop_that_deletes_nothing, 315, "is orphaned"),
-        (finished_before_an_aborted_part_has_ended, 300, "is orphaned"),
+        (finished_before_an_aborted_part_has_ended, 315, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 427, "there too often"),
         (attempts_that_stage_in_one_directory, 27, "such as [-1]"),
         (tasks_of_a_new_attempt_that_count_as_running, 171, "while it is unknown"),
