@@ -72,8 +72,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     with contextlib.ExitStack() as stack:
         rest = _rest_server(configuration, clock)
         stack.callback(rest.stop)
-        # Before anything is made on disk; the port is taken later.
-        rest.check()
+        rest.check()  # before anything is made on disk; the port is taken later
         check_environment()
         add_script_directory()
         session = LazySession(job.name, options.master, configuration)
