@@ -291,6 +291,12 @@ class SinkPort:
                 return
             for item in items:
                 paths = sink.staged_files(item.payload)
+                if item.files and len(item.files) != len(paths):
+                    raise SinkMismatchError(
+                        f"The snapshot has {len(item.files)} copies of the {len(paths)} files that"
+                        f" sink {name!r} has staged for checkpoint {epoch}: it is damaged, so start"
+                        " from another checkpoint or savepoint."
+                    )
                 for path, copy in zip(paths, item.files or [None] * len(paths), strict=True):
                     found = self._file_system(path).status(path)
                     if found is not None and copy is not None and found.size == copy.size:
