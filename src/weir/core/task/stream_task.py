@@ -13,8 +13,8 @@ Rules:
 
 1. Triggers are taken in ascending order of their ids, one synchronous part at a time, all at the
    same position; then the call is answered. Without a trigger it is answered at once. A source does
-   not wait for the batch under way: once a batch of the attempt is complete, its barrier goes after
-   the last complete one (not that of a stop).
+   not wait for the batch under way, if its state outlives the planning call: once a batch of the
+   attempt is complete, its barrier goes after the last complete one (not that of a stop).
 2. A stop with savepoint ends the records before its barrier (P28): with a drain, as at the end of
    the input; without one, windows and timers stay in the state. No record flows after that: if the
    savepoint completes, the task commits and finishes; if not, the job fails over (P34).
