@@ -189,6 +189,36 @@ def test_an_entry_beyond_the_last_batch_is_not_restored(world: World, key: str, 
     refused(world, restore, "invalid entry for vertex")
 
 
+def read_in_two_places(world: World, *entries: str) -> None:
+    """Forge a query of three sources, of which the second is read in two places of its plan.
+
+    It has four offsets and three directories below ``sources/``.
+    """
+    task = world.fields["tasks"][0]["entries"]
+    head = task["offsets/3"].rsplit("\n", 1)[0]
+    offsets = [2, 0, 0, 5]
+    places = [("a", 0), ("b", 1), ("b", 1), ("c", 2)]
+    inputs = [{"owner": name, "number": 0, "directory": number} for name, number in places]
+    new = {
+        "offsets/3": "\n".join([head, *(json.dumps({"logOffset": one}) for one in offsets)]),
+        "weir-plan": json.dumps({"inputs": inputs, "operators": []}),
+        **dict.fromkeys(entries, "v1"),
+    }
+    forge(world, lambda forged: forged["tasks"][0]["entries"].update(new))
+
+
+def test_the_log_of_a_source_is_compared_with_its_own_offset(world: World) -> None:
+    """A source that the plan reads twice has two offsets, and one directory."""
+    read_in_two_places(world, "sources/1/0", "sources/2/5")
+    restore(world)
+
+
+def test_an_entry_beyond_the_offset_of_a_later_source_is_not_restored(world: World) -> None:
+    """Even where an earlier source has several offsets."""
+    read_in_two_places(world, "sources/2/6")
+    refused(world, restore, "'sources/2/6' is beyond what was read, 5")
+
+
 @pytest.mark.parametrize(
     "key",
     [

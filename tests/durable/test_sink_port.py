@@ -341,12 +341,20 @@ def test_a_recommit_is_retried_too() -> None:
 
 
 def test_pending_rows_of_a_sink_that_was_removed_are_refused() -> None:
-    """Dropping them would lose rows; the error names the sink and the way out."""
+    """Dropping them may lose rows; the error names the sink and the way out."""
     sink = FakeSink("new")
     with pytest.raises(
-        JobError, match=r"Checkpoint 9 has uncommitted rows of sink 'old'.*restore the sink"
+        JobError, match=r"Checkpoint 9 has rows of sink 'old'.*--allow-non-restored-state"
     ):
         sink_port(sink).commit_again(checkpoint((item("old", 1),)), never)
+
+
+def test_pending_rows_of_a_removed_sink_are_left_out_if_that_is_allowed() -> None:
+    """The savepoint of a stop names rows that the stop has committed (docs/OPERATIONS.md)."""
+    sink = FakeSink("kept")
+    pending = checkpoint((item("old", 1), item("kept", 2)))
+    assert sink_port(sink).commit_again(pending, never, allow_removed=True) == ("old",)
+    assert commits(sink) == [("kept", 9, [2])]
 
 
 def test_an_intermediate_savepoint_keeps_the_staged_files_under_one_lock(tmp_path: Path) -> None:

@@ -69,10 +69,10 @@ def _within_recommit(place: Callable[..., None], reached: Reached) -> None:
     inside = threading.local()
     commit_again = SinkPort.commit_again
 
-    def marked(*arguments: Any, **keywords: Any) -> None:
+    def marked(*arguments: Any, **keywords: Any) -> Any:
         inside.now = True
         try:
-            commit_again(*arguments, **keywords)
+            return commit_again(*arguments, **keywords)
         finally:
             inside.now = False
 

@@ -36,7 +36,7 @@ from weir.core.task.snapshots import OpenSnapshots
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import Committable, CompletedCheckpoint, Recorded, SnapshotKind, TaskStatus
 from weir.durable import recovery as recovery_module
-from weir.durable.hooks import MasterHooks
+from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
@@ -274,8 +274,13 @@ def newest_epoch_recommitted_first() -> AbstractContextManager[None]:
     """A restored job commits its pending epochs from the newest to the oldest (P13)."""
 
     def backwards(
-        self: SinkPort, checkpoint: CompletedCheckpoint, put_back: Any, *, foreign: bool = False
-    ) -> None:
+        self: SinkPort,
+        checkpoint: CompletedCheckpoint,
+        put_back: Any,
+        *,
+        foreign: bool = False,
+        **_: bool,
+    ) -> tuple[str, ...]:
         items = [item for task in checkpoint.tasks for item in task.committables]
         groups = {(item.sink, item.epoch or checkpoint.checkpoint_id) for item in items}
         for sink, epoch in sorted(groups, reverse=True):
@@ -286,6 +291,7 @@ def newest_epoch_recommitted_first() -> AbstractContextManager[None]:
             ]
             self._complete(sink, epoch, group, put_back, foreign=foreign)
             self._commit_one(sink, epoch, [item.payload for item in group], self._stopping)
+        return ()
 
     return _with(patch.object(SinkPort, "commit_again", backwards))
 
@@ -505,6 +511,11 @@ def tasks_of_a_new_attempt_that_count_as_running() -> AbstractContextManager[Non
     return _with(patch.object(Execution, "begin", begin_as_before))
 
 
+def listeners_that_hear_nothing() -> AbstractContextManager[None]:
+    """No listener is notified of a completed checkpoint (P14)."""
+    return _with(patch.object(CheckpointListeners, "complete", lambda self, *_: None))
+
+
 def no_minimum_pause() -> AbstractContextManager[None]:
     """A periodic checkpoint begins when it is due, however recently the last completed (A4)."""
     return _with(patch.object(CheckpointRequestDecider, "too_early_until", lambda self, *_: None))
@@ -538,6 +549,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (an_attempt_of_a_job_that_was_stopped, 427, "there too often"),
         (attempts_that_stage_in_one_directory, 27, "such as [-1]"),
         (tasks_of_a_new_attempt_that_count_as_running, 171, "while it is unknown"),
+        (listeners_that_hear_nothing, 0, "heard of no checkpoint"),
         (no_minimum_pause, 2, "after the last one completed"),
         (a_hook_restored_with_what_another_checkpoint_has, 1, "is restored with"),
         (failures_counted_over_checkpoints, 60, "is given up after"),

@@ -348,8 +348,11 @@ class DurableJob:
             with _only_logged("delete what the job left behind"):
                 if effect.delete_checkpoints:
                     self._storage.discard_all(known.checkpoint_id for known in newest.checkpoints)
-                if status in (RecordStatus.FINISHED, RecordStatus.STOPPED):
-                    # Everything is committed: what is still staged are batches without rows.
+                if effect.delete_checkpoints or status in (
+                    RecordStatus.FINISHED,
+                    RecordStatus.STOPPED,
+                ):
+                    # No checkpoint is left that could commit what is still staged.
                     self._sinks.clean(self._attempt + 1)
         return outcome
 
@@ -546,7 +549,17 @@ class DurableJob:
         foreign = checkpoint.job_id != self._storage.job_id
         if foreign:
             self._sinks.open(checkpoint.job_id, record.attempt)
-        self._sinks.commit_again(checkpoint, partial(self._put_back, checkpoint), foreign=foreign)
+        removed = self._sinks.commit_again(
+            checkpoint,
+            partial(self._put_back, checkpoint),
+            foreign=foreign,
+            allow_removed=self._state_mapping.allow_non_restored_state,
+        )
+        for name in removed:
+            self._note(
+                f"the rows of removed sink {name!r} that {checkpoint.external_path} has to commit"
+                " are left out: its table has them if that job was stopped by weir stop"
+            )
         if foreign:
             self._sinks.open(self._storage.job_id, record.attempt)
 

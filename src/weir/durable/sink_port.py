@@ -180,21 +180,32 @@ class SinkPort:
                 self._sinks[name].close()
 
     def commit_again(
-        self, checkpoint: CompletedCheckpoint, put_back: PutBack, *, foreign: bool = False
-    ) -> None:
+        self,
+        checkpoint: CompletedCheckpoint,
+        put_back: PutBack,
+        *,
+        foreign: bool = False,
+        allow_removed: bool = False,
+    ) -> tuple[OperatorId, ...]:
         """Commit the checkpoint's pending output, sink by sink, epoch by epoch (PROTOCOL P5, P13).
 
         Missing staged files of which a savepoint has copies are put back first (P14). A checkpoint
         of another job (``foreign``) may be restored with other targets: a staged file that is
-        missing there and has no copy raises ``JobError``.
+        missing there and has no copy raises ``JobError``. So do pending rows of a sink that the job
+        no longer has, unless ``allow_removed``: then such sinks are returned.
         """
+        removed = []
         for name, epochs in pending_of(checkpoint).items():
             if name not in self._sinks:
-                raise JobError(
-                    f"Checkpoint {checkpoint.checkpoint_id} has uncommitted rows of sink"
-                    f" {name!r}, but the job has no such sink: restore the sink, let the job run"
-                    " once, then remove it."
-                )
+                if not allow_removed:
+                    raise JobError(
+                        f"Checkpoint {checkpoint.checkpoint_id} has rows of sink {name!r} to"
+                        " commit, but the job has no such sink: restore the sink, or leave them"
+                        " out with --allow-non-restored-state (a job that was stopped has"
+                        " committed them)."
+                    )
+                removed.append(name)
+                continue
             for epoch in sorted(epochs):
                 self._complete(name, epoch, epochs[epoch], put_back, foreign=foreign)
                 self._commit_one(
@@ -203,6 +214,7 @@ class SinkPort:
             # An earlier driver may have committed them, and died before it recorded that.
             if self._sinks[name].newest_committed() is not None:
                 self._have_rows.add(name)
+        return tuple(removed)
 
     def clean(self, attempt: int) -> None:
         """Delete files that older attempts staged and nobody committed (PROTOCOL P22)."""

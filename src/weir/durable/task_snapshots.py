@@ -89,6 +89,10 @@ class RestingQuery(Protocol):
         ...
 
 
+#: The file system and the paths of what a snapshot has written.
+_NewFiles = tuple[FileSystem, Sequence[str]]
+
+
 @dataclass
 class _Pending:
     """A snapshot between its parts."""
@@ -138,9 +142,10 @@ class TaskSnapshots:
         self._lock = waits.lock()
         self._base = {handle.key: handle for handle in base}
         self._pending: dict[int, _Pending] = {}
-        #: Snapshots whose last part has ended, until their checkpoint completes or they are dropped
-        #: (their checkpoint may have been aborted already).
-        self._written: dict[int, _Pending] = {}
+        #: The new files of snapshots whose last part has ended, until their checkpoint completes or
+        #: they are dropped (their checkpoint may have been aborted already). Tasks do not hear that
+        #: an intermediate savepoint has completed: its entry stays until the attempt ends.
+        self._written: dict[int, _NewFiles] = {}
         #: Files of acknowledged snapshots whose checkpoint is still pending.
         self._acknowledged: dict[int, tuple[StateHandle, ...]] = {}
 
@@ -198,7 +203,8 @@ class TaskSnapshots:
             in_flight=tuple(pending.in_flight),
         )
         with self._lock:
-            self._written[checkpoint_id] = self._pending.pop(checkpoint_id)
+            del self._pending[checkpoint_id]
+            self._written[checkpoint_id] = self._new_files(pending)
             if not effect.kind.is_savepoint:
                 self._acknowledged[checkpoint_id] = files
         metrics = SnapshotMetrics(
@@ -212,14 +218,16 @@ class TaskSnapshots:
     def drop(self, checkpoint_id: int) -> None:
         """Forget an aborted or failed snapshot, and delete the files that it wrote."""
         with self._lock:
-            pending = self._pending.pop(checkpoint_id, None) or self._written.pop(
-                checkpoint_id, None
-            )
+            pending = self._pending.pop(checkpoint_id, None)
+            written = self._written.pop(checkpoint_id, None)
             self._acknowledged.pop(checkpoint_id, None)
         if pending is not None:
             self._unpin(pending)
-            for key in pending.new:
-                self._fs(pending).delete(self._target(pending, key))
+            written = self._new_files(pending)
+        if written is not None:
+            fs, paths = written
+            for path in paths:
+                fs.delete(path)
 
     def confirm(self, checkpoint_id: int) -> None:
         """The checkpoint completed: it is the base of the next one. Forget older snapshots.
@@ -246,6 +254,9 @@ class TaskSnapshots:
             )
         delay_ms = max(0, self._clock.wall_ms() - effect.timestamp_ms)
         return _Pending(effect=effect, directory=directory, prefix=prefix, start_delay_ms=delay_ms)
+
+    def _new_files(self, pending: _Pending) -> _NewFiles:
+        return self._fs(pending), [self._target(pending, key) for key in pending.new]
 
     def _pin(self, pending: _Pending) -> None:
         """Hard-link the new files on their own file system, if it has links."""

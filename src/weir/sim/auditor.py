@@ -29,6 +29,8 @@ reports a broken law at the moment it breaks. Laws, with the rules that they fol
     allows (P29).
 16. A cancelled job records nothing more, and the attempt that was cancelled commits nothing more.
     Every table then shows, of each source, the first records without a gap (P34, G1).
+17. The listeners of a vertex hear of the checkpoint with which it ends (P14). ``world.py`` looks
+    for that after a last attempt in which no fault struck.
 
 ``settle`` checks what must hold at the end.
 """
@@ -316,10 +318,11 @@ class Auditor:
 
         The job is over and its driver is gone. ``undisturbed``: no fault struck the last attempt.
         """
-        if self._account(job_id).is_canceled:
+        is_canceled = self._account(job_id).is_canceled
+        if is_canceled:
             self._check_no_gaps()
-            return
-        self._check_complete()
+        else:
+            self._check_complete()
         if not undisturbed:
             return
         disk, directory = self._disk, f"{self._base}/{job_id}"
@@ -332,6 +335,9 @@ class Auditor:
                 continue
             if path not in named and not any(path.startswith(f"{chk}/") for chk in retained):
                 raise self._broken(f"{path} is orphaned")
+        if is_canceled and retained:
+            # They may still be committed.
+            return
         for root, version in self.tables.items():
             orphans = [
                 path

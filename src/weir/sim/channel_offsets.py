@@ -21,7 +21,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from weir.core.messages.channel import Admission, Segment
-from weir.core.types import VertexId
+from weir.core.types import InFlightSegment, VertexId
+
+#: The checkpoint from which an attempt resumes, or its empty beginning.
+BEGIN = 0
 
 
 class BrokenWatermarkError(Exception):
@@ -41,6 +44,10 @@ class ChannelOffsets:
         self._watermarks_ms: dict[VertexId, int] = {}
         #: The watermarks in force during the current batch: those received before it.
         self._holding_ms: dict[VertexId, int] = {}
+        #: The last checkpoint in which the query took part, and the channels in which its barrier
+        #: overtook records: watermarks from before it may arrive after it (PROTOCOL P27).
+        self.barrier = BEGIN
+        self._overtaken: frozenset[VertexId] = frozenset()
 
     @property
     def committed(self) -> dict[VertexId, int]:
@@ -53,6 +60,16 @@ class ChannelOffsets:
         if len(self._watermarks_ms) < len(self._inputs):
             return None
         return min(self._watermarks_ms.values(), default=None)
+
+    @property
+    def aligned(self) -> list[VertexId]:
+        """The channels in which the last checkpoint overtook nothing."""
+        return [name for name in self._inputs if name not in self._overtaken]
+
+    def pass_barrier(self, checkpoint_id: int, in_flight: Sequence[InFlightSegment]) -> None:
+        """The query takes part in a checkpoint, or resumes from one (``BEGIN``)."""
+        self.barrier = checkpoint_id
+        self._overtaken = frozenset(one.channel for one in in_flight)
 
     def dump(self) -> str:
         """Its part of a snapshot; the core keeps the segments that a barrier overtook."""

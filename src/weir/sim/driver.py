@@ -16,7 +16,7 @@ from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.messages.task import CommitSinks, SinkCommitFailed, SinksCommitted
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
-from weir.core.types import JobId, OperatorId, TaskStatus, VertexId
+from weir.core.types import CompletedCheckpoint, JobId, OperatorId, TaskStatus, VertexId
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
@@ -27,6 +27,7 @@ from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.faults import Fault, Injector
 from weir.sim.job import SimJob
 from weir.sim.loop import Loop, Process, SimWaits, SimWorkers
+from weir.sim.operators import OrderedListener
 from weir.sim.table import SimTable
 from weir.sim.task_port import SimTaskPort
 from weir.sinks.base import Sink
@@ -143,6 +144,9 @@ class SimDriver:
             code, number, loop=loop, fs=fs, waits=waits, strikes=strikes, broken=broken
         )
         self._plans = loaded.plans
+        self._listeners = loaded.listeners
+        #: The checkpoint from which the last attempt resumed.
+        self._restored: CompletedCheckpoint | None = None
         sinks = _sinks(loaded.sinks, fs, waits, storage.job_directory)
         self.durable = _durable(
             job,
@@ -153,6 +157,7 @@ class SimDriver:
             clock=self.clock,
             waits=waits,
             random=random,
+            restored=self._resumes,
         )
         tasks = self._task_port(
             number,
@@ -168,6 +173,21 @@ class SimDriver:
         self.master = _master(job, job_id, loaded)
         coordinators = CoordinatorRunner(loaded.coordinators, workers=self._workers, waits=waits)
         self.dispatcher = self._dispatcher(dict(loaded.plans), tasks, coordinators)
+
+    def _resumes(self, checkpoint: CompletedCheckpoint) -> None:
+        self._restored = checkpoint
+
+    def unheard(self) -> list[VertexId]:
+        """The vertices that ran to their end here, and whose listeners heard of no checkpoint."""
+        before = () if self._restored is None else self._restored.tasks
+        ended = {task.vertex for task in before if task.fully_finished}
+        return [
+            name
+            for name, plan in self._plans.items()
+            if plan.requires_final_checkpoint and name not in ended
+            for one in self._listeners[name]
+            if isinstance(one, OrderedListener) and not one.has_heard
+        ]
 
     def _load(
         self,
@@ -390,6 +410,7 @@ def _durable(
     clock: SimClock,
     waits: SimWaits,
     random: Random,
+    restored: Callable[[CompletedCheckpoint], None],
 ) -> DurableJob:
     return DurableJob(
         storage=storage,
@@ -416,5 +437,5 @@ def _durable(
         waits=waits,
         token=lambda: f"{random.getrandbits(64):016x}",
         note=lambda _: None,
-        restored=lambda _: None,
+        restored=restored,
     )

@@ -9,7 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.config import (
+    CheckpointConfig,
+    RestartConfig,
+    RestartStrategyType,
+    RetainExternalized,
+)
 from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.types import OperatorState, VertexId
 
@@ -29,7 +34,7 @@ class SimVertex:
     """A bounded source of numbered records or a reader of channels, with two sinks.
 
     ``<name>-rows`` gets every record; ``<name>-total`` gets one row when the input has ended: count
-    and sum.
+    and sum. A vertex that only forwards has no sinks, and needs no final checkpoint (MISSION E6).
     """
 
     name: VertexId
@@ -54,11 +59,13 @@ class SimVertex:
     induced: bool = False
     #: Whether its state can only be read while it rests.
     rests_for_snapshots: bool = False
+    #: Whether it has no sinks.
+    only_forwards: bool = False
 
     @property
-    def sinks(self) -> tuple[str, str]:
-        """The names of its two sinks."""
-        return f"{self.name}-rows", f"{self.name}-total"
+    def sinks(self) -> tuple[str, ...]:
+        """The names of its sinks."""
+        return () if self.only_forwards else (f"{self.name}-rows", f"{self.name}-total")
 
     @property
     def operators(self) -> tuple[OperatorState, ...]:
@@ -151,6 +158,10 @@ _ALIGNED_TIMEOUTS_MS = (None, None, None, 0, 5)
 _READER_US = (0, 10_000, 100_000)
 #: How long a job may fail of one cause; the supervisor restarts a job that was given up.
 _GIVE_UP_AFTER_MS = (None, 200, 600_000)
+_RETENTIONS = (
+    RetainExternalized.RETAIN_ON_CANCELLATION,
+    RetainExternalized.DELETE_ON_CANCELLATION,
+)
 #: The numbers of state partitions from which each driver of a job picks one.
 _PARTITIONS = ((2,), (2,), (2, 3, 5))
 
@@ -191,13 +202,17 @@ def draw_job(
     partitions: Random,
     coordinators: Random,
     restarts: Random,
+    forwarders: Random,
+    retention: Random,
 ) -> SimJob:
     """Draw a small job, and the settings that matter.
 
     ``graph`` draws the edges; ``channels`` the bounds of channels; ``unaligned`` whether barriers
     may overtake, which limits the job to one concurrent checkpoint (PROTOCOL P27); ``partitions``
     whether drivers differ in parallelism; ``coordinators`` which vertices have an operator with a
-    coordinator; ``restarts`` when the job is given up, and whether checkpoints are incremental.
+    coordinator; ``restarts`` when the job is given up, and whether checkpoints are incremental;
+    ``forwarders`` which vertices have no sinks; ``retention`` whether a cancellation deletes the
+    checkpoints.
     """
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
@@ -221,8 +236,9 @@ def draw_job(
         tolerable_failed_checkpoints=random.choice((0, 2, 8)),
         num_retained=random.choice((1, 1, 2, 3)),
         incremental=restarts.random() < 0.7,
+        retention=retention.choice(_RETENTIONS),
     )
-    vertices = _coordinated(vertices, coordinators)
+    vertices = _forwarding(_coordinated(vertices, coordinators), forwarders)
     if any(vertex.subtasks for vertex in vertices):
         config = replace(config, timeout_ms=max(_TIMEOUT_MS_MIN, config.timeout_ms))
     reader_us = 0
@@ -253,6 +269,18 @@ def draw_job(
         reader_us=reader_us,
         partitions=partitions.choice(_PARTITIONS),
     )
+
+
+def _forwarding(vertices: Sequence[SimVertex], random: Random) -> list[SimVertex]:
+    """Take their sinks from some vertices between others."""
+    share = random.choice((0.0, 0.5, 1.0))
+    read = {name for vertex in vertices for name in vertex.inputs}
+    return [
+        replace(one, only_forwards=random.random() < share)
+        if one.inputs and one.name in read and not one.subtasks
+        else one
+        for one in vertices
+    ]
 
 
 def _coordinated(vertices: Sequence[SimVertex], random: Random) -> list[SimVertex]:

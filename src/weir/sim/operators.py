@@ -261,6 +261,11 @@ class OrderedListener(CheckpointListener):
         self._completed = 0
         self._aborted: set[int] = set()
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether it was notified of a completed checkpoint."""
+        return self._completed > 0
+
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Check that ids grow, and that this checkpoint was not aborted."""
         invariant(

@@ -52,14 +52,14 @@ from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import OperatorError, StorageError, invariant
 from weir.runtime.ports import AttemptStart, PostToTask
 from weir.runtime.task_work import task_errored
-from weir.sim.channel_offsets import ChannelOffsets
+from weir.sim.channel_offsets import BEGIN, ChannelOffsets
 from weir.sim.job import SimVertex
 from weir.sim.loop import Task
 from weir.sim.marks import MarkedReaders, Marks
 from weir.sim.operators import LostEventError, SimOperator
 from weir.sim.snapshots import LostStateError, SimState, segment_path
 from weir.sim.table import LATE_ROWS
-from weir.sim.task_port import BEGIN, SimTaskPort
+from weir.sim.task_port import SimTaskPort
 from weir.sinks.base import Batch
 
 #: Batches between two merges of the state files.
@@ -108,11 +108,6 @@ class SimQuery:
         self._before: _Rest | None = None
         #: Files that the last merge has made obsolete.
         self._obsolete: list[str] = []
-        #: The newest checkpoint that it took part in.
-        self._barrier = BEGIN
-        #: Channels in which that checkpoint's barrier overtook records: watermarks from before it
-        #: may arrive after it (PROTOCOL P27).
-        self._overtaken: frozenset[VertexId] = frozenset()
         self._operator = SimOperator(vertex.name, vertex.subtasks)
         self._readers = readers
         #: A checkpoint whose barrier the last batch did not carry, and the barrier that it carried.
@@ -134,7 +129,7 @@ class SimQuery:
         self._channels.load(state.entries["channels"])
         if self._vertex.subtasks:
             self._operator.load(state.entries["operators"])
-        self._overtaken = frozenset(one.channel for one in state.in_flight)
+        self._channels.pass_barrier(BEGIN, state.in_flight)
         in_flight = {one.payload["key"] for one in state.in_flight}
         for handle in state.files:
             data = fs.read(self._port.storage.file_path(checkpoint, handle))
@@ -232,8 +227,7 @@ class SimQuery:
         watermark_ms = self._at(effect.position).watermark_ms
         self._unprepared = None if self._prepared == effect.checkpoint_id else effect.checkpoint_id
         self._check_mark(effect.checkpoint_id)
-        self._barrier = effect.checkpoint_id
-        self._overtaken = frozenset(one.channel for one in effect.in_flight)
+        self._channels.pass_barrier(effect.checkpoint_id, effect.in_flight)
         if effect.finished:
             watermark_ms = MAX_WATERMARK_MS
         self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
@@ -251,7 +245,7 @@ class SimQuery:
             return
         task, self._task = self._task, None
         task.interrupt()
-        if self._port.writes_late():
+        if self._vertex.sinks and self._port.writes_late():
             path = self._port.tables[self._vertex.sinks[0]].staged_path(self._position + 1)
             executors = self._port.executors
             self._port.loop.spawn(
@@ -363,10 +357,9 @@ class SimQuery:
 
         An empty batch runs only if a watermark has risen or it is forced.
         """
-        aligned = [name for name in self._vertex.inputs if name not in self._overtaken]
-        told = answer.barrier is None and not answer.only_events
-        at_barrier = self._port.at_barrier(aligned, self._barrier) if told else {}
-        risen = self._channels.tell(answer.watermarks_ms, at_barrier)
+        risen = self._channels.tell(
+            answer.watermarks_ms, self._port.at_barrier(self._channels, answer)
+        )
         if not (risen or answer.admitted or self._is_forced(answer)):
             return
         if self._port.reader_us:
@@ -445,8 +438,8 @@ class SimQuery:
         self._fail_perhaps()
         self._before = self._rest()
         self._position = batch
-        _, total_sink = self._vertex.sinks
-        self._port.tables[total_sink].hold_back([[self._offset, sum(self._rows())]])
+        for total_sink in self._vertex.sinks[1:]:
+            self._port.tables[total_sink].hold_back([[self._offset, sum(self._rows())]])
         committables = self._port.sinks.finish(self._vertex.sinks, batch + 1)
         if committables:
             self._position = batch + 1
@@ -457,11 +450,11 @@ class SimQuery:
     def _stage(self, batch: int, rows: list[int], **said: Any) -> None:
         """Stage a batch at the sink of rows. ``said``: what its operators report."""
         committables = []
-        name, _ = self._vertex.sinks
         frame: Any = rows
-        payload = self._port.tables[name].stage(frame, Batch(batch_id=batch))
-        if payload is not None:
-            committables.append(Committable(sink=name, position=batch, payload=payload))
+        for name in self._vertex.sinks[:1]:
+            payload = self._port.tables[name].stage(frame, Batch(batch_id=batch))
+            if payload is not None:
+                committables.append(Committable(sink=name, position=batch, payload=payload))
         segment = None
         if rows and self._port.consumers(self._vertex.name):
             path, data = f"{self.channel}/{batch}", msgspec.json.encode(rows)

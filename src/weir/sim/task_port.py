@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random
 
 from weir.core.messages.channel import MAX_WATERMARK_MS, ReleaseSegments
@@ -22,14 +22,12 @@ from weir.durable.sink_port import SinkPort
 from weir.runtime.concurrency import Clock, Waits
 from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
 from weir.runtime.views import SubtaskView
+from weir.sim.channel_offsets import BEGIN, ChannelOffsets
 from weir.sim.code import Queries, Query
 from weir.sim.disk import ProcessFileSystem
 from weir.sim.loop import Loop, Process, SimEvent
 from weir.sim.table import SimTable
 from weir.storage.checkpoints import CheckpointStorage
-
-#: Stands for the start of the attempt, before its first checkpoint.
-BEGIN = 0
 
 
 class SimTaskPort:
@@ -146,9 +144,14 @@ class SimTaskPort:
         if watermark_ms is not None:
             self._at_barrier[vertex, checkpoint_id] = watermark_ms
 
-    def at_barrier(self, vertices: Sequence[VertexId], checkpoint_id: int) -> dict[VertexId, int]:
-        """The known output watermarks of some vertices at the barrier of a checkpoint."""
-        keys = ((vertex, checkpoint_id) for vertex in vertices)
+    def at_barrier(self, channels: ChannelOffsets, answer: AnswerPlanning) -> dict[VertexId, int]:
+        """The known output watermarks of a query's producers at its last barrier.
+
+        Not for an answer that does not tell the watermarks.
+        """
+        if answer.barrier is not None or answer.only_events:
+            return {}
+        keys = ((vertex, channels.barrier) for vertex in channels.aligned)
         return {key[0]: self._at_barrier[key] for key in keys if key in self._at_barrier}
 
     def consumers(self, vertex: VertexId) -> bool:

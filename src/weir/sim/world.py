@@ -79,9 +79,9 @@ from weir.storage.metadata import METADATA_FILE
 #: Virtual seconds after the last fault within which a job must finish. A driver that does not know
 #: that it was fenced may try its final checkpoint eight times, with up to ten seconds between two
 #: tries, before it asks the job log.
+_PATIENCE_S = 100
 #: How many savepoints are requested before a mishap that needs one; most are not taken in time.
 _SAVEPOINTS_BEFORE = 10
-_PATIENCE_S = 100
 #: After how many virtual microseconds an endless job is drained.
 _ENDS_US = 6_000_000
 #: After so many failures that no fault explains, a user's job is broken.
@@ -176,7 +176,10 @@ class World:
         self._injector = Injector(
             self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us
         )
-        names = ("graph", "channels", "unaligned", "partitions", "coordinators", "restarts")
+        names = (
+            *("graph", "channels", "unaligned", "partitions", "coordinators", "restarts"),
+            *("forwarders", "retention"),
+        )
         streams = {name: Random(f"{name} {seed}") for name in names}
         #: Draws whether a stop drains; a separate stream, so that older seeds keep their stories.
         self._drains = Random(f"drains {seed}")
@@ -531,6 +534,15 @@ class World:
         self._loop.run(lambda: not newest.is_live, self._loop.now_us + 60_000_000)
         with contextlib.suppress(AuditError):
             self._auditor.settle(self._job_id, undisturbed=undisturbed)
+        if undisturbed and self._stage is None and self._record_status() is RecordStatus.FINISHED:
+            for vertex in newest.unheard():
+                self._auditor.broken(
+                    f"{vertex} has ended, but its listener heard of no checkpoint of this driver"
+                )
+
+    def _record_status(self) -> RecordStatus | None:
+        record = self._record()
+        return None if record is None else record.status
 
     def _tell(self, driver: SimDriver, what: str) -> None:
         self._story.tell(self._loop.now_us, driver.process.name, what)

@@ -25,6 +25,7 @@ import msgspec
 from weir.core.types import NAME, Count, OperatorId, StateKey
 from weir.errors import CheckpointDamagedError
 from weir.operators.base import KEY_GROUPS
+from weir.spark.plan_layout import PLAN_ENTRY, decode_layout
 from weir.spark.query_directory import decode_commit, decode_offsets, log_offset
 from weir.spark.session import REQUIRED
 from weir.storage.metadata import METADATA_FILE, damaged
@@ -232,12 +233,28 @@ def _check_sources(state: TaskState) -> None:
 
     A file source treats every entry of its log as admitted files (PROTOCOL P3).
     """
-    offsets = state.entries.get(f"offsets/{state.position}")
-    if offsets is None:
-        return
-    newest = dict(enumerate(map(log_offset, decode_offsets(offsets)[1])))
+    newest = _newest_by_directory(state)
     for key in (*state.entries, *(handle.key for handle in state.files)):
         match = _SOURCE_LOG.fullmatch(key)
         offset = None if match is None else newest.get(int(match["source"]))
         if match is not None and offset is not None and int(match["number"]) > offset:
             raise ValueError(f"{key!r} is beyond what was read, {offset}")
+
+
+def _newest_by_directory(state: TaskState) -> dict[int, int | None]:
+    """The newest admitted entry of each directory in ``sources/``; without those not known."""
+    text = state.entries.get(f"offsets/{state.position}")
+    if text is None:
+        return {}
+    offsets = decode_offsets(text)[1]
+    layout = state.entries.get(PLAN_ENTRY)
+    if layout is not None:
+        directories = [one.directory for one in decode_layout(layout).inputs]
+        if len(directories) != len(offsets):
+            raise ValueError(f"{PLAN_ENTRY!r} does not fit offsets/{state.position}")
+    elif len(set(offsets)) == len(offsets):
+        directories = list(range(len(offsets)))
+    else:
+        # Perhaps one source in several places, which has one directory.
+        return {}
+    return dict(zip(directories, map(log_offset, offsets), strict=True))

@@ -63,6 +63,10 @@ REQUIRED = {
     "spark.sql.streaming.offsetLog.formatVersion": "1",
 }
 
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+#: A snapshot is copied while further batches run, whose clean-up must leave its files (P4).
+_RETAINED_MIN = 10
+
 DEFAULTS = {
     "spark.scheduler.mode": "FAIR",
     "spark.ui.enabled": "false",
@@ -70,7 +74,7 @@ DEFAULTS = {
     # An idle query polls 100 times a second by default; 50 ms is soon enough for a new file.
     "spark.sql.streaming.pollingDelay": "50ms",
     # State files must outlive the checkpoint that links them (PROTOCOL P4).
-    "spark.sql.streaming.minBatchesToRetain": "100",
+    _RETAINED: "100",
     # The more often Spark takes snapshots of the state, the shorter the chains of changelogs.
     "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
     # Weir reads its counters from these, at least each time that counters are shown.
@@ -179,6 +183,12 @@ def plan_session(
                 f"{key} is set to {conf[key]!r}, but exact checkpoints need {value!r}: remove the"
                 " setting."
             )
+    retained = conf.get(_RETAINED, "")
+    if retained.isdecimal() and int(retained) < _RETAINED_MIN:
+        raise ConfigurationError(
+            f"{_RETAINED} is set to {retained}, but a checkpoint needs files of up to"
+            f" {_RETAINED_MIN} batches: set at least {_RETAINED_MIN}, or remove the setting."
+        )
     master = master or conf.get("spark.master") or _DEFAULT_MASTER
     # Also local-cluster, whose executors are processes of this machine.
     is_local = master.startswith("local")

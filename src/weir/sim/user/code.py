@@ -107,11 +107,10 @@ class UserRun:
 
     def incomplete(self, shown: Shown, *, drained: bool) -> str | None:
         """Whether a sink shows something else than was committed, or than was expected."""
-        job = self.load()
-        for name, content in self.content(shown, job).items():
-            wrong = self.gaps(shown)
-            if wrong is not None:
-                return wrong
+        wrong = self.gaps(shown)
+        if wrong is not None:
+            return wrong
+        for name, content in self.content(shown, self.load()).items():
             expected = self.expected.get(name)
             if expected is None or drained or content == expected:
                 continue

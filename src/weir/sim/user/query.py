@@ -33,7 +33,7 @@ from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import OperatorError, invariant
 from weir.runtime.ports import PostToTask
 from weir.runtime.task_work import task_errored
-from weir.sim.channel_offsets import ChannelOffsets
+from weir.sim.channel_offsets import BEGIN, ChannelOffsets
 from weir.sim.loop import Task
 from weir.sim.snapshots import LostStateError, SimState, segment_path
 from weir.sim.task_port import SimTaskPort
@@ -123,6 +123,7 @@ class UserQuery:
         if "offsets" in state.entries:
             self._offsets = msgspec.json.decode(state.entries["offsets"], type=dict[str, int])
             self._channels.load(state.entries["channels"])
+            self._channels.pass_barrier(BEGIN, state.in_flight)
             times = msgspec.json.decode(state.entries["watermarks"], type=list[int | None])
             self._reached_ms, self._watermark_ms = times
         if checkpoint.job_id == self._port.storage.job_id and not checkpoint.kind.is_savepoint:
@@ -169,6 +170,7 @@ class UserQuery:
         _, watermark_ms = self._rests.get(effect.position, ({}, self._watermark_ms))
         if effect.finished:
             watermark_ms = MAX_WATERMARK_MS
+        self._channels.pass_barrier(effect.checkpoint_id, effect.in_flight)
         self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
         if self.chain is not None and self._port.declines():
             raise OperatorError("simulated failure", operator=self._vertex.name)
@@ -264,7 +266,9 @@ class UserQuery:
         return True
 
     def _read(self, answer: AnswerPlanning, forced: bool) -> None:
-        risen = self._channels.tell(answer.watermarks_ms, {})
+        risen = self._channels.tell(
+            answer.watermarks_ms, self._port.at_barrier(self._channels, answer)
+        )
         if not (risen or answer.admitted or forced):
             return
         if self._port.reader_us:

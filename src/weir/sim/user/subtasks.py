@@ -24,6 +24,7 @@ from weir.operators.memory import StateMemory
 from weir.operators.state import decode_lists
 from weir.runtime.failures import describe
 from weir.sim.disk import Disk
+from weir.sim.snapshots import LostStateError
 from weir.sim.user.interleaving import Interleaving
 from weir.sources.operator import SourceOperator
 from weir.subtasks.worker import Order, Result, SubtaskFunction, WorkerProcess
@@ -68,10 +69,6 @@ class _DiskFile(BytesIO):
         if not self.closed:
             self._put(self.getvalue())
         super().close()
-
-
-class LostStateError(Exception):
-    """State is gone. The auditor looks for it in task failures."""
 
 
 class Worker:
@@ -237,13 +234,13 @@ class SimSubtasks:
         if rows[0] != rows[1]:
             self._break(name, subtask, f"emits {_some(rows[1])} instead of {_some(rows[0])}")
         states = [_state(one[0].process, name, subtask) for one in (first, second)]
-        for kept, state in states[0].items():
-            if state != states[1].get(kept):
+        for kept in sorted(states[0].keys() | states[1].keys()):
+            expected, found = (state.get(kept) for state in states)
+            if found != expected:
                 self._break(
                     name,
                     subtask,
-                    f"leaves the state {kept!r} as {_some(states[1].get(kept))} instead of"
-                    f" {_some(state)}",
+                    f"leaves the state {kept!r} as {_some(found)} instead of {_some(expected)}",
                 )
         is_source = isinstance(first[0].operators[name], SourceOperator)
         if not is_source and first[2]["sent"] != second[2]["sent"]:
