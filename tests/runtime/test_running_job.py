@@ -74,14 +74,29 @@ def test_many_threads_can_look_while_the_job_ends() -> None:
     assert statuses
 
 
-def test_a_view_that_cannot_be_made_fails_alone() -> None:
-    """The reader gets the error of an unreadable counter; the job goes on."""
-    with World() as world:
-        world.wait_running()
-        world.port.errors["metrics"] = [RuntimeError("no counter")]
-        with pytest.raises(RuntimeError, match="no counter"):
-            world.job.view()
-        assert world.job.view().status is JobStatus.RUNNING
+def test_a_task_whose_counters_cannot_be_read_keeps_its_last_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Readers see the job and the other tasks' counters; the log says it once."""
+    batches = {"a": 7, "b": 7}
+
+    def metrics(vertex: str) -> VertexMetrics:
+        if batches[vertex] == 0:
+            raise ValueError("no such year")
+        return VertexMetrics(records_in=batches[vertex])
+
+    def shown() -> list[int]:
+        return [vertex.records_in for vertex in world.job.view().vertices]
+
+    with World("a", "b") as world:
+        world.wait_running(answers=2)
+        with patch.object(world.port, "metrics", metrics):
+            world.wait_until(lambda: shown() == [7, 7])
+            batches.update(a=0, b=8)
+            world.wait_until(lambda: shown() == [7, 8])
+            batches.update(b=9)
+            world.wait_until(lambda: shown() == [7, 9])
+    assert caplog.text.count("Cannot read the counters of task a.") == 1
 
 
 def test_a_view_that_fails_on_the_main_thread_does_not_end_the_job() -> None:

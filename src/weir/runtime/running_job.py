@@ -100,7 +100,7 @@ class RunningJob:
         self._name = name
         self._master = master
         self._plans = plans
-        self._counters = Counters(lambda: {vertex: tasks.metrics(vertex) for vertex in plans})
+        self._counters = Counters(plans, tasks)
         self._coordinators = coordinators
         self._clock = clock
         self._configuration = dict(configuration)
@@ -230,10 +230,7 @@ class RunningJob:
     def finish(self) -> None:
         """The driver has returned: publish the final view, and fail unanswered requests."""
         self._end_time_ms = self._clock.wall_ms()
-        try:
-            self._counters.read(_LAST_PATIENCE_S)
-        except Exception:
-            _log.warning("Cannot read the final counters.", exc_info=True)
+        self._counters.read(_LAST_PATIENCE_S)
         try:
             self._view = self._make_view()
         finally:

@@ -42,11 +42,18 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def watermark_ms(self) -> int | None:
-        """The watermark that the batch ran with; None if the query has none yet."""
+        """The watermark that the batch ran with.
+
+        None if the query has none yet, or Python has no date for it: one row with a time in
+        microseconds instead of milliseconds takes it beyond the year 9999.
+        """
         text = self.event_time.get("watermark")
         if text is None:
             return None
-        reached = int(datetime.fromisoformat(text).timestamp() * 1000)
+        try:
+            reached = int(datetime.fromisoformat(text).timestamp() * 1000)
+        except ValueError:
+            return None
         return reached if reached > 0 else None
 
 
