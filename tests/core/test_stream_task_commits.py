@@ -134,6 +134,26 @@ def test_flushed_committables_keep_an_epoch_that_they_got_meanwhile() -> None:
     assert harness.complete(8) == [confirm(8), commit(8)]
 
 
+@pytest.mark.parametrize("confirmed", [False, True], ids=["committing", "committed"])
+def test_what_was_committed_while_it_was_flushed_is_left_out(confirmed: bool) -> None:
+    """Checkpoint 7 completes and its sinks commit while 8 is being flushed."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    harness.trigger(8)
+    harness.plan(2, 0)
+    harness.sync_done(8)
+    harness.complete(7)
+    if confirmed:
+        harness.committed(7)
+    harness.taken[8] = replace(harness.taken[8], committables=())
+    (ack,) = harness.async_done(8)
+    assert isinstance(ack, AcknowledgeCheckpoint)
+    assert ack.state.committables == ()
+
+
 def test_a_flush_that_loses_a_committable_is_an_invariant_error() -> None:
     """Its rows would be lost."""
     harness = TaskHarness()

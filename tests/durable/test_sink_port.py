@@ -6,6 +6,7 @@ Commit order, retries, and what is refused.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,44 @@ def test_what_a_completed_checkpoint_holds_is_not_missed_by_the_next_one(
     pending = replace(item("out", 1), barrier=barrier, epoch=epoch)
     sink_port(sink).flush([pending])
     assert [call[0] for call in sink.calls] == [*["damaged"] * looks, "flush"]
+
+
+class MovingSink(StagingSink):
+    """Has moved the files of what it has committed, like ``Files`` and ``ForeachEpoch``."""
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        gone = [call[3] for call in self.calls if call[0] == "commit"]
+        if any(payload in committed for committed in gone for payload in payloads):
+            raise LostWriteError("cannot sync a file that a commit has moved")
+        return super().flush(payloads)
+
+
+@pytest.mark.parametrize("epoch", [None, 7], ids=["snapshot before", "snapshot after"])
+def test_what_is_committed_before_a_snapshot_has_flushed_it_is_not_pending_there(
+    epoch: int | None, tmp_path: Path
+) -> None:
+    """Checkpoint 7 may complete before or after the synchronous part of savepoint 8 (P14)."""
+    sink = MovingSink(tmp_path)
+    kept_files: list[str] = []
+    port = sink_port(sink)
+    old = replace(item("out", 1), barrier=7, epoch=epoch)
+    new = replace(item("out", 2), barrier=8)
+    port.commit(7, {"out": (old.payload,)})
+
+    def keep(path: str, key: str) -> StateHandle:
+        kept_files.append(Path(path).name)
+        return kept(key)
+
+    assert [done.position for done in port.flush([old, new], keep)] == [2]
+    assert kept_files == ["2-a", "2-b"]
+
+
+def test_what_another_job_has_committed_says_nothing_of_the_own_output(tmp_path: Path) -> None:
+    """The ids of a job that starts from a savepoint begin anew (P19)."""
+    port = sink_port(MovingSink(tmp_path))
+    port.commit_again(checkpoint((item("out", 1, epoch=9),)), never)
+    own = replace(item("out", 2), barrier=1)
+    assert [done.position for done in port.flush([own])] == [2]
 
 
 def test_a_commit_that_has_lost_its_rows_is_not_tried_again() -> None:

@@ -97,6 +97,9 @@ class SinkPort:
         #: One event per attempt, set when the attempt ends.
         self._stopping: Event = waits.event()
         self._rows_committed = dict.fromkeys(sinks, 0)
+        #: The newest epoch that each sink has committed, of those that came from tasks: none of
+        #: another job, whose ids mean nothing here. Written under the sink's lock.
+        self._committed: dict[OperatorId, int] = {}
         #: The sinks whose targets are known to have rows of this job.
         self._have_rows: set[OperatorId] = set()
 
@@ -129,15 +132,19 @@ class SinkPort:
         """Make staged output durable; return it with completed payloads, in the same order.
 
         With ``keep``, also copy every staged file (PROTOCOL P14). The sink's lock keeps commits
-        from moving files meanwhile. Raises ``LostWriteError`` if a staged file is gone, was
-        truncated or could not be synced.
+        from moving files meanwhile. What was committed since the barrier is left out: nothing of it
+        is pending, and its files have been moved or deleted. Raises ``LostWriteError`` if a staged
+        file is gone, was truncated or could not be synced.
         """
         flushed = list(committables)
+        over: set[int] = set()
         for name, sink in self._sinks.items():
-            indexes = [index for index, item in enumerate(flushed) if item.sink == name]
-            if not indexes:
+            mine = [index for index, item in enumerate(flushed) if item.sink == name]
+            if not mine:
                 continue
             with self._using(name, "making staged rows durable"):
+                indexes = [index for index in mine if not self._is_committed(flushed[index])]
+                over.update(set(mine) - set(indexes))
                 for index in indexes:
                     _check_staged(sink, flushed[index])
                 payloads = sink.flush([flushed[index].payload for index in indexes])
@@ -149,7 +156,7 @@ class SinkPort:
                         if keep is not None
                     )
                     flushed[index] = replace(flushed[index], payload=payload, files=files)
-        return tuple(flushed)
+        return tuple(item for index, item in enumerate(flushed) if index not in over)
 
     def commit(self, epoch: int, payloads: Mapping[OperatorId, Sequence[Payload]]) -> None:
         """Commit the epoch in each named sink.
@@ -161,7 +168,7 @@ class SinkPort:
         for name, items in payloads.items():
             if stopping is not self._stopping:
                 raise SinkError(f"A newer attempt will commit checkpoint {epoch}.")
-            self._commit_one(name, epoch, items, stopping)
+            self._commit_one(name, epoch, items, stopping, self._committed)
 
     def finish(self, names: Sequence[OperatorId], position: int) -> tuple[Committable, ...]:
         """Let each named sink stage what it held back, as of batch ``position`` (MISSION E2)."""
@@ -325,14 +332,22 @@ class SinkPort:
                         )
 
     def _commit_one(
-        self, name: OperatorId, epoch: int, payloads: Sequence[Payload], stopping: Event
+        self,
+        name: OperatorId,
+        epoch: int,
+        payloads: Sequence[Payload],
+        stopping: Event,
+        committed: dict[OperatorId, int] | None = None,
     ) -> None:
-        """Commit with retries, until ``stopping`` is set."""
+        """Commit with retries, until ``stopping`` is set; enter the epoch in ``committed``."""
         sink = self._sinks[name]
 
         def once() -> int:
             with self._using(name, f"committing checkpoint {epoch}"):
-                return sink.commit(epoch, payloads)
+                rows = sink.commit(epoch, payloads)
+                if committed is not None:
+                    committed[name] = epoch
+                return rows
 
         def pause(seconds: float) -> None:
             stopping.wait(seconds)
@@ -369,6 +384,15 @@ class SinkPort:
         self._rows_committed[name] += rows
         if rows:
             self._have_rows.add(name)
+
+    def _is_committed(self, item: Committable) -> bool:
+        """Whether a commit of this driver has made the committable's rows visible, durably.
+
+        Its epoch is the first completed checkpoint at or after its barrier, and epochs are
+        committed in order.
+        """
+        first = item.barrier if item.epoch is None else item.epoch
+        return first is not None and first <= self._committed.get(item.sink, 0)
 
     def _check_not_hanging(self, name: OperatorId) -> None:
         doing = self._busy.get(name)

@@ -140,7 +140,8 @@ class Sink(abc.ABC):
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Make staged data durable; return the payloads, completed (sizes, statistics) as needed.
 
-        If its checkpoint is aborted, a flushed payload is passed again: recognise it.
+        If its checkpoint is aborted, a flushed payload is passed again: recognise it. Not called
+        for what ``commit`` has made visible meanwhile.
         """
 
     def finish(self, batch: Batch) -> Payload | None:

@@ -135,7 +135,8 @@ class AsyncPartDone:
     """The snapshot is durable.
 
     Committables and segments in ``state`` replace those that ``TakeSnapshot`` named: flushing may
-    have added to the payloads of committables, and segments now name their files in the checkpoint.
+    have added to the payloads of committables, and left out those whose epoch was committed in
+    between; segments now name their files in the checkpoint.
     """
 
     checkpoint_id: int

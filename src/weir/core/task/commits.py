@@ -73,21 +73,23 @@ class PendingCommits:
     ) -> tuple[Committable, ...]:
         """Adopt the payloads of ``flushed``; return ``taken`` with its payloads and files.
 
-        Barrier and epoch marks are unchanged.
+        Barrier and epoch marks are unchanged. What was committed in between is left out.
         """
         by_key = {(c.sink, c.position): c for c in flushed}
+        left_out = {(c.sink, c.position) for c in taken} - by_key.keys()
         invariant(
-            by_key.keys() == {(c.sink, c.position) for c in taken},
+            len(by_key) + len(left_out) == len(taken)
+            and all(
+                key not in self._committables or self._committables[key].epoch is not None
+                for key in left_out
+            ),
             "flushing staged output lost or added a committable",
         )
         for key, done in by_key.items():
             if key in self._committables:
                 self._committables[key] = replace(self._committables[key], payload=done.payload)
-        done_of = [by_key[c.sink, c.position] for c in taken]
-        return tuple(
-            replace(c, payload=done.payload, files=done.files)
-            for c, done in zip(taken, done_of, strict=True)
-        )
+        kept = [(c, by_key[c.sink, c.position]) for c in taken if (c.sink, c.position) in by_key]
+        return tuple(replace(c, payload=done.payload, files=done.files) for c, done in kept)
 
     def completed(self, checkpoint_id: int) -> None:
         """Assign the epoch of a completed checkpoint to all its barrier covers, and queue it."""
