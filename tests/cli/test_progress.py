@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import fake_job
+import pytest
 from fake_job import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from rich.console import Console
 from tests.waiting import wait_until
@@ -147,3 +153,54 @@ def test_on_a_terminal_lines_stand_above_the_live_table() -> None:
         display.note("a note")
     assert "a note" in out.getvalue()
     assert "checkpoint 9 triggered" in out.getvalue()
+
+
+#: Prints lines, with a live table or without, and says on the error output that it got through.
+_PRINTS = """
+import sys
+from rich.console import Console
+from weir.cli.progress import ProgressDisplay
+from fake_job import JOB_ID, FakeGateway
+with ProgressDisplay(Console(force_terminal=sys.argv[1] == "table")) as display:
+    display.submitted(JOB_ID, FakeGateway(), "http://127.0.0.1:8081")
+    for number in range(3):
+        display.note("line")
+print("the job went on", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("shape", ["table", "lines"])
+@pytest.mark.parametrize("output", ["a full disk", "a closed pipe"])
+def test_output_that_cannot_be_written_stops_nothing_but_the_output(
+    shape: str, output: str
+) -> None:
+    """The log says so once, and the process ends as if it had been written."""
+    if output == "a full disk":
+        written = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, written = os.pipe()
+        os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PRINTS, shape],
+            stdout=written,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(fake_job.__file__).parent)},
+        )
+    finally:
+        os.close(written)
+    assert (done.returncode, "the job went on" in done.stderr) == (0, True), done.stderr
+    assert done.stderr.count("Nothing more is printed") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_characters_that_the_output_cannot_show_are_escaped() -> None:
+    """A path may have bytes that are no text, and a terminal may know only ASCII."""
+    out = io.BytesIO()
+    with io.TextIOWrapper(out, encoding="ascii") as text:
+        ProgressDisplay(Console(file=text)).note("in caf\u00e9/\udcff")
+        text.flush()
+        assert out.getvalue() == b"in caf\\xe9/\\udcff\n"

@@ -292,6 +292,19 @@ def test_a_takeover_wins_though_the_old_driver_completed_a_checkpoint_meanwhile(
     assert end(old, JobStatus.FINISHED) is Recorded.FENCED
 
 
+def test_a_record_of_unknown_outcome_fences_its_driver_though_nobody_can_be_told(
+    tmp_path: Path,
+) -> None:
+    """If it counted as lost, files would be deleted that the record may name (P17)."""
+    running = driver(tmp_path)
+    running.job.begin_attempt()
+    with (
+        patch.object(running.job, "_note", side_effect=OSError("no space left on device")),
+        patch.object(running.job._writer, "append", side_effect=StorageError("away")),
+    ):
+        assert end(running, JobStatus.FINISHED) is Recorded.FENCED
+
+
 def test_an_attempt_that_could_not_be_recorded_for_certain_does_not_fence_its_own_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

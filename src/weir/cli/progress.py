@@ -7,12 +7,21 @@ completed or failed, for each note, and for each phase of the start that takes l
 printed at most every ten seconds, and only if something has changed; every line is flushed at once,
 so that a log shows how far the job got.
 
+If output cannot be written (a full disk, ``| head``, a terminal that is gone), nothing but the
+output stops: the log says so once, and the job goes on.
+
 Pure functions and ``CheckpointLines``, which remembers what it has reported, make the lines.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -27,6 +36,8 @@ from weir.run.phases import WORTH_A_LINE_MS, Phases, describe_time
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway
 from weir.runtime.views import JobView
+
+_log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 #: The minimum time between two lines with totals on a plain stream.
@@ -191,8 +202,31 @@ class ProgressDisplay:
 
     def say(self, line: str) -> None:
         """Print one line verbatim, above the live table if there is one, and flush it."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self._console.file.flush()
+        # A path may hold characters that the output's encoding does not have.
+        shown = line.encode(self._console.encoding, "backslashreplace").decode(
+            self._console.encoding
+        )
+
+        def show() -> None:
+            self._console.print(shown, markup=False, highlight=False, soft_wrap=True)
+            self._console.file.flush()
+
+        self._write(show)
+
+    def _write(self, show: Callable[[], None]) -> None:
+        """Call ``show``, which writes to the console, unless that has become impossible."""
+        try:
+            show()
+        except (OSError, ValueError, SystemExit) as error:
+            # rich ends the process when a pipe is closed.
+            why = "its reader is gone" if isinstance(error, SystemExit) else error
+            self._console.quiet = True
+            with suppress(OSError, ValueError):
+                # So that what is still buffered fails nothing when the process ends.
+                output = self._console.file.fileno()
+                with Path(os.devnull).open("wb") as nothing:
+                    os.dup2(nothing.fileno(), output)
+            _log.warning("Nothing more is printed, because the output cannot be written: %s", why)
 
     def _look(self) -> None:
         while not self._ending.wait(_POLL_S):
@@ -202,11 +236,15 @@ class ProgressDisplay:
         if not self._console.is_terminal:
             self._poll(gateway)
             return
-        with Live(
+        live = Live(
             render(gateway.view()), console=self._console, auto_refresh=False, transient=True
-        ) as live:
-            self._live = live
+        )
+        self._write(partial(live.start, refresh=True))
+        self._live = live
+        try:
             self._poll(gateway)
+        finally:
+            self._write(live.stop)
 
     def _poll(self, gateway: JobGateway) -> None:
         ending = False
@@ -220,7 +258,7 @@ class ProgressDisplay:
         for line in self._lines.new(view.checkpoints):
             self.say(line)
         if self._live is not None:
-            self._live.update(render(view), refresh=True)
+            self._write(partial(self._live.update, render(view), refresh=True))
             return
         progress, now_ms = describe_progress(view), self._clock.now_ms()
         due = self._told_progress_ms is None or now_ms - self._told_progress_ms >= PROGRESS_LINE_MS

@@ -467,7 +467,9 @@ class DurableJob:
         try:
             return writer.append(**fields, claim_is_over=self._claim_is_over)
         except Exception as error:
-            self._note(f"this driver stops, because it cannot write the job log: {error}")
+            # An error here would count as a record that was surely lost.
+            with _only_logged("report why this driver stops"):
+                self._note(f"this driver stops, because it cannot write the job log: {error}")
             return Recorded.FENCED
 
     def _subsume_claimed(self, record: JobRecord) -> None:
@@ -578,7 +580,7 @@ class DurableJob:
 
 @contextmanager
 def _only_logged(what: str) -> Iterator[None]:
-    """For deletions after a won record: the record counts even if they fail."""
+    """For what follows a decision, such as deletions after a won record: it stands if they fail."""
     try:
         yield
     except Exception as error:

@@ -16,7 +16,6 @@ from weir.core.types import VertexId
 from weir.runtime.concurrency import in_background
 from weir.runtime.ports import TaskPort, VertexMetrics
 
-
 _log = logging.getLogger(__name__)
 
 
