@@ -131,6 +131,27 @@ def test_a_conditional_create_leaves_an_existing_file_alone() -> None:
     assert disk.files == {"/f": b"1"}
 
 
+def test_a_file_enters_only_a_directory_that_is_there() -> None:
+    """As on a real disk: a job that forgets to make a directory must not pass here."""
+    loop, disk = Loop(), new_disk()
+    fs = file_system(disk, loop)
+
+    def make() -> None:
+        fs.write("/made", b"1")
+        for act in (
+            lambda: fs.create("/a/new", b"2"),
+            lambda: fs.write("/a/new", b"2"),
+            lambda: fs.link_or_copy("/made", "/a/new"),
+            lambda: fs.rename("/made", "/a/new"),
+            lambda: fs.make_directory("/a/b", below="/a"),
+        ):
+            with pytest.raises(StorageError, match="/a is missing"):
+                act()
+
+    run_all(loop, make)
+    assert disk.files == {"/made": b"1"}
+
+
 def test_an_operation_that_fails_before_it_starts_has_no_effect() -> None:
     """A create that fails outright makes no file."""
     disk, loop = new_disk(), Loop()

@@ -20,6 +20,7 @@ from typing import Protocol
 from weir.errors import LostWriteError, StorageError
 from weir.sim.loop import Loop, Process
 from weir.storage.filesystem import CreateResult, FileStatus
+from weir.storage.paths import parent
 
 
 class Watcher(Protocol):
@@ -212,7 +213,7 @@ class ProcessFileSystem:
 
         Raises ``LostWriteError`` if the file is there but its sync failed.
         """
-        self._begin("create", path)
+        self._begin("create", path, entry=path)
         synced = path in self._disk.files or not self._faults.loses_writes(path)
         result = self._disk.create(path, data, synced=synced)
         self._end("create", path, synced=synced)
@@ -220,13 +221,16 @@ class ProcessFileSystem:
 
     def write(self, path: str, data: bytes) -> None:
         """Create or replace the file, durably. Raises ``LostWriteError`` as ``create`` does."""
-        self._begin("write", path)
+        self._begin("write", path, entry=path)
         synced = not self._faults.loses_writes(path)
         self._disk.write(path, data, synced=synced)
         self._end("write", path, synced=synced)
 
     def put(self, path: str, data: bytes) -> None:
-        """Create or replace the file without syncing it, as Spark and its executors do."""
+        """Create or replace the file without syncing it, as Spark and its executors do.
+
+        Like them it creates missing directories; nothing else does.
+        """
         self._begin("put", path)
         self._disk.put(path, data, durable=False)
 
@@ -271,9 +275,13 @@ class ProcessFileSystem:
         ]
 
     def make_directory(self, path: str, *, below: str | None = None) -> None:
-        """Create the directory and its parents, even ``below``: every volume is mounted here."""
-        del below
+        """Create the directory and its parents. Raises ``StorageError`` if ``below`` is missing."""
         self._begin("make_directory", path)
+        self.provide_directory(path, below=below or "")
+
+    def provide_directory(self, path: str, *, below: str = "") -> None:
+        """Create a directory, if ``below`` exists, within another operation."""
+        self._check_directory(below, f"{path} cannot be created")
         self._disk.make_directory(path)
 
     def make_private_directory(self, path: str) -> None:
@@ -290,7 +298,7 @@ class ProcessFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         """Move a file."""
-        self._begin("rename", source)
+        self._begin("rename", source, entry=target)
         if source not in self._disk.files:
             raise StorageError(f"{source} cannot be renamed: no such file.")
         self._disk.link(source, target)
@@ -298,7 +306,7 @@ class ProcessFileSystem:
 
     def link_or_copy(self, source: str, target: str) -> bool:
         """Link the file to a second name, or copy it; return whether it was linked."""
-        self._begin("link" if self._links else "copy", source)
+        self._begin("link" if self._links else "copy", source, entry=target)
         if source not in self._disk.files:
             raise StorageError(f"{source} vanished before it could be copied to {target}.")
         if self._links:
@@ -330,10 +338,21 @@ class ProcessFileSystem:
                 raise _lost(path)
             self._disk.sync(path)
 
-    def _begin(self, operation: str, path: str) -> None:
+    def _begin(self, operation: str, path: str, *, entry: str | None = None) -> None:
+        """Begin an operation; a new ``entry`` needs its directory on a local disk.
+
+        File systems without links make missing directories when they write, so there a late writer
+        can bring back what was deleted.
+        """
         self._loop.sleep(self.process, self._faults.delay_us())
+        if entry is not None and self._links:
+            self._check_directory(parent(entry).rstrip("/"), f"{operation} of {path} failed")
         if self._faults.fails_before(operation):
             raise StorageError(f"Simulated: {operation} of {path} failed.")
+
+    def _check_directory(self, path: str, failure: str) -> None:
+        if not self._disk.is_directory(path):
+            raise StorageError(f"{failure}: {path or '/'} is missing.")
 
     def _end(self, operation: str, path: str, *, synced: bool) -> None:
         if not synced:

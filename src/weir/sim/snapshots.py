@@ -77,7 +77,8 @@ class SimState:
 
     def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
         """The checkpoint's own directory if there are links; None otherwise."""
-        del below, checkpoint_id
+        del checkpoint_id
+        self._fs.provide_directory(directory, below=below)
         return directory if self._links else None
 
     def copy(self, source: str, target: str) -> None:

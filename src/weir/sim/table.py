@@ -58,6 +58,7 @@ class SimTable(Sink):
         self.root = root
         self._fs = file_system
         self._fails = fails
+        file_system.provide_directory(f"{root}/log")
         self._opened: SinkContext | None = None
         self._closed = False
         self._held_back: list[Any] = []

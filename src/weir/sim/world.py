@@ -47,12 +47,12 @@ from weir.core.messages.task import (
     TellCompleted,
 )
 from weir.core.status import JobStatus
-from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, VertexId
+from weir.core.types import CheckpointType, CompletedCheckpoint, JobId, Recorded, VertexId
 from weir.runtime.dispatcher import ToTask
 from weir.sim.auditor import AuditError, Auditor
 from weir.sim.code import Code, RowLaws, Shown
 from weir.sim.disk import Disk
-from weir.sim.driver import BASE_DIRECTORY, SimDriver
+from weir.sim.driver import BASE_DIRECTORY, SAVEPOINT_DIRECTORY, SimDriver
 from weir.sim.faults import (
     TIMED,
     Backup,
@@ -202,7 +202,8 @@ class World:
             self._code, laws.laws = stage.begin(self, self._job)
         self._outside = Process("-")
         self._drivers: list[SimDriver] = []
-        self._job_id = f"{random.getrandbits(128):032x}"
+        self._disk.make_directory(SAVEPOINT_DIRECTORY)
+        self._job_id = self._new_job()
         self._from_savepoint: str | None = None
         self._finished = False
         #: Timed faults that wait for a driver to reach a state.
@@ -328,7 +329,13 @@ class World:
     def _restore_from(self, savepoint: str | None) -> None:
         """``weir run --from-savepoint``: a new job id (PROTOCOL P19)."""
         self._from_savepoint = savepoint
-        self._job_id = f"{self._random.getrandbits(128):032x}"
+        self._job_id = self._new_job()
+
+    def _new_job(self) -> JobId:
+        """The id of a job that is submitted, which creates its directory."""
+        job_id = f"{self._random.getrandbits(128):032x}"
+        self._disk.make_directory(f"{BASE_DIRECTORY}/{job_id}")
+        return job_id
 
     def _record(self) -> JobRecord | None:
         """The newest record of the job on the disk."""
