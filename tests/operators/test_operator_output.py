@@ -51,6 +51,31 @@ def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]])
         fitted(batch(**columns), SCHEMA, "score")
 
 
+@pytest.mark.parametrize(
+    ("given", "declared"),
+    [
+        (pa.array([1.0, 1e300]), pa.float32()),
+        (pa.array([[1e300], None]), pa.list_(pa.float32())),
+        (pa.array([{"a": 1e300}]), pa.struct([("a", pa.float32())])),
+        (
+            pa.array([[("a", 1e300)]], pa.map_(pa.string(), pa.float64())),
+            pa.map_(pa.string(), pa.float32()),
+        ),
+    ],
+)
+def test_a_number_beyond_the_range_of_the_declared_type_is_refused(
+    given: pa.Array, declared: pa.DataType
+) -> None:
+    """Arrow makes it infinite, also within lists, structs and maps."""
+    with pytest.raises(PipelineError, match="a finite number is beyond the range of"):
+        fitted(pa.record_batch([given], ["x"]), pa.schema([("x", declared)]), "score")
+    assert fitted(
+        pa.record_batch([pa.array([float("inf"), None])], ["x"]),
+        pa.schema([("x", pa.float32())]),
+        "score",
+    )["x"].to_pylist() == [float("inf"), None]
+
+
 def test_values_that_do_not_fit_are_named_with_both_types() -> None:
     """And with the reason."""
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Keyed state of Python operators (MISSION B7): values by key, and raw bytes by key group.
+"""Keyed state of Python operators (MISSION B7): values by key.
 
 ``KeyedState`` holds one value per key, and reads and writes whole Arrow arrays of keys at once. A
 Python call per key would be too slow, so there is none: ``KeyIndex`` looks up keys, NumPy gathers
@@ -9,15 +9,11 @@ It is handed over in *layers*, which cost by what changed as well. A layer has t
 in a batch, and what a later layer says about a key counts. A layer that is not at least twice as
 large as the next one is written again together with it, so there are few, and a row is written a
 logarithmic number of times. A deleted key has a row without life; the first layer has none such.
-
-``RawKeyedState`` holds bytes per key group, which only the operator can interpret (raw state): an
-index, a sketch, a library's own model. Raw state that belongs to the subtask is a list of bytes
-instead: ``list_state(name, BYTES)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import IOBase
 from typing import Any
 
@@ -28,6 +24,7 @@ import pyarrow.compute as pc
 
 from weir.errors import OperatorStateError
 from weir.operators.base import Layer, TimeDomain, TtlUpdate
+from weir.operators.casts import check_lengths, stored_as
 from weir.operators.expiry import UNKNOWN, Expiry, TimeToLive
 from weir.operators.key_index import NOWHERE, KeyIndex, Mask, Places, ascending
 from weir.operators.memory import Column, StateMemory
@@ -44,7 +41,8 @@ _TIMES = {f"used_{domain.value}_ms" for domain in TimeDomain}
 class KeyedState:
     """The keyed values of one state name in one subtask.
 
-    A key that was deleted keeps its place, without a value, until half of the places are such.
+    A key that was deleted keeps its place, without a value, until more than half of the places are
+    such, and there are more than 100,000.
 
     With ``compound``, the keys are structs, and their field ``key`` is the key of the stream.
     """
@@ -106,11 +104,15 @@ class KeyedState:
 
         A key without a value must be one of the records being processed, since any other may belong
         to another subtask. Raises ``OperatorStateError`` for such a key, for a key with two values,
-        for values that cannot be stored, and if local disk is needed and full.
+        for another number of values than of keys, for values that cannot be stored, and if local
+        disk is needed and full.
         """
+        given = f"The keyed state {self._name!r} was given"
+        check_lengths(given, keys=keys, values=values)
+        if not len(keys):
+            return
         self._check_nulls(values)
-        if values.type != self._value_type:
-            values = values.cast(self._value_type)
+        values = stored_as(self._value_type, values, f"{given} values")
         keys = normal_keys(keys)
         places = self._index.find(keys)
         new = places == NOWHERE
@@ -231,6 +233,8 @@ class KeyedState:
             return None
         places = ascending(*self._touched)
         self._touched = []
+        if not len(places) and self._first_rows is not None:
+            return None
         while self._layers and len(self._layers[-1]) < 2 * len(places):
             places = self._union(self._layers.pop(), places)
         first = self._first_rows
@@ -372,6 +376,22 @@ class KeyedState:
                 f" {self._default}: give it default=None."
             )
 
+    def _as_requested(self, values: pa.Array) -> pa.Array:
+        """Restored values of another type, if it can represent each of them."""
+        kind = self._value_type
+        try:
+            converted = values.cast(kind)
+            # Some casts lose digits in silence.
+            if not _equal_values(converted.cast(values.type), values):
+                raise pa.ArrowInvalid("some values would change")
+        except pa.ArrowException as error:
+            raise OperatorStateError(
+                f"The keyed state {self._name!r} was saved with values of type {values.type} and is"
+                f" now requested with {kind}, which cannot hold them all ({error}): request it as"
+                " it was, or give the new state another name."
+            ) from error
+        return converted
+
     def _two_values(self, keys: pa.Array) -> OperatorStateError:
         again = np.setdiff1d(np.arange(len(keys)), first_rows(keys))
         twice = keys[int(again[0])]
@@ -408,7 +428,9 @@ class KeyedState:
         self._count -= int(np.count_nonzero(self._live.values[dead]))
         self._live.values[dead] = False
         self._values.reset(dead)
-        values = rows["value"].filter(rows["live"]).cast(self._value_type)
+        values = rows["value"].filter(rows["live"])
+        if values.type != self._value_type:
+            values = self._as_requested(values)
         self._check_nulls(values)
         self._values.set(places[live], values)
         if self._expiry is not None:
@@ -438,10 +460,13 @@ def layer_rows(layer: Layer, name: str) -> Iterator[pa.RecordBatch]:
     """The rows of a layer that are in its key groups: ``key``, ``value``, ``group``, ``live``.
 
     Of state that expires also the time of its last use (``TimeToLive.column``). They come in
-    batches, at least one.
+    batches, at least one unless the layer is empty.
 
     Raises ``OperatorStateError`` if it cannot be read.
     """
+    if not len(layer.data):
+        # Earlier versions wrote such a layer if ``put`` was called without keys.
+        return
     try:
         with pa.ipc.open_stream(layer.data) as reader:
             if (reader.schema.field("group").type, reader.schema.field("live").type) != (
@@ -466,6 +491,15 @@ def layer_rows(layer: Layer, name: str) -> Iterator[pa.RecordBatch]:
             f"The keyed state {name!r} cannot be read back ({error}): restore from another"
             " checkpoint or savepoint."
         ) from error
+
+
+def _equal_values(one: pa.Array, other: pa.Array) -> bool:
+    """Whether all values are equal; NaN equals itself."""
+    if not pa.types.is_floating(one.type):
+        return bool(one.equals(other))
+    first, second = (each.to_numpy(zero_copy_only=False) for each in (one, other))
+    same_nulls = bool(one.is_null().equals(other.is_null()))
+    return same_nulls and np.array_equal(first, second, equal_nan=True)
 
 
 def _times_of_use(rows: pa.RecordBatch, column: str) -> Places:
@@ -508,79 +542,3 @@ def _rows_in(keys: pa.Array, among: pa.Array) -> Places:
     found = places != NOWHERE
     places[found] = first[places[found]]
     return places
-
-
-#: The schema of a raw key group in a checkpoint: a self-describing Arrow stream with one row.
-_SCHEMA = pa.schema([("group", pa.int16()), ("raw", pa.binary())])
-
-
-class RawKeyedState:
-    """The raw bytes of one state name, by key group, in one subtask."""
-
-    def __init__(self, name: str, groups: Mapping[int, bytes], owned: Container[int]) -> None:
-        """``groups``: the restored state; ``owned``: the subtask's key groups."""
-        self._name = name
-        self._owned = owned
-        self._bytes = {group: self._decoded(data) for group, data in groups.items()}
-        self._changed: set[int] = set()
-        self._current: pa.Array | None = None
-
-    @property
-    def groups(self) -> list[int]:
-        """The key groups with bytes in this subtask, ascending, each below 128.
-
-        They move between subtasks when the parallelism changes.
-        """
-        return sorted(self._bytes)
-
-    @property
-    def record_groups(self) -> pa.Array:
-        """The key group of each record being processed (int32).
-
-        Raises ``OperatorStateError`` when no records are being processed.
-        """
-        if self._current is None:
-            raise OperatorStateError(
-                f"The raw state {self._name!r} has no key groups of records: give the step key_by,"
-                " and ask in process_batch."
-            )
-        return self._current
-
-    def get(self, group: int) -> bytes | None:
-        """The bytes of a key group; None if it has none."""
-        return self._bytes.get(group)
-
-    def put(self, group: int, data: bytes) -> None:
-        """Set a key group's bytes. Raises ``OperatorStateError`` for another subtask's group."""
-        if group not in self._owned:
-            raise OperatorStateError(
-                f"The raw state {self._name!r} is given bytes for key group {group}, which belongs"
-                " to another subtask: put those of record_groups or groups only."
-            )
-        self._bytes[group] = bytes(memoryview(data))
-        self._changed.add(group)
-
-    # ---- for the runtime
-
-    def begin_batch(self, groups: pa.Array | None) -> None:
-        """Records in these key groups are processed from now on; None: no records are."""
-        self._current = groups
-
-    def changed_groups(self) -> dict[int, bytes]:
-        """The groups that were set since the last call, encoded."""
-        changed, self._changed = self._changed, set()
-        return {group: _encoded_group(group, self._bytes[group]) for group in sorted(changed)}
-
-    def _decoded(self, data: bytes) -> bytes:
-        with pa.ipc.open_stream(data) as reader:
-            raw: bytes = reader.read_all()["raw"][0].as_py()
-            return raw
-
-
-def _encoded_group(group: int, data: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        writer.write_batch(
-            pa.record_batch([pa.array([group], pa.int16()), pa.array([data])], schema=_SCHEMA)
-        )
-    return bytes(sink.getvalue())

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from weir.errors import OperatorStateError
 from weir.operators.base import Layer
+from weir.operators.casts import check_lengths
 from weir.operators.key_index import Places
 from weir.operators.keyed import KeyedState, first_rows, normal_keys, nth_occurrence
 from weir.operators.memory import StateMemory
@@ -51,9 +52,12 @@ class KeyedListState:
     def append(self, keys: pa.Array, values: pa.Array) -> None:
         """Append each value to the list of its key, in the order of the rows; keys may repeat.
 
-        Raises ``OperatorStateError`` for a key that is not in the batch, and for a value that is
-        null or cannot be stored.
+        Raises ``OperatorStateError`` for a key that is not in the batch, for another number of
+        values than of keys, and for a value that is null or cannot be stored.
         """
+        check_lengths(f"The list state {self._name!r} was given", keys=keys, values=values)
+        if not len(keys):
+            return
         if values.null_count:
             raise OperatorStateError(
                 f"The list state {self._name!r} was given a null: leave out such rows."

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.operators.base import Layer
+from weir.operators.casts import check_lengths, stored_as
 from weir.operators.expiry import TimeToLive
 from weir.operators.key_index import NOWHERE, KeyIndex, Places, ascending
 from weir.operators.keyed import KeyedState, first_rows, normal_keys
@@ -41,6 +42,7 @@ class MapState:
 
         ``memory`` as for ``KeyedState``. Raises ``OperatorStateError`` if it cannot be read.
         """
+        self._name = name
         self._map_key_type = map_key_type
         #: The entries, by pairs of keys.
         self.state = KeyedState(
@@ -60,9 +62,11 @@ class MapState:
         """Set the value of each entry. Pairs are unique.
 
         Raises ``OperatorStateError`` for a new entry whose key is not in the batch, for an entry
-        with two values, and for values that cannot be stored.
+        with two values, for arrays of different lengths, and for values that cannot be stored.
         """
-        self.state.put(self._pairs(keys, map_keys), values)
+        pairs = self._pairs(keys, map_keys)
+        check_lengths(f"The map state {self._name!r} was given", keys=keys, values=values)
+        self.state.put(pairs, values)
 
     def remove(self, keys: pa.Array, map_keys: pa.Array) -> None:
         """Remove entries; those that do not exist are ignored."""
@@ -102,8 +106,9 @@ class MapState:
     # ---- internals
 
     def _pairs(self, keys: pa.Array, map_keys: pa.Array) -> pa.Array:
-        if map_keys.type != self._map_key_type:
-            map_keys = map_keys.cast(self._map_key_type)
+        given = f"The map state {self._name!r} was given"
+        check_lengths(given, keys=keys, map_keys=map_keys)
+        map_keys = stored_as(self._map_key_type, map_keys, f"{given} map keys")
         return pa.StructArray.from_arrays([keys, map_keys], ["key", "map_key"])
 
 

@@ -99,6 +99,8 @@ class StateMemory:
         with Path(path).open("rb") as file:
             if os.fstat(file.fileno()).st_size < offset + length:
                 raise OSError(f"{path} is shorter than {offset + length} bytes")
+            if not length:
+                return pa.py_buffer(b"")
             start = offset - offset % mmap.ALLOCATIONGRANULARITY
             mapped = mmap.mmap(
                 file.fileno(), offset + length - start, prot=mmap.PROT_READ, offset=start

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from weir.core.graph import MAIN_OUTPUT
 from weir.errors import OperatorStateError, PipelineError
+from weir.operators.casts import cast
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +129,7 @@ def fitted(
         try:
             if not _says_the_same(given.type, declared.type):
                 raise pa.ArrowInvalid(f"{given.type} is not {declared.type}")
-            columns.append(column.cast(declared.type))
+            columns.append(cast(column, declared.type))
         except pa.ArrowException as error:
             raise PipelineError(
                 f"Operator {operator_id!r} emits {given.name!r} as {given.type}, but its"

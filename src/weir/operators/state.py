@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from weir.operators.expiry import TimeToLive
-    from weir.operators.keyed import KeyedState, RawKeyedState
+    from weir.operators.keyed import KeyedState
     from weir.operators.keyed_lists import KeyedListState
     from weir.operators.map_state import MapState
     from weir.operators.memory import StateMemory
+    from weir.operators.raw_keyed import RawKeyedState
     from weir.operators.timers import Timers
 
 
@@ -176,7 +177,9 @@ class StateStore:
         self._found_groups = {name: dict(found) for name, found in (groups or {}).items()}
         self._found_keyed = dict(keyed or {})
         self._lists: dict[str, ListState[Any]] = {}
+        #: All keyed states by the name under which they are kept, and those that are plain values.
         self._keyed: dict[str, KeyedState] = {}
+        self._values: dict[str, KeyedState] = {}
         self._maps: dict[str, MapState] = {}
         self._keyed_lists: dict[str, KeyedListState] = {}
         self._raw: dict[str, RawKeyedState] = {}
@@ -223,13 +226,14 @@ class StateStore:
         # Here, since the driver needs the rest of this module, but neither pyarrow nor numpy.
         from weir.operators.keyed import KeyedState
 
-        state = self._keyed.get(name)
+        state = self._values.get(name)
         if state is None:
             self._check_new(name, self._raw, self._found_groups, "raw state", "keyed state")
             ttl = self._time_to_live(ttl_ms, ttl_update, ttl_domain)
             layers = self._found_keyed.pop(name, ())
             state = KeyedState(name, value_type, default, layers, ttl=ttl, memory=self._memory)
             self._begin(name, state)
+            self._values[name] = state
         return state
 
     def map_state(
@@ -258,8 +262,8 @@ class StateStore:
             maps = MapState(
                 name, map_key_type, value_type, default, layers, ttl=ttl, memory=self._memory
             )
-            self._maps[kept] = maps
             self._begin(kept, maps.state)
+            self._maps[kept] = maps
         return maps
 
     def keyed_list_state(self, name: str, value_type: pa.DataType) -> KeyedListState:
@@ -279,14 +283,14 @@ class StateStore:
                 self._found_keyed.pop(kept_lengths, ()),
                 memory=self._memory,
             )
-            self._keyed_lists[name] = lists
             self._begin(kept, lists.elements)
             self._begin(kept_lengths, lists.lengths)
+            self._keyed_lists[name] = lists
         return lists
 
     def raw_keyed_state(self, name: str) -> RawKeyedState:
         """The bytes of this name by key group, for an operator with ``key_by``."""
-        from weir.operators.keyed import RawKeyedState
+        from weir.operators.raw_keyed import RawKeyedState
 
         state = self._raw.get(name)
         if state is None:
@@ -387,12 +391,20 @@ class StateStore:
         if timers is None:
             layers = self._found_keyed.pop(kept, ())
             timers = Timers(name, domain, layers, memory=self._memory)
-            self._timers[kept] = timers
             self._begin(kept, timers.state)
+            self._timers[kept] = timers
         return timers
 
     def _begin(self, kept: str, state: KeyedState) -> None:
-        """Take up a new state in the midst of a batch or before it."""
+        """Take up a new state in the midst of a batch or before it.
+
+        Raises ``OperatorStateError`` if one of another kind is kept under the same name.
+        """
+        if kept in self._keyed:
+            raise OperatorStateError(
+                f"The keyed state {kept!r} has the name under which a map, a list or timers are"
+                " kept: give it another name."
+            )
         self._keyed[kept] = state
         for domain, now_ms in self._times.items():
             state.set_time(domain, now_ms)

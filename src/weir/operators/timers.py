@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from weir.errors import OperatorStateError
 from weir.operators.base import Layer, TimeDomain
+from weir.operators.casts import check_lengths, stored_as
 from weir.operators.key_index import Places
 from weir.operators.keyed import KeyedState, first_rows, normal_keys, nth_occurrence
 from weir.operators.memory import StateMemory
@@ -125,14 +126,14 @@ class Timers:
     # ---- internals
 
     def _timers(self, keys: pa.Array, times_ms: pa.Array) -> pa.StructArray:
+        given = f"The timers {self.name!r} were given"
+        check_lengths(given, keys=keys, times=times_ms)
         times = times_ms
         if pa.types.is_timestamp(times.type):
             times = pc.ceil_temporal(times, unit="millisecond").cast(pa.timestamp("ms"))
         if times.null_count:
-            raise OperatorStateError(
-                f"The timers {self.name!r} were given null as a time: leave out such rows."
-            )
-        fields = [times.cast(pa.int64()), normal_keys(keys)]
+            raise OperatorStateError(f"{given} null as a time: leave out such rows.")
+        fields = [stored_as(pa.int64(), times, f"{given} times"), normal_keys(keys)]
         return pa.StructArray.from_arrays(fields, ["time_ms", "key"])
 
     def _taken(self, until_ms: int) -> pa.StructArray | None:

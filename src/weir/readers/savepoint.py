@@ -125,11 +125,13 @@ def _keyed(name: str, layers: list[tuple[bytes, tuple[int, int]]]) -> pa.Table:
     from weir.operators.base import Layer
     from weir.operators.keyed import KeyedState, layer_rows
 
-    if not layers:
-        return pa.table({"key": pa.array([], pa.null()), "value": pa.array([], pa.null())})
     found = [Layer(data, (first, end)) for data, (first, end) in layers]
-    kind = next(layer_rows(found[0], name)).schema.field("value").type
-    return pa.Table.from_batches(KeyedState(name, kind, None, found).items())
+    rows = next((rows for layer in found for rows in layer_rows(layer, name)), None)
+    if rows is None:
+        return pa.table({"key": pa.array([], pa.null()), "value": pa.array([], pa.null())})
+    key, kind = (rows.schema.field(one).type for one in ("key", "value"))
+    items = KeyedState(name, kind, None, found).items()
+    return pa.Table.from_batches(items, pa.schema([("key", key), ("value", kind)]))
 
 
 def _table(groups: Any) -> pa.Table:
