@@ -6,11 +6,13 @@ import io
 import logging
 import threading
 from contextlib import redirect_stderr
+from dataclasses import replace
 
-from tests.runtime.fake_port import World
+from tests.runtime.fake_port import JOB_ID, World, plan
 
 from weir.core.messages.task import TaskErrored
 from weir.core.status import JobStatus
+from weir.core.types import CompletedCheckpoint, SnapshotKind, TaskState
 from weir.runtime.concurrency import SystemClock
 from weir.runtime.log_buffer import LINES, LogBuffer
 from weir.runtime.recorder import COUNTERS, MOMENTS, Recorder, Sampler
@@ -34,6 +36,56 @@ def test_the_story_has_what_people_ask_for() -> None:
     assert story[-1] == "The job ended: CANCELED."
     numbers = [moment.number for moment in world.job.recorder.moments]
     assert numbers == sorted(set(numbers))
+
+
+def test_an_intermediate_savepoint_is_in_the_story_and_in_the_timeline() -> None:
+    """Though no task is notified of its completion (P14)."""
+    with World() as world:
+        world.wait_running()
+        future = world.job.trigger_savepoint("/saved")
+        world.wait_in_progress()
+        world.port.step("v", 0)
+        future.result(20)
+        recorder = world.job.recorder
+        assert [bar.is_savepoint for bar in recorder.checkpoints] == [True]
+    (told,) = (text for text in texts(recorder) if "completed" in text)
+    assert told.startswith("Savepoint 1 completed in ")
+    assert told.endswith(": /saved/savepoint")
+
+
+def test_a_checkpoint_that_fails_before_its_tasks_are_triggered_is_in_the_story() -> None:
+    """No task is notified of that."""
+    with World(hooks=("h",)) as world:
+        world.wait_running()
+        world.port.errors["trigger_hook"] = [RuntimeError("no lock")]
+        assert world.job.trigger_checkpoint().exception(20) is not None
+        recorder = world.job.recorder
+        assert [bar.failed for bar in recorder.checkpoints] == [True]
+    assert any("Checkpoint 1 failed: " in text and "no lock" in text for text in texts(recorder))
+
+
+def test_a_task_that_is_finished_in_the_restored_checkpoint_does_not_start() -> None:
+    """Its timeline stays empty."""
+    world = World("a", "b")
+    operators = tuple(replace(one, fully_finished=True) for one in plan("a").operators)
+    world.port.restored = CompletedCheckpoint(
+        job_id=JOB_ID,
+        checkpoint_id=1,
+        kind=SnapshotKind.CHECKPOINT,
+        timestamp_ms=0,
+        completion_timestamp_ms=0,
+        attempt=1,
+        tasks=(
+            TaskState(vertex="a", position=4, operators=operators),
+            TaskState(vertex="b", position=4, operators=plan("b").operators),
+        ),
+        external_path="/chk-1",
+    )
+    with world:
+        world.wait_running()
+        timelines = world.job.recorder.timelines
+        assert timelines["a"].open_spans() == []
+        assert timelines["b"].open_spans() != []
 
 
 def test_a_failure_keeps_the_story_before_it_and_what_came_of_it() -> None:

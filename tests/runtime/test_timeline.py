@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.core.messages.channel import ChannelAppended, CheckpointBarrier
+from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, EndOfPartition
 from weir.core.messages.protocol import NotifyCheckpointAborted, TriggerCheckpoint
 from weir.core.messages.task import (
     AnswerPlanning,
@@ -135,6 +135,22 @@ def test_the_shares_of_the_time_add_up() -> None:
     }
 
 
+def test_no_total_falls_when_a_batch_turns_out_to_be_rest() -> None:
+    """Counters are made of them, and a counter that falls counts as a restart."""
+    seen = Watched()
+    seen.at(0, TaskStarted(position=0))
+    seen.at(0, called(0))
+    seen.at(0, AnswerPlanning(call=1), None)
+    seen.now_ms = 300
+    assert seen.timeline.totals_ms()[SpanKind.BATCH] == 300
+    seen.at(400, called(0))
+    assert seen.timeline.totals_ms()[SpanKind.BATCH] == 300
+    assert seen.timeline.totals_ms()[SpanKind.RESTED] == 400
+    seen.at(400, AnswerPlanning(call=2), None)
+    seen.at(800, called(1))
+    assert seen.timeline.totals_ms()[SpanKind.BATCH] == 400
+
+
 def test_a_root_waits_for_its_batch_and_then_takes_both_parts_and_commits() -> None:
     """Each part of a checkpoint is a span; meanwhile the query is held by the first part only."""
     seen = Watched()
@@ -169,6 +185,21 @@ def test_missing_barriers_are_told_from_unread_rows() -> None:
     seen.at(400, appended("right", 3))
     seen.at(900, taken(3), None)
     assert seen.parts() == [("alignment", 100, 400), ("catch-up", 400, 900)]
+
+
+def test_a_channel_that_has_ended_is_not_waited_for() -> None:
+    """Before the barriers of the others or after them; a new attempt begins with all channels."""
+    seen = Watched("left", "right")
+    seen.at(100, appended("left", 3))
+    end = ChannelAppended(vertex="v", channel="right", entries=(EndOfPartition(),))
+    seen.at(300, end)
+    seen.at(500, taken(3), None)
+    seen.at(600, appended("left", 4))
+    seen.at(900, taken(4), None)
+    assert seen.parts() == [("alignment", 100, 300), ("catch-up", 300, 500), ("catch-up", 600, 900)]
+    seen.timeline.starting()
+    seen.at(1_000, appended("left", 5))
+    assert SpanKind.ALIGNMENT in {one.kind for one in seen.timeline.open_spans()}
 
 
 def test_an_aborted_checkpoint_ends_its_alignment_as_failed() -> None:

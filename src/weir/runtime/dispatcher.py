@@ -289,10 +289,10 @@ class Dispatcher:
             older=start.older,
         )
         self._carry_out(self._master.handle(began, self._clock.now_ms()), None)
-        for vertex, task in self._tasks.items():
+        for vertex in self._tasks:
             state = start.states.get(vertex)
             for entry in restored_entries(self._plans[vertex], state, self._tasks):
-                self._carry_out(task.handle(entry, self._clock.now_ms()), vertex)
+                self._to_task(vertex, entry)
         for vertex in self._tasks:
             self._start_task(vertex, start)
 

@@ -21,15 +21,13 @@ import logging
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
+from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.messages.job import JobEnded, JobStatusChanged, StopTasks
 from weir.core.messages.protocol import (
     DeclineCheckpoint,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     TaskStatusChanged,
     TriggerCheckpoint,
 )
@@ -48,6 +46,7 @@ SPANS_MIN = 500
 MOMENTS = 2_000
 CHECKPOINTS = 1_000
 FAILURES = 32
+_TRIGGERED = 64
 #: How many moments before a failure are kept with it.
 STORY = 15
 #: Milliseconds between two samples, and how many are kept: an hour.
@@ -159,8 +158,8 @@ class Recorder:
         #: The driver's log; whoever runs the job enters it.
         self.log = LogBuffer()
         self._numbers = itertools.count(1)
-        #: The newest checkpoint of which each thing was told.
-        self._told: dict[str, int] = {}
+        #: The newest checkpoints whose trigger was told: every root is triggered.
+        self._triggered: deque[int] = deque(maxlen=_TRIGGERED)
 
     # ---- on the main thread
 
@@ -180,30 +179,39 @@ class Recorder:
         *,
         attempt: int,
         restart_in_ms: int | None,
-        checkpoints: Callable[[], CheckpointStatsSnapshot],
+        started: Collection[VertexId],
+        ended: Iterable[CheckpointStats],
     ) -> None:
-        """An effect of the job master; ``restart_in_ms`` is when the next attempt begins."""
+        """An effect of the job master.
+
+        ``restart_in_ms`` is when the next attempt begins; ``started``: the tasks that run in this
+        one; ``ended``: the checkpoints that have ended since the last effect.
+        """
         match effect:
             case TriggerCheckpoint(checkpoint_id=n, kind=kind):
-                if self._is_first("triggered", n):
+                if n not in self._triggered:
+                    self._triggered.append(n)
                     text = f"{_named(kind.is_savepoint, n)} was triggered."
                     self.tell("checkpoint", text, checkpoint_id=n)
-            case NotifyCheckpointComplete(checkpoint_id=n):
-                self._checkpoint_ended("completed", n, checkpoints)
-            case NotifyCheckpointAborted(checkpoint_id=n):
-                self._checkpoint_ended("aborted", n, checkpoints)
             case StopTasks():
                 for timeline in self.timelines.values():
                     timeline.stopped()
             case JobStatusChanged():
-                self._status_changed(effect, attempt, restart_in_ms)
+                self._status_changed(effect, attempt, restart_in_ms, started)
             case JobEnded(status=status, savepoint=savepoint):
                 end = f" Savepoint: {savepoint}" if savepoint else ""
                 self.tell("job", f"The job ended: {status.value}.{end}")
                 self._decided(f"The job ended: {status.value}.")
+        for stats in ended:
+            self.checkpoints.append(checkpoint_bar(stats))
+            self.tell("checkpoint", _how_ended(stats), checkpoint_id=stats.checkpoint_id)
 
     def _status_changed(
-        self, effect: JobStatusChanged, attempt: int, restart_in_ms: int | None
+        self,
+        effect: JobStatusChanged,
+        attempt: int,
+        restart_in_ms: int | None,
+        started: Collection[VertexId],
     ) -> None:
         status = effect.status
         if status is JobStatus.FAILING:
@@ -226,8 +234,9 @@ class Recorder:
         if status is JobStatus.RUNNING:
             if self.failures and self.failures[-1].recovered_ms is None:
                 self._change(recovered_ms=self._clock.wall_ms())
-            for timeline in self.timelines.values():
-                timeline.starting()
+            # The others are finished in the restored checkpoint.
+            for vertex in started:
+                self.timelines[vertex].starting()
 
     def _decided(self, outcome: str) -> None:
         if self.failures and not self.failures[-1].outcome:
@@ -235,25 +244,6 @@ class Recorder:
 
     def _change(self, **changes: object) -> None:
         self.failures[-1] = replace(self.failures[-1], **changes)  # type: ignore[arg-type]
-
-    def _checkpoint_ended(
-        self, how: str, checkpoint_id: int, checkpoints: Callable[[], CheckpointStatsSnapshot]
-    ) -> None:
-        """Keep its bar, and tell how it ended."""
-        if not self._is_first(how, checkpoint_id):
-            return
-        history = checkpoints().history
-        found = next((one for one in history if one.checkpoint_id == checkpoint_id), None)
-        if found is not None:
-            self.checkpoints.append(checkpoint_bar(found))
-            self.tell("checkpoint", _how_ended(found), checkpoint_id=checkpoint_id)
-
-    def _is_first(self, what: str, checkpoint_id: int) -> bool:
-        """Whether this was not told of the checkpoint yet, since every task is notified."""
-        is_first = self._told.get(what, 0) < checkpoint_id
-        if is_first:
-            self._told[what] = checkpoint_id
-        return is_first
 
     # ---- on any thread
 

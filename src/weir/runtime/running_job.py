@@ -244,7 +244,8 @@ class RunningJob:
             effect,
             attempt=self._master.attempt,
             restart_in_ms=None if at_ms is None else max(0, at_ms - now_ms),
-            checkpoints=lambda: self._master.stats(now_ms),
+            started=self.driver.tasks.keys(),
+            ended=self._master.coordinator.take_ended(),
         )
         match effect:
             case JobStatusChanged(status=status):

@@ -20,12 +20,13 @@ its newest ``kept`` spans. Readers on other threads copy a lane in one step of t
 from __future__ import annotations
 
 import enum
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from weir.core.messages.channel import ChannelAppended, CheckpointBarrier
+from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, EndOfPartition
 from weir.core.messages.protocol import NotifyCheckpointAborted, TriggerCheckpoint
 from weir.core.messages.task import (
     AnswerPlanning,
@@ -112,6 +113,9 @@ class TaskTimeline:
         self.parts: deque[Span] = deque(maxlen=kept)
         #: Milliseconds in each of the query's kinds since the driver started, without the open one.
         self._totals = dict.fromkeys(SpanKind, 0)
+        #: The totals that readers have seen, under their lock.
+        self._told = dict(self._totals)
+        self._telling = threading.Lock()
         #: What the query does, and since when (monotonic); None while it does not exist.
         self._doing: tuple[SpanKind, int] | None = None
         self._resting = False
@@ -124,6 +128,8 @@ class TaskTimeline:
         self.commit_ms = 0
         #: Open parts by checkpoint and kind: when they began (monotonic).
         self._open: dict[tuple[int, SpanKind], int] = {}
+        #: The channels of this attempt that have not ended: only they bring barriers.
+        self._open_channels = set(self._inputs)
         #: The channels whose barrier of a checkpoint is still missing.
         self._missing: dict[int, set[VertexId]] = {}
         self._handlers: dict[type[Any], Callable[[Any, int], None]] = {
@@ -176,11 +182,17 @@ class TaskTimeline:
         self._do(None, self._now_ms())
 
     def totals_ms(self) -> dict[SpanKind, int]:
-        """How long the query did each thing since the driver started, until now."""
-        doing, totals = self._doing, dict(self._totals)
-        if doing is not None:
-            totals[doing[0]] += max(0, self._now_ms() - doing[1])
-        return totals
+        """How long the query did each thing since the driver started, until now.
+
+        No total ever falls, since counters are made of them. What looks like a batch until Spark
+        has found nothing to read counts as one at first, and as rest in the end.
+        """
+        with self._telling:
+            doing, totals = self._doing, dict(self._totals)
+            if doing is not None:
+                totals[doing[0]] += max(0, self._now_ms() - doing[1])
+            self._told = {kind: max(ms, self._told[kind]) for kind, ms in totals.items()}
+            return dict(self._told)
 
     def open_spans(self) -> list[Span]:
         """What has begun and not ended, until now."""
@@ -239,14 +251,22 @@ class TaskTimeline:
             return
         for entry in event.entries:
             if isinstance(entry, CheckpointBarrier):
-                n = entry.checkpoint_id
-                missing = self._missing.setdefault(n, set(self._inputs))
-                missing.discard(event.channel)
-                if missing:
-                    self._begin(n, SpanKind.ALIGNMENT, now_ms)
-                else:
-                    self._end(n, SpanKind.ALIGNMENT, now_ms)
-                    self._begin(n, SpanKind.CATCH_UP, now_ms)
+                self._missing.setdefault(entry.checkpoint_id, set(self._open_channels))
+                self._arrived(entry.checkpoint_id, event.channel, now_ms)
+            elif isinstance(entry, EndOfPartition):
+                self._open_channels.discard(event.channel)
+                for n in tuple(self._missing):
+                    self._arrived(n, event.channel, now_ms)
+
+    def _arrived(self, checkpoint_id: int, channel: VertexId, now_ms: int) -> None:
+        """A channel has delivered its barrier, or will deliver none."""
+        missing = self._missing[checkpoint_id]
+        missing.discard(channel)
+        if missing:
+            self._begin(checkpoint_id, SpanKind.ALIGNMENT, now_ms)
+        else:
+            self._end(checkpoint_id, SpanKind.ALIGNMENT, now_ms)
+            self._begin(checkpoint_id, SpanKind.CATCH_UP, now_ms)
 
     def _taken(self, effect: TakeSnapshot, now_ms: int) -> None:
         n = effect.checkpoint_id
@@ -293,6 +313,7 @@ class TaskTimeline:
         for n, kind in tuple(self._open):
             self._end(n, kind, now_ms, failed=True)
         self._missing.clear()
+        self._open_channels = set(self._inputs)
 
     def _ended(
         self,

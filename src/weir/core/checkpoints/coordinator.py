@@ -44,7 +44,11 @@ from weir.core.checkpoints.pending import (
 )
 from weir.core.checkpoints.plan import calculate_plan
 from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
-from weir.core.checkpoints.stats import CheckpointStatsSnapshot, CheckpointStatsTracker
+from weir.core.checkpoints.stats import (
+    CheckpointStats,
+    CheckpointStatsSnapshot,
+    CheckpointStatsTracker,
+)
 from weir.core.checkpoints.store import CompletedCheckpointStore, FullCheckpoints
 from weir.core.checkpoints.trigger import CheckpointTrigger, Rejected, Started
 from weir.core.config import CheckpointConfig
@@ -163,6 +167,10 @@ class CheckpointCoordinator:
             waits_because=self._trigger.waits_because,
             unsuccessful_triggers=self._trigger.unsuccessful_triggers,
         )
+
+    def take_ended(self) -> list[CheckpointStats]:
+        """The checkpoints that have ended since the last call, oldest first."""
+        return self._stats.take_ended()
 
     def covers(self, vertex: VertexId) -> bool:
         """Whether a queued or pending checkpoint covers the end of ``vertex``'s records."""

@@ -118,6 +118,8 @@ class CheckpointStatsSnapshot:
 
 #: For how many of the newest completed checkpoints durations and sizes are kept for percentiles.
 MAX_SUMMARIZED = 10_000
+#: How many ended attempts wait for somebody who takes them; more than can end at once.
+MAX_ENDED = 64
 
 _IN_PROGRESS = "IN_PROGRESS"
 _COMPLETED = "COMPLETED"
@@ -201,6 +203,8 @@ class CheckpointStatsTracker:
         self._checkpointed_sizes: deque[int] = deque(maxlen=MAX_SUMMARIZED)
         #: Why the newest failed attempt failed, if it had no id yet.
         self._latest_trigger_failure: str | None = None
+        #: Ended attempts that nobody has taken, oldest first.
+        self._ended: deque[_Attempt] = deque(maxlen=MAX_ENDED)
 
     def report_pending(
         self,
@@ -285,6 +289,12 @@ class CheckpointStatsTracker:
         self._latest_trigger_failure = message
         self._count(total=1, failed=1)
 
+    def take_ended(self) -> list[CheckpointStats]:
+        """The attempts that have ended since the last call, oldest first: each is taken once."""
+        ended = [attempt.freeze() for attempt in self._ended]
+        self._ended.clear()
+        return ended
+
     def report_restored(self, checkpoint: CompletedCheckpoint, timestamp_ms: int) -> None:
         """An attempt of the job was restored from ``checkpoint`` at ``timestamp_ms``."""
         self._latest_restored = RestoredCheckpointStats(
@@ -353,11 +363,13 @@ class CheckpointStatsTracker:
         return next((a for a in known if a is not None and a.checkpoint_id == checkpoint_id), None)
 
     def _end(self, checkpoint_id: int) -> _Attempt:
-        """Remove an attempt from those in progress."""
+        """Move an attempt from those in progress to those that ended."""
         invariant(
             checkpoint_id in self._in_progress, f"checkpoint {checkpoint_id} is not in progress"
         )
-        return self._in_progress.pop(checkpoint_id)
+        attempt = self._in_progress.pop(checkpoint_id)
+        self._ended.append(attempt)
+        return attempt
 
     def _count(
         self,
