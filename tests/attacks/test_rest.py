@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -688,6 +688,29 @@ def test_connections_are_counted(start: StartServer, monkeypatch: pytest.MonkeyP
             return False
 
     wait_until(is_answered, "there is room again", within_s=5)
+
+
+def test_connections_are_counted_before_their_handshake(
+    start: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has shown nothing yet cannot use up the driver's file descriptors over TLS either."""
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    url = httpx.URL(start(certificate=str(CERTIFICATE), key=str(KEY)))
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(socket.create_connection((url.host, url.port or 0), timeout=5))
+        with socket.create_connection((url.host, url.port or 0), timeout=5) as late:
+            assert late.recv(1) == b""
+
+
+def test_a_handshake_that_does_not_come_is_not_waited_for(
+    start: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio alone would wait for a minute."""
+    monkeypatch.setattr(connections, "HANDSHAKE_S", 0.3)
+    url = httpx.URL(start(certificate=str(CERTIFICATE), key=str(KEY)))
+    with socket.create_connection((url.host, url.port or 0), timeout=5) as silent:
+        assert silent.recv(1) == b""
 
 
 def test_a_head_without_end_is_refused(http: httpx.Client) -> None:

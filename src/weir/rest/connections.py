@@ -4,19 +4,59 @@ The job needs the driver's file descriptors too, so no client may hold many of t
 request head or reading an answer byte by byte. Every ``STALL_S`` seconds a connection must have
 received the head of another request, or it is cut off. That is longer than any request takes: no
 handler waits for the job.
+
+Connections are counted when they are accepted, and a TLS handshake has ``HANDSHAKE_S`` seconds: a
+client that has shown no token yet holds no more of them than others do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import weakref
+from functools import partial
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 #: Concurrent connections.
 MAX_CONNECTIONS = 128
 #: A connection is cut off after this many seconds without the head of another request.
 STALL_S = 30.0
+#: A TLS handshake is given up after this many seconds.
+HANDSHAKE_S = 5.0
+
+
+class BoundedListener(socket.socket):
+    """A listening socket that closes what it accepts beyond ``MAX_CONNECTIONS``."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        """Takes ``listening`` over."""
+        super().__init__(
+            listening.family, listening.type, listening.proto, fileno=listening.detach()
+        )
+        self._accepted: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """Raises ``ConnectionAbortedError``, which asyncio ignores, if there are too many."""
+        connection, address = super().accept()
+        if sum(one.fileno() >= 0 for one in tuple(self._accepted)) >= MAX_CONNECTIONS:
+            connection.close()
+            raise ConnectionAbortedError("there are too many connections")
+        self._accepted.add(connection)
+        return connection, address
+
+
+class BoundedServer(uvicorn.Server):
+    """uvicorn's server with a limit on TLS handshakes, for which it has no setting."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Make the loop's servers with that limit."""
+        if self.config.is_ssl:
+            loop = asyncio.get_running_loop()
+            limited = partial(loop.create_server, ssl_handshake_timeout=HANDSHAKE_S)
+            loop.create_server = limited  # type: ignore[method-assign]
+        await super().startup(sockets)
 
 
 class BoundedProtocol(H11Protocol):
@@ -26,15 +66,12 @@ class BoundedProtocol(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Accept the connection, unless there are too many."""
+        """Begin to watch the connection."""
         super().connection_made(transport)
         # asyncio does not set this for sockets that it did not make; without it an answer in two
         # parts takes 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self.connections) > MAX_CONNECTIONS:
-            transport.abort()
-        else:
-            self._watch(None)
+        self._watch(None)
 
     def _watch(self, before: RequestResponseCycle | None) -> None:
         self.loop.call_later(STALL_S, self._cut_off_if_still, before)

@@ -143,9 +143,11 @@ class RestServer:
         import uvicorn
 
         from weir.rest.app import make_app
-        from weir.rest.connections import BoundedProtocol
+        from weir.rest.connections import BoundedListener, BoundedProtocol, BoundedServer
         from weir.rest.guard import Guard
 
+        listening = BoundedListener(listening)
+        self._taken = address, listening
         app = make_app(
             look,
             gateway,
@@ -164,6 +166,8 @@ class RestServer:
                 hosts=(self._bind_address.lower(), *self._security.allowed_hosts),
                 token=self._security.token,
             ),
+            # The listener counts what Python accepts.
+            loop="asyncio",
             http=BoundedProtocol,
             ws="none",
             interface="asgi3",
@@ -177,7 +181,7 @@ class RestServer:
             ssl_keyfile=self._security.key,
             timeout_graceful_shutdown=_SHUTDOWN_S,
         )
-        server = uvicorn.Server(config)
+        server = BoundedServer(config)
         self._server = server
         self._thread = threading.Thread(
             target=server.run, args=([listening],), name="weir-rest", daemon=True
