@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -60,6 +61,42 @@ def test_the_commands_find_every_driver_of_this_user(weir: Weir) -> None:
         for server in servers:
             server.stop()
     assert tokens.own_servers() == ()
+
+
+def test_a_server_that_may_not_get_the_token_hides_no_other() -> None:
+    """It is on another address, without HTTPS."""
+    server = RestServer(port=0)
+    server.start(FakeGateway())
+    try:
+        tokens.publish("http://10.0.0.5:8081", "t" * 32)
+        assert len(tokens.own_servers()) == 2
+        with client.connect("orders") as found:
+            assert found.job_id == JOB_ID
+    finally:
+        server.stop()
+
+
+def test_servers_on_one_port_of_two_addresses_have_an_entry_each() -> None:
+    """The one that stops takes only its own away."""
+    one, other = "http://127.0.0.1:8081", "http://[::1]:8081"
+    tokens.publish(one, "t" * 32)
+    tokens.publish(other, "u" * 32)
+    assert [server.address for server in tokens.own_servers()] == [one, other]
+    tokens.withdraw(other)
+    assert [server.address for server in tokens.own_servers()] == [one]
+    found = tokens.find_own_server("http://localhost:8081")
+    assert found is not None and found.address == one
+
+
+def test_machines_that_share_a_home_leave_the_entries_of_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also one whose name begins like another's, and one whose name looks like a pattern."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-1")
+    tokens.publish("http://127.0.0.1:8081", None)
+    for other in ("node", "node-?", "*"):
+        monkeypatch.setattr(socket, "gethostname", lambda other=other: other)
+        assert tokens.own_servers() == ()
 
 
 def test_jobs_without_a_driver_are_listed_from_their_directory(weir: Weir) -> None:

@@ -272,14 +272,16 @@ def find_jobs(
     failure: RestError | None = None
     answered = False
     for one in addresses or [DEFAULT_ADDRESS]:
-        connection = _Connection(one, token, ca_file)
         try:
-            jobs_there = connection.call(jobs.JOBS_OVERVIEW).jobs
+            # It may refuse to send a token to this address.
+            connection = _Connection(one, token, ca_file)
+            try:
+                jobs_there = connection.call(jobs.JOBS_OVERVIEW).jobs
+            finally:
+                connection.close()
         except RestError as error:
             failure = error
             continue
-        finally:
-            connection.close()
         answered = True
         found += [FoundJob(address=connection.address, job=job) for job in jobs_there]
     if failure is not None and not answered:

@@ -1,15 +1,16 @@
 """The token of a REST server: where it comes from, and how its owner's commands find both.
 
 A server writes its address, with its token if it has one, into a file in the user's state directory
-that nobody else may read: ``$XDG_STATE_HOME/weir/rest/<host>-<port>.json`` (by default below
-``~/.local/state``). The same user's commands on the same machine look there, so that ``weir list``
-finds every driver and needs no explicit token. They use an entry only while the very process that
-wrote it is alive: that process holds the port, so nobody else can listen there and receive the
-token.
+that nobody else may read: ``$XDG_STATE_HOME/weir/rest/<machine>~<host>~<port>.json`` (by default
+below ``~/.local/state``). The same user's commands on the same machine look there, so that
+``weir list`` finds every driver and needs no explicit token. They use an entry only while the very
+process that wrote it is alive: that process holds the port, so nobody else can listen there and
+receive the token.
 """
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import secrets
@@ -17,7 +18,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 import psutil
@@ -88,7 +89,8 @@ def publish(address: str, token: str | None) -> None:
         address=address, token=token, pid=os.getpid(), pid_started=psutil.Process().create_time()
     )
     try:
-        place = _place(urlsplit(address))
+        asked = urlsplit(address)
+        place = _place(asked.hostname, asked.port)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
         _write_new(place, msgspec.json.encode(server))
@@ -101,7 +103,8 @@ def publish(address: str, token: str | None) -> None:
 def withdraw(address: str) -> None:
     """Remove the entry of this process's server, which is stopping."""
     with suppress(OSError, RuntimeError):
-        place = _place(urlsplit(address))
+        asked = urlsplit(address)
+        place = _place(asked.hostname, asked.port)
         server = _read_own(place)
         if server is not None and server.pid == os.getpid():
             place.unlink()
@@ -115,15 +118,14 @@ def find_own_server(address: str) -> OwnServer | None:
     """
     with suppress(OSError, RuntimeError, ValueError):
         asked = urlsplit(address)
-        server = _read_own(_place(asked))
-        if server is None or not process_lives(server.pid, server.pid_started):
-            return None
-        known = urlsplit(server.address)
-        same_host = asked.hostname == known.hostname or (
-            asked.hostname == "localhost" and known.hostname in _LOOPBACK
-        )
-        if same_host and known.scheme in (asked.scheme, "https"):
-            return server
+        hosts = [asked.hostname, *(_LOOPBACK if asked.hostname == "localhost" else ())]
+        for host in hosts:
+            server = _read_own(_place(host, asked.port))
+            if server is None or not process_lives(server.pid, server.pid_started):
+                continue
+            known = urlsplit(server.address)
+            if known.hostname == host and known.scheme in (asked.scheme, "https"):
+                return server
     return None
 
 
@@ -131,7 +133,7 @@ def own_servers() -> tuple[OwnServer, ...]:
     """This user's live servers on this machine, by address; entries of dead ones are removed."""
     found = []
     with suppress(OSError, RuntimeError):
-        for place in sorted(_directory().glob(f"{socket.gethostname()}-*.json")):
+        for place in sorted(_directory().glob(f"{glob.escape(socket.gethostname())}~*.json")):
             with suppress(OSError):
                 server = _read_own(place)
                 if server is not None and process_lives(server.pid, server.pid_started):
@@ -141,12 +143,12 @@ def own_servers() -> tuple[OwnServer, ...]:
     return tuple(sorted(found, key=lambda one: one.address))
 
 
-def _place(address: SplitResult) -> Path:
-    """The file of the entry for an address.
+def _place(host: str | None, port: int | None) -> Path:
+    """The file of the entry for an address on this machine: others may share the directory.
 
-    Raises ``RuntimeError`` without a home directory, and ``ValueError`` for an invalid port.
+    Raises ``RuntimeError`` without a home directory.
     """
-    return _directory() / f"{socket.gethostname()}-{address.port}.json"
+    return _directory() / f"{socket.gethostname()}~{host}~{port}.json"
 
 
 def _directory() -> Path:
