@@ -127,6 +127,22 @@ def test_batches_with_and_without_a_column_are_one_frame(spark, tmp_path):
     assert sorted(found) == [(0, None), (1, "x")]
 
 
+@pytest.mark.parametrize("name", ["run[1]{a,b}*", "day=1"])
+def test_the_staging_directory_may_have_any_name(spark, tmp_path, name):
+    """Its files are read by their names: it is not a pattern, and adds no column."""
+    columns: list[list[str]] = []
+    calls = Calls()
+
+    def seen(frame: Any, info: CommitInfo) -> None:
+        columns.append(frame.columns)
+        calls(frame, info)
+
+    sink = opened(tmp_path / name, seen)  # type: ignore[arg-type]
+    payloads = [flushed(sink, spark.range(3), 0), flushed(sink, spark.range(3, 5), 1)]
+    assert sink.commit(7, payloads) == 5
+    assert (calls.seen, columns) == ([(f"{JOB}/out/7", [0, 1, 2, 3, 4])], [["id"]])
+
+
 def test_a_job_that_fails_passes_each_row_once(tmp_path: Path, spark: Any) -> None:
     """On a job's own threads: by key, every epoch has the same rows however often it is passed."""
     del spark

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from weir.errors import SinkError
 from weir.sinks.files import Files
 from weir.sinks.foreach import CommitInfo
-from weir.storage.paths import as_spark_path, join
+from weir.storage.paths import NO_PATTERNS, as_spark_path, join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,8 +56,11 @@ class ForeachEpoch(Files):
             epoch=epoch,
         )
         files = [as_spark_path(join(self._root, staged)) for staged, _, _ in moves]
-        # A pipeline that was changed may have staged files with and without a column.
-        reader = context.session().read.option("mergeSchema", True)
+        # A pipeline that was changed may have staged files with and without a column. The look-up
+        # is recursive, since otherwise Spark reads each of several files that look like patterns
+        # more than once, and makes columns of directories like day=1.
+        reader = context.session().read.options(mergeSchema=True, recursiveFileLookup=True)
+        reader = reader.option(*NO_PATTERNS)
         self.function(reader.parquet(*files), info)
         self._enter(epoch, len(moves))
         return sum(rows for _, _, rows in moves)
