@@ -14,6 +14,8 @@ from tests.rest.fake_job import FakeGateway
 from tests.rest.page_job import page_gateway
 
 import weir.rest
+from weir.rest import page_answers
+from weir.rest.job_answers import vertex_id
 from weir.rest.page_files import PATHS
 from weir.rest.server import RestSecurity, RestServer
 
@@ -158,6 +160,29 @@ def test_a_skewed_subtask_is_named(client: httpx.Client) -> None:
     )
     assert found["state"][0]["partitions"] == [3_000, 3_000, 90_000, 3_000]
     assert len(found["failures"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "finding"),
+    [
+        (100, ", with as many rows: look at its host"),
+        (300, "; it read 300 rows, the median of the others is 100."),
+    ],
+)
+def test_a_slow_subtask_with_more_rows_is_not_said_to_have_as_many(
+    job: FakeGateway, rows: int, finding: str
+) -> None:
+    """Only with about the rows of the others is its host the suspect."""
+    one = job.spread[0]
+    quick = [replace(one, index=number, duration_ms=10, rows=100) for number in range(3)]
+    slow = replace(one, index=3, duration_ms=900, rows=rows)
+    assert finding in page_answers._skew([*quick, slow])
+
+
+def test_a_vertex_is_found_by_flinks_digits_in_either_case(client: httpx.Client) -> None:
+    """As everywhere."""
+    digits = vertex_id("audit")
+    assert client.get(f"/weir/vertices/{digits.upper()}").status_code == 200
 
 
 def test_a_slow_sink_is_named(job: FakeGateway, client: httpx.Client) -> None:

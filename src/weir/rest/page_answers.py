@@ -28,6 +28,8 @@ _BARS = 1_500
 #: A subtask with so many times the median of its siblings is called skewed, above a floor.
 _SKEW = 4
 _SKEW_FLOOR_MS = 200
+#: Up to so many times the median of its siblings, a subtask has read as many rows as they.
+_ALIKE = 1.25
 #: A sink that stages for so many times the longest Spark task is called slow, above this.
 _SLOW_SINK_MS = 1_000
 #: How many tasks a sentence names.
@@ -258,7 +260,6 @@ def _bars(spans: Sequence[Span], start_ms: int, end_ms: int) -> tuple[page.PageS
         if (
             last is not None
             and last.checkpoint_id == span.checkpoint_id
-            and span.start_ms - last.end_ms <= shortest_ms
             and span.end_ms - last.start_ms <= shortest_ms
         ):
             longer = max(last, span, key=lambda one: one.end_ms - one.start_ms)
@@ -412,6 +413,11 @@ def _skew(subtasks: Sequence[SubtaskView]) -> str:
         return (
             f"{took}; it read {slowest.rows:,} of {total:,} rows: most rows have keys of one"
             " partition (a skewed key)."
+        )
+    if slowest.rows > _ALIKE * others_rows:
+        return (
+            f"{took}; it read {slowest.rows:,} rows, the median of the others is"
+            f" {int(others_rows):,}."
         )
     return f"{took}, with as many rows: look at its host ({slowest.host})."
 
