@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
 from fake_job import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway
+from starlette.exceptions import HTTPException
 
 from weir.core.status import JobStatus
+from weir.rest import serving
 from weir.rest.cluster_answers import LOG_TAIL, log_files, log_tail
-from weir.rest.server import RestServer
+from weir.rest.server import RestSecurity, RestServer
+from weir.runtime.cluster import JvmView, ThreadView
 
 JOB = f"/v1/jobs/{JOB_ID}"
 APPLICATION = f"/v1/applications/{JOB_ID}"
@@ -146,13 +151,15 @@ def test_the_logs_are_listed_and_sent_as_text(tmp_path: Path, gateway: FakeGatew
 
 
 def test_a_long_log_is_sent_from_the_start_of_a_line(tmp_path: Path) -> None:
-    """Its end is what people look for; a log that is gone is empty."""
+    """Its end is what people look for; a log that is gone is an error that names it."""
     log = tmp_path / "spark.log"
     log.write_text("".join(f"line {number:06d}\n" for number in range(200_000)))
     tail = log_tail(str(log))
     assert len(tail) <= LOG_TAIL
     assert tail.startswith("line ") and tail.endswith("line 199999\n")
-    assert (log_tail(None), log_tail(str(tmp_path / "gone"))) == ("", "")
+    assert log_tail(None) == ""
+    with pytest.raises(HTTPException, match=r"gone cannot be read"):
+        log_tail(str(tmp_path / "gone"))
     assert (log_files(None).logs, log_files(str(tmp_path / "gone")).logs) == ((), ())
 
 
@@ -192,6 +199,68 @@ def test_without_a_cluster_to_ask_the_answers_are_empty(http: httpx.Client) -> N
     assert http.get("/taskmanagers").json() == {"taskmanagers": []}
     assert http.get("/jobmanager/environment").json()["jvm"]["version"] == ""
     assert http.get("/jobmanager/log").text == ""
+
+
+class BrokenCluster(FakeCluster):
+    """Its JVM answers nothing any more: it raises, or it hangs until the test is over."""
+
+    def __init__(self, over: threading.Event | None) -> None:
+        self.over = over
+        self.asked: list[str] = []
+
+    def _ask(self, what: str) -> Any:
+        self.asked.append(what)
+        if self.over is not None:
+            self.over.wait(20)
+        raise RuntimeError("Py4J: the connection is gone")
+
+    def jvm(self) -> JvmView:
+        return cast("JvmView", self._ask("jvm"))
+
+    def threads(self, executor_id: str) -> tuple[ThreadView, ...]:
+        return cast("tuple[ThreadView, ...]", self._ask("threads"))
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["gone", "hanging"])
+def test_a_jvm_that_does_not_answer_is_left_out(
+    hangs: bool, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the end of the job, or while it hangs: then one look waits for it, whoever asks."""
+    for patience in ("_PATIENCE_S", "_THREADS_PATIENCE_S"):
+        monkeypatch.setattr(serving, patience, 0.1)
+    over = threading.Event() if hangs else None
+    cluster, server = BrokenCluster(over), RestServer(port=0)
+    address = server.start(gateway, cluster=cluster)
+    try:
+        with httpx.Client(base_url=address, trust_env=False, verify=False) as http:
+            for _ in range(3):
+                assert http.get("/jobmanager/environment").json()["jvm"]["version"] == ""
+                details = http.get("/taskmanagers/driver").json()
+                assert details["metrics"]["nonHeapUsed"] == -1
+                assert http.get("/taskmanagers/0/thread-dump").json() == {"threadInfos": []}
+        if hangs:
+            assert sorted(cluster.asked) == ["jvm", "threads"]
+    finally:
+        if over is not None:
+            over.set()
+        server.stop()
+
+
+def test_over_https_the_address_says_so(gateway: FakeGateway) -> None:
+    """Clients go on from it."""
+    files = {
+        kind: Path(__file__).parents[1] / f"attacks/localhost.{kind}" for kind in ("crt", "key")
+    }
+    server = RestServer(
+        port=0, security=RestSecurity(certificate=str(files["crt"]), key=str(files["key"]))
+    )
+    address = server.start(gateway)
+    try:
+        assert (
+            httpx.get(f"{address}/jars", verify=False, trust_env=False).json()["address"] == address
+        )
+    finally:
+        server.stop()
 
 
 def test_other_applications_are_not_known(reader: httpx.Client) -> None:

@@ -30,6 +30,17 @@ def test_a_request_is_in_progress_until_a_checkpoint_has_it(
     }
 
 
+def test_the_answer_of_one_coordinator_is_not_that_of_another(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """Though the request has the same id."""
+    http.post(SCORE, json={"request": {}, "triggerId": TRIGGER})
+    gateway.futures[0].set_result(CoordinatorAnswer(answer={}, checkpoint_id=7))
+    other = http.get(f"{SCORE.replace('score', 'other')}/{TRIGGER}")
+    assert (other.status_code, "No coordinator other request" in other.text) == (404, True)
+    assert http.get(f"{SCORE}/{TRIGGER}").json()["status"] == {"id": "COMPLETED"}
+
+
 def test_a_request_that_is_repeated_with_its_id_is_made_once(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:

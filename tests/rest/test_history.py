@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +14,28 @@ import psutil
 import pytest
 
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
+from weir.rest import server as server_module
 from weir.rest.history import StoredJobs
 from weir.rest.server import RestServer
 from weir.runtime.concurrency import SystemClock
+from weir.runtime.views import JobView
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
 from weir.storage.lease import Lease, LeaseRecord
 from weir.storage.local import LocalFileSystem
+
+
+class ManualClock:
+    """A clock that the test sets."""
+
+    now = 0
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return self.now
+
 
 KILLED, FAILED, FINISHED, ALIVE = (letter * 32 for letter in "abcd")
 FS = LocalFileSystem()
@@ -176,3 +193,50 @@ def test_damaged_records_hide_no_other_job(base: Path) -> None:
     assert len(views) == 4
     assert views[KILLED].name == "(damaged)" and views[KILLED].failure
     assert (views[FINISHED].checkpoints.history, views[FINISHED].vertices) == ((), ())
+
+
+def test_a_checkpoint_that_could_not_be_read_is_read_later(base: Path) -> None:
+    """Its volume may have been away."""
+    metadata, clock = base / FINISHED / "chk-3" / "_metadata", ManualClock()
+    jobs = StoredJobs(str(base), lambda _: FS, clock)
+    away = metadata.rename(metadata.with_name("away"))
+
+    def known() -> dict[str, int]:
+        clock.now += 60_000
+        return {view.job_id: len(view.checkpoints.history) for view in jobs.views()}
+
+    assert known()[FINISHED] == 0
+    away.rename(metadata)
+    assert known()[FINISHED] == 1
+
+
+def test_a_configuration_that_no_record_has_is_not_made_up(http: httpx.Client) -> None:
+    """Defaults would look like what the job ran with."""
+    for path in ("config", "checkpoints/config", "jobmanager/config"):
+        answer = http.get(f"/jobs/{KILLED}/{path}")
+        assert (answer.status_code, "not known" in answer.text) == (404, True)
+
+
+def test_a_directory_that_hangs_does_not_keep_the_server_from_stopping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C ends ``weir history`` though somebody waits for an answer."""
+    monkeypatch.setattr(server_module, "_SHUTDOWN_S", 1)
+    over, looked = threading.Event(), threading.Event()
+
+    def look() -> tuple[JobView, ...]:
+        looked.set()
+        over.wait(60)
+        return ()
+
+    server = RestServer(port=0)
+    url = httpx.URL(server.start_history(look))
+    try:
+        with socket.create_connection((url.host, url.port or 0), timeout=5) as waiting:
+            waiting.sendall(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert looked.wait(10)
+            began = time.monotonic()
+            server.stop()
+            assert time.monotonic() - began < 10
+    finally:
+        over.set()

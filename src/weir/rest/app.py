@@ -63,14 +63,14 @@ def make_app(
     version: str,
     file_systems: Callable[[str], FileSystem],
     new_trigger_id: Callable[[], str] = lambda: secrets.token_hex(16),
-    endpoint: str,
+    address: str,
     cluster: Cluster | None,
 ) -> Starlette:
     """The application that serves the jobs that ``look`` shows.
 
     ``gateway`` is that of a driver's one job; None: a history server. ``file_systems`` gives the
-    file system of a savepoint to dispose of; ``endpoint`` is the server's host and port;
-    ``cluster`` are the job's processes, None if they cannot be asked.
+    file system of a savepoint to dispose of; ``address`` is the server's; ``cluster`` are the job's
+    processes, None if they cannot be asked.
     """
     serving = Serving(
         look,
@@ -80,7 +80,7 @@ def make_app(
         version=version,
         file_systems=file_systems,
         new_trigger_id=new_trigger_id,
-        endpoint=endpoint,
+        address=address,
         cluster=cluster,
     )
     routes = [

@@ -19,7 +19,7 @@ from weir.core.checkpoints.stats import (
     TaskCheckpointStats,
 )
 from weir.core.config import RetainExternalized
-from weir.rest.job_answers import vertex_id
+from weir.rest.job_answers import names_vertex, vertex_id
 from weir.rest.schema.checkpoints import (
     NO_INTERVAL_MS,
     Alignment,
@@ -97,9 +97,7 @@ def checkpoint_details(stats: CheckpointStats) -> CheckpointInfo:
 
 def find_task(stats: CheckpointStats, vertex: str) -> TaskCheckpointStats | None:
     """The statistics of one vertex, given by Flink's 32 digits or by its own name."""
-    return next(
-        (task for task in stats.tasks if vertex in (vertex_id(task.vertex), task.vertex)), None
-    )
+    return next((task for task in stats.tasks if names_vertex(vertex, task.vertex)), None)
 
 
 def subtasks_info(stats: CheckpointStats, task: TaskCheckpointStats) -> SubtasksInfo:

@@ -27,7 +27,7 @@ async def _checkpoint_history(server: Serving, job_id: str) -> checkpoints.Check
 
 @serves(checkpoints.CHECKPOINT_CONFIG)
 async def _checkpoint_config(server: Serving, job_id: str) -> checkpoints.CheckpointConfigInfo:
-    return checkpoint_answers.checkpoint_config(await server.view(job_id))
+    return checkpoint_answers.checkpoint_config(await server.configured(job_id))
 
 
 @serves(checkpoints.CHECKPOINT_DETAILS)

@@ -17,8 +17,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 from weir.core.status import JobStatus
 from weir.rest import job_answers
+from weir.rest.guard import shortened
 from weir.rest.schema.cluster import (
     ApplicationException,
     ApplicationExceptionHistory,
@@ -173,18 +176,23 @@ def driver_log_file(log: LogBuffer) -> LogFile:
     )
 
 
-def log_tail(path: str | None) -> str:
-    """The end of a log file, from the start of a line; empty if there is none. Reads it."""
+def log_tail(path: str | None, most: int = LOG_TAIL) -> str:
+    """The last ``most`` bytes of a log file, from the start of a line; empty without a path.
+
+    Reads it. Raises 500 if it cannot be read.
+    """
     if path is None:
         return ""
     try:
         with Path(path).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LOG_TAIL))
-            data = file.read(LOG_TAIL)
-    except OSError:
-        return ""
-    if size > LOG_TAIL:
+            file.seek(max(0, size - most))
+            data = file.read(most)
+    except OSError as error:
+        raise HTTPException(
+            500, f"Spark's log {shortened(path)} cannot be read: {error.strerror}."
+        ) from error
+    if size > most:
         data = data.partition(b"\n")[2]
     return data.decode("utf-8", errors="replace")
 

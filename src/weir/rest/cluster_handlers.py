@@ -16,17 +16,17 @@ from weir.rest.vertex_answers import DRIVER
 
 
 async def _logs_of(server: Serving) -> cluster.LogFiles:
-    path = server.gateway.engine_log
+    path, log = server.gateway.engine_log, server.gateway.recorder.log
     engine = await beside(lambda: cluster_answers.log_files(path))
-    return cluster.LogFiles(
-        logs=(cluster_answers.driver_log_file(server.gateway.recorder.log), *engine.logs)
-    )
+    driver = await beside(lambda: cluster_answers.driver_log_file(log))
+    return cluster.LogFiles(logs=(driver, *engine.logs))
 
 
 async def _log_file(server: Serving, file: str) -> Text:
     """A log by its name. Raises 404: only a listed file is read, whatever the path says."""
     if file == cluster_answers.DRIVER_LOG:
-        return Text(cluster_answers.driver_log(server.gateway.recorder.log))
+        log = server.gateway.recorder.log
+        return Text(await beside(lambda: cluster_answers.driver_log(log)))
     path = server.gateway.engine_log
     if file not in [one.name for one in (await _logs_of(server)).logs]:
         raise HTTPException(404, f"There is no log file {quoted(file)} here.")
@@ -58,7 +58,7 @@ async def _cancel(server: Serving, application_id: str) -> Message:
 async def _application_config(
     server: Serving, application_id: str
 ) -> tuple[cluster.ConfigEntry, ...]:
-    return cluster_answers.config_entries(await server.view(application_id))
+    return cluster_answers.config_entries(await server.configured(application_id))
 
 
 @serves(cluster.DRIVER_CONFIG)
@@ -68,13 +68,12 @@ async def _config(server: Serving) -> tuple[cluster.ConfigEntry, ...]:
 
 @serves(cluster.JOB_DRIVER_CONFIG)
 async def _job_config(server: Serving, job_id: str) -> tuple[cluster.ConfigEntry, ...]:
-    return cluster_answers.config_entries(await server.view(job_id))
+    return cluster_answers.config_entries(await server.configured(job_id))
 
 
 @serves(cluster.DRIVER_ENVIRONMENT)
 async def _environment(server: Serving) -> cluster.EnvironmentInfo:
-    jvm = None if server.cluster is None else await beside(server.cluster.jvm)
-    return cluster_answers.environment(jvm, os.environ)
+    return cluster_answers.environment(await server.jvm(), os.environ)
 
 
 @serves(cluster.JOB_DRIVER_ENVIRONMENT)
@@ -119,8 +118,8 @@ async def _task_managers(server: Serving) -> cluster.TaskManagers:
 
 @serves(cluster.TASK_MANAGER)
 async def _task_manager(server: Serving, executor: str) -> cluster.TaskManagerDetails:
-    found, asked = await server.executor(executor), server.cluster
-    jvm = await beside(asked.jvm) if executor == DRIVER and asked is not None else None
+    found = await server.executor(executor)
+    jvm = await server.jvm() if executor == DRIVER else None
     return cluster_answers.task_manager_details(found, jvm, server.clock.wall_ms())
 
 
@@ -156,9 +155,7 @@ async def _executor_stdout(server: Serving, executor: str) -> Text:
 @serves(cluster.TASK_MANAGER_THREADS)
 async def _executor_threads(server: Serving, executor: str) -> cluster.ThreadDump:
     await server.executor(executor)
-    asked = server.cluster
-    threads = () if asked is None else await beside(lambda: asked.threads(executor))
-    return cluster_answers.java_threads(threads)
+    return cluster_answers.java_threads(await server.threads(executor))
 
 
 @serves(cluster.RESOURCE_REQUIREMENTS)
@@ -199,7 +196,7 @@ async def _rescale(server: Serving, job_id: str, rescale: str) -> Message:
 
 @serves(cluster.JARS)
 async def _jars(server: Serving) -> cluster.Jars:
-    return cluster.Jars(address=f"http://{server.endpoint}")
+    return cluster.Jars(address=server.address)
 
 
 @serves(cluster.DATA_SETS)

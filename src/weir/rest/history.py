@@ -58,8 +58,9 @@ class StoredJobs:
         self._lock = threading.Lock()
         self._views: tuple[JobView, ...] = ()
         self._read_ms: int | None = None
-        #: Metadata does not change, so each is read once: by path and checksum.
-        self._checkpoints: dict[tuple[str, str], CompletedCheckpoint | None] = {}
+        #: Metadata does not change, so each is read once: by path and checksum. What could not be
+        #: read is tried again.
+        self._checkpoints: dict[tuple[str, str], CompletedCheckpoint] = {}
 
     def views(self) -> tuple[JobView, ...]:
         """Every job, the newest first. Raises ``StorageError``."""
@@ -72,7 +73,7 @@ class StoredJobs:
 
     def _read(self) -> tuple[JobView, ...]:
         listed = self._fs(self._base_directory).list(self._base_directory)
-        seen: dict[tuple[str, str], CompletedCheckpoint | None] = {}
+        seen: dict[tuple[str, str], CompletedCheckpoint] = {}
         views = [
             view
             for status in listed
@@ -84,7 +85,7 @@ class StoredJobs:
         return tuple(views[:MAX_JOBS])
 
     def _view(
-        self, job_id: str, seen: dict[tuple[str, str], CompletedCheckpoint | None]
+        self, job_id: str, seen: dict[tuple[str, str], CompletedCheckpoint]
     ) -> JobView | None:
         """One job; None if it has no record yet. A damaged one is shown as such."""
         storage = CheckpointStorage(fs=self._fs, base_directory=self._base_directory, job_id=job_id)
@@ -106,18 +107,18 @@ class StoredJobs:
         self,
         storage: CheckpointStorage,
         reference: CheckpointReference,
-        seen: dict[tuple[str, str], CompletedCheckpoint | None],
+        seen: dict[tuple[str, str], CompletedCheckpoint],
     ) -> CompletedCheckpoint | None:
         """A retained checkpoint; None if it cannot be read."""
         key = reference.path, reference.checksum
-        if key in self._checkpoints:
-            seen[key] = self._checkpoints[key]
-        else:
+        found = self._checkpoints.get(key)
+        if found is None:
             try:
-                seen[key] = storage.read(reference.path, expected_checksum=reference.checksum)
+                found = storage.read(reference.path, expected_checksum=reference.checksum)
             except StorageError:
-                seen[key] = None
-        return seen[key]
+                return None
+        seen[key] = found
+        return found
 
 
 def _stored_view(record: JobRecord, retained: list[CompletedCheckpoint], *, alive: bool) -> JobView:

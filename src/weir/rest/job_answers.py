@@ -88,6 +88,11 @@ def vertex_id(vertex: VertexId) -> str:
     return hashlib.md5(vertex.encode(), usedforsecurity=False).hexdigest()
 
 
+def names_vertex(asked: str, vertex: VertexId) -> bool:
+    """Whether a path means this vertex: by its name, or by Flink's 32 digits in either case."""
+    return asked == vertex or asked.lower() == vertex_id(vertex)
+
+
 def execution_state(view: JobView, vertex: VertexView) -> str:
     """Flink's ``ExecutionState``: a task that waits for its final checkpoint is RUNNING.
 

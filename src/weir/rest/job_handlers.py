@@ -74,7 +74,7 @@ async def _status(server: Serving, job_id: str) -> jobs.StatusOfJob:
 
 @serves(jobs.JOB_CONFIG)
 async def _job_config(server: Serving, job_id: str) -> jobs.JobConfig:
-    return job_answers.job_config(await server.view(job_id))
+    return job_answers.job_config(await server.configured(job_id))
 
 
 @serves(jobs.EXCEPTIONS)
@@ -122,7 +122,7 @@ async def _send_to_coordinator(
     await server.view(job_id)
     try:
         return server.trigger(
-            COORDINATOR,
+            f"{COORDINATOR} {operator}",
             body,
             lambda: server.gateway.send_to_coordinator(operator, body.request),
         )
@@ -139,7 +139,7 @@ async def _coordinator_outcome(
     def reply(found: CoordinatorAnswer) -> jobs.CoordinatorReply:
         return jobs.CoordinatorReply(answer=found.answer, checkpoint_id=found.checkpoint_id)
 
-    return server.outcome(COORDINATOR, trigger_id, reply)
+    return server.outcome(f"{COORDINATOR} {operator}", trigger_id, reply)
 
 
 def cancel(server: Serving, view: JobView) -> Message:

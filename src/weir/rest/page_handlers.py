@@ -11,18 +11,18 @@ from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
 from weir.rest import page_answers
-from weir.rest.guard import quoted, shortened
-from weir.rest.job_answers import vertex_id
+from weir.rest.cluster_answers import log_tail
+from weir.rest.guard import quoted
 from weir.rest.schema import page
 from weir.rest.serving import Serving, beside, serves
 from weir.rest.shared import FRESH_MS
+from weir.rest.vertex_answers import find_vertex
+from weir.runtime.log_buffer import LogBuffer
 from weir.runtime.recorder import SAMPLE_MS
-from weir.runtime.views import VertexView
 
 #: The longest window of a timeline or story, and the default one: an hour and ten minutes.
 _WINDOW_MS = 3_600_000
@@ -95,9 +95,7 @@ async def _checkpoint(server: Serving, checkpoint_id: str) -> page.PageCheckpoin
 @serves(page.PAGE_VERTEX)
 async def _vertex(server: Serving, vertex: str) -> page.PageVertexDetail:
     view = await server.newest()
-    found: VertexView | None = next(
-        (one for one in view.vertices if vertex in (one.vertex, vertex_id(one.vertex))), None
-    )
+    found = find_vertex(view, vertex)
     if found is None:
         raise HTTPException(404, f"The job has no vertex {quoted(vertex)}.")
     gateway = server.gateway
@@ -118,21 +116,11 @@ async def _logs(server: Serving, source: str | None, task: str | None) -> page.L
         if path is None:
             return page.Logs(path=None, lines=())
         lines = await server.shared.get(
-            ("log", task or ""), lambda: beside(lambda: _tail(Path(path), shows))
+            ("log", task or ""), lambda: beside(lambda: _tail(path, shows))
         )
         return page.Logs(path=path, lines=lines)
-    kept = (
-        page.PageLogLine(
-            number=one.number,
-            time=one.time_ms,
-            level=one.level,
-            logger=one.logger,
-            task=one.task,
-            text=one.text,
-        )
-        for one in tuple(server.gateway.recorder.log.lines)
-    )
-    return page.Logs(path=None, lines=tuple(deque(filter(shows, kept), maxlen=_LINES)))
+    log = server.gateway.recorder.log
+    return page.Logs(path=None, lines=await beside(lambda: _kept(log, shows)))
 
 
 @serves(page.COORDINATORS)
@@ -175,17 +163,27 @@ def _is_about(task: str, line: page.PageLogLine) -> bool:
     return task in ("", line.task) or re.search(rf"\b{re.escape(task)}\b", line.text) is not None
 
 
-def _tail(path: Path, shows: Callable[[page.PageLogLine], bool]) -> tuple[page.PageLogLine, ...]:
+def _kept(
+    log: LogBuffer, shows: Callable[[page.PageLogLine], bool]
+) -> tuple[page.PageLogLine, ...]:
+    """The newest lines of the driver's log; they may be megabytes."""
+    kept = (
+        page.PageLogLine(
+            number=one.number,
+            time=one.time_ms,
+            level=one.level,
+            logger=one.logger,
+            task=one.task,
+            text=one.text,
+        )
+        for one in tuple(log.lines)
+    )
+    return tuple(deque(filter(shows, kept), maxlen=_LINES))
+
+
+def _tail(path: str, shows: Callable[[page.PageLogLine], bool]) -> tuple[page.PageLogLine, ...]:
     """The newest records of Spark's log. Raises 500 if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
-    except OSError as error:
-        raise HTTPException(
-            500, f"Spark's log {shortened(str(path))} cannot be read: {error.strerror}."
-        ) from error
+    text = log_tail(path, _TAIL_BYTES)
     records = re.split(r"\n(?=\d{4}-\d\d-\d\d \d\d:)", text)
     lines = (_engine_line(number, record.strip("\n")) for number, record in enumerate(records))
     return tuple(deque((one for one in lines if one.text and shows(one)), maxlen=_LINES))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: How long open connections may take to close when the server stops, in seconds.
 _SHUTDOWN_S = 2
+#: How long its thread may take to end after that, in seconds.
+_ENDING_S = 3.0
 _BACKLOG = 128
 #: How many ports are tried, from the configured one on.
 _NEXT_PORTS = 100
@@ -155,7 +157,7 @@ class RestServer:
             clock=self._clock,
             version=__version__,
             file_systems=FileSystems() if file_systems is None else file_systems,
-            endpoint=address.partition("://")[2],
+            address=address,
             cluster=cluster,
         )
         # Logs nothing. uvicorn installs signal handlers on the main thread only, so not here.
@@ -231,7 +233,8 @@ class RestServer:
                 # Before closing the port: whoever listens on it next must not get the token.
                 tokens.withdraw(self._taken[0])
             self._server.should_exit = True
-            self._thread.join()
+            # A request that hangs must not keep the process: the thread is a daemon.
+            self._thread.join(_SHUTDOWN_S + _ENDING_S)
         if self._taken is not None:
             self._taken[1].close()
         self._server = None

@@ -42,7 +42,7 @@ from weir.rest.schema.base import (
     Triggered,
 )
 from weir.rest.shared import SharedAnswers
-from weir.runtime.cluster import Cluster, ExecutorView, JvmView
+from weir.runtime.cluster import Cluster, ExecutorView, JvmView, ThreadView
 from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
 from weir.runtime.views import JobView
@@ -59,6 +59,8 @@ _NO_JOB = "This history server runs no job: ask the job's driver, if it is alive
 #: For how long a look at the JVM is good, and how long one waits for it.
 _FRESH_MS = 1_000
 _PATIENCE_S = 1.0
+#: How long one waits for an executor's threads, which it may have to send.
+_THREADS_PATIENCE_S = 5.0
 _Probe: TypeAlias = tuple[JvmView, ProcessReading | None]
 
 T = TypeVar("T")
@@ -98,14 +100,16 @@ class Serving:
         version: str,
         file_systems: Callable[[str], FileSystem],
         new_trigger_id: Callable[[], str],
-        endpoint: str,
+        address: str,
         cluster: Cluster | None,
     ) -> None:
         """``look`` gives the views of the jobs; it may wait, but not for long.
 
-        ``endpoint``: host and port of the server. ``cluster``: None if it cannot be asked.
+        ``address``: the server's, with its scheme. ``cluster``: None if it cannot be asked.
         """
-        self.endpoint = endpoint
+        self.address = address
+        #: Host and port.
+        self.endpoint = address.partition("://")[2]
         self.cluster = cluster
         self._gateway = gateway
         self._look_at_jobs = look
@@ -117,8 +121,10 @@ class Serving:
         self.shared = SharedAnswers(clock)
         #: The newest call of ``view``, running or done; touched on the event loop only.
         self._look: asyncio.Future[tuple[JobView, ...]] | None = None
-        #: The newest look at the JVM, and when it began, in monotonic milliseconds.
-        self._probe: tuple[asyncio.Future[_Probe] | None, int] = None, 0
+        #: The newest look at each thing that the JVM knows, running or done.
+        self._probes: dict[str, asyncio.Future[Any]] = {}
+        #: When the newest look at the JVM itself began, in monotonic milliseconds.
+        self._probed_ms = 0
 
     @property
     def gateway(self) -> JobGateway:
@@ -135,7 +141,8 @@ class Serving:
     async def views(self) -> tuple[JobView, ...]:
         """The newest views of all jobs; concurrent callers share one look."""
         if self._look is None or self._look.done():
-            self._look = asyncio.ensure_future(asyncio.to_thread(self._look_at_jobs))
+            # Not on asyncio's own threads: the process waits for those when it ends.
+            self._look = asyncio.wrap_future(in_background(self._look_at_jobs))
         return await asyncio.shield(self._look)
 
     async def newest(self) -> JobView:
@@ -165,6 +172,18 @@ class Serving:
             raise HTTPException(404, f"Job {shortened(job_id)} is not known here: {known}")
         return found
 
+    async def configured(self, job_id: str) -> JobView:
+        """The newest view of a job whose configuration is known.
+
+        Raises 400 or 404: a job's records do not have its configuration.
+        """
+        view = await self.view(job_id)
+        if self.is_history:
+            raise HTTPException(
+                404, f"The configuration of job {view.job_id} is not known without its driver."
+            )
+        return view
+
     async def readings(self, job_id: str | None = None) -> Readings:
         """What metrics are read from; None: those of this driver's job.
 
@@ -184,24 +203,58 @@ class Serving:
         """The driver's JVM, at most a second old; concurrent callers share one call."""
         if self.cluster is None:
             return None, None
-        asked, asked_ms = self._probe
-        if asked is None or (asked.done() and self.clock.now_ms() - asked_ms >= _FRESH_MS):
-            probe = partial(_probed, self.cluster)
-            asked = asyncio.ensure_future(asyncio.wrap_future(in_background(probe)))
-            self._probe = asked, self.clock.now_ms()
-        done, _ = await asyncio.wait({asked}, timeout=_PATIENCE_S)
-        return asked.result() if done and asked.exception() is None else (None, None)
+        asked = self._probes.get("jvm")
+        is_fresh = self.clock.now_ms() - self._probed_ms < _FRESH_MS
+        if asked is None or (asked.done() and not is_fresh):
+            self._probed_ms = self.clock.now_ms()
+            self._begin_probe("jvm", partial(_probed, self.cluster))
+        found: _Probe | None = await self._outcome_of("jvm", _PATIENCE_S)
+        return (None, None) if found is None else found
+
+    async def jvm(self) -> JvmView | None:
+        """The driver's JVM; None if it does not answer for a second: the job may be over."""
+        return (await self._jvm())[0]
 
     async def executors(self) -> tuple[ExecutorView, ...]:
-        """Spark's executors; none if they cannot be asked: the job may be over."""
+        """Spark's executors; none if it does not answer for a second: the job may be over."""
+        asked = self.cluster
+        return () if asked is None else await self._ask("executors", asked.executors, _PATIENCE_S)
+
+    async def threads(self, executor_id: str) -> tuple[ThreadView, ...]:
+        """The Java threads of an executor; none if it does not answer in time."""
         asked = self.cluster
         if asked is None:
             return ()
-        try:
-            return await beside(asked.executors)
-        except Exception:
-            _log.debug("Cannot ask for the executors.", exc_info=True)
-            return ()
+        look = partial(asked.threads, executor_id)
+        return await self._ask(f"threads of {executor_id}", look, _THREADS_PATIENCE_S)
+
+    async def _ask(
+        self, what: str, look: Callable[[], tuple[T, ...]], patience_s: float
+    ) -> tuple[T, ...]:
+        """What the JVM answers. One look at each thing runs at a time, even if it hangs."""
+        running = self._probes.get(what)
+        if running is None or running.done():
+            self._begin_probe(what, look)
+        found: tuple[T, ...] | None = await self._outcome_of(what, patience_s)
+        return () if found is None else found
+
+    def _begin_probe(self, what: str, look: Callable[[], object]) -> None:
+        # Those that are done serve nobody any more, but for the JVM's.
+        self._probes = {
+            name: one for name, one in self._probes.items() if name == "jvm" or not one.done()
+        }
+        self._probes[what] = asyncio.wrap_future(in_background(look))
+
+    async def _outcome_of(self, what: str, patience_s: float) -> Any:
+        """The result of the newest look; None if it failed, or is not there in time."""
+        asked = self._probes[what]
+        done, _ = await asyncio.wait({asked}, timeout=patience_s)
+        if not done:
+            return None
+        if (error := asked.exception()) is not None:
+            _log.debug("Cannot ask the JVM for its %s.", what, exc_info=error)
+            return None
+        return asked.result()
 
     async def executor(self, executor_id: str) -> ExecutorView:
         """One of Spark's executors. Raises 404."""
@@ -262,8 +315,8 @@ class Serving:
         if future is None:
             raise HTTPException(
                 404,
-                f"No {kind} request {shortened(trigger_id)} is known here: it may have been"
-                " forgotten.",
+                f"No {shortened(kind)} request {shortened(trigger_id)} is known here: it may have"
+                " been forgotten.",
             )
         if not future.done():
             return Operation(status=IN_PROGRESS, operation=None)

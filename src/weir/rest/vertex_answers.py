@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from weir.core.types import VertexId
 from weir.metrics.readings import VertexReading
-from weir.rest.job_answers import EXECUTION_STATES, execution_state, io_metrics, vertex_id
+from weir.rest.job_answers import (
+    EXECUTION_STATES,
+    execution_state,
+    io_metrics,
+    names_vertex,
+    vertex_id,
+)
 from weir.rest.schema.jobs import IoMetrics
 from weir.rest.schema.vertices import (
     BackPressure,
@@ -32,12 +38,8 @@ DRIVER = "driver"
 
 
 def find_vertex(view: JobView, vertex: str) -> VertexView | None:
-    """The vertex with this name, or with these 32 digits in either case."""
-    asked = vertex.lower()
-    return next(
-        (one for one in view.vertices if one.vertex == vertex or vertex_id(one.vertex) == asked),
-        None,
-    )
+    """The vertex with this name, or with these 32 digits."""
+    return next((one for one in view.vertices if names_vertex(vertex, one.vertex)), None)
 
 
 def attempt_number(view: JobView) -> int:
