@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import pyarrow as pa
 import pytest
@@ -101,6 +102,18 @@ def test_an_invalid_entry_of_the_log_is_refused(world: World, table: Path, line:
     entry.write_bytes(entry.read_bytes() + b"\n" + line)
     with world.untouched(), pytest.raises(StorageError, match="cannot be read"):
         list(log.entries())
+
+
+@pytest.mark.parametrize("method", ["open_input_file", "get_file_info"])
+def test_a_log_that_cannot_be_read_is_one_sentence(world: World, table: Path, method: str) -> None:
+    """Whatever the reason is: rights, a network that is down."""
+    log = TableLog("out", str(table), None)
+    with (
+        world.untouched(),
+        patch.object(log, "_files", MagicMock(**{f"{method}.side_effect": PermissionError("no")})),
+        pytest.raises(StorageError, match=r"cannot be read \(no\)"),
+    ):
+        list(log.entries()) if method == "open_input_file" else log.check_one_sink(JOB, "j", "s")
 
 
 @pytest.mark.parametrize(

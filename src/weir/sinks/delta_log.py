@@ -130,6 +130,8 @@ class TableLog:
                 except FileNotFoundError:
                     self.oldest = version + 1
                     return
+                except OSError as error:
+                    raise self._unreadable(error) from error
             yield self._entries[version]
 
     def commits(self, *, among: int | None = None) -> Iterator[Commit]:
@@ -155,7 +157,11 @@ class TableLog:
 
         prefix = f"weir-{job_id[:8]}-"
         own = re.compile(re.escape(prefix + slug(sink)) + r"-\d+")
-        for entry in self._files.get_file_info(FileSelector("", recursive=False)):
+        try:
+            found = self._files.get_file_info(FileSelector("", recursive=False))
+        except OSError as error:
+            raise self._unreadable(error) from error
+        for entry in found:
             name = entry.base_name
             if (
                 entry.type == FileType.Directory
