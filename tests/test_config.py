@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from weir.core.config import (
     RetainExternalized,
 )
 from weir.errors import ConfigurationError
+from weir.job import Job
 
 INTERVAL = "execution.checkpointing.interval"
 UNALIGNED = "execution.checkpointing.unaligned.enabled"
@@ -530,3 +532,21 @@ def test_a_lease_of_no_time_is_refused(key: str) -> None:
     """The driver would renew it without a pause, or every living driver would count as dead."""
     with pytest.raises(ConfigurationError, match=key):
         Configuration({key: "0 s"})
+
+
+def test_conf_in_python_takes_numbers_and_booleans_as_text() -> None:
+    """As Spark does; the values are those of a file."""
+    conf = {"parallelism.default": 4, "spark.x": 0.5, UNALIGNED: True, INTERVAL: "1 min"}
+    assert dict(Configuration(Job("orders", conf=conf).conf)) == {
+        "parallelism.default": "4",
+        "spark.x": "0.5",
+        UNALIGNED: "true",
+        INTERVAL: "1 min",
+    }
+
+
+@pytest.mark.parametrize("value", [None, ["4"], timedelta(seconds=1)])
+def test_conf_in_python_refuses_other_values_by_their_key(value: object) -> None:
+    """Without a stack trace."""
+    with pytest.raises(ConfigurationError, match=r"^parallelism\.default is .* must be text"):
+        Configuration({"parallelism.default": value})

@@ -50,11 +50,11 @@ class Job:
     Args:
         name: Identifies the job in the checkpoint directory: running a job of the same name again
             resumes it.
-        conf: Configuration as text: Flink's keys, ``weir.*`` and ``spark.*``. ``--conf`` overrides
-            it.
+        conf: Configuration: Flink's keys, ``weir.*`` and ``spark.*``, with text, numbers and
+            booleans as values. ``--conf`` overrides it.
     """
 
-    def __init__(self, name: str, *, conf: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, *, conf: Mapping[str, str | float | bool] | None = None) -> None:
         if not name.strip():
             raise PipelineError("A job needs a name: weir.Job('orders').")
         if not is_utf8(name):
@@ -171,7 +171,7 @@ class Job:
         self,
         *,
         master: str | None = None,
-        conf: Mapping[str, str] | None = None,
+        conf: Mapping[str, str | float | bool] | None = None,
         from_savepoint: str | None = None,
         fresh: bool = False,
         takeover: bool = False,

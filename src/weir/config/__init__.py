@@ -46,7 +46,7 @@ from weir.config.options import (
     SAVEPOINT_DIR,
 )
 from weir.config.relations import check_relations
-from weir.config.values import ConfigOption, RecoveryClaimMode
+from weir.config.values import ConfigOption, RecoveryClaimMode, as_text
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.errors import ConfigurationError
 
@@ -75,23 +75,24 @@ class Configuration(Mapping[str, str]):
     contradict each other.
     """
 
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
-        _check_each(values)
+    def __init__(self, values: Mapping[str, object]) -> None:
+        """``values``: text, or numbers and booleans, which become their text as in Spark."""
+        self._values = as_text(values)
+        _check_each(self._values)
         check_relations(self)
 
     @classmethod
-    def load(cls, file: Path | None, overrides: Mapping[str, str]) -> Configuration:
+    def load(cls, file: Path | None, overrides: Mapping[str, object]) -> Configuration:
         """The values of a file (None: no file), overridden by ``overrides``."""
         return cls({**({} if file is None else _read_file(file)), **overrides})
 
     @staticmethod
-    def given(file: Path | None, overrides: Mapping[str, str]) -> dict[str, str]:
+    def given(file: Path | None, overrides: Mapping[str, object]) -> dict[str, str]:
         """Like ``load``, for values that others will complete.
 
         So only each value by itself is checked: relations hold for the whole.
         """
-        values = {**({} if file is None else _read_file(file)), **overrides}
+        values = as_text({**({} if file is None else _read_file(file)), **overrides})
         _check_each(values)
         return values
 

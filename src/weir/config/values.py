@@ -246,6 +246,26 @@ class ConfigOption(Generic[T]):
             ) from error
 
 
+def as_text(conf: Mapping[str, object]) -> dict[str, str]:
+    """Configuration from Python code: numbers and booleans as their text, as Spark takes them.
+
+    Raises ``ConfigurationError`` for anything else.
+    """
+    text = {}
+    for key, value in conf.items():
+        match value:
+            case bool():
+                text[key] = str(value).lower()
+            case str() | int() | float():
+                text[key] = str(value)
+            case _:
+                raise ConfigurationError(
+                    f"{key} is {type(value).__name__} in conf, but must be text, a number or a"
+                    " boolean."
+                )
+    return text
+
+
 def quoted(text: str) -> str:
     """The text quoted for a message, with the middle of a very long one cut out."""
     shown = repr(text)

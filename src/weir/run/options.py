@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,8 +19,8 @@ class RunOptions:
 
     #: Spark's master URL; None for ``spark.master`` from the configuration, else ``local[*]``.
     master: str | None = None
-    #: Flink's keys, ``weir.*`` keys and ``spark.*`` keys, as text.
-    conf: dict[str, str] = field(default_factory=dict)
+    #: Flink's keys, ``weir.*`` keys and ``spark.*`` keys.
+    conf: Mapping[str, str | float | bool] = field(default_factory=dict)
     #: Directory of a savepoint or retained checkpoint, or its ``_metadata``.
     from_savepoint: str | None = None
     #: Start over under a new job id, whatever ran before.
