@@ -109,7 +109,7 @@ POINTS: dict[str, Callable[[Reached], None]] = {
         SinkPort,
         "_commit_one",
         reached,
-        lambda _, __, name, epoch, payloads, stopping: name == "raw" and bool(payloads),
+        lambda _, __, name, epoch, payloads, *___: name == "raw" and bool(payloads),
     ),
     "within-the-restore": lambda reached: before(snapshots, "_make_parent", reached),
     "before-a-recommit": lambda reached: _within_recommit(before, reached),

@@ -97,14 +97,11 @@ def _rows_read(address: str) -> int:
     return int(vertex["metrics"]["read-records"])
 
 
-#: A step and whether the stop drains, one run for each: on both sides of the record, of a stop and
-#: of a drain, the last one when the drained savepoint already counts. The others are for the slow
-#: test below.
+#: A step and whether the stop drains, one run for each: on both sides of a stop's record, and when
+#: a drained savepoint already counts. The others are for the slow test below.
 LIVES = (
     ("before-the-record", False),
     ("after-the-record", False),
-    ("before-the-end-is-recorded", False),
-    ("after-the-drain", True),
     ("between-two-sinks", True),
 )
 
