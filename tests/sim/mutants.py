@@ -529,7 +529,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (notify_before_the_record, 0, "tasks are notified"),
         (delete_on_an_in_doubt_create, 22, "needs it"),
         (abort_in_finalizing, 144, "needs it", "without its metadata"),
-        (pending_base_for_an_increment, 30, "is not there", "needs it"),
+        (pending_base_for_an_increment, 720, "is not there", "needs it"),
         (staged_data_dropped_on_abort, 8, "missing"),
         (earlier_pending_commits_left_out, 8, "missing", "not flushed"),
         (newest_epoch_committed_first, 155, "missing", "completed after"),

@@ -100,6 +100,6 @@ UNALIGNED_MUTANTS: tuple[Mutant, ...] = tuple(
         (an_offset_behind_what_was_overtaken, 25, "missing"),
         (a_segment_deleted_before_its_snapshot_has_it, 584, "is gone"),
         (a_savepoint_that_overtakes, 739, "in flight"),
-        (a_trigger_that_ignores_restored_segments, 389, "missing"),
+        (a_trigger_that_ignores_restored_segments, 1049, "missing"),
     )
 )
