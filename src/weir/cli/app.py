@@ -44,6 +44,7 @@ from weir.cli.options import (
     FromSavepoint,
     HistoryPort,
     JobName,
+    LogFormatOption,
     Master,
     OptionalJobName,
     Pipeline,
@@ -132,6 +133,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     ] = False,
     accept_duplicates: AcceptDuplicates = False,
     rest_port: RestPort = None,
+    log_format: LogFormatOption = None,
 ) -> None:
     """Run a pipeline in this process until it ends.
 
@@ -143,7 +145,12 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     """
     from weir.cli.run import run_pipeline
     from weir.config import Configuration
-    from weir.config.options import IGNORE_UNCLAIMED_STATE, RECOVERY_CLAIM_MODE, REST_PORT
+    from weir.config.options import (
+        IGNORE_UNCLAIMED_STATE,
+        LOG_FORMAT,
+        RECOVERY_CLAIM_MODE,
+        REST_PORT,
+    )
     from weir.run.options import RunOptions
 
     if claim and claim_mode not in (None, RecoveryClaimMode.CLAIM):
@@ -154,6 +161,8 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     overrides = _key_values(conf or [])
     if rest_port is not None:
         overrides[REST_PORT.key] = str(rest_port)
+    if log_format is not None:
+        overrides[LOG_FORMAT.key] = log_format.value
     mode = RecoveryClaimMode.CLAIM if claim else claim_mode
     if mode is not None:
         overrides[RECOVERY_CLAIM_MODE.key] = mode.value
@@ -500,7 +509,9 @@ def _show(shown: RenderableType) -> None:
 
 def _console() -> Console:
     """Standard output, which wraps lines on a terminal only."""
-    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    # This stream, even if ``weir run`` puts another one in its place.
+    return Console(file=sys.stdout, width=width)
 
 
 def _client() -> ModuleType:

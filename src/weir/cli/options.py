@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from weir.config.values import RecoveryClaimMode
+from weir.config.values import LogFormat, RecoveryClaimMode
 
 Address = Annotated[
     str | None,
@@ -148,6 +148,14 @@ RestPort = Annotated[
         min=0,
         max=65535,
         help="REST server port; 0 picks a free one.",
+    ),
+]
+LogFormatOption = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format",
+        case_sensitive=False,
+        help="Form of the log on standard error; json: one object per line, and nothing else.",
     ),
 ]
 Claim = Annotated[

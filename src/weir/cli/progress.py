@@ -236,8 +236,14 @@ class ProgressDisplay:
         if not self._console.is_terminal:
             self._poll(gateway)
             return
+        # What is printed meanwhile goes through ``LogOutput``.
         live = Live(
-            render(gateway.view()), console=self._console, auto_refresh=False, transient=True
+            render(gateway.view()),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._write(partial(live.start, refresh=True))
         self._live = live

@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from types import FrameType, TracebackType
-from typing import NoReturn
 
 from rich.console import Console
 
 from weir.cli.load import load_job
+from weir.cli.log_output import EventDisplay, LogOutput
 from weir.cli.progress import ProgressDisplay
 from weir.config import Configuration
-from weir.config.options import CLASS_ARCHIVE
+from weir.config.options import CLASS_ARCHIVE, LOG_FORMAT
 from weir.core.status import JobStatus
-from weir.errors import JobFailedError, JobFencedError
+from weir.errors import JobFailedError, JobFencedError, WeirError
 from weir.run import runner
 from weir.run.options import JobResult, RunOptions
 from weir.spark import class_archive
@@ -43,10 +42,25 @@ def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
     signal. 130 or 143: suspended by SIGINT or SIGTERM. Raises ``WeirError`` if the job cannot
     start, ``JobFailedError`` if it failed, and ``JobFencedError`` if another driver took it over.
     """
+    given = options.conf.get(LOG_FORMAT.key, LOG_FORMAT.default)
+    with LogOutput(console, LOG_FORMAT.parse(str(given))) as output:
+        try:
+            return _run(spec, options, console, output)
+        except WeirError as error:
+            if not output.is_json or os.environ.get("WEIR_DEBUG") == "1":
+                raise
+            output.tell(str(error), level="ERROR")
+            return 1
+
+
+def _run(spec: str, options: RunOptions, console: Console, output: LogOutput) -> int:
     job = load_job(spec)
-    with ProgressDisplay(console) as display, SignalWatch(display) as signals:
+    configuration = Configuration.load(None, {**job.conf, **options.conf})
+    output.use(configuration.value(LOG_FORMAT))
+    made = EventDisplay(output) if output.is_json else ProgressDisplay(console)
+    with made as display, SignalWatch(display, output) as signals:
         result = _on_own_thread(lambda: runner.run_job(job, options, display))
-    if Configuration.load(None, {**job.conf, **options.conf}).value(CLASS_ARCHIVE):
+    if configuration.value(CLASS_ARCHIVE):
         # In the background, so that the next job starts in half the time.
         class_archive.make_later()
     return _report(result, spec, signals.received, display.say)
@@ -55,8 +69,9 @@ def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
 class SignalWatch:
     """A context manager that handles SIGINT and SIGTERM. Enter it on the main thread."""
 
-    def __init__(self, display: ProgressDisplay) -> None:
+    def __init__(self, display: ProgressDisplay | EventDisplay, output: LogOutput) -> None:
         self._display = display
+        self._output = output
         self._previous: Mapping[signal.Signals, object] = {}
         #: The first signal received.
         self.received: signal.Signals | None = None
@@ -77,7 +92,8 @@ class SignalWatch:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         gateway = self._display.gateway
         if self.received is not None or gateway is None:
-            _exit_now(number)
+            self._output.say_last("weir: killed by a signal")
+            os._exit(128 + number)
         self.received = signal.Signals(number)
         # On a thread: a handler may interrupt code that holds a lock which ``suspend`` needs.
         threading.Thread(target=self._suspend, args=(gateway.suspend,), daemon=True).start()
@@ -85,11 +101,6 @@ class SignalWatch:
     def _suspend(self, suspend: Callable[[], None]) -> None:
         self._display.say("suspending the job; a second signal kills the process")
         suspend()
-
-
-def _exit_now(number: int) -> NoReturn:
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"weir: killed by a signal\n")
-    os._exit(128 + number)
 
 
 def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:

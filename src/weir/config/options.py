@@ -16,6 +16,7 @@ from weir.config.values import (
     DURATION,
     HOSTS,
     INTERVAL,
+    LOG_FORMAT_TYPE,
     MEMORY,
     PATH,
     POSITIVE_DURATION,
@@ -305,6 +306,13 @@ CLASS_ARCHIVE = ConfigOption(
     "true",
     "Let Spark's JVM map its classes from an archive in the user's cache directory; 'weir run'"
     " creates a missing archive at its end ('weir warmup' creates it at once).",
+)
+LOG_FORMAT = ConfigOption(
+    "weir.log-format",
+    LOG_FORMAT_TYPE,
+    "text",
+    "Form of the log on standard error: 'text', or 'json' with one object per line; 'weir run' then"
+    " reports everything there.",
 )
 LEASE_TIMEOUT = ConfigOption(
     "weir.lease.timeout",

@@ -41,6 +41,13 @@ class RecoveryClaimMode(enum.Enum):
     CLAIM = "CLAIM"
 
 
+class LogFormat(enum.Enum):
+    """The form of a line of the log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 _UNITS_MS = {
     unit: factor
     for factor, units in (
@@ -205,6 +212,7 @@ TOKEN = ValueType(
 HOSTS = ValueType("hosts", "host names without ports, separated by commas, or 'none'", _hosts)
 RETENTION = _choice(RetainExternalized, {})
 CLAIM_MODE = _choice(RecoveryClaimMode, {})
+LOG_FORMAT_TYPE = _choice(LogFormat, {})
 STRATEGY = _choice(
     RestartStrategyType,
     {

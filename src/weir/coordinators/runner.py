@@ -43,6 +43,7 @@ from weir.core.types import OperatorId, Payload
 from weir.errors import CoordinatorError
 from weir.runtime.concurrency import RAISED, Waits, Workers
 from weir.runtime.failures import cause_of, describe, is_fatal
+from weir.runtime.log_lines import place
 from weir.runtime.ports import CoordinatorAnswer
 
 _log = logging.getLogger(__name__)
@@ -243,7 +244,8 @@ class _Coordinated:
 
         def run() -> None:
             try:
-                result: Any = work()
+                with place(step=self._name):
+                    result: Any = work()
                 error: BaseException | None = None
             except RAISED as raised:
                 result, error = None, raised
@@ -291,7 +293,8 @@ class _Coordinated:
 
     def _guarded(self, function: Callable[[], None]) -> None:
         try:
-            function()
+            with place(step=self._name):
+                function()
         except RAISED as error:
             if not self._attempt:
                 # The attempt has ended: nobody waits for this.
@@ -337,7 +340,8 @@ class _Coordinated:
         self._lose_in_flight("the job has ended")
         try:
             if self._started:
-                self._coordinator.close()
+                with place(step=self._name):
+                    self._coordinator.close()
         except Exception:
             _log.warning("The coordinator of %r could not be closed.", self._name, exc_info=True)
         finally:

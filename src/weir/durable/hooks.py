@@ -22,6 +22,7 @@ from weir.core.types import CompletedCheckpoint, Payload, VertexId
 from weir.errors import HookError, JobError, ListenerError
 from weir.runtime.concurrency import Waits
 from weir.runtime.failures import describe
+from weir.runtime.log_lines import place
 
 if TYPE_CHECKING:
     from weir.core.messages.job import TriggerHook
@@ -112,7 +113,8 @@ class MasterHooks:
                 )
             self._called.add(identifier)
         try:
-            yield self._hooks[identifier]
+            with place(step=identifier):
+                yield self._hooks[identifier]
         finally:
             self._called.discard(identifier)
 
@@ -185,7 +187,7 @@ class CheckpointListeners:
         self, vertex: VertexId, call: Callable[[int], None], checkpoint_id: int, what: str
     ) -> None:
         try:
-            with self._locks[vertex]:
+            with self._locks[vertex], place(task=vertex):
                 call(checkpoint_id)
         except Exception as error:
             raise ListenerError(

@@ -42,6 +42,7 @@ from weir.errors import (
     SinkMismatchError,
 )
 from weir.runtime.concurrency import Event, Waits
+from weir.runtime.log_lines import place
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import normalize
@@ -106,7 +107,8 @@ class SinkPort:
     def check(self, job_id: JobId) -> None:
         """Check every target; raises ``SinkError`` before anything runs."""
         for name, sink in self._sinks.items():
-            sink.check(self._context(job_id, name, 0))
+            with place(step=name):
+                sink.check(self._context(job_id, name, 0))
 
     def open(self, job_id: JobId, attempt: int) -> None:
         """Prepare every target for the attempt.
@@ -409,7 +411,8 @@ class SinkPort:
         with self._locks[name]:
             self._busy[name] = doing
             try:
-                yield
+                with place(step=name):
+                    yield
             finally:
                 del self._busy[name]
 

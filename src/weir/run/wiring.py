@@ -14,12 +14,14 @@ from weir.config.options import (
     IGNORE_UNCLAIMED_STATE,
     LEASE_INTERVAL,
     LEASE_TIMEOUT,
+    LOG_FORMAT,
     REST_LINGER,
     SAVEPOINT_DIR,
     STATE_MEMORY,
     TASK_CANCELLATION_TIMEOUT,
     WORKING_DIR,
 )
+from weir.config.values import LogFormat
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.graph import Vertex
 from weir.core.job.master import JobMaster
@@ -40,6 +42,7 @@ from weir.run.phases import StartPhases, describe_time
 from weir.run.submission import Submission
 from weir.runtime.concurrency import Clock, ThreadWaits, ThreadWorkers
 from weir.runtime.gateway import JobGateway
+from weir.runtime.log_lines import as_json, as_text
 from weir.runtime.recorder import Sampler
 from weir.runtime.running_job import RunningJob
 from weir.runtime.views import CoordinatorView
@@ -237,6 +240,7 @@ def _make_ports(
         functions=steps.functions,
         sinks=steps.sinks,
         operators=operators,
+        log_form=as_json if configuration.value(LOG_FORMAT) is LogFormat.JSON else as_text,
     )
     tasks = SparkTaskPort(
         session=session.get(),

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import logging
-import re
 from collections import deque
 from dataclasses import dataclass
+
+from weir.runtime.log_lines import event_of
 
 #: Lines that are kept, and characters of each.
 LINES = 2_000
 LENGTH = 4_000
-
-#: The task in the name of a thread that runs a query.
-_TASK = re.compile(r"weir-query-(.+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +26,7 @@ class LogLine:
     level: str
     #: Whose log it is, such as ``weir.durable.job``.
     logger: str
-    #: The task that logged it; "" if no task's thread did.
+    #: The task that logged it, or else the step; "" if none did.
     task: str
     text: str
 
@@ -55,16 +53,14 @@ class LogBuffer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep one record."""
         try:
-            text = record.getMessage()
-            if record.exc_info:
-                text += "\n" + logging.Formatter().formatException(record.exc_info)
-            task = _TASK.fullmatch(record.threadName or "")
+            event = event_of(record)
+            trace = f"\n{event.exception}" if event.exception else ""
             self.add(
-                int(record.created * 1000),
-                record.levelname,
-                record.name,
-                text,
-                task="" if task is None else task[1],
+                event.time_ms,
+                event.level,
+                event.logger,
+                event.message + trace,
+                task=event.place.task or event.place.step,
             )
         except Exception:
             self.handleError(record)

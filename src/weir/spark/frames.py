@@ -18,6 +18,7 @@ from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId, VertexId
 from weir.errors import PipelineError, WeirError
 from weir.runtime.concurrency import Clock
+from weir.runtime.log_lines import place
 from weir.sources.operator import SourceOperator
 from weir.spark.channels import (
     channel_frame,
@@ -72,7 +73,7 @@ class Frames:
             if process_steps(vertex)
         }
         self._subtasks = {
-            name: SparkSubtasks(session, pipeline.vertices[name], of_vertex)
+            name: SparkSubtasks(session, pipeline.vertices[name], of_vertex, pipeline.log_form)
             for name, of_vertex in steps.items()
         }
         self._operators = {
@@ -165,7 +166,8 @@ class Frames:
         function = self._pipeline.functions[step.operator_id]
         arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
         try:
-            frame = function(*arguments)
+            with place(task=vertex.name, step=step.operator_id):
+                frame = function(*arguments)
         except WeirError:
             raise
         except Exception as error:

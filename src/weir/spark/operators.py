@@ -15,6 +15,7 @@ from pyspark.accumulators import AccumulatorParam
 from weir.core.graph import GraphStep, Vertex
 from weir.core.types import OperatorId
 from weir.errors import PipelineError
+from weir.runtime.log_lines import Form
 from weir.spark.channels import has_event_time
 from weir.spark.operator_inputs import given_schema, partitioned
 from weir.spark.operator_outputs import output_schemas, shared_schema
@@ -24,6 +25,7 @@ from weir.spark.operator_worker import (
     CallFunction,
     OperatorFunction,
     Results,
+    WorkerLog,
 )
 from weir.storage.local import LocalFileSystem
 from weir.subtasks.chain import OperatorChain, ProcessStep, StateDirectory
@@ -61,10 +63,16 @@ class SparkSubtasks:
     """Implements ``weir.subtasks.chain.SubtaskPort`` for one vertex in one attempt."""
 
     def __init__(
-        self, session: SparkSession, vertex: Vertex, steps: Mapping[OperatorId, ProcessStep]
+        self,
+        session: SparkSession,
+        vertex: Vertex,
+        steps: Mapping[OperatorId, ProcessStep],
+        log_form: Form,
     ) -> None:
+        """``log_form``: of the workers' lines."""
         self._session = session
         self._vertex = vertex
+        self._log = WorkerLog(task=vertex.name, form=log_form)
         self._steps = dict(steps)
         self._results: dict[OperatorId, Accumulator[Results]] = {
             name: session.sparkContext.accumulator({}, _Merge()) for name in steps
@@ -94,9 +102,9 @@ class SparkSubtasks:
         # Enough tasks to reach every Python worker: Spark uses them in turn, and has no more than
         # cores.
         tasks = max(one.parallelism, self._session.sparkContext.defaultParallelism)
-        call = CallFunction(function)
+        call = CallFunction(function, self._log)
         self._calls[name] = self._session.range(0, tasks, 1, tasks).mapInArrow(call, CALL_SCHEMA)
-        run = OperatorFunction(function, self._results[name])
+        run = OperatorFunction(function, self._results[name], self._log)
         return frame.mapInArrow(run, shared_schema(schemas))
 
     def order(self, name: OperatorId, order: Order) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from weir.core.graph import Vertex
 from weir.core.types import OperatorId, TaskState, VertexId
 from weir.errors import PipelineError
+from weir.runtime.log_lines import Form, as_text
 from weir.sinks.base import Sink
 from weir.subtasks.chain import ProcessStep
 
@@ -23,6 +24,8 @@ class Pipeline:
     sinks: Mapping[OperatorId, Sink]
     #: The Python operators.
     operators: Mapping[OperatorId, ProcessStep] = field(default_factory=dict)
+    #: The form of the lines that workers make of what operators log and print.
+    log_form: Form = as_text
 
     def tags(self, vertex: VertexId) -> tuple[str, ...]:
         """The side outputs in the rows of a vertex."""

@@ -36,6 +36,7 @@ from weir.core.messages.task import (
 from weir.core.types import Committable, OperatorId
 from weir.errors import PipelineError, SinkError, invariant
 from weir.runtime.concurrency import in_background
+from weir.runtime.log_lines import place
 from weir.runtime.ports import PostToTask, VertexMetrics
 from weir.runtime.views import SubtaskView
 from weir.sinks.base import Batch, Sink
@@ -406,7 +407,8 @@ class QueryTask:
         payloads, staging_ms, began = {}, {}, time.monotonic()
         try:
             for name, tag in zip(self._vertex.sinks, self._vertex.sink_tags, strict=True):
-                payloads[name] = self._sinks[name].stage(output_of(frame, tag), batch)
+                with place(task=self._vertex.name, step=name):
+                    payloads[name] = self._sinks[name].stage(output_of(frame, tag), batch)
                 began, ended = time.monotonic(), began
                 staging_ms[name] = int(1000 * (began - ended))
             self._staging_ms = staging_ms
