@@ -323,6 +323,31 @@ def test_coordinators_that_do_not_close_hold_up_the_end_once_and_not_each_for_it
     gate.set()
 
 
+def test_coordinators_that_close_one_after_the_other_have_one_time_for_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would close within that time, but not all of them together."""
+    monkeypatch.setattr("weir.coordinators.runner._CLOSING_S", 0.5)
+    gates = {f"op{number}": threading.Event() for number in range(4)}
+    runner = bench.runner(
+        **{name: Recorded(hang=lambda _, gate=gate: gate.wait(20)) for name, gate in gates.items()}
+    )
+    for name in gates:
+        bench.tell(runner, reset(operator=name), event("hang", operator=name))
+
+    def open_in_turn() -> None:
+        for gate in gates.values():
+            time.sleep(0.3)
+            gate.set()
+
+    opener = threading.Thread(target=open_in_turn)
+    opener.start()
+    begun = time.monotonic()
+    runner.close()
+    assert time.monotonic() - begun < 0.9
+    opener.join()
+
+
 def test_a_request_is_answered_when_a_checkpoint_has_what_it_changed(bench: Bench) -> None:
     """Not by a checkpoint whose snapshot was taken before."""
     runner = bench.runner(op=BroadcastRules())
@@ -365,6 +390,16 @@ def test_a_malformed_request_is_refused_and_harms_nobody(bench: Bench, request_:
         asked(bench, runner, request_).result(10)
     bench.tell(runner, snapshot())
     assert isinstance(bench.next(), CoordinatorSnapshotTaken)
+
+
+def test_the_state_of_another_coordinator_is_refused(bench: Bench) -> None:
+    """A retry cannot help, so the job fails for good."""
+    runner = bench.runner(op=BroadcastRules({"often": 5}))
+    bench.tell(runner, reset(state={"spent": 7}))
+    failed = bench.next()
+    assert isinstance(failed, CoordinatorFailed)
+    assert failed.fatal
+    assert "'op' has no rules, so it is not that of a BroadcastRules" in failed.message
 
 
 @pytest.mark.parametrize(

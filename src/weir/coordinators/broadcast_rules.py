@@ -14,7 +14,7 @@ from typing import Any
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.json_values import KEPT, read_back
 from weir.core.types import Payload
-from weir.errors import PipelineError
+from weir.errors import CoordinatorStateError, PipelineError
 
 _NEW_RULES = ("refuse", "accept")
 
@@ -52,8 +52,18 @@ class BroadcastRules(OperatorCoordinator):
         self._rules: dict[str, Any] = {}
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """Take the checkpoint's rules, which the subtasks have too, or send the initial rules."""
-        self._rules = dict(self._initial if state is None else state["rules"])
+        """Take the checkpoint's rules, which the subtasks have too, or send the initial rules.
+
+        Raises ``CoordinatorStateError`` if the state is that of another coordinator.
+        """
+        rules = self._initial if state is None else state.get("rules")
+        if not isinstance(rules, dict):
+            raise CoordinatorStateError(
+                f"The checkpoint's state of the coordinator of operator"
+                f" {self.context.operator_id!r} has no rules, so it is not that of a"
+                " BroadcastRules: give the step the coordinator that it had, or another uid."
+            )
+        self._rules = dict(rules)
         if state is None and self._rules:
             self._send({"set": self._rules})
 

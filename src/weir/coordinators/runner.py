@@ -66,8 +66,9 @@ class CoordinatorRunner:
         workers: Workers,
         waits: Waits,
     ) -> None:
+        self._all_closed = waits.event()
         self._coordinators = {
-            name: _Coordinated(name, coordinator, workers, waits)
+            name: _Coordinated(name, coordinator, workers, waits, self._on_closed)
             for name, coordinator in coordinators.items()
         }
 
@@ -93,23 +94,31 @@ class CoordinatorRunner:
         """Close every coordinator; wait for it, at most ``_CLOSING_S`` seconds in total."""
         for one in self._coordinators.values():
             one.begin_close()
-        patience_s = _CLOSING_S
+        if self._coordinators:
+            self._all_closed.wait(_CLOSING_S)
         for one in self._coordinators.values():
-            if not one.closed.wait(patience_s):
+            if not one.closed.is_set():
                 _log.warning(
                     "The coordinator of %r did not close within %.0f s.",
                     one.operator_id,
                     _CLOSING_S,
                 )
-                # The others have had that time too.
-                patience_s = 0.0
+
+    def _on_closed(self) -> None:
+        if all(one.closed.is_set() for one in self._coordinators.values()):
+            self._all_closed.set()
 
 
 class _Coordinated:
     """One coordinator with its queue; also its context."""
 
     def __init__(
-        self, name: OperatorId, coordinator: OperatorCoordinator, workers: Workers, waits: Waits
+        self,
+        name: OperatorId,
+        coordinator: OperatorCoordinator,
+        workers: Workers,
+        waits: Waits,
+        on_closed: Callable[[], None],
     ) -> None:
         self._name = name
         self._coordinator = coordinator
@@ -127,6 +136,7 @@ class _Coordinated:
         #: The newest ended checkpoints, completed or aborted.
         self._over: deque[int] = deque(maxlen=_REMEMBERED)
         self.closed = waits.event()
+        self._on_closed = on_closed
         #: The current attempt; 0 before the first and after a failure. Work of another attempt is
         #: dropped.
         self._attempt = 0
@@ -346,6 +356,7 @@ class _Coordinated:
             _log.warning("The coordinator of %r could not be closed.", self._name, exc_info=True)
         finally:
             self.closed.set()
+            self._on_closed()
 
     # ---- effects of the job master
 
