@@ -115,8 +115,10 @@ def test_a_stop_is_heard_of_before_operators_are_closed(place: Place, drain: boo
     ending = ["end_input", "finish"] if drain else []
     for subtask in range(2):
         calls = written(place, subtask)
-        assert calls[-3 - len(ending) :] == [*ending, "snapshot 2", "complete 2", "close"]
         assert calls.count("snapshot 1") == calls.count("complete 1") == 1
+        # Without a batch in between, the first checkpoint is heard of at the end, too.
+        calls.remove("complete 1")
+        assert calls[-3 - len(ending) :] == [*ending, "snapshot 2", "complete 2", "close"]
 
 
 def test_a_cancelled_job_closes_its_operators(place: Place) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
+from tests.operators.test_sent_events import context
+from tests.operators.test_warm_subtasks import new_process, order_of
 
 from weir.errors import PipelineError
-from weir.operators import PandasOperator
-from weir.operators.output import fitted
+from weir.operators import CoOperator, Operator, PandasOperator
+from weir.operators.connected import INPUT
+from weir.operators.output import fitted, tagged_column
+from weir.subtasks.worker import SubtaskRun
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -162,3 +168,69 @@ def test_a_pandas_operator_is_given_frames_and_emits_batches() -> None:
         "id": [2, 6],
         "name": ["a", "c"],
     }
+
+
+BATCH = batch(id=[1], name=["a"])
+
+
+class Returning(Operator):
+    """Returns what it is given."""
+
+    def __init__(self, emitted: object) -> None:
+        self.emitted = emitted
+
+    def end_batch(self) -> Any:
+        return self.emitted
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (BATCH, "Returning.end_batch returned a RecordBatch: return a list of record batches, or"),
+        (7, "Returning.end_batch returned a int: return a list of record batches, or yield them"),
+        ([BATCH["id"]], "Returning.end_batch emitted a Int64Array: emit record batches"),
+        ([pa.Table.from_batches([BATCH])], "Returning.end_batch emitted a Table"),
+    ],
+)
+def test_what_is_not_a_list_of_batches_is_refused_by_its_method(
+    tmp_path: Path, given: object, says: str
+) -> None:
+    """A single batch would fall into its columns."""
+    run = SubtaskRun(order_of(tmp_path, 0), context(), new_process())
+    one = run.begin(Returning(given))
+    with pytest.raises(PipelineError, match=says):
+        list(run.batches(one, []))
+
+
+class Single(PandasOperator):
+    """Returns the frame that it is given, or its columns' names."""
+
+    def __init__(self, *, names: bool) -> None:
+        self.names = names
+
+    def process_frame(self, frame: pd.DataFrame) -> Any:
+        return list(frame) if self.names else frame
+
+
+def test_what_is_not_a_list_of_frames_is_refused_by_its_method() -> None:
+    """A single frame would fall into the names of its columns."""
+    with pytest.raises(PipelineError, match=r"Single\.process_frame returned a DataFrame: return"):
+        Single(names=False).process_batch(BATCH)
+    with pytest.raises(
+        PipelineError, match=r"Single\.process_frame emitted a str: emit DataFrames"
+    ):
+        Single(names=True).process_batch(BATCH)
+
+
+class Both(CoOperator):
+    """Returns the batch of its first input."""
+
+    def process_batch1(self, batch: pa.RecordBatch) -> Any:
+        return batch
+
+
+def test_a_connected_operator_that_returns_one_batch_is_refused_by_its_method() -> None:
+    """Of the input whose method it is."""
+    given = pa.record_batch({INPUT: [1], tagged_column("1", "id"): [7]})
+    with pytest.raises(PipelineError, match=r"Both\.process_batch1 returned a RecordBatch"):
+        list(Both().process_batch(given))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from weir.errors import OperatorStateError
-from weir.subtasks.worker import Context
+from weir.subtasks.context import Context
 
 
 def context(subtask: int = 0, parallelism: int = 1) -> Context:

@@ -177,6 +177,35 @@ def test_an_operator_with_a_mistake_is_caught(mistake: str, tmp_path: Path) -> N
     assert said is not None and re.search(law, said), said
 
 
+HELD_BACK = """    def finish(self, batch):
+        staged = self.path / f".{self.mine}-{self.attempt}-{batch.batch_id}"
+        staged.write_text("")
+        return {"file": staged.name, "rows": 0}
+
+    def flush(self, payloads):
+"""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "snapshot_state(self, context)",
+        "notify_checkpoint_complete(self, checkpoint_id)",
+        "notify_checkpoint_aborted(self, checkpoint_id)",
+    ],
+)
+def test_a_sink_that_stages_something_when_it_finishes_ends_beside_any_operator(
+    method: str, tmp_path: Path
+) -> None:
+    """It has a position beyond the last batch, of which the operators have no state."""
+    text = changed(
+        EXAMPLE,
+        ("    def flush(self, payloads):\n", HELD_BACK),
+        ("    def finish(self):\n", f"    def {method}:\n        pass\n\n    def finish(self):\n"),
+    )
+    assert first_law(tmp_path, text, range(3)) is None
+
+
 COORDINATED = """
 import weir
 from weir.coordinators import OperatorCoordinator

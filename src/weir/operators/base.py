@@ -97,7 +97,8 @@ class OperatorContext(Protocol):
     def watermark_ms(self) -> int | None:
         """The watermark, in milliseconds since the epoch.
 
-        None before there is one, and if the operator's input has no event time.
+        None before there is one, and if the operator's input has no event time. In ``finish``, at
+        the end of the input or of a drain, it is ``2**63 - 1`` in any case, as in Flink.
         """
         ...
 
@@ -159,7 +160,7 @@ class Operator:
     side_outputs: Mapping[str, str | StructType] = {}
 
     #: Names of attributes that may be lost between two batches, since ``open`` or the operator's
-    #: methods make them again: connections, caches.
+    #: methods make them again: connections, caches. Those of base classes are added.
     transient: tuple[str, ...] = ()
 
     #: Whether the task waits for a checkpoint after ``finish`` (MISSION E6). False if the operator
@@ -197,7 +198,7 @@ class Operator:
     def on_watermark(self, watermark_ms: int) -> Batches:
         """The watermark has moved, and every timer up to it has been handled.
 
-        At the end of the input, or of a drain, it is ``2**63 - 1``.
+        At the end of the input, or of a drain, it is ``2**63 - 1``, also without an event time.
         """
 
     def end_batch(self) -> Batches:
@@ -230,7 +231,9 @@ class Operator:
         before ``close``. After a failure the call may never come: ``initialize_state`` commits
         what was pre-committed up to ``StateStore.restored_checkpoint_id``, and nothing later, since
         it is also called when a subtask moves to another process. Of the checkpoints that complete
-        between two batches, at least the newest is reported.
+        between two batches, at least the newest is reported. It may come after ``snapshot_state``
+        for a later checkpoint. Before ``close`` no batch follows, so there it can neither emit rows
+        nor send events: keep what they need in a state, and do so in ``end_batch``.
         """
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
@@ -242,8 +245,9 @@ class Operator:
     def close(self) -> None:
         """The process stops running this subtask.
 
-        Called at the end of the job, however it ends, and when another process has taken the
-        subtask over. Not called if the process is killed.
+        Called at the end of the job, however it ends, after a call of this subtask has failed
+        (``open`` and ``initialize_state`` too), and when another process has taken the subtask
+        over. Not called if the process is killed.
         """
 
 
@@ -256,14 +260,16 @@ class PandasOperator(Operator):
 
     def process_batch(self, batch: pa.RecordBatch) -> Batches:
         """Pass the batch to ``process_frame`` as a DataFrame."""
+        import pandas as pd
         import pyarrow as pa
 
-        from weir.operators.output import to_pandas
+        from weir.operators.output import emitted, to_pandas
 
-        frames = self.process_frame(to_pandas(batch)) or ()
+        where = f"{type(self).__name__}.process_frame"
+        frames = self.process_frame(to_pandas(batch))
         return [
             one
-            for frame in frames
+            for frame in emitted(frames, pd.DataFrame, "DataFrames", where)
             for one in pa.Table.from_pandas(frame, preserve_index=False).to_batches()
         ]
 
@@ -292,6 +298,12 @@ class ListCheckpointed:
 def overrides(operator: Operator, method: str) -> bool:
     """Whether an operator has its own version of one of ``Operator``'s methods."""
     return getattr(type(operator), method) is not getattr(Operator, method)
+
+
+def transient_attributes(operator: Operator) -> frozenset[str]:
+    """The names in ``transient``, of the operator's class and of its bases."""
+    of_bases = (vars(one).get("transient", ()) for one in type(operator).__mro__)
+    return frozenset(operator.transient).union(*of_bases)
 
 
 def takes_snapshots(operator: Operator) -> bool:

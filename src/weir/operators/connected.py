@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from weir.operators.base import Operator
-from weir.operators.output import tagged_column
+from weir.operators.output import record_batches, tagged_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,9 @@ class CoOperator(Operator):
         for number, process in ((1, self.process_batch1), (2, self.process_batch2)):
             records = _records_of(batch, number)
             if records.num_rows:
-                yield from process(records) or ()
+                yield from record_batches(
+                    process(records), f"{type(self).__name__}.process_batch{number}"
+                )
 
 
 def _records_of(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:

@@ -10,8 +10,8 @@ Spark do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from weir.core.graph import MAIN_OUTPUT
 from weir.errors import OperatorStateError, PipelineError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from weir.core.types import OperatorId
+
+T = TypeVar("T")
 
 #: The column with the tag of a row's side output, null in rows of the main output, in the frame of
 #: an operator that has side outputs.
@@ -65,6 +67,34 @@ class Outputs:
             if one == MAIN_OUTPUT:
                 columns[OUTPUT] = pa.array([tag or None] * len(batch), pa.string())
         return pa.RecordBatch.from_pydict(columns)
+
+
+def record_batches(given: object, where: str) -> Iterator[pa.RecordBatch]:
+    """What a method of an operator emits; ``where`` names it, for messages.
+
+    Raises ``PipelineError`` for anything but record batches.
+    """
+    import pyarrow as pa
+
+    return emitted(given, pa.RecordBatch, "record batches", where)
+
+
+def emitted(given: object, kind: type[T], kinds: str, where: str) -> Iterator[T]:
+    """The values of one type that a method returned or yields; none for None.
+
+    ``kinds`` and ``where`` name the type and the method, for messages.
+    Raises ``PipelineError`` for a single one, which would fall into its columns, and for others.
+    """
+    if given is None:
+        return
+    if isinstance(given, kind) or not isinstance(given, Iterable):
+        raise PipelineError(
+            f"{where} returned a {type(given).__name__}: return a list of {kinds}, or yield them."
+        )
+    for one in given:
+        if not isinstance(one, kind):
+            raise PipelineError(f"{where} emitted a {type(one).__name__}: emit {kinds}.")
+        yield one
 
 
 def to_pandas(batch: pa.RecordBatch) -> pd.DataFrame:

@@ -485,7 +485,10 @@ def decode_lists(data: bytes) -> Lists:
 
 
 def redistributed(subtasks: list[Lists], parallelism: int) -> list[Lists]:
-    """The lists of all subtasks, redistributed for another parallelism (MISSION B7)."""
+    """The lists of all subtasks, redistributed for this parallelism (MISSION B7).
+
+    If it is as before, only union lists change.
+    """
     dealt: list[Lists] = [{} for _ in range(parallelism)]
     newest = {name: saved for lists in subtasks for name, saved in lists.items()}
     for name, one in newest.items():
@@ -493,7 +496,10 @@ def redistributed(subtasks: list[Lists], parallelism: int) -> list[Lists]:
         elements = [item for items in found for item in items]
         for number, lists in enumerate(dealt):
             items = found[0]
-            if one.kind == Redistribution.SPLIT.value:
+            if one.kind == Redistribution.SPLIT.value and len(subtasks) == parallelism:
+                kept = subtasks[number].get(name)
+                items = [] if kept is None else kept.items
+            elif one.kind == Redistribution.SPLIT.value:
                 items = elements[number::parallelism]
             elif one.kind == Redistribution.UNION.value:
                 items = elements

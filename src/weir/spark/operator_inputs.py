@@ -20,7 +20,7 @@ from weir.subtasks.worker import key_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 def given_schema(inputs: Sequence[DataFrame]) -> StructType:
@@ -36,7 +36,8 @@ def partitioned(
     """The rows of all inputs, those of subtask i in partition i.
 
     ``key_by`` has the names of the key's columns in each input; it is empty without a key. Raises
-    ``PipelineError`` if an input lacks one of them, or the keys differ in their types.
+    ``PipelineError`` if an input lacks one of them, one is a collection, or the keys differ in
+    their types.
     """
     from pyspark.sql import functions as F
 
@@ -51,6 +52,20 @@ def partitioned(
     group = F.pmod(hashed, F.lit(KEY_GROUPS)).cast("int")
     subtask = F.floor(F.col(KEY_GROUP) * parallelism / KEY_GROUPS).cast("int")
     return frame.withColumn(KEY_GROUP, group).repartitionById(parallelism, subtask)
+
+
+def key_types(
+    inputs: Sequence[DataFrame], key_by: Sequence[Sequence[str]]
+) -> list[tuple[str, str]]:
+    """The names and types of the key's columns, those of the first input; none without a key.
+
+    Both decide to which key group a key belongs.
+    """
+    return [
+        (name, inputs[0].schema[name].dataType.simpleString())
+        for names in key_by[:1]
+        for name in names
+    ]
 
 
 def _connected(inputs: Sequence[DataFrame], key_by: Sequence[Sequence[str]]) -> DataFrame:
@@ -79,6 +94,21 @@ def _check_columns(step: GraphStep, frame: DataFrame, names: Sequence[str]) -> N
                 f"Step {step.name!r} is keyed by {column!r}, but its input has the columns"
                 f" {', '.join(frame.columns)}: name some of these with key_by."
             )
+        kind = frame.schema[column].dataType
+        if _has_collection(kind):
+            raise PipelineError(
+                f"Step {step.name!r} is keyed by {column!r} of type {kind.simpleString()}, but keys"
+                " cannot be or contain arrays, maps or variants: key by columns of plain types, or"
+                " by a text that is made of it."
+            )
+
+
+def _has_collection(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+
+    if isinstance(kind, StructType):
+        return any(_has_collection(field.dataType) for field in kind.fields)
+    return isinstance(kind, ArrayType | MapType | VariantType)
 
 
 def _check_types(

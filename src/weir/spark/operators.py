@@ -17,7 +17,7 @@ from weir.core.types import OperatorId
 from weir.errors import PipelineError
 from weir.runtime.log_lines import Form
 from weir.spark.channels import has_event_time
-from weir.spark.operator_inputs import given_schema, partitioned
+from weir.spark.operator_inputs import given_schema, key_types, partitioned
 from weir.spark.operator_outputs import output_schemas, shared_schema
 from weir.spark.operator_worker import (
     CALL_SCHEMA,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 #: Settings for starting the query of a vertex with operators. Otherwise Spark would fold a shuffle
 #: over an empty relation and merge small partitions, and not every subtask would run.
-SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-}
+SETTINGS = {"spark.sql.adaptive.enabled": "false"}
+#: Settings unless the user has set them: state is read and written by whole Arrow batches, so each
+#: costs a few calls of Python, however many rows it has.
+DEFAULTS = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100000"}
 #: The setting of excluded optimizer rules. ``EMPTY_RELATION_RULE`` is added to the user's own.
 EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 EMPTY_RELATION_RULE = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
@@ -90,6 +90,7 @@ class SparkSubtasks:
         if has_event_time(given):
             chain.add_timed(name)
         frame = partitioned(step, inputs, one.key_by, one.parallelism)
+        chain.add_key(name, key_types(inputs, one.key_by))
         main, *sides = (to_arrow_schema(one, timezone="UTC") for one in schemas.values())
         function = SubtaskFunction(
             name,

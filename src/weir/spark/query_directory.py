@@ -125,6 +125,13 @@ class QueryDirectory:
         except ValueError as error:
             raise self._unreadable(f"commits/{position}", error) from error
 
+    def watermark_ms(self, position: int) -> int | None:
+        """The watermark of the batch; None or 0 before any event time was known."""
+        try:
+            return decode_offsets(self._read(f"offsets/{position}"))[0].watermark_ms
+        except ValueError as error:
+            raise self._unreadable(f"offsets/{position}", error) from error
+
     def prune_sources(self, position: int) -> None:
         """Remove entries of file sources' logs above those the batch admitted (PROTOCOL P3)."""
         for source, offset in self._sources(position).items():

@@ -151,6 +151,7 @@ class QueryTask:
         self._tells_watermark = self._output is not None and has_event_time(frame.schema)
         if self._operators is not None and self._position >= 0:
             self._operators.planned(self._directory.commit_entry(self._position))
+            self._operators.resume_at(self._directory.watermark_ms(self._position))
         if not self._stopping.is_set():
             self._run(frame)
 

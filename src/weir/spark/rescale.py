@@ -35,7 +35,7 @@ from weir.core.graph import Vertex
 from weir.core.types import TaskState, VertexId
 from weir.errors import PipelineError, StorageError
 from weir.spark.failures import first_cause
-from weir.spark.operators import EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS
+from weir.spark.operators import DEFAULTS, EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS
 from weir.spark.query_directory import SHUFFLE_PARTITIONS, QueryDirectory, is_stateful
 from weir.storage.paths import as_spark_path
 from weir.subtasks.chain import process_steps
@@ -132,6 +132,8 @@ class StatePartitions:
         settings = {SHUFFLE_PARTITIONS: str(self.of(vertex))}
         if vertex in self._with_operators:
             excluded = self._session.conf.get(EXCLUDED_RULES, None)
+            conf = self._session.conf
+            settings |= {one: to for one, to in DEFAULTS.items() if conf.get(one, None) is None}
             settings |= SETTINGS | {
                 EXCLUDED_RULES: ",".join(filter(None, [excluded, EMPTY_RELATION_RULE]))
             }

@@ -93,6 +93,9 @@ class _KeptOperator(msgspec.Struct, forbid_unknown_fields=True):
     keyed: dict[str, dict[_Number, list[_Layer]]] = {}
     #: By subtask.
     timers: dict[_Number, _NextTimers] = {}
+    watermark_ms: int | None = None
+    #: The columns of the key: name and type.
+    key: list[tuple[str, str]] = []
 
 
 class _KeptSegment(msgspec.Struct, forbid_unknown_fields=True):

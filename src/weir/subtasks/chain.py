@@ -19,8 +19,8 @@ import base64
 import json
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sized
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.core.graph import StepKind, Vertex
@@ -32,7 +32,6 @@ from weir.errors import InvariantError, OperatorError, PipelineError, invariant
 from weir.operators.base import (
     Operator,
     TimeDomain,
-    groups_of,
     overrides,
     takes_part,
     takes_snapshots,
@@ -40,6 +39,7 @@ from weir.operators.base import (
 from weir.operators.connected import CoOperator
 from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
 from weir.runtime.concurrency import Clock
+from weir.subtasks.held_state import HeldState, dealt_layers, dealt_timers, earliest_of
 from weir.subtasks.source_readers import SourceReaders
 from weir.subtasks.state_pieces import Location
 from weir.subtasks.worker import INLINE_BYTES, Order, Result
@@ -53,55 +53,6 @@ ENTRY = "weir-operators"
 
 #: How many completed, and how many aborted, checkpoints a batch reports at most.
 _TOLD = 100
-
-
-@dataclass(frozen=True)
-class _Held:
-    """The state of one operator after a batch.
-
-    Never changed, since a snapshot of it may be taken meanwhile.
-    """
-
-    #: By subtask.
-    lists: dict[int, Location]
-    #: Raw state -> key group -> location.
-    groups: dict[str, dict[str, Location]] = field(default_factory=dict)
-    #: Keyed state -> subtask -> layers, oldest first (``weir/operators/keyed.py``).
-    keyed: dict[str, dict[int, list[Location]]] = field(default_factory=dict)
-    #: By subtask: when its next timer is due, by domain (``TimeDomain``).
-    timers: dict[int, dict[str, int | None]] = field(default_factory=dict)
-    #: By subtask: the run of the batch whose result counted.
-    runs: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def files(self) -> set[str]:
-        """All files that hold part of it."""
-        located = [*self.lists.values()]
-        located += [found for groups in self.groups.values() for found in groups.values()]
-        located += [one for by in self.keyed.values() for layers in by.values() for one in layers]
-        return {found["file"] for found in located if "file" in found}
-
-    def earliest_ms(self, domain: TimeDomain) -> int | None:
-        """When the next timer is due; None if there is none."""
-        return _earliest(found[domain.value] for found in self.timers.values())
-
-    def after(self, results: Mapping[int, Mapping[str, Any]]) -> _Held:
-        """The state after a batch or a call, given the results of subtasks."""
-        groups = {state: dict(found) for state, found in self.groups.items()}
-        keyed = {state: dict(found) for state, found in self.keyed.items()}
-        for subtask, result in results.items():
-            for state, changed in result["groups"].items():
-                groups.setdefault(state, {}).update(changed)
-            for state, (stay, layer) in result["keyed"].items():
-                layers = keyed.setdefault(state, {}).get(subtask, [])[:stay]
-                keyed[state][subtask] = [*layers, *([] if layer is None else [layer])]
-        return _Held(
-            lists=self.lists | {subtask: result["lists"] for subtask, result in results.items()},
-            groups=groups,
-            keyed=keyed,
-            timers=self.timers | {subtask: result["timers"] for subtask, result in results.items()},
-            runs=self.runs | {subtask: result["run"] for subtask, result in results.items()},
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,11 +146,14 @@ class OperatorChain:
         )
         #: The state after each of the last two batches, by operator. While the drain's batch runs,
         #: the state before it may still become part of a checkpoint.
-        self._held: dict[int, dict[OperatorId, _Held]] = {}
+        self._held: dict[int, dict[OperatorId, HeldState]] = {}
         self._directory: StateDirectory | None = None
         self._restored_checkpoint_id: int | None = None
         #: The last batch, whose state the next one starts from.
         self._version = -1
+        #: By operator: the columns of its key, each a name and a type, now and in what it restores.
+        self._keys: dict[OperatorId, list[list[str]]] = {}
+        self._saved_keys: dict[OperatorId, list[list[str]]] = {}
         #: The operators whose input has an event time.
         self._timed: set[OperatorId] = set()
         #: The watermark of the last batch, and the next batch's; None before there is one.
@@ -224,6 +178,14 @@ class OperatorChain:
         """The input of an operator has an event time."""
         self._timed.add(name)
 
+    def add_key(self, name: OperatorId, key: Sequence[tuple[str, str]]) -> None:
+        """The names and types of the columns by which an operator is keyed.
+
+        Raises ``PipelineError`` if its state was saved by another key.
+        """
+        self._keys[name] = [list(column) for column in key]
+        self._check_key(name)
+
     def open(
         self, directory: StateDirectory, position: int, restored_checkpoint_id: int | None
     ) -> None:
@@ -237,9 +199,17 @@ class OperatorChain:
         self._version = position
         path = directory.file(ENTRY)
         kept = json.loads(directory.fs.read(path)) if directory.fs.status(path) is not None else {}
+        # Earlier versions did not keep the key.
+        self._saved_keys = {
+            name: one["key"]
+            for name, one in kept.items()
+            if one.get("key") and (one["groups"] or one.get("keyed"))
+        }
+        for name in self._steps:
+            self._check_key(name)
         self._held = {
             position: {
-                name: (self._restored(name, kept[name]) if name in kept else _Held(lists={}))
+                name: (self._restored(name, kept[name]) if name in kept else HeldState(lists={}))
                 for name in self._steps
             }
         }
@@ -265,6 +235,16 @@ class OperatorChain:
         """All batches so far are complete; ``commit`` is the last one's entry in Spark's log."""
         # 0 before any event time is known.
         self._next_watermark_ms = int(commit["nextBatchWatermarkMs"]) or None
+
+    def resume_at(self, watermark_ms: int | None) -> None:
+        """The watermark of the last batch before this attempt, before the first one in it.
+
+        Operators go on with it if they have seen it. Otherwise, as in snapshots of earlier
+        versions, the first batch moves it.
+        """
+        seen = [self._held[self._version][name].watermark_ms for name in self._timed]
+        known = [one for one in (*seen, watermark_ms or None) if one is not None]
+        self._watermark_ms = min(known) if len(known) == len(seen) + 1 else None
 
     @property
     def has_news(self) -> bool:
@@ -308,7 +288,7 @@ class OperatorChain:
         held = self._held[self._version].values()
         times = [one.earliest_ms(TimeDomain.PROCESSING) for one in held]
         times += self._readers.reads_at_ms
-        earliest = _earliest(times)
+        earliest = earliest_of(times)
         return None if earliest is None else max(0, earliest - self._clock.wall_ms())
 
     def begin_batch(self, batch: int) -> None:
@@ -340,7 +320,7 @@ class OperatorChain:
         Raises ``PipelineError`` if a subtask did not run.
         """
         sent: list[SentEvent] = []
-        after: dict[OperatorId, _Held] = {}
+        after: dict[OperatorId, HeldState] = {}
         rows_read = 0
         for name, one in self._steps.items():
             found = self._subtasks.results(name, batch)
@@ -351,18 +331,19 @@ class OperatorChain:
                     " change partitions (coalesce, union with itself); otherwise start a new"
                     " query for them with start_new_chain()."
                 )
-            after[name] = self._held[self._version][name].after(found)
+            before = self._held[self._version][name]
+            after[name] = replace(before.after(found), watermark_ms=self._next_watermark_ms)
             for subtask, result in sorted(found.items()):
                 sent += [
                     SentEvent(operator=name, subtask=subtask, payload=event)
                     for event in result["sent"]
                 ]
                 rows_read += self._readers.take(name, subtask, result)
-        before = {
+        older = {
             position: held for position, held in self._held.items() if position < self._version
         }
         self._held = {self._version: self._held[self._version], batch: after}
-        self._delete((_files(before) | self._replaced) - _files(self._held))
+        self._delete((_files(older) | self._replaced) - _files(self._held))
         self._replaced = set()
         self._version = batch
         self._watermark_ms = self._next_watermark_ms
@@ -381,26 +362,30 @@ class OperatorChain:
         """Take the snapshot of every operator, in the order of the chain (PROTOCOL P6, P43).
 
         After the drain only of those with code of their own for checkpoints, which may still have
-        something to commit. Returns entries, and keys of files in the query's directory. Raises
-        ``OperatorError`` if an operator cannot take it.
+        something to commit. Notifications wait for the next batch or ``close``: not every operator
+        is called here, and an error here must not lose them.
+
+        Returns entries, and keys of files in the query's directory. Raises ``OperatorError`` if an
+        operator cannot take it.
         """
-        completed, aborted = _taken(self.completed), _taken(self.aborted)
-        kept, files = {}, set()
+        # A drained query stays as it is, and may be beyond its last batch: sinks have staged what
+        # they had held back.
+        position = self._version if effect.finished else effect.position
+        kept: dict[OperatorId, Any] = {}
+        files: set[str] = set()
         for name in self._steps:
             operator = self._steps[name].operator
             if effect.finished and not takes_part(operator):
                 continue
             if takes_snapshots(operator):
-                order = self._order(name, completed, aborted) | {
+                order = self._order(name) | {
                     "call": "snapshot",
                     "checkpoint_id": effect.checkpoint_id,
                     "timestamp_ms": effect.timestamp_ms,
                 }
-                invariant(
-                    effect.position == self._version, f"the snapshot of {name} comes too late"
-                )
+                invariant(position == self._version, f"the snapshot of {name} comes too late")
                 self._call_snapshot(name, order)
-            held = self._held[effect.position][name]
+            held = self._held[position][name]
             files |= held.files
             kept[name] = {
                 "parallelism": self._steps[name].parallelism,
@@ -408,6 +393,8 @@ class OperatorChain:
                 "groups": held.groups,
                 "keyed": held.keyed,
                 "timers": {str(subtask): found for subtask, found in held.timers.items()},
+                "watermark_ms": held.watermark_ms if name in self._timed else None,
+                "key": self._keys.get(name, self._saved_keys.get(name, [])),
             }
         entries = {ENTRY: json.dumps(kept, sort_keys=True)} if kept else {}
         return entries, [f"{DIRECTORY}/{file}" for file in sorted(files)]
@@ -436,7 +423,9 @@ class OperatorChain:
 
     # -- inside
 
-    def _order(self, name: OperatorId, completed: list[int], aborted: list[int]) -> Order:
+    def _order(
+        self, name: OperatorId, completed: Sequence[int] = (), aborted: Sequence[int] = ()
+    ) -> Order:
         """The part of an order that a batch and a call have in common."""
         held = self._held[self._version][name]
         return {
@@ -453,8 +442,8 @@ class OperatorChain:
             "watermark_ms": self._watermark_ms if name in self._timed else None,
             "slowest_ms": self._readers.slowest_ms,
             "moves_to_ms": None,
-            "completed": completed,
-            "aborted": aborted,
+            "completed": list(completed),
+            "aborted": list(aborted),
             "events": {},
             "lists": {subtask: self._located(found) for subtask, found in held.lists.items()},
             "groups": {
@@ -519,6 +508,20 @@ class OperatorChain:
             )
         return results
 
+    def _check_key(self, name: OperatorId) -> None:
+        """Raise ``PipelineError`` if restored state has another key than the stream has now."""
+        was, now = self._saved_keys.get(name), self._keys.get(name)
+        if was is None or now is None or was == now:
+            return
+        if len(was) == len(now) == 1 and was[0][1] == now[0][1]:
+            # The name of a single column is not part of the key.
+            return
+        raise PipelineError(
+            f"Operator {name!r} is keyed by {_listed(now)}, but its state was saved by"
+            f" {_listed(was)}, so no key would find its values: key the stream as before, or give"
+            " the step another uid, to begin without this state."
+        )
+
     def _hears(self, name: OperatorId, completed: Sized, aborted: Sized) -> bool:
         """Whether the operator wants to be notified of one of these checkpoints."""
         operator = self._steps[name].operator
@@ -526,7 +529,7 @@ class OperatorChain:
             bool(aborted) and overrides(operator, "notify_checkpoint_aborted")
         )
 
-    def _restored(self, name: OperatorId, kept: Mapping[str, Any]) -> _Held:
+    def _restored(self, name: OperatorId, kept: Mapping[str, Any]) -> HeldState:
         """The state, redistributed to the current number of subtasks.
 
         Union lists go to every subtask, even if the number has not changed.
@@ -542,11 +545,17 @@ class OperatorChain:
                     for subtask, given in enumerate(dealt)
                 }
         keyed = {
-            state: _dealt(by_subtask, kept["parallelism"], parallelism)
+            state: dealt_layers(by_subtask, kept["parallelism"], parallelism)
             for state, by_subtask in kept.get("keyed", {}).items()
         }
-        timers = _timers_of(kept.get("timers", {}), kept["parallelism"], parallelism)
-        return _Held(lists=lists, groups=kept["groups"], keyed=keyed, timers=timers)
+        timers = dealt_timers(kept.get("timers", {}), kept["parallelism"], parallelism)
+        return HeldState(
+            lists=lists,
+            groups=kept["groups"],
+            keyed=keyed,
+            timers=timers,
+            watermark_ms=kept.get("watermark_ms"),
+        )
 
     def _placed(self, name: OperatorId, subtask: int, data: bytes) -> Location:
         """Store redistributed lists where a worker finds them."""
@@ -581,51 +590,16 @@ class OperatorChain:
             self._opened.fs.delete(self._opened.file(f"{DIRECTORY}/{file}"))
 
 
-def _files(held: Mapping[int, Mapping[OperatorId, _Held]]) -> set[str]:
+def _files(held: Mapping[int, Mapping[OperatorId, HeldState]]) -> set[str]:
     return {file for of_batch in held.values() for one in of_batch.values() for file in one.files}
-
-
-def _dealt(
-    by_subtask: Mapping[str, list[Location]], before: int, parallelism: int
-) -> dict[int, list[Location]]:
-    """The layers of a keyed state for another number of subtasks: each where its groups are."""
-    kept = {int(subtask): layers for subtask, layers in by_subtask.items()}
-    if before == parallelism:
-        return kept
-    dealt: dict[int, list[Location]] = {}
-    for subtask in range(parallelism):
-        owned = groups_of(subtask, parallelism)
-        for old in sorted(kept):
-            for layer in kept[old]:
-                first, end = layer["groups"]
-                groups = [max(first, owned.start), min(end, owned.stop)]
-                if groups[0] < groups[1]:
-                    # How many of its keys these are is not known.
-                    part = {name: layer[name] for name in ("file", "offset", "length")}
-                    dealt.setdefault(subtask, []).append(part | {"groups": groups})
-    return dealt
-
-
-def _timers_of(
-    by_subtask: Mapping[str, dict[str, int | None]], before: int, parallelism: int
-) -> dict[int, dict[str, int | None]]:
-    """When timers are due, by subtask.
-
-    For another number of subtasks the earliest time of all stands for subtask 0, until the first
-    batch has reported where the timers are now.
-    """
-    if before == parallelism:
-        return {int(subtask): found for subtask, found in by_subtask.items()}
-    times = {one: [found[one.value] for found in by_subtask.values()] for one in TimeDomain}
-    return {0: {one.value: _earliest(found) for one, found in times.items()}}
-
-
-def _earliest(times_ms: Iterable[int | None]) -> int | None:
-    return min((one for one in times_ms if one is not None), default=None)
 
 
 def _is_due(time_ms: int | None, until_ms: int) -> bool:
     return time_ms is not None and time_ms <= until_ms
+
+
+def _listed(key: Iterable[Iterable[str]]) -> str:
+    return ", ".join(f"{name!r} ({kind})" for name, kind in key) or "nothing"
 
 
 def _taken(told: deque[int]) -> list[int]:

@@ -32,16 +32,16 @@ from __future__ import annotations
 
 import base64
 import copy
+import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import IOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.core.graph import MAIN_OUTPUT
-from weir.core.json_values import KEPT, read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError, PipelineError
 from weir.operators.base import (
@@ -52,18 +52,21 @@ from weir.operators.base import (
     TimeDomain,
     groups_of,
     overrides,
+    transient_attributes,
 )
 from weir.operators.connected import CoOperator
-from weir.operators.output import Outputs, tagged_column
+from weir.operators.output import Outputs, record_batches, tagged_column
 from weir.operators.state import StateStore, decode_lists
-from weir.runtime.failures import NOTE
+from weir.runtime.failures import NOTE, describe
+from weir.subtasks.context import Context
 from weir.subtasks.state_pieces import SHARED_BYTES_MAX, Location, StatePieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from weir.operators.memory import StateMemory
-    from weir.sources.operator import ReaderReport
+
+_log = logging.getLogger(__name__)
 
 #: From this watermark on, no time passes any more: 9999-12-31T23:59:59Z, the last one that Spark
 #: can represent.
@@ -181,87 +184,18 @@ class WorkerProcess:
         return None if one is None else one.state
 
     def close_all(self, operator_id: OperatorId) -> None:
-        """Close all subtasks of an operator, whatever they belong to."""
-        for key in [key for key in self._warm if key[0] == operator_id]:
-            self._warm.pop(key).operator.close()
+        """Close all subtasks of an operator, whatever they belong to.
 
-
-@dataclass
-class Context:
-    """``OperatorContext`` of one subtask."""
-
-    operator_id: OperatorId
-    subtask: int
-    parallelism: int
-    has_coordinator: bool
-    output_schema: pa.Schema
-    watermark_ms: int | None = None
-    processing_time_ms: int = 0
-    sent: list[Payload] = field(default_factory=list)
-    #: Of a source: see ``ReaderTaskContext``.
-    may_read: bool = True
-    induced_over: int = 0
-    slowest_ms: int | None = None
-    reported: ReaderReport | None = None
-    #: Whether an event that is sent now goes out with the state that it follows from.
-    may_send: bool = True
-    #: The tags of the side outputs.
-    side_outputs: Collection[str] = ()
-    #: Rows for side outputs, with their tags, since they were last taken.
-    emitted: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
-    #: Whether a batch is there to take them.
-    may_emit: bool = False
-
-    def output(self, tag: str, batch: pa.RecordBatch) -> None:
-        """See ``OperatorContext``."""
-        if tag not in self.side_outputs:
-            declared = ", ".join(repr(one) for one in self.side_outputs) or "none"
-            raise PipelineError(
-                f"Operator {self.operator_id!r} emits to the side output {tag!r}, but declares"
-                f" {declared}: add it to side_outputs, with its schema."
-            )
-        if not self.may_emit:
-            raise OperatorStateError(
-                f"Operator {self.operator_id!r} emits to the side output {tag!r} outside of a"
-                " batch: emit in a call that may emit rows, at the latest in finish or"
-                " prepare_snapshot_pre_barrier."
-            )
-        self.emitted.append((tag, batch))
-
-    def send_event_to_coordinator(self, event: Payload) -> None:
-        """See ``OperatorContext``.
-
-        Raises ``OperatorStateError`` without a coordinator, outside of a batch, or if JSON cannot
-        represent a value.
+        Raises the first error, once all are closed.
         """
-        if not self.may_send:
-            raise OperatorStateError(
-                f"Operator {self.operator_id!r} sent an event in snapshot_state or close, after"
-                " what the checkpoint keeps: send it in a batch, at the latest in end_batch."
-            )
-        if not self.has_coordinator:
-            raise OperatorStateError(
-                f"Operator {self.operator_id!r} sent an event, but has no coordinator: pass"
-                " coordinator= to its step."
-            )
-        try:
-            if not isinstance(event, dict):
-                raise ValueError(f"it is a {type(event).__name__}, not a map")
-            self.sent.append(read_back(event))
-        except ValueError as error:
-            raise OperatorStateError(
-                f"Operator {self.operator_id!r} sent an event that cannot be stored, since {error}:"
-                f" make it a map of {KEPT}."
-            ) from error
-
-    def taken(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Take the rows that were emitted to side outputs."""
-        emitted, self.emitted = self.emitted, []
-        yield from emitted
-
-    def report(self, report: ReaderReport) -> None:
-        """See ``ReaderTaskContext``."""
-        self.reported = report
+        errors: list[Exception] = []
+        for key in [key for key in self._warm if key[0] == operator_id]:
+            try:
+                self._warm.pop(key).operator.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 class SubtaskFunction:
@@ -309,29 +243,29 @@ class SubtaskFunction:
                 rows += emitted.num_rows
                 yield self._outputs.rows(tag, emitted)
             report(run.handed_over(one) | {"rows": rows})
-        except Exception as error:
-            error.add_note(f"{NOTE}subtask {subtask} of {self.operator_id!r}{run.at}")
+        except BaseException as error:
+            # Also if nobody wants the rest of the rows.
+            run.close_after_failure()
+            if isinstance(error, Exception):
+                error.add_note(f"{NOTE}subtask {subtask} of {self.operator_id!r}{run.at}")
             raise
 
     def call(self, process: WorkerProcess, order: Order, subtask: int) -> Result:
         """Call a subtask outside of a batch. An error is returned as ``"failed"``."""
         run = SubtaskRun(order, self._context(order, subtask), process)
-        one: _Warm | None = None
         try:
             one = run.begin(self._operator)
-            one.context.may_send = False
             if order["call"] == "close":
-                one.operator.close()
+                run.close()
                 return {"failed": None}
             context = SnapshotContext(
                 checkpoint_id=order["checkpoint_id"], timestamp_ms=order["timestamp_ms"]
             )
             return run.handed_over(one, context)
         except Exception as error:
-            if one is not None and order["call"] == "snapshot":
-                # Nothing that the failed snapshot did to the state remains.
-                one.operator.close()
-            return {"failed": f"{type(error).__name__}: {error}"}
+            # Nothing that a failed snapshot did to the state remains.
+            run.close_after_failure()
+            return {"failed": describe(error)}
 
     def _context(self, order: Order, subtask: int) -> Context:
         return Context(
@@ -371,6 +305,8 @@ class SubtaskRun:
         self._subtask = context.subtask
         #: The records that the operator is processing, for messages; "" if none.
         self.at = ""
+        #: What is to be closed if this fails.
+        self._open: Operator | None = None
 
     def begin(self, operator: Operator) -> _Warm:
         """The subtask as the last batch left it, after this order's notifications and events."""
@@ -381,10 +317,11 @@ class SubtaskRun:
             if one is not None:
                 one.operator.close()
             one = self._restored(operator)
+        self._open = one.operator
         self._process.forget_others(self._operator_id, order)
         one.context.watermark_ms = order["watermark_ms"]
         one.context.processing_time_ms = order["now_ms"]
-        one.context.may_emit = "call" not in order
+        one.context.may_emit = one.context.may_send = "call" not in order
         self._expire(one.state)
         one.context.may_read = order.get("may_read", False)
         one.context.induced_over = order.get("induced_over", 0)
@@ -396,6 +333,19 @@ class SubtaskRun:
         for event in order["events"].get(str(self._subtask), ()):
             one.operator.handle_operator_event(event)
         return one
+
+    def close(self) -> None:
+        """Close the operator, unless it stays in the process."""
+        operator, self._open = self._open, None
+        if operator is not None:
+            operator.close()
+
+    def close_after_failure(self) -> None:
+        """Close the operator; an error of its own does not hide the first one."""
+        try:
+            self.close()
+        except Exception:
+            _log.warning("Operator %r could not be closed.", self._operator_id, exc_info=True)
 
     def batches(
         self, one: _Warm, records: Iterable[pa.RecordBatch]
@@ -413,20 +363,25 @@ class SubtaskRun:
         rows = 0
         for number, batch in enumerate(records):
             self.at = f", its record batch {number} (rows {rows} to {rows + batch.num_rows - 1})"
-            yield from one.operator.process_batch(batch) or ()
+            yield from self._rows(one, "process_batch", batch)
             rows += batch.num_rows
         self.at = ""
         yield from self._move_time(one)
         one.state.end_batch()
-        yield from one.operator.end_batch() or ()
+        yield from self._rows(one, "end_batch")
         if isinstance(one.operator, CoOperator):
             for number in self._order["ended_inputs"]:
-                yield from one.operator.end_input_of(number) or ()
+                yield from self._rows(one, "end_input_of", number)
         if self._order["finish"]:
-            yield from one.operator.end_input() or ()
-            yield from one.operator.finish() or ()
+            yield from self._rows(one, "end_input")
+            yield from self._rows(one, "finish")
         if self._order["barrier"] is not None:
-            yield from one.operator.prepare_snapshot_pre_barrier(self._order["barrier"]) or ()
+            yield from self._rows(one, "prepare_snapshot_pre_barrier", self._order["barrier"])
+
+    def _rows(self, one: _Warm, method: str, *arguments: object) -> Iterator[pa.RecordBatch]:
+        """What a call emits. Raises ``PipelineError`` for anything but record batches."""
+        where = f"{type(one.operator).__name__}.{method}"
+        return record_batches(getattr(one.operator, method)(*arguments), where)
 
     def _move_time(self, one: _Warm) -> Iterator[pa.RecordBatch]:
         """Call the timers that are due and, if the watermark has moved, the operator."""
@@ -440,7 +395,7 @@ class SubtaskRun:
         if (watermark_ms := one.context.watermark_ms) is not None:
             yield from self._fire(one, TimeDomain.EVENT, watermark_ms)
         if moves_to is not None:
-            yield from one.operator.on_watermark(moves_to) or ()
+            yield from self._rows(one, "on_watermark", moves_to)
             # Not before, since timers may be for times at which it was still there.
             one.state.expire(TimeDomain.EVENT)
 
@@ -463,7 +418,7 @@ class SubtaskRun:
             for due in timers.due(until_ms):
                 one.state.begin_batch(due.keys, due.groups)
                 batch = pa.RecordBatch.from_arrays([due.keys, due.times_ms], ["key", "time_ms"])
-                yield from one.operator.on_timer(timers, batch) or ()
+                yield from self._rows(one, "on_timer", timers, batch)
 
     def handed_over(self, one: _Warm, snapshot: SnapshotContext | None = None) -> Result:
         """Take the snapshot, if one is wanted; return the result, with the state.
@@ -481,8 +436,9 @@ class SubtaskRun:
         lists = self._kept(state.dump_lists())
         self._check_attributes(one)
         one.version, one.run = self._order["batch"], self._process.run_id()
-        one.context.may_send, one.context.may_emit = True, False
+        one.context.may_emit = False
         self._process.keep(self._operator_id, self._subtask, one)
+        self._open = None
         sent: list[Payload] = []
         if snapshot is None:
             sent, one.context.sent = one.context.sent, []
@@ -548,6 +504,7 @@ class SubtaskRun:
             memory=memory,
         )
         self._expire(state)
+        self._open = operator
         operator.open(context)
         operator.initialize_state(state)
         if state.timers and not overrides(operator, "on_timer"):
@@ -631,10 +588,11 @@ def _is_current(one: _Warm, order: Order, subtask: int) -> bool:
 
 def _attributes(operator: Operator) -> _Attributes:
     """The attributes that must not change, as they are now."""
+    transient = transient_attributes(operator)
     return {
         name: (value, len(value) if isinstance(value, list | dict | set | deque) else None)
         for name, value in vars(operator).items()
-        if name not in operator.transient
+        if name not in transient
     }
 
 

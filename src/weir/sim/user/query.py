@@ -137,6 +137,7 @@ class UserQuery:
             self.chain.open(directory, self._position, self._driver.restored_checkpoint_id)
             if self._position >= 0:
                 self._planned()
+                self.chain.resume_at(self._reached_ms)
         self._opened = True
 
     def start(self) -> None:

@@ -1,0 +1,128 @@
+"""A chain of operators whose subtasks run in this process, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+from tests.operators.test_source_readers import Clock
+
+from weir.core.graph import ChainEnd, GraphStep, StepKind, Vertex
+from weir.core.messages.task import AnswerPlanning, StartDrain, TakeSnapshot
+from weir.core.types import SnapshotKind
+from weir.operators import Operator
+from weir.storage.local import LocalFileSystem
+from weir.subtasks.chain import ENTRY, OperatorChain, ProcessStep
+from weir.subtasks.worker import LocalStateFiles, Result, SubtaskFunction, WorkerProcess
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+class LocalSubtasks:
+    """Implements ``weir.subtasks.chain.SubtaskPort``: one process runs all subtasks."""
+
+    def __init__(self, operators: Mapping[str, Operator]) -> None:
+        self.process = WorkerProcess(LocalStateFiles())
+        self.orders: dict[str, dict[str, Any]] = {}
+        self._functions = {
+            name: SubtaskFunction(
+                name, one, output_schema=SCHEMA, side_outputs={}, parallelism=1, keys={}
+            )
+            for name, one in operators.items()
+        }
+
+    def order(self, name: str, order: dict[str, Any]) -> None:
+        self.orders[name] = json.loads(json.dumps(order))
+
+    def results(self, name: str, batch: int) -> dict[int, Result]:
+        results: list[Result] = []
+        function = self._functions[name]
+        list(function.batch(self.process, self.orders[name], 0, [], results.append))
+        return {0: results[0]}
+
+    def call(self, name: str, order: dict[str, Any]) -> dict[int, Result]:
+        order = json.loads(json.dumps(order))
+        here = self.process.current(name, order) if order["restore"] is None else order["restore"]
+        return {one: self._functions[name].call(self.process, order, one) for one in here}
+
+
+class LocalChain:
+    """A chain with one subtask per operator, in a directory."""
+
+    def __init__(
+        self, directory: Path, *operators: Operator, timed: bool = False, version: int = -1
+    ) -> None:
+        """The operators are named ``a``, ``b``, and so on."""
+        named = dict(zip("abc", operators, strict=False))
+        self.subtasks = LocalSubtasks(named)
+        self._directory: Any = SimpleNamespace(
+            fs=LocalFileSystem(), file=lambda key: f"{directory}/{key}"
+        )
+        self._entry = directory / ENTRY
+        steps = tuple(GraphStep(name=name, kind=StepKind.PROCESS, inputs=("in",)) for name in named)
+        vertex = Vertex(
+            name=steps[-1].name,
+            steps=steps,
+            sinks=(),
+            sink_names=(),
+            sink_tags=(),
+            bounded=False,
+            end=ChainEnd.ONLY_SINKS,
+            inputs=("in",),
+        )
+        self.chain = OperatorChain(
+            vertex,
+            {
+                name: ProcessStep(
+                    state_memory_bytes=1 << 20,
+                    operator=one,
+                    parallelism=1,
+                    key_by=(),
+                    has_coordinator=True,
+                )
+                for name, one in named.items()
+            },
+            subtasks=self.subtasks,
+            token=f"from {version}",
+            clock=Clock(),
+        )
+        for name in named if timed else ():
+            self.chain.add_timed(name)
+        self.version = version
+        self.chain.open(self._directory, version, None if version < 0 else 1)
+
+    def batch(self, *, finish: bool = False) -> None:
+        """A batch without records."""
+        effect: AnswerPlanning | StartDrain = (
+            StartDrain(vertex="v", position=self.version) if finish else AnswerPlanning(call=1)
+        )
+        self.chain.take_orders(effect)
+        self.version += 1
+        self.chain.begin_batch(self.version)
+        self.chain.end_batch(self.version)
+
+    def snapshot(self, number: int, *, finished: bool = False, position: int | None = None) -> None:
+        """Take a snapshot, and keep its entry where a restore finds it."""
+        entries, _ = self.chain.snapshot(
+            TakeSnapshot(
+                vertex="v",
+                checkpoint_id=number,
+                kind=SnapshotKind.CHECKPOINT,
+                timestamp_ms=0,
+                target=None,
+                position=self.version if position is None else position,
+                finished=finished,
+                committables=(),
+            )
+        )
+        self._entry.write_text(entries[ENTRY])
+
+    def changed_entry(self, **changes: Any) -> None:
+        """Write other values into the kept entry of operator ``a``."""
+        kept = json.loads(self._entry.read_text())
+        kept["a"] |= changes
+        self._entry.write_text(json.dumps(kept))
