@@ -387,9 +387,9 @@ class Stream:
         It runs in ``parallelism`` subtasks (by default ``parallelism.default``). ``coordinator``
         runs in the driver and exchanges events with the subtasks. With ``key_by``, the name of a
         column or of several, all records of a key go to one subtask, and the operator may have
-        keyed state; the key of several columns is an Arrow struct of them. An operator with its own
-        ``output_schema`` emits rows without a watermark: call ``withWatermark`` downstream of it,
-        not upstream. ``uid`` is the id by which state is matched.
+        keyed state; the key of several columns is an Arrow struct of them. The event
+        time of the output is the column that has the name and type of the input's; without one it
+        has no watermark. ``uid`` is the id by which state is matched.
         """
         return self.job._processed(
             name,

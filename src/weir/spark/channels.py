@@ -288,7 +288,7 @@ class OutputSegments:
         self._written: deque[int] = deque()
         #: The last position written, if it has no rows: only the vertex's own sinks may read it.
         self._empty: int | None = None
-        self._releasing = threading.Lock()
+        self._releasing = threading.Lock()  # for ``_written``
 
     def write(self, frame: DataFrame, position: int) -> Segment | None:
         """Write a batch's rows in one Spark job; return the segment, None if there are no rows."""
@@ -307,7 +307,8 @@ class OutputSegments:
         if not files:
             return None
         self._empty = None
-        self._written.append(position)
+        with self._releasing:
+            self._written.append(position)
         payload: Payload = {"files": [join(path, file.path) for file in files]}
         if self._tags:
             payload["tags"] = self._tags

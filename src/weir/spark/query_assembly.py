@@ -384,7 +384,7 @@ class QueryAssembly:
     def _watermarks(self) -> _Watermarks:
         """The watermarks with which the query goes on."""
         found = {part.task.vertex: self._of_part(part) for part in self.parts}
-        roots = [part for part in self._roots() if part in self.parts] or list(self.parts)
+        roots = list(self._roots()) or list(self.parts)
         downstream = [part for part in self.parts if part not in roots and self._holds(part)]
         holding = [part for part in roots if self._holds(part)] or roots
         base = found[holding[0].task.vertex]
