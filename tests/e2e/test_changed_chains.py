@@ -147,7 +147,7 @@ def fours() -> Rows:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ((), ("fours",)),
+        pytest.param((), ("fours",), marks=pytest.mark.slow),
         pytest.param((), ("labelled",), marks=pytest.mark.slow),
         pytest.param(("labelled",), ("named",), marks=pytest.mark.slow),
         pytest.param((), ("renamed", "watched"), marks=pytest.mark.slow),

@@ -52,7 +52,7 @@ def test_any_use_agrees_with_a_dictionary(
     expected: dict[Any, list[Any]] = {}
     store = written.store()
     lists = store.keyed_list_state("s", value_type)
-    for step in range(60):
+    for step in range(25):
         numbers = random.choices(range(12), k=random.randrange(12))
         keys = pa.array([key_of(number) for number in numbers], kind_of)
         values = [step * 100 + row for row in range(len(numbers))]

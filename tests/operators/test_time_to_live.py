@@ -109,7 +109,7 @@ def test_any_use_agrees_with_a_dictionary(
     """Also over hand-overs, other parallelisms, renumbered places, and a clock that is set back."""
     deal_with(monkeypatch, items)
     random, use = Random(f"{kind} {update}"), Use(kind, ttl_of(20, update))
-    for _ in range(150):
+    for _ in range(50):
         use.at(max(0, use.now + random.choice([0, 1, 3, 9, 9, -2, 30])))
         use.put(random.sample(range(30), random.randrange(1, 8)), random.randrange(100))
         use.get(random.choices(range(30), k=6))

@@ -72,7 +72,7 @@ def test_any_use_agrees_with_a_set_of_pairs(
     """Register, delete, due, earliest and hand-over; with few ``items`` places are renumbered."""
     deal_with(monkeypatch, items)
     random, use, now = Random(kind), Use(kind), 0
-    for _ in range(80):
+    for _ in range(30):
         numbers = random.choices(range(30), k=random.randrange(1, 40))
         times = [now + random.randrange(-5, 60) for _ in numbers]
         use.register(numbers, times)

@@ -641,7 +641,9 @@ def test_only_file_sources_have_a_log_offset(offset: str, expected: int | None) 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ["windows", "a left outer join"])
+@pytest.mark.parametrize(
+    "name", ["windows", pytest.param("a left outer join", marks=pytest.mark.slow)]
+)
 def test_a_real_query_continues_exactly_from_an_incremental_snapshot_of_a_restored_one(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

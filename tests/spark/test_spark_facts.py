@@ -232,7 +232,7 @@ def test_source_log_entries_above_the_pin_lose_rows_without_an_error_unless_they
 
 # -- exactly the files that are named --------------------------------------------------------------
 
-RESTORED = {name: QUERIES[name] for name in ("windows", "a left outer join")}
+RESTORED = ["windows", pytest.param("a left outer join", marks=pytest.mark.slow)]
 
 
 def continue_from(
@@ -255,7 +255,7 @@ def test_the_named_files_alone_give_the_exact_continuation(
     restart needs."""
     landing = Landing(tmp_path / "in")
     landing.land(8)
-    query = RESTORED[name]
+    query = QUERIES[name]
     job, sink = query.job(landing)
     with Rig(spark, job, tmp_path / "query", on_plan=lambda position: position != 4) as rig:
         rig.wait_held(4)
@@ -275,7 +275,7 @@ def test_the_state_after_a_batch_can_be_copied_while_the_next_batch_runs(
     """A source's checkpoint does not wait for the batch under way, nor see any of it."""
     landing = Landing(tmp_path / "in")
     landing.land(8)
-    query = RESTORED[name]
+    query = QUERIES[name]
     job, sink = query.job(landing)
     stage, keys = sink.stage, []
 
@@ -309,7 +309,7 @@ def test_the_named_files_are_exact_once_rocksdb_snapshots_exist(
     changelogs."""
     landing = Landing(tmp_path / "in")
     landing.land(8)
-    query = RESTORED[name]
+    query = QUERIES[name]
     job, sink = query.job(landing)
     spark.conf.set("spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")
     try:
