@@ -18,6 +18,7 @@ import pytest
 from pyspark import cloudpickle
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, files_rows
+from tests.e2e.test_draining import Tally
 from tests.waiting import wait_until
 
 import weir
@@ -100,6 +101,19 @@ def test_at_the_end_of_the_input_operators_finish_then_commit_and_are_closed_las
             "complete 1",
             "close",
         ]
+
+
+def test_an_operator_ends_beside_a_sink_that_stages_something_at_the_end(place: Place) -> None:
+    """E2: what the sink stages in ``finish`` has a position of its own, after the last batch."""
+    place.land(2)
+    job, tally = weir.Job("tally"), Tally()
+    stream = job.source("numbers", numbers(place), bounded=True)
+    diary = stream.process("diary", Diary(place.directory / "diary"), parallelism=1)
+    diary.sink("tally", tally)
+    with LiveJob(job, settings(place, interval="1 d")) as live:
+        assert live.result().status is JobStatus.FINISHED
+    assert tally.committed == [place.rows().total()]
+    assert written(place, 0)[-3:] == ["snapshot 1", "complete 1", "close"]
 
 
 @pytest.mark.parametrize("drain", [True, False])

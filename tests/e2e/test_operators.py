@@ -404,6 +404,32 @@ def test_several_columns_are_one_key(place: Place) -> None:
     assert files_rows(place.directory / "out") == Counter((*pair, n) for pair, n in counted.items())
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_a_restore_by_another_type_of_the_key_is_refused(place: Place) -> None:
+    """Spark computes other key groups from it, so every value would be lost in silence."""
+
+    def job(kind: str) -> weir.Job:
+        one = weir.Job("counts")
+        stream = one.source("numbers", numbers(place))
+        keyed = f"cast(id % 7 as {kind}) as key"
+        stream = stream.transform("keyed", lambda frame: frame.selectExpr("id", keyed))
+        stream = stream.process("counts", Counts(), key_by="key", parallelism=2)
+        stream.sink("counted", weir.sinks.Files(str(place.directory / "out")))
+        return one
+
+    conf = settings(place, RESTARTED)
+    place.land(1)
+    with LiveJob(job("long"), conf) as live:
+        live.wait_for_records(ROWS_PER_FILE)
+        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+    with LiveJob(job("int"), conf, from_savepoint=savepoint) as live:
+        result = live.result()
+    assert (result.status, live.gateway.view().attempt) == (JobStatus.FAILED, 1)
+    says = "Operator 'counts' is keyed by 'key' (int), but its state was saved by 'key' (bigint)"
+    assert says in (result.failure or "")
+
+
 class Misspelt(Operator):
     """Emits another column than it declares."""
 

@@ -83,6 +83,31 @@ def test_two_subtasks_of_one_process_are_opened_once_and_stay(tmp_path: Path) ->
     assert operator.calls == ["open", "open"]
 
 
+class Stuck(Counting):
+    """Cannot be closed."""
+
+    def __deepcopy__(self, _: object) -> Counting:
+        copy = Stuck()
+        copy.calls = self.calls
+        return copy
+
+    def close(self) -> None:
+        super().close()
+        raise RuntimeError("is closed already")
+
+
+@pytest.mark.parametrize("other", [1, 0])
+def test_a_subtask_of_another_attempt_harms_no_batch_when_it_is_closed(
+    tmp_path: Path, other: int
+) -> None:
+    """Its error is logged: the batch does not need it, whichever subtask it runs."""
+    operator, process = Stuck(), new_process()
+    run = SubtaskRun(order_of(tmp_path, 0, token="before"), context(0, 2), process)
+    run.handed_over(run.begin(operator))
+    SubtaskRun(order_of(tmp_path, 0), context(other, 2), process).begin(operator)
+    assert sorted(operator.calls) == ["close", "open", "open"]
+
+
 class Timed(Operator):
     """Notes when the watermark moves, and emits nothing."""
 

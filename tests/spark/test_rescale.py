@@ -18,6 +18,7 @@ from weir.core.messages.task import Drained, RecordsEnded
 from weir.core.types import TaskState
 from weir.errors import PipelineError
 from weir.job import Job
+from weir.operators import Operator
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.rescale import StatePartitions, rescaled
 from weir.spark.state_files import StateFiles
@@ -186,3 +187,26 @@ def test_of_the_queries_that_wait_the_first_in_the_graph_starts_next(
     for thread in waiting:
         thread.join()
     assert started == ["first", "second", "third"]
+
+
+ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.mark.parametrize(("of_user", "expected"), [(None, "100000"), ("500", "500")])
+def test_the_user_s_size_of_arrow_batches_is_that_of_python_operators(
+    spark: SparkSession, tmp_path: Path, of_user: str | None, expected: str
+) -> None:
+    """Without one they get larger batches than Spark's own; afterwards all is as it was."""
+    job = Job("numbers")
+    stream = job.source("numbers", Landing(tmp_path / "in").source)
+    stream.process("kept", Operator(), parallelism=1).sink("out", Collected())
+    partitions = StatePartitions(spark, {"kept": one_vertex(job)})
+    before = spark.conf.get(ARROW_ROWS, None)
+    try:
+        if of_user is not None:
+            spark.conf.set(ARROW_ROWS, of_user)
+        with partitions.starting("kept"):
+            assert spark.conf.get(ARROW_ROWS) == expected
+        assert spark.conf.get(ARROW_ROWS, None) == (of_user or before)
+    finally:
+        spark.conf.unset(ARROW_ROWS)

@@ -176,7 +176,7 @@ class WorkerProcess:
         for key, other in list(self._warm.items()):
             same = other.token == order["token"]
             if key[0] == operator_id and not (same and other.version in versions):
-                self._warm.pop(key).operator.close()
+                close_stale(operator_id, self._warm.pop(key).operator)
 
     def state(self, operator_id: OperatorId, subtask: int) -> StateStore | None:
         """The state of a subtask that is here."""
@@ -315,7 +315,7 @@ class SubtaskRun:
         order = self._order
         if one is None or not _is_current(one, order, self._subtask):
             if one is not None:
-                one.operator.close()
+                close_stale(self._operator_id, one.operator)
             one = self._restored(operator)
         self._open = one.operator
         self._process.forget_others(self._operator_id, order)
@@ -341,11 +341,10 @@ class SubtaskRun:
             operator.close()
 
     def close_after_failure(self) -> None:
-        """Close the operator; an error of its own does not hide the first one."""
-        try:
-            self.close()
-        except Exception:
-            _log.warning("Operator %r could not be closed.", self._operator_id, exc_info=True)
+        """Close the operator, unless it stays in the process."""
+        operator, self._open = self._open, None
+        if operator is not None:
+            close_stale(self._operator_id, operator)
 
     def batches(
         self, one: _Warm, records: Iterable[pa.RecordBatch]
@@ -572,6 +571,17 @@ class SubtaskRun:
                 f"The keyed state {name!r} cannot be read back ({error}): restore from another"
                 " checkpoint or savepoint."
             ) from error
+
+
+def close_stale(operator_id: OperatorId, operator: Operator) -> None:
+    """Close an operator after a failure, or whose subtask has gone elsewhere.
+
+    An error hides no other error, and harms no batch that does not need this operator.
+    """
+    try:
+        operator.close()
+    except Exception:
+        _log.warning("Operator %r could not be closed.", operator_id, exc_info=True)
 
 
 def _earliest(state: StateStore, domain: TimeDomain) -> int | None:
