@@ -37,7 +37,9 @@ def resolve() -> dict[str, str]:
         subprocess.run([*pip, "install", "--upgrade", "pip"], check=True)
         report = Path(scratch, "report.json")
         command = [*pip, "install", "--dry-run", "--ignore-installed", "--report", str(report)]
-        subprocess.run([*command, ".[demo,postgres]", "--group", "dev"], check=True, cwd=ROOT)
+        subprocess.run(
+            [*command, ".[demo,postgres,lineage,otlp]", "--group", "dev"], check=True, cwd=ROOT
+        )
         installed = json.loads(report.read_text())["install"]
     versions = {item["metadata"]["name"].lower(): item["metadata"]["version"] for item in installed}
     del versions["weir"]

@@ -85,8 +85,9 @@ def test_every_dependency_earns_its_place_in_one_line() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = [*project["dependencies"], *project["optional-dependencies"]["demo"]]
-    names = {dependency.split(">")[0].split("=")[0].strip() for dependency in declared}
+    extras = project["optional-dependencies"].values()
+    declared = [*project["dependencies"], *(one for extra in extras for one in extra)]
+    names = {re.split(r"[\[>=]", dependency)[0].strip() for dependency in declared}
     libraries = (ROOT / "docs" / "ARCHITECTURE.md").read_text().split("## Libraries")[1]
 
     assert {name for name in names if name not in libraries} == set()

@@ -25,6 +25,7 @@ from weir.config.values import (
     TEXT,
     TIMEOUT,
     TOKEN,
+    URL,
     ConfigOption,
     integer,
     number,
@@ -343,6 +344,39 @@ COMMIT_MAX_BACKOFF = ConfigOption(
     DURATION,
     "10 s",
     "Maximum delay between two attempts to commit.",
+)
+LINEAGE_URL = ConfigOption(
+    "weir.lineage.url",
+    URL.or_none("none"),
+    "none",
+    "Server that gets OpenLineage events about what the job reads and writes; events go to the path"
+    " 'api/v1/lineage' there. Needs weir[lineage].",
+)
+LINEAGE_FILE = ConfigOption(
+    "weir.lineage.file",
+    PATH.or_none("none"),
+    "none",
+    "Local file to which OpenLineage events are appended, one JSON object per line. Needs"
+    " weir[lineage].",
+)
+LINEAGE_NAMESPACE = ConfigOption(
+    "weir.lineage.namespace",
+    TEXT,
+    "weir",
+    "Namespace of the job in OpenLineage events.",
+)
+LINEAGE_TOKEN = ConfigOption(
+    "weir.lineage.token",
+    TEXT.or_none("unset"),
+    "unset",
+    "Token that is sent to the server, as 'Authorization: Bearer TOKEN'.",
+    secret=True,
+)
+LINEAGE_TIMEOUT = ConfigOption(
+    "weir.lineage.timeout",
+    POSITIVE_DURATION,
+    "5 s",
+    "How long an event may take to send, and the end of the driver to wait for the last ones.",
 )
 
 #: Every key, in the order of this module and of the reference page.

@@ -19,6 +19,7 @@ from weir.config.options import (
     INITIAL_BACKOFF,
     LEASE_INTERVAL,
     LEASE_TIMEOUT,
+    LINEAGE_FILE,
     MAX_BACKOFF,
     REST_TOKEN,
     REST_TOKEN_FILE,
@@ -30,7 +31,7 @@ from weir.config.options import (
 )
 from weir.config.values import ConfigOption
 from weir.errors import ConfigurationError
-from weir.storage.paths import is_within
+from weir.storage.paths import is_local, is_within
 
 T = TypeVar("T")
 
@@ -45,6 +46,12 @@ class Values(Protocol):
 
 def check_relations(values: Values) -> None:
     """Raise ``ConfigurationError`` for the first pair of values that contradict each other."""
+    lineage_file = values.value(LINEAGE_FILE)
+    if lineage_file is not None and not is_local(lineage_file):
+        raise ConfigurationError(
+            f"{LINEAGE_FILE.key} is {lineage_file}, but must be a local path: events are appended,"
+            " which object stores cannot do."
+        )
     _check_not_above(values, INITIAL_BACKOFF, MAX_BACKOFF)
     _check_not_above(values, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF)
     if 2 * values.value(LEASE_INTERVAL) > values.value(LEASE_TIMEOUT):

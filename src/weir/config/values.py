@@ -147,6 +147,13 @@ def _token(text: str) -> str:
     return text
 
 
+def _url(text: str) -> str:
+    scheme, separator, rest = text.partition("://")
+    if scheme.lower() not in ("http", "https") or not separator or not rest.strip("/"):
+        raise ValueError(text)
+    return text
+
+
 def _hosts(text: str) -> tuple[str, ...]:
     if text.lower() == "none":
         return ()
@@ -204,6 +211,7 @@ POSITIVE_DURATION = _duration_of_at_least(1)
 BOOLEAN = ValueType("boolean", "'true' or 'false'", _boolean)
 PATH = ValueType("path", "a path or URI", normalize)
 TEXT = ValueType("text", "text", str)
+URL = ValueType("URL", "an http:// or https:// URL", _url)
 TOKEN = ValueType(
     "token",
     f"at least {TOKEN_LENGTH_MIN} letters, digits and other visible ASCII characters",

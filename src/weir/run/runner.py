@@ -60,9 +60,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS
     from weir.run.submission import submit
     from weir.runtime.concurrency import SystemClock
-    from weir.spark.environment import check_environment
     from weir.spark.session import LazySession
-    from weir.spark.user_modules import add_script_directory
     from weir.storage.file_systems import FileSystems
 
     configuration = Configuration.load(None, {**job.conf, **options.conf})
@@ -72,9 +70,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     with contextlib.ExitStack() as stack:
         rest = _rest_server(configuration, clock)
         stack.callback(rest.stop)
-        rest.check()  # before anything is made on disk; the port is taken later
-        check_environment()
-        add_script_directory()
+        _check(configuration, rest)
         session = LazySession(job.name, options.master, configuration)
         running = stack.enter_context(contextlib.ExitStack())
         running.callback(session.close)
@@ -124,6 +120,18 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         running.close()
         run.linger()
         return result
+
+
+def _check(configuration: Configuration, rest: RestServer) -> None:
+    """Check what can be checked before anything is made on disk; the port is taken later."""
+    from weir.run import lineage
+    from weir.spark.environment import check_environment
+    from weir.spark.user_modules import add_script_directory
+
+    rest.check()
+    lineage.is_on(configuration)
+    check_environment()
+    add_script_directory()
 
 
 def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -36,6 +38,7 @@ from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.errors import StorageError
 from weir.operators.base import KEY_GROUPS
+from weir.run import lineage
 from weir.run.lease_keeper import LeaseKeeper
 from weir.run.options import JobResult, RunListener, RunOptions
 from weir.run.phases import StartPhases, describe_time
@@ -110,10 +113,11 @@ class JobRun:
             for vertex in vertices
         }
         coordinated = _coordinated(steps, operators)
+        self._master = _job_master(steps, configuration, submission, plans, coordinated)
         self._running = RunningJob(
             job_id=submission.job_id,
             name=job.name,
-            master=_job_master(steps, configuration, submission, plans, coordinated),
+            master=self._master,
             plans=plans,
             tasks=self._tasks,
             durable=self._durable,
@@ -132,19 +136,17 @@ class JobRun:
             ),
             engine_log=log_of(session.get()),
         )
-        storage = submission.storage
-        self._lease = LeaseKeeper(
-            lease=Lease(
-                storage.fs(storage.base_directory), storage.base_directory, submission.job_id
-            ),
-            first_attempt=1 if submission.record is None else submission.record.attempt + 1,
-            attempt=lambda: self._durable.attempt,
-            rest_address=rest_address,
-            timeout_ms=configuration.value(LEASE_TIMEOUT),
-            interval_ms=configuration.value(LEASE_INTERVAL),
+        self._lineage = lineage.configured(
+            configuration,
+            job_name=job.name,
+            job_id=submission.job_id,
+            run_id=str(uuid.uuid4()),
+            spark_version=str(session.get().version),
+            vertices=vertices,
+            datasets=self._tasks.datasets,
             clock=clock,
-            on_lost=self._lost,
         )
+        self._lease = self._lease_keeper(configuration, clock)
 
     @property
     def gateway(self) -> JobGateway:
@@ -161,7 +163,8 @@ class JobRun:
                 f"Records and checkpoints: {self._submission.storage.job_directory}"
             )
             recorder = self._running.recorder
-            with recorder.log, Sampler(recorder, self._running.view):
+            reporting = self._lineage or contextlib.nullcontext()
+            with recorder.log, Sampler(recorder, self._running.view), reporting:
                 ended = self._running.driver.run()
             if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
                 self._delete_working_directory()
@@ -195,8 +198,26 @@ class JobRun:
             self._listener.note(f"cannot release the lease: {error}")
         self._tasks.close()
 
+    def _lease_keeper(self, configuration: Configuration, clock: Clock) -> LeaseKeeper:
+        submission, storage = self._submission, self._submission.storage
+        return LeaseKeeper(
+            lease=Lease(
+                storage.fs(storage.base_directory), storage.base_directory, submission.job_id
+            ),
+            first_attempt=1 if submission.record is None else submission.record.attempt + 1,
+            attempt=lambda: self._durable.attempt,
+            rest_address=self._rest_address,
+            timeout_ms=configuration.value(LEASE_TIMEOUT),
+            interval_ms=configuration.value(LEASE_INTERVAL),
+            clock=clock,
+            on_lost=self._lost,
+        )
+
     def _observe(self, effect: object) -> None:
         self._phases.observe(effect)
+        if self._lineage is not None:
+            latest = self._master.coordinator.latest
+            self._lineage.observe(effect, self._master.attempt, latest)
         match effect:
             case JobStatusChanged(status=JobStatus.FAILING, message=message):
                 self._listener.note(f"FAILING: {message}")

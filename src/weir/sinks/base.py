@@ -37,6 +37,7 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from weir.core.datasets import Dataset
 from weir.core.types import Count, JobId, OperatorId, Ordinal, Payload, Timestamp
 from weir.storage.filesystem import FileSystem
 
@@ -118,6 +119,13 @@ class Sink(abc.ABC):
 
     def table_path(self) -> str | None:
         """The root of the Delta table that the sink appends to, for readers; None otherwise."""
+        return None
+
+    def dataset(self) -> Dataset | None:
+        """The target as OpenLineage names it (``core/datasets.py``); None if it has no such name.
+
+        Asked while the job runs; must not use the network.
+        """
         return None
 
     @abc.abstractmethod

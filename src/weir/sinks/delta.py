@@ -43,6 +43,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from weir.core.datasets import Dataset, file_dataset
 from weir.core.types import Count, Payload, Timestamp
 from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
 from weir.sinks.base import Commit, SinkContext
@@ -161,6 +162,10 @@ class DeltaTable(FileSink):
     def landmark(self) -> str:
         """The table's log."""
         return join(self._root, "_delta_log")
+
+    def dataset(self) -> Dataset:
+        """The directory: tables in files are named by their location."""
+        return file_dataset(self._root)
 
     def check(self, context: SinkContext) -> None:
         """Refuse foreign files, and a table that cannot be appended to (MISSION G4)."""

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
+from weir.core.datasets import Dataset, file_dataset
 from weir.core.types import Count, Payload
 from weir.errors import LostWriteError, SinkError, SinkMismatchError, StorageError
 from weir.sinks.base import Commit, SinkContext
@@ -133,6 +134,10 @@ class Files(FileSink):
     def landmark(self) -> str:
         """Where the ledgers of all jobs are."""
         return join(self._root, "_weir", "committed")
+
+    def dataset(self) -> Dataset | None:
+        """The directory: tables in files are named by their location."""
+        return file_dataset(self._root)
 
     def check(self, context: SinkContext) -> None:
         """Refuse a directory that holds files and was not made by this kind of sink."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from weir.core.datasets import Dataset
 from weir.errors import SinkError
 from weir.sinks.files import Files
 from weir.sinks.foreach import CommitInfo
@@ -42,6 +43,10 @@ class ForeachEpoch(Files):
     def describe(self) -> str:
         """What and where, for messages."""
         return f"{self._description}, staged in {self._shown_path!r}"
+
+    def dataset(self) -> Dataset | None:
+        """None: only the function knows what it writes."""
+        return None
 
     def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
         """Call the function with the staged files, then enter the epoch in the ledger."""

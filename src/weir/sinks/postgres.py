@@ -34,7 +34,9 @@ Payload::
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,6 +47,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
+from weir.core.datasets import Dataset, postgres_dataset
 from weir.core.types import Count, Payload
 from weir.errors import (
     InvariantError,
@@ -145,6 +148,21 @@ class PostgresTable(Sink):
             f"{key}={self._parameters[key]}" for key in shown if key in self._parameters
         )
         return f"PostgresTable({self._table!r} at {where or 'PGHOST'!r})"
+
+    def dataset(self) -> Dataset:
+        """The table on its server."""
+        given = self._parameters
+        schema, _, table = (self._target_name or f"public.{self._table}").rpartition(".")
+        if not self._target_name and "." in self._table:
+            schema, _, table = self._table.partition(".")
+        user = given.get("user") or os.environ.get("PGUSER") or getpass.getuser()
+        return postgres_dataset(
+            host=given.get("host") or os.environ.get("PGHOST", ""),
+            port=given.get("port") or os.environ.get("PGPORT", ""),
+            database=given.get("dbname") or os.environ.get("PGDATABASE") or user,
+            schema=schema,
+            table=table,
+        )
 
     def check(self, context: SinkContext) -> None:
         """Refuse a server that cannot be written to, and a table that does not fit (MISSION G4)."""

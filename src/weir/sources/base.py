@@ -36,6 +36,7 @@ from typing import (
 
 import msgspec
 
+from weir.core.datasets import Dataset
 from weir.core.json_values import read_back
 from weir.core.types import OperatorId, Payload
 from weir.storage.records import converted
@@ -390,6 +391,10 @@ class Source(abc.ABC, Generic[SplitT]):
     poll_interval_ms: int = 1_000
     #: Whether its readers are ``ExternallyInducedSourceReader``, without exception.
     externally_induced: bool = False
+
+    def dataset(self) -> Dataset | None:
+        """The input as OpenLineage names it (``core/datasets.py``); None if it has no such name."""
+        return None
 
     @abc.abstractmethod
     def split_serializer(self) -> SplitSerializer[SplitT]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from weir.core.datasets import Dataset, file_dataset
 from weir.core.types import OperatorId, Payload
 from weir.errors import PipelineError
 from weir.sources.base import (
@@ -115,6 +116,10 @@ class FileSource(Source[FileSplit]):
     def __getstate__(self) -> dict[str, Any]:
         """Without what only the driver knows."""
         return vars(self) | {"_seen": {}}
+
+    def dataset(self) -> Dataset:
+        """The directory."""
+        return file_dataset(self._directory)
 
     def split_serializer(self) -> SplitSerializer[FileSplit]:
         """Files by name."""

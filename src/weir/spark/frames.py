@@ -67,6 +67,8 @@ class Frames:
         }
         self._frames: dict[VertexId, DataFrame] = {}
         self._layouts: dict[VertexId, PlanLayout | None] = {}
+        #: The sources' own frames.
+        self._sources: dict[OperatorId, DataFrame] = {}
         steps = {
             name: {one: pipeline.operators[one] for one in process_steps(vertex)}
             for name, vertex in pipeline.vertices.items()
@@ -94,6 +96,14 @@ class Frames:
             if frame is None:
                 frame = self._frames[name] = self._build(self._pipeline.vertices[name])
             return frame
+
+    def built(self, name: VertexId) -> DataFrame | None:
+        """The output of the vertex, if it is built. Unlike ``of``, it calls no user code."""
+        return self._frames.get(name)
+
+    def source(self, step: OperatorId) -> DataFrame | None:
+        """What a source's function returned, if it was called."""
+        return self._sources.get(step)
 
     def layout(self, name: VertexId) -> PlanLayout | None:
         """Which step owns what in the plan of the vertex; None if that cannot be told."""
@@ -125,6 +135,8 @@ class Frames:
             inputs = [output_of(frames[name], tag) for name, tag in step.outputs_read]
             frame = self._apply(vertex, step, inputs)
             marks.mark(step.operator_id, frame)
+            if step.kind is StepKind.SOURCE:
+                self._sources[step.operator_id] = frame
             if step.kind is StepKind.SOURCE and needs_control and not step.enumerated:
                 # One control input, in front of the first source. It has no rows, and has the
                 # source's schema with its column metadata (PROTOCOL P26).

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from weir.core.datasets import JobDatasets
 from weir.core.graph import Vertex
 from weir.core.messages.channel import ReleaseSegments
 from weir.core.messages.task import (
@@ -39,6 +40,7 @@ from weir.runtime.failures import describe
 from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
 from weir.runtime.views import SubtaskView
 from weir.spark.channels import OutputSegments
+from weir.spark.datasets import job_datasets
 from weir.spark.failures import TaskFailures
 from weir.spark.frames import Frames
 from weir.spark.operators import check_directory
@@ -285,6 +287,11 @@ class SparkTaskPort:
         """The Spark tasks of the newest batch's longest stage; empty if no query runs."""
         task = self._tasks.get(vertex)
         return () if task is None else task.subtasks()
+
+    def datasets(self) -> JobDatasets:
+        """What the job reads and writes, as far as it is known now; asks the JVM."""
+        frames = self._frames
+        return JobDatasets() if frames is None else job_datasets(self._pipeline, frames)
 
     # -- snapshots
 
