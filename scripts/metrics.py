@@ -28,6 +28,13 @@ scrape_configs:
 A scrape reads the job's published view and, at most once a second, its JVM; batches do not notice.
 `monitoring/alerts.yml` has alerts and `monitoring/grafana.json` a dashboard for Grafana.
 
+`pip install 'weir[otlp]'` and `--conf weir.metrics.otlp.endpoint=http://collector:4318` push the
+same metrics to an OpenTelemetry collector (OTLP over HTTP), every 30 s by default
+(`weir.metrics.otlp.interval`) and once at the end. Names follow OpenTelemetry's mapping: a counter
+has no `_total` at its end, labels are attributes, and `service.name` is the job's name. A receiver
+that writes to Prometheus makes the names below of them. A collector that does not answer costs the
+job nothing: the log says so once.
+
 The same figures answer the queries of Flink's REST API under Flink's names, in Flink's units
 (milliseconds, nanoseconds): `/jobs/ID/metrics`, `/jobs/ID/vertices/ID/metrics` and the others of
 [REST](REST.md). There a vertex also has rates over the newest minute, such as

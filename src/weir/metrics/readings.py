@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from weir.core.checkpoints.stats import TaskCheckpointStats
 from weir.core.types import VertexId
-from weir.runtime.cluster import JvmView
+from weir.runtime.cluster import Cluster, JvmView
 from weir.runtime.recorder import COUNTERS, Sample
 from weir.runtime.views import JobView, VertexView
 
@@ -56,6 +58,20 @@ class Readings:
     #: None if it is not known, or does not answer.
     jvm: JvmView | None = None
     jvm_process: ProcessReading | None = None
+
+
+def probe(cluster: Cluster) -> tuple[JvmView, ProcessReading | None]:
+    """The driver's JVM and its process; waits for the JVM."""
+    jvm = cluster.jvm()
+    try:
+        process = psutil.Process(jvm.pid)
+        used = process.cpu_times()
+        reading = ProcessReading(
+            resident_bytes=process.memory_info().rss, cpu_s=used.user + used.system
+        )
+    except psutil.Error:
+        return jvm, None
+    return jvm, reading
 
 
 def read(

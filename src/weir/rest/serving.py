@@ -23,12 +23,11 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-import psutil
 from starlette.exceptions import HTTPException
 
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.errors import StorageError, WeirError
-from weir.metrics.readings import ProcessReading, Readings, read
+from weir.metrics.readings import ProcessReading, Readings, probe, read
 from weir.rest import checkpoint_answers
 from weir.rest.guard import quoted, shortened
 from weir.rest.operations import AsyncOperations, TooManyOperationsError
@@ -207,7 +206,7 @@ class Serving:
         is_fresh = self.clock.now_ms() - self._probed_ms < _FRESH_MS
         if asked is None or (asked.done() and not is_fresh):
             self._probed_ms = self.clock.now_ms()
-            self._begin_probe("jvm", partial(_probed, self.cluster))
+            self._begin_probe("jvm", partial(probe, self.cluster))
         found: _Probe | None = await self._outcome_of("jvm", _PATIENCE_S)
         return (None, None) if found is None else found
 
@@ -330,20 +329,6 @@ class Serving:
                 500, str(failure) if isinstance(failure, WeirError) else repr(failure)
             )
         return Operation(status=COMPLETED, operation=answer(future.result()))
-
-
-def _probed(cluster: Cluster) -> _Probe:
-    """The driver's JVM and its process."""
-    jvm = cluster.jvm()
-    try:
-        process = psutil.Process(jvm.pid)
-        used = process.cpu_times()
-        reading = ProcessReading(
-            resident_bytes=process.memory_info().rss, cpu_s=used.user + used.system
-        )
-    except psutil.Error:
-        return jvm, None
-    return jvm, reading
 
 
 def normalized(directory: str | None) -> str | None:

@@ -99,6 +99,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         # Loading the remaining libraries takes about as long as starting the JVM.
         session.prepare()
         listener.phase("loading libraries")
+        from weir.run.metrics_push import pushing
         from weir.run.wiring import JobRun
         from weir.spark.cluster import SparkCluster
 
@@ -116,7 +117,8 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         )
         running.callback(run.close)
         rest.start(run.gateway, file_systems, SparkCluster(session.get()))
-        result = run.run()
+        with pushing(configuration, run.gateway, SparkCluster(session.get()), clock):
+            result = run.run()
         running.close()
         run.linger()
         return result
@@ -124,12 +126,13 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
 
 def _check(configuration: Configuration, rest: RestServer) -> None:
     """Check what can be checked before anything is made on disk; the port is taken later."""
-    from weir.run import lineage
+    from weir.run import lineage, metrics_push
     from weir.spark.environment import check_environment
     from weir.spark.user_modules import add_script_directory
 
     rest.check()
     lineage.is_on(configuration)
+    metrics_push.check(configuration)
     check_environment()
     add_script_directory()
 
