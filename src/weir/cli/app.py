@@ -1,7 +1,7 @@
 """The command line: ``weir run`` and the other commands, as a typer application.
 
 ``weir run`` runs a pipeline in this process; ``list``, ``checkpoint``, ``checkpoints``,
-``savepoint``, ``stop``, ``cancel`` and ``send`` talk to a running job's driver.
+``savepoint``, ``stop``, ``cancel``, ``send`` and ``top`` talk to a running job's driver.
 
 Every ``WeirError`` is shown as one line ``weir: error: <sentence>`` on stderr, with exit code 1; a
 wrong command line has exit code 2. With the environment variable WEIR_DEBUG=1 the stack trace is
@@ -49,6 +49,7 @@ from weir.cli.options import (
     OptionalJobName,
     Pipeline,
     RestPort,
+    RunningJobName,
     SavepointDir,
     SnapshotPath,
     StateLimit,
@@ -233,6 +234,25 @@ def history(directory: CheckpointDirectory = None, port: HistoryPort = 8082) -> 
     from weir.cli.history import serve_history
 
     serve_history(directory, port, typer.echo)
+
+
+@app.command(epilog="Example: weir top orders")
+def top(
+    job: RunningJobName = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
+    address: Address = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+) -> None:
+    """Watch a job: rates, tasks with back pressure and watermark lag, the newest checkpoint.
+
+    Refreshed every second in a terminal; q or Ctrl-C ends it. Prints one frame to anything else.
+    """
+    from weir.cli import top as top_command
+
+    token = _token(token_file)
+    with top_command.connect_to(job, address, token=token, ca_file=ca_file) as connected:
+        top_command.show(connected, _console(), once=once)
 
 
 @app.command(epilog="Example: weir checkpoint orders")

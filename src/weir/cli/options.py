@@ -55,6 +55,13 @@ HistoryPort = Annotated[
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="Job name, id, or unique prefix of its id.")
 ]
+RunningJobName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[JOB]",
+        help="Job name, id, or unique prefix of its id; default: the only job that runs.",
+    ),
+]
 Directory = Annotated[
     str | None,
     typer.Argument(

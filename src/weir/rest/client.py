@@ -32,7 +32,7 @@ from weir.core.json_values import KEPT, read_back
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointType
 from weir.errors import CoordinatorError, JobNotFoundError, RestError
-from weir.rest.schema import checkpoints, jobs
+from weir.rest.schema import checkpoints, jobs, page
 from weir.rest.schema.base import (
     DEFAULT_ADDRESS,
     Endpoint,
@@ -55,6 +55,7 @@ from weir.rest.schema.jobs import (
     CoordinatorRequest,
     JobSummary,
 )
+from weir.rest.schema.page import PageState
 from weir.rest.tokens import find_own_server, own_servers
 
 #: The environment variable that holds a token.
@@ -121,6 +122,10 @@ class JobClient:
     def status(self) -> JobStatus:
         """The job's status."""
         return JobStatus(self._call(jobs.STATUS).status)
+
+    def overview(self) -> PageState:
+        """The job as the web page's overview has it; its fields are those of the same release."""
+        return self._call(page.STATE)
 
     def checkpoints(self) -> CheckpointsInfo:
         """The job's checkpoints: counts, summary, latest and history."""
