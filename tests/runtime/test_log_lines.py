@@ -186,6 +186,18 @@ def test_a_level_that_the_user_has_set_holds(monkeypatch: pytest.MonkeyPatch) ->
         root.setLevel(before)
 
 
+def test_what_a_library_has_silenced_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Py4J logs each exception of a batch with its trace; the job's failure says it too."""
+    import py4j.clientserver  # noqa: F401
+
+    logging.getLogger("a_library").addHandler(logging.NullHandler())
+    with captured(monkeypatch) as (lines, _):
+        logging.getLogger("a_library.part").error("an exception")
+        logging.getLogger("py4j.clientserver").error("an exception")
+        logging.getLogger("another").error("this one")
+    assert said(lines) == ["ERROR another: this one"]
+
+
 def test_libraries_that_log_every_call_stay_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Py4J's INFO has a line for each call from the JVM."""
     with captured(monkeypatch) as (lines, _):

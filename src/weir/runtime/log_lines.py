@@ -155,11 +155,26 @@ class LogLines(logging.Handler):
         self._emit = emit
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand on the event of a record."""
+        """Hand on the event of a record, unless its library is silenced."""
         try:
-            self._emit(event_of(record))
+            if not _is_silenced(record.name):
+                self._emit(event_of(record))
         except Exception:
             self.handleError(record)
+
+
+def _is_silenced(name: str) -> bool:
+    """Whether a library has given this logger a handler that does nothing.
+
+    Py4J does so, and logs every exception that a batch raises, which Weir reports itself.
+    """
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None and logger.name != "root":
+        # By its name: Py4J's is a class of its own.
+        if any(type(one).__name__ == "NullHandler" for one in logger.handlers):
+            return True
+        logger = logger.parent
+    return False
 
 
 class PrintedLines(io.TextIOBase):
