@@ -403,18 +403,6 @@ def test_an_end_that_was_won_stays_so_if_the_last_clean_up_fails(
     assert (newest.status, cleanings(sink)) == (RecordStatus.FINISHED, [1, 2])
 
 
-@pytest.mark.parametrize(("deleted", "cleaned"), [(True, [1, 2]), (False, [1])])
-def test_a_cancellation_cleans_what_no_checkpoint_can_commit_any_more(
-    tmp_path: Path, deleted: bool, cleaned: list[int]
-) -> None:
-    """Staged output stays only for checkpoints that are retained (P22)."""
-    sink = FakeSink()
-    running = driver(tmp_path, sink)
-    running.job.begin_attempt()
-    assert end(running, JobStatus.CANCELED, delete_checkpoints=deleted) is Recorded.WON
-    assert cleanings(sink) == cleaned
-
-
 def test_a_cancellation_that_was_won_stays_so_if_checkpoints_cannot_be_deleted(
     tmp_path: Path,
 ) -> None:

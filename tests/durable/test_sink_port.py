@@ -179,8 +179,18 @@ def test_what_is_committed_before_a_snapshot_has_flushed_it_is_not_pending_there
         kept_files.append(Path(path).name)
         return kept(key)
 
-    assert [done.position for done in port.flush([old, new], keep)] == [2]
+    assert [done.position for done in port.flush([old, new], keep, 8)] == [2]
     assert kept_files == ["2-a", "2-b"]
+
+
+def test_what_only_a_later_checkpoint_has_committed_stays_in_a_savepoint(tmp_path: Path) -> None:
+    """Restored into other tables, savepoint 6 would lack rows that came before it (P14)."""
+    sink = StagingSink(tmp_path)
+    port = sink_port(sink)
+    before = replace(item("out", 1), barrier=6)
+    port.commit(7, {"out": (before.payload,)})
+    (flushed,) = port.flush([before], lambda _, key: kept(key), 6)
+    assert [handle.key for handle in flushed.files] == ["out/1/0", "out/1/1"]
 
 
 def test_what_another_job_has_committed_says_nothing_of_the_own_output(tmp_path: Path) -> None:
@@ -188,7 +198,7 @@ def test_what_another_job_has_committed_says_nothing_of_the_own_output(tmp_path:
     port = sink_port(MovingSink(tmp_path))
     port.commit_again(checkpoint((item("out", 1, epoch=9),)), never)
     own = replace(item("out", 2), barrier=1)
-    assert [done.position for done in port.flush([own])] == [2]
+    assert [done.position for done in port.flush([own], None, 9)] == [2]
 
 
 def test_a_commit_that_has_lost_its_rows_is_not_tried_again() -> None:

@@ -206,8 +206,9 @@ class World:
         self.storage.verify(self.completed(checkpoint_id, state, path))
 
     def _flush(
-        self, committables: Sequence[Committable], keep: KeepFile | None
+        self, committables: Sequence[Committable], keep: KeepFile | None, checkpoint_id: int
     ) -> tuple[Committable, ...]:
+        assert checkpoint_id > 0
         self.flushed.extend(committables)
         return tuple(
             replace(

@@ -165,7 +165,7 @@ class Saved:
                 layout=lambda: None,
             ),
             storage=storage,
-            flush=lambda committables, _: tuple(committables),
+            flush=lambda committables, *_: tuple(committables),
             base=(),
             clock=SystemClock(),
             waits=ThreadWaits(),

@@ -348,11 +348,8 @@ class DurableJob:
             with _only_logged("delete what the job left behind"):
                 if effect.delete_checkpoints:
                     self._storage.discard_all(known.checkpoint_id for known in newest.checkpoints)
-                if effect.delete_checkpoints or status in (
-                    RecordStatus.FINISHED,
-                    RecordStatus.STOPPED,
-                ):
-                    # No checkpoint is left that could commit what is still staged.
+                if status in (RecordStatus.FINISHED, RecordStatus.STOPPED):
+                    # Everything is committed: what is still staged are batches without rows.
                     self._sinks.clean(self._attempt + 1)
         return outcome
 

@@ -17,6 +17,7 @@ belong to the newer attempt.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -51,6 +52,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+
+#: How many of the newest epochs of a sink are known to a snapshot that is being flushed; one that
+#: takes longer fails where files have been moved.
+_EPOCHS_KNOWN = 1_000
 
 #: Copies a staged file into a savepoint, given its path and a key unique in the savepoint.
 KeepFile: TypeAlias = Callable[[str, str], StateHandle]
@@ -98,9 +103,11 @@ class SinkPort:
         #: One event per attempt, set when the attempt ends.
         self._stopping: Event = waits.event()
         self._rows_committed = dict.fromkeys(sinks, 0)
-        #: The newest epoch that each sink has committed, of those that came from tasks: none of
+        #: The newest epochs that each sink has committed, of those that came from tasks: none of
         #: another job, whose ids mean nothing here. Written under the sink's lock.
-        self._committed: dict[OperatorId, int] = {}
+        self._committed: dict[OperatorId, deque[int]] = {
+            name: deque(maxlen=_EPOCHS_KNOWN) for name in sinks
+        }
         #: The sinks whose targets are known to have rows of this job.
         self._have_rows: set[OperatorId] = set()
 
@@ -129,14 +136,19 @@ class SinkPort:
         self._stopping.set()
 
     def flush(
-        self, committables: Sequence[Committable], keep: KeepFile | None = None
+        self,
+        committables: Sequence[Committable],
+        keep: KeepFile | None = None,
+        checkpoint_id: int = 0,
     ) -> tuple[Committable, ...]:
         """Make staged output durable; return it with completed payloads, in the same order.
 
         With ``keep``, also copy every staged file (PROTOCOL P14). The sink's lock keeps commits
-        from moving files meanwhile. What was committed since the barrier is left out: nothing of it
-        is pending, and its files have been moved or deleted. Raises ``LostWriteError`` if a staged
-        file is gone, was truncated or could not be synced.
+        from moving files meanwhile. What was committed since the barrier, under an epoch up to the
+        snapshot's own ``checkpoint_id``, is left out: nothing of it is pending, and its files have
+        been moved or deleted. What a later epoch has committed is not: whoever restores a savepoint
+        into other tables needs it. Raises ``LostWriteError`` if a staged file is gone, was
+        truncated or could not be synced.
         """
         flushed = list(committables)
         over: set[int] = set()
@@ -145,7 +157,9 @@ class SinkPort:
             if not mine:
                 continue
             with self._using(name, "making staged rows durable"):
-                indexes = [index for index in mine if not self._is_committed(flushed[index])]
+                indexes = [
+                    index for index in mine if not self._is_committed(flushed[index], checkpoint_id)
+                ]
                 over.update(set(mine) - set(indexes))
                 for index in indexes:
                     _check_staged(sink, flushed[index])
@@ -170,7 +184,7 @@ class SinkPort:
         for name, items in payloads.items():
             if stopping is not self._stopping:
                 raise SinkError(f"A newer attempt will commit checkpoint {epoch}.")
-            self._commit_one(name, epoch, items, stopping, self._committed)
+            self._commit_one(name, epoch, items, stopping, self._committed[name])
 
     def finish(self, names: Sequence[OperatorId], position: int) -> tuple[Committable, ...]:
         """Let each named sink stage what it held back, as of batch ``position`` (MISSION E2)."""
@@ -339,16 +353,16 @@ class SinkPort:
         epoch: int,
         payloads: Sequence[Payload],
         stopping: Event,
-        committed: dict[OperatorId, int] | None = None,
+        committed: deque[int] | None = None,
     ) -> None:
-        """Commit with retries, until ``stopping`` is set; enter the epoch in ``committed``."""
+        """Commit with retries, until ``stopping`` is set; add the epoch to ``committed``."""
         sink = self._sinks[name]
 
         def once() -> int:
             with self._using(name, f"committing checkpoint {epoch}"):
                 rows = sink.commit(epoch, payloads)
                 if committed is not None:
-                    committed[name] = epoch
+                    committed.append(epoch)
                 return rows
 
         def pause(seconds: float) -> None:
@@ -387,14 +401,13 @@ class SinkPort:
         if rows:
             self._have_rows.add(name)
 
-    def _is_committed(self, item: Committable) -> bool:
-        """Whether a commit of this driver has made the committable's rows visible, durably.
+    def _is_committed(self, item: Committable, last: int) -> bool:
+        """Whether this driver has made the rows visible, durably, under an epoch up to ``last``.
 
-        Its epoch is the first completed checkpoint at or after its barrier, and epochs are
-        committed in order.
+        An item's epoch is the first completed checkpoint at or after its barrier.
         """
         first = item.barrier if item.epoch is None else item.epoch
-        return first is not None and first <= self._committed.get(item.sink, 0)
+        return first is not None and any(first <= n <= last for n in self._committed[item.sink])
 
     def _check_not_hanging(self, name: OperatorId) -> None:
         doing = self._busy.get(name)

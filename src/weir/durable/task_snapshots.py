@@ -45,9 +45,9 @@ from weir.storage.paths import join
 #: longer one, since file systems allow 255 bytes.
 _NAME_CHARACTERS = 200
 
-#: Flushes the staged output of all sinks of the task, and completes its payloads; given a function,
-#: also keeps copies of its files.
-Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
+#: Flushes the staged output of all sinks of the task for a snapshot with this id, and completes its
+#: payloads; given a function, also keeps copies of its files.
+Flush = Callable[[Sequence[Committable], KeepFile | None, int], tuple[Committable, ...]]
 
 
 class RestingQuery(Protocol):
@@ -186,7 +186,7 @@ class TaskSnapshots:
         # A checkpoint finds staged output where it was staged; a savepoint may be restored
         # elsewhere (PROTOCOL P14).
         keep = partial(self._keep, pending) if effect.kind.is_savepoint else None
-        committables = self._flush(effect.committables, keep)
+        committables = self._flush(effect.committables, keep, checkpoint_id)
         self._fs(pending).sync([self._target(pending, key) for key in pending.new])
         self._unpin(pending)
         files = (*pending.reused, *handles)

@@ -335,8 +335,8 @@ class Auditor:
                 continue
             if path not in named and not any(path.startswith(f"{chk}/") for chk in retained):
                 raise self._broken(f"{path} is orphaned")
-        if is_canceled and retained:
-            # They may still be committed.
+        if is_canceled:
+            # A sink may hang in a commit, so nothing that was staged is cleaned.
             return
         for root, version in self.tables.items():
             orphans = [
