@@ -9,8 +9,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 
 from weir.runtime.log_lines import (
     Capture,
@@ -186,16 +188,47 @@ def test_a_level_that_the_user_has_set_holds(monkeypatch: pytest.MonkeyPatch) ->
         root.setLevel(before)
 
 
-def test_what_a_library_has_silenced_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Py4J logs each exception of a batch with its trace; the job's failure says it too."""
-    import py4j.clientserver  # noqa: F401
-
+def test_py4js_trace_of_each_exception_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job's failure says it too. Other libraries with a handler that does nothing are heard."""
     logging.getLogger("a_library").addHandler(logging.NullHandler())
     with captured(monkeypatch) as (lines, _):
-        logging.getLogger("a_library.part").error("an exception")
         logging.getLogger("py4j.clientserver").error("an exception")
-        logging.getLogger("another").error("this one")
-    assert said(lines) == ["ERROR another: this one"]
+        logging.getLogger("a_library.part").error("this one")
+    assert said(lines) == ["ERROR a_library.part: this one"]
+
+
+def test_code_may_set_up_the_root_logger_and_each_record_still_comes_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """``basicConfig`` does nothing where there is a handler already; files get records too."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers, file = [], tmp_path / "log"
+    try:
+        lines: list[str] = []
+        with Capture(lines.append, as_text, wall_ms=lambda: 1_500, passes=pass_on) as capture:
+            with capture.without_log():
+                logging.basicConfig(level=logging.DEBUG)
+                root.addHandler(logging.FileHandler(file))
+            logging.getLogger("orders").debug("a detail")
+        assert said(lines) == ["DEBUG orders: a detail"]
+        assert file.read_text() == "a detail\n"
+    finally:
+        for handler in root.handlers:
+            handler.close()
+        root.handlers = before
+        root.setLevel(level)
+
+
+def test_standard_output_still_is_what_code_expects_of_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has a buffer, and a function that refers to it can be pickled for a worker."""
+    inside = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", inside)
+    with Capture([].append, as_text, wall_ms=lambda: 1_500, passes=pass_on):
+        assert sys.stdout.buffer is inside.buffer
+        assert cloudpickle.loads(cloudpickle.dumps(sys.stdout)) is sys.stdout
 
 
 def test_libraries_that_log_every_call_stay_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ import json
 import os
 import sys
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -64,6 +65,12 @@ class LogOutput:
     def is_json(self) -> bool:
         """Whether every line is a JSON object."""
         return self._form is LogFormat.JSON
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Let a pipeline's file set up the log as it would without Weir."""
+        with nullcontext() if self._capture is None else self._capture.without_log():
+            yield
 
     def use(self, form: LogFormat) -> None:
         """Change the form, once the job's own configuration is known."""

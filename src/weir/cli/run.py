@@ -54,7 +54,8 @@ def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
 
 
 def _run(spec: str, options: RunOptions, console: Console, output: LogOutput) -> int:
-    job = load_job(spec)
+    with output.loading():
+        job = load_job(spec)
     configuration = Configuration.load(None, {**job.conf, **options.conf})
     output.use(configuration.value(LOG_FORMAT))
     made = EventDisplay(output) if output.is_json else ProgressDisplay(console)

@@ -262,10 +262,9 @@ class LineageReporter:
                 except Exception:
                     # The next event may have them.
                     _log.debug("The datasets of the job are not known.", exc_info=True)
-            event = run_event(self._identity, facts, datasets)
             for transport in self._transports:
                 try:
-                    transport.emit(event)
+                    transport.emit(run_event(self._identity, facts, datasets))
                 except Exception as error:
                     self._lose(describe(error))
 

@@ -32,8 +32,9 @@ from weir.core.types import OperatorId, VertexId
 _TASK = re.compile(r"weir-query-(.+)")
 #: A printed line is cut after this many characters, so that no buffer grows without bound.
 _LINE_LENGTH_MAX = 64 * 1024
+_PY4J = "py4j"
 #: Libraries whose INFO is about themselves: py4j logs every call from the JVM.
-_CHATTY = ("py4j", "httpx", "httpcore", "urllib3", "openlineage")
+_CHATTY = (_PY4J, "httpx", "httpcore", "urllib3", "openlineage")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,26 +156,15 @@ class LogLines(logging.Handler):
         self._emit = emit
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand on the event of a record, unless its library is silenced."""
+        """Hand on the event of a record, but not those of Py4J.
+
+        It logs every exception that a batch raises, which Weir reports itself.
+        """
         try:
-            if not _is_silenced(record.name):
+            if record.name.split(".")[0] != _PY4J:
                 self._emit(event_of(record))
         except Exception:
             self.handleError(record)
-
-
-def _is_silenced(name: str) -> bool:
-    """Whether a library has given this logger a handler that does nothing.
-
-    Py4J does so, and logs every exception that a batch raises, which Weir reports itself.
-    """
-    logger: logging.Logger | None = logging.getLogger(name)
-    while logger is not None and logger.name != "root":
-        # By its name: Py4J's is a class of its own.
-        if any(type(one).__name__ == "NullHandler" for one in logger.handlers):
-            return True
-        logger = logger.parent
-    return False
 
 
 class PrintedLines(io.TextIOBase):
@@ -238,6 +228,14 @@ class PrintedLines(io.TextIOBase):
         """The original's."""
         return self._original.encoding or "utf-8"
 
+    def __getattr__(self, name: str) -> Any:
+        # What text files have beyond text streams: ``buffer``, ``reconfigure``, ``mode``.
+        return getattr(self._original, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A function that refers to it, pickled for a worker, finds the worker's own there.
+        return getattr, (sys, self._name)
+
     def _tell(self, line: str) -> None:
         if line.strip():
             self._emit(
@@ -273,8 +271,33 @@ class Capture:
         self._level = logging.WARNING
 
     def __enter__(self) -> Capture:
+        self._streams = (self._stream("stdout", sys.stdout), self._stream("stderr", sys.stderr))
+        sys.stdout, sys.stderr = self._streams
+        self._take_log()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream, name in zip(self._streams, ("stdout", "stderr"), strict=True):
+            stream.end_line()
+            if getattr(sys, name) is stream:
+                setattr(sys, name, stream._original)
+        self._leave_log()
+
+    @contextmanager
+    def without_log(self) -> Iterator[None]:
+        """Leave the root logger as it was, for code that may set it up (``basicConfig``)."""
+        self._leave_log()
+        try:
+            yield
+        finally:
+            self._take_log()
+
+    def _take_log(self) -> None:
         root = logging.getLogger()
-        standard = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        standard = (
+            *(sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__),
+            *(stream._original for stream in self._streams),
+        )
         for handler in list(root.handlers):
             if isinstance(handler, logging.StreamHandler) and handler.stream in standard:
                 root.removeHandler(handler)
@@ -287,20 +310,13 @@ class Capture:
         for name in _CHATTY:
             chatty = logging.getLogger(name)
             chatty.setLevel(chatty.level or logging.WARNING)
-        self._streams = (self._stream("stdout", sys.stdout), self._stream("stderr", sys.stderr))
-        sys.stdout, sys.stderr = self._streams
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        for stream, name in zip(self._streams, ("stdout", "stderr"), strict=True):
-            stream.end_line()
-            if getattr(sys, name) is stream:
-                setattr(sys, name, stream._original)
+    def _leave_log(self) -> None:
         root = logging.getLogger()
         root.removeHandler(self._handler)
         root.setLevel(self._level)
-        for handler in self._replaced:
-            root.addHandler(handler)
+        while self._replaced:
+            root.addHandler(self._replaced.pop())
 
     def emit(self, event: LogEvent) -> None:
         """Write the line of an event."""
