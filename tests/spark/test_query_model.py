@@ -308,6 +308,7 @@ def trace_of_model(seed: int) -> list[str]:
         claims=False,
     )
     disk = auditor.disk = Disk(auditor)
+    disk.make_directory(f"/cp/{JOB}")
     fs = ProcessFileSystem(disk, loop, process, NoFaults(), links=True)
     storage = CheckpointStorage(fs=lambda _: fs, base_directory="/cp", job_id=JOB)
     tables = {name: SimTable(f"/tables/{name}", fs) for name in vertex.sinks}
