@@ -211,6 +211,7 @@ def test_the_log_of_a_source_is_compared_with_its_own_offset(world: World) -> No
     """A source that the plan reads twice has two offsets, and one directory."""
     read_in_two_places(world, "sources/1/0", "sources/2/5")
     restore(world)
+    assert (world.work / "query" / "sources" / "2" / "5").read_text() == "v1"
 
 
 def test_an_entry_beyond_the_offset_of_a_later_source_is_not_restored(world: World) -> None:

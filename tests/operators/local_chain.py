@@ -121,8 +121,13 @@ class LocalChain:
         )
         self._entry.write_text(entries[ENTRY])
 
+    def entry(self) -> dict[str, Any]:
+        """The kept entry, by operator."""
+        kept: dict[str, Any] = json.loads(self._entry.read_text())
+        return kept
+
     def changed_entry(self, **changes: Any) -> None:
         """Write other values into the kept entry of operator ``a``."""
-        kept = json.loads(self._entry.read_text())
+        kept = self.entry()
         kept["a"] |= changes
         self._entry.write_text(json.dumps(kept))

@@ -104,15 +104,33 @@ class Sending(Listening):
         self.context.send_event_to_coordinator({"completed": checkpoint_id})
 
 
-def test_an_event_in_a_notification_before_close_is_refused(tmp_path: Path) -> None:
-    """No batch follows which could carry it. The operator is closed nevertheless."""
+def test_an_event_in_a_notification_before_close_is_dropped_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same notification sends one after each checkpoint: a job that failed could never end."""
     sending = Sending()
     run = LocalChain(tmp_path, sending)
     run.batch(finish=True)
     run.chain.completed.append(1)
-    with pytest.raises(OperatorError, match="or in a notification before close"):
-        run.chain.close()
+    run.chain.close()
     assert sending.heard == ["close"]
+    assert "operator 'a' sent in its last notification is dropped" in caplog.text
+
+
+class SendingTooLate(Listening):
+    """Sends an event when it is closed."""
+
+    def close(self) -> None:
+        self.context.send_event_to_coordinator({"closed": True})
+
+
+def test_an_event_in_close_is_refused(tmp_path: Path) -> None:
+    """That is a mistake in each of its ends."""
+    run = LocalChain(tmp_path, SendingTooLate())
+    run.batch(finish=True)
+    run.chain.completed.append(1)
+    with pytest.raises(OperatorError, match="outside of a batch"):
+        run.chain.close()
 
 
 def test_an_event_in_a_notification_waits_for_the_next_batch(tmp_path: Path) -> None:
@@ -135,6 +153,7 @@ def test_the_snapshot_of_a_drained_chain_is_that_of_its_last_batch(
     run.batch()
     run.batch(finish=True)
     run.snapshot(1, finished=True, position=run.version + 1)
+    assert run.entry().keys() == {"a"}
 
 
 class Watching(Operator):
@@ -228,6 +247,9 @@ def test_state_of_the_same_key_is_taken(tmp_path: Path, was: list[list[str]]) ->
     run.changed_entry(key=was, keyed={"s": {"0": [LAYER]}})
     again = LocalChain(tmp_path, Operator(), version=0)
     again.chain.add_key("a", [("id", "int")])
+    again.snapshot(2)
+    assert again.entry()["a"]["key"] == [["id", "int"]]
+    assert again.entry()["a"]["keyed"] == {"s": {"0": [LAYER]}}
 
 
 def test_the_key_is_part_of_the_snapshot(tmp_path: Path) -> None:
@@ -277,6 +299,9 @@ class Base(Operator):
         self.cache: list[int] = []
         self.lines: list[int] = []
 
+    def __deepcopy__(self, _: object) -> Base:
+        return self
+
 
 class Derived(Base):
     """Has another one."""
@@ -290,4 +315,6 @@ class Derived(Base):
 
 def test_a_subclass_adds_to_the_transient_attributes_of_its_base(tmp_path: Path) -> None:
     """It need not know them."""
-    LocalChain(tmp_path, Derived()).batch()
+    derived = Derived()
+    LocalChain(tmp_path, derived).batch()
+    assert (derived.cache, derived.lines) == ([1], [1])

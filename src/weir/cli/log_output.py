@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
@@ -225,12 +224,7 @@ class EventDisplay:
         self._looker.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
         self._looker.join()
 

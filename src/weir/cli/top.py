@@ -89,6 +89,7 @@ def show(client: JobClient, console: Console, *, once: bool) -> None:
                 except RestError as error:
                     problem = str(error)
         except KeyboardInterrupt:
+            # Ctrl-C is a way to leave, like q.
             pass
     # The screen is gone: what was on it last stays.
     console.print(frame(state))

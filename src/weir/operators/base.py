@@ -232,8 +232,8 @@ class Operator:
         what was pre-committed up to ``StateStore.restored_checkpoint_id``, and nothing later, since
         it is also called when a subtask moves to another process. Of the checkpoints that complete
         between two batches, at least the newest is reported. It may come after ``snapshot_state``
-        for a later checkpoint. Before ``close`` no batch follows, so there it can neither emit rows
-        nor send events: keep what they need in a state, and do so in ``end_batch``.
+        for a later checkpoint. Before ``close`` no batch follows: rows are refused there (emit them
+        in ``end_batch``), and events are dropped with a warning.
         """
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:

@@ -1,7 +1,8 @@
-"""The auditor: checks the laws from the disk, the tables and the effects, not from the machines.
+"""The auditor: checks the laws from the disk, the tables and the effects.
 
 It keeps its own account of what is durable (job log, tables) from what it sees on the disk, and
-reports a broken law at the moment it breaks. Laws, with the rules that they follow:
+reports a broken law at the moment it breaks. Only law 2 takes the word of a machine, for which
+checkpoints are in flight. Laws, with the rules that they follow:
 
 1. Checkpoint ids grow, whoever allocates them (P19).
 2. At most ``max_concurrent_checkpoints`` unforced checkpoints are in flight.

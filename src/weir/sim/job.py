@@ -216,16 +216,7 @@ def draw_job(
     """
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
-    restart = RestartConfig(
-        type=random.choice(
-            (RestartStrategyType.FIXED_DELAY, RestartStrategyType.EXPONENTIAL_DELAY)
-        ),
-        fixed_delay_attempts=random.choice((1, 5, 1_000)),
-        fixed_delay_ms=random.choice((1, 20)),
-        initial_backoff_ms=5,
-        max_backoff_ms=50,
-        give_up_after_ms=restarts.choice(_GIVE_UP_AFTER_MS),
-    )
+    restart = _draw_restart(random, restarts)
     vertices = draw_vertices(random, graph)
     timeout_ms_min = _TIMEOUT_MS_MIN if len(vertices) > MOST_SMALL else 0
     config = CheckpointConfig(
@@ -268,6 +259,19 @@ def draw_job(
         ),
         reader_us=reader_us,
         partitions=partitions.choice(_PARTITIONS),
+    )
+
+
+def _draw_restart(random: Random, restarts: Random) -> RestartConfig:
+    return RestartConfig(
+        type=random.choice(
+            (RestartStrategyType.FIXED_DELAY, RestartStrategyType.EXPONENTIAL_DELAY)
+        ),
+        fixed_delay_attempts=random.choice((1, 5, 1_000)),
+        fixed_delay_ms=random.choice((1, 20)),
+        initial_backoff_ms=5,
+        max_backoff_ms=50,
+        give_up_after_ms=restarts.choice(_GIVE_UP_AFTER_MS),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from weir.sources.operator import ReaderReport
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -35,6 +38,8 @@ class Context:
     reported: ReaderReport | None = None
     #: Whether an event that is sent now goes out with the state that it follows from.
     may_send: bool = True
+    #: The notifications before ``close`` run: an event has nobody left to act on it.
+    drops_events: bool = False
     #: The tags of the side outputs.
     side_outputs: Collection[str] = ()
     #: Rows for side outputs, with their tags, since they were last taken.
@@ -64,11 +69,20 @@ class Context:
         Raises ``OperatorStateError`` without a coordinator, outside of a batch, or if JSON cannot
         represent a value.
         """
+        if self.drops_events:
+            # Not an error: the same notification sends it after each checkpoint, and a job that
+            # failed here could never end.
+            _log.warning(
+                "An event that operator %r sent in its last notification is dropped: no batch"
+                " follows that would carry it.",
+                self.operator_id,
+            )
+            return
         if not self.may_send:
             raise OperatorStateError(
                 f"Operator {self.operator_id!r} sent an event outside of a batch (in"
-                " snapshot_state, in close, or in a notification before close), where no checkpoint"
-                " would keep it: send it in a batch, at the latest in end_batch."
+                " snapshot_state or in close), where no checkpoint would keep it: send it in a"
+                " batch, at the latest in end_batch."
             )
         if not self.has_coordinator:
             raise OperatorStateError(

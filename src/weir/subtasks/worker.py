@@ -322,6 +322,7 @@ class SubtaskRun:
         one.context.watermark_ms = order["watermark_ms"]
         one.context.processing_time_ms = order["now_ms"]
         one.context.may_emit = one.context.may_send = "call" not in order
+        one.context.drops_events = order.get("call") == "close"
         self._expire(one.state)
         one.context.may_read = order.get("may_read", False)
         one.context.induced_over = order.get("induced_over", 0)
@@ -330,6 +331,7 @@ class SubtaskRun:
             one.operator.notify_checkpoint_complete(number)
         for number in order["aborted"]:
             one.operator.notify_checkpoint_aborted(number)
+        one.context.drops_events = False
         for event in order["events"].get(str(self._subtask), ()):
             one.operator.handle_operator_event(event)
         return one
