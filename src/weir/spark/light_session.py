@@ -1,18 +1,25 @@
-"""Makes Spark's session without the functions of Spark ML, which saves a second at each start.
+"""Makes Spark's session without what few pipelines need, which saves seconds at each start.
 
-PySpark's session loads every extension that a jar declares. Spark's own jars declare one, which
-registers two functions of Spark ML; for their types it builds Scala's compile-time reflection,
-which takes 1.1 s (2.3 s without a class archive), as long as the rest of the session. If no other
-extension is declared, the session is made here without it, and the functions are registered when
-``pyspark.ml`` is first imported.
+*Spark ML.* PySpark's session loads every extension that a jar declares. Spark's own jars declare
+one, which registers two functions of Spark ML; for their types it builds Scala's compile-time
+reflection, which takes 1.1 s (2.3 s without a class archive), as long as the rest of the session.
+If no other extension is declared, the session is made here without it, and the functions are
+registered when ``pyspark.ml`` is first imported.
 
 The constructor is internal to Spark. If it has changed, or if an extension is configured or
 declared by another jar, Spark makes the session as usual.
+
+*pandas.* Before PySpark passes a first value to the JVM, it asks whether the value is one of
+NumPy's. It finds out from its own test tools whether NumPy is installed, and these import pandas to
+learn the same of pandas: 0.7 s, while the JVM waits. Here they are imported earlier, while the JVM
+starts, and take it that an installed pandas can be imported.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
+import importlib.util
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -31,6 +38,25 @@ _log = logging.getLogger(__name__)
 _EXTENSION = "org.apache.spark.sql.SparkSessionExtensionsProvider"
 _ML_FUNCTIONS = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
 _ML = "pyspark.ml"
+_TEST_TOOLS = "pyspark.testing.utils"
+
+
+def leave_out_pandas() -> None:
+    """Import PySpark's test tools now, without pandas."""
+    from pyspark.sql.pandas import utils
+
+    if _TEST_TOOLS in sys.modules or importlib.util.find_spec("pandas") is None:
+        return
+    checked = utils.require_minimum_pandas_version
+    # PySpark checks the version again before it uses pandas.
+    utils.require_minimum_pandas_version = lambda: None
+    try:
+        importlib.import_module(_TEST_TOOLS)
+    except Exception:
+        # Whatever asks for them next will report it.
+        _log.debug("PySpark's test tools cannot be imported.", exc_info=True)
+    finally:
+        utils.require_minimum_pandas_version = checked
 
 
 def make_default_session(context: SparkContext, settings: Mapping[str, str]) -> bool:

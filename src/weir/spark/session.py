@@ -36,7 +36,7 @@ from weir.runtime.concurrency import in_background
 from weir.spark import class_archive
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem
-from weir.spark.light_session import make_default_session
+from weir.spark.light_session import leave_out_pandas, make_default_session
 from weir.spark.local_files import write_cheaply
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.user_modules import write_modules
@@ -138,6 +138,7 @@ class SessionPlan:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
+        leave_out_pandas()
         builder = SparkSession.builder.appName(f"weir: {self.name}")
         for key, value in self.settings.items():
             builder = builder.config(key, value)
@@ -267,6 +268,7 @@ class LazySession:
             from pyspark import SparkContext
 
             if self._launching is not None:
+                leave_out_pandas()
                 self._launching.join()
             self._is_ours = SparkContext._active_spark_context is None
             self._session = (self._planned or self._plan()).create()
