@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.jvm import Jvm
-from weir.storage.filesystem import CreateResult, FileStatus
+from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus
 from weir.storage.numbered_log import NumberedLog
 
 pytestmark = pytest.mark.spark
@@ -166,6 +166,18 @@ def test_copying_what_vanished_is_a_storage_error(fs: HadoopFileSystem, base: st
         fs.link_or_copy(f"{base}/none", f"{base}/b")
     with pytest.raises(StorageError, match="none has vanished"):
         fs.checksum(f"{base}/none")
+
+
+def test_a_file_is_read_and_written_in_blocks(fs: HadoopFileSystem, base: str) -> None:
+    """So that a file of any size can be copied to another file system."""
+    content = bytes(range(256)) * (2 * BLOCK_BYTES // 256) + b"end"
+    fs.write_blocks(f"{base}/one", (content[:5], content[5:]))
+    blocks = list(fs.blocks(f"{base}/one"))
+    assert [len(block) for block in blocks] == [BLOCK_BYTES, BLOCK_BYTES, 3]
+    assert b"".join(blocks) == content
+    assert fs.checksum(f"{base}/one") == (len(content), f"crc32:{zlib.crc32(content):08x}")
+    with pytest.raises(FileNotFoundError):
+        next(fs.blocks(f"{base}/none"))
 
 
 def test_size_and_checksum_are_those_of_the_content(fs: HadoopFileSystem, base: str) -> None:

@@ -15,8 +15,8 @@ import pytest
 from tests.storage.lost_syncs import LostSyncs
 
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
-from weir.storage.filesystem import CreateResult
-from weir.storage.local import CHECKSUM_BLOCK_SIZE, LocalFileSystem
+from weir.storage.filesystem import BLOCK_BYTES, CreateResult
+from weir.storage.local import LocalFileSystem
 
 
 @pytest.fixture
@@ -332,9 +332,9 @@ def test_link_or_copy_leaves_a_target_of_the_same_size_and_replaces_any_other(
 
 def test_checksum_is_the_crc32_of_the_whole_content(fs: LocalFileSystem, tmp_path: Path) -> None:
     """Also for content longer than one block."""
-    data = os.urandom(1000) * (CHECKSUM_BLOCK_SIZE // 1000 + 10)
+    data = os.urandom(1000) * (BLOCK_BYTES // 1000 + 10)
     fs.write(f"{tmp_path}/a", data)
-    assert len(data) > CHECKSUM_BLOCK_SIZE
+    assert len(data) > BLOCK_BYTES
     assert fs.checksum(f"{tmp_path}/a") == (len(data), f"crc32:{zlib.crc32(data):08x}")
     fs.write(f"{tmp_path}/empty", b"")
     assert fs.checksum(f"{tmp_path}/empty") == (0, "crc32:00000000")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from weir.errors import StorageError
 from weir.storage.file_systems import Transfer
+from weir.storage.filesystem import BLOCK_BYTES
 from weir.storage.local import LocalFileSystem
 
 NEAR, FAR = LocalFileSystem(), LocalFileSystem()
@@ -36,6 +38,21 @@ def test_between_two_file_systems_a_file_is_copied(transfer: Transfer, tmp_path:
     assert transfer.link_or_copy(str(source), str(target)) is False
     assert target.read_bytes() == b"state"
     assert not source.samefile(target)
+
+
+def test_a_large_file_is_not_held_in_memory_to_be_copied(
+    transfer: Transfer, tmp_path: Path
+) -> None:
+    """The blocks of the source are written one after another."""
+    source, target = tmp_path / "near" / "state", tmp_path / "far" / "copy"
+    content = bytes(range(256)) * (16 * BLOCK_BYTES // 256) + b"end"
+    source.write_bytes(content)
+    tracemalloc.start()
+    assert transfer.link_or_copy(str(source), str(target)) is False
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert target.read_bytes() == content
+    assert peak_bytes < 4 * BLOCK_BYTES
 
 
 @pytest.mark.parametrize("target", ["near", "far"])

@@ -13,7 +13,7 @@ and ``write`` after it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Protocol
 
@@ -240,6 +240,14 @@ class ProcessFileSystem:
         if path not in self._disk.files:
             raise FileNotFoundError(path)
         return self._disk.files[path]
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """The file's content in one block. Raises ``FileNotFoundError``."""
+        yield self.read(path)
+
+    def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
+        """``write`` with all blocks."""
+        self.write(path, b"".join(blocks))
 
     def read_end(self, path: str, size: int) -> bytes:
         """The file's last ``size`` bytes. Raises ``FileNotFoundError``."""

@@ -15,14 +15,13 @@ name and renamed.
 from __future__ import annotations
 
 import uuid
-import zlib
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.spark.jvm import Jvm
-from weir.storage.filesystem import CreateResult, FileStatus
+from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus
 from weir.storage.paths import join, parent, scheme_of
 
 if TYPE_CHECKING:
@@ -61,9 +60,9 @@ class HadoopFileSystem:
         try:
             if self._scheme in _CONDITIONAL_PUT_SCHEMES:
                 builder = self._fs.createFile(self._path(path)).overwrite(True)
-                _publish(builder.must(_CONDITIONAL_CREATE, True).build(), _content(data))
+                _publish(builder.must(_CONDITIONAL_CREATE, True).build(), _content((data,)))
             else:
-                self._rename_new(path, "NONE", _content(data))
+                self._rename_new(path, "NONE", _content((data,)))
         except Exception as error:
             if _is_taken(error):
                 return CreateResult.ALREADY_EXISTS
@@ -72,14 +71,27 @@ class HadoopFileSystem:
 
     def write(self, path: str, data: bytes) -> None:
         """Create or replace the file atomically: on an object store by a put, else by a rename."""
+        self.write_blocks(path, (data,))
+
+    def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
+        """Create or replace the file atomically, block by block."""
         try:
-            self._replace(path, _content(data))
+            self._replace(path, _content(blocks))
+        except StorageError:
+            # From ``blocks``.
+            raise
         except Exception as error:
             raise _failure("write", path, error) from error
 
     def read(self, path: str) -> bytes:
         """The content. Raises ``FileNotFoundError`` if there is no such file."""
         return self._read(path, None)
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """The content in blocks. Raises ``FileNotFoundError`` if there is no such file."""
+        with self._opened(path) as stream:
+            while block := bytes(stream.readNBytes(BLOCK_BYTES)):
+                yield block
 
     def read_end(self, path: str, size: int) -> bytes:
         """The last ``size`` bytes. Raises ``FileNotFoundError`` if there is no such file."""
@@ -151,11 +163,15 @@ class HadoopFileSystem:
 
     def checksum(self, path: str) -> tuple[int, str]:
         """Size in bytes and ``crc32:`` checksum of the content."""
+        checksum = self._jvm.java_class("java.util.zip.CRC32")()
         try:
-            data = self.read(path)
+            with self._opened(path) as stream:
+                checked = self._jvm.java_class("java.util.zip.CheckedInputStream")(stream, checksum)
+                nowhere = self._jvm.java_class("java.io.OutputStream").nullOutputStream()
+                size = int(checked.transferTo(nowhere))
         except FileNotFoundError as error:
             raise StorageError(f"{path} has vanished.") from error
-        return len(data), f"crc32:{zlib.crc32(data):08x}"
+        return size, f"crc32:{int(checksum.getValue()):08x}"
 
     def real_path(self, path: str) -> str:
         """The path itself: there are no links here."""
@@ -166,15 +182,22 @@ class HadoopFileSystem:
 
     def _read(self, path: str, last: int | None) -> bytes:
         """The content, or the ``last`` bytes of it."""
+        with self._opened(path) as stream:
+            if last is not None:
+                size = self._fs.getFileStatus(self._path(path)).getLen()
+                stream.seek(max(0, size - last))
+            return bytes(stream.readAllBytes())
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        """The file's input stream, which is closed at the end.
+
+        Raises ``FileNotFoundError`` and ``StorageError``.
+        """
         try:
-            place = self._path(path)
-            stream = self._fs.open(place)
+            stream = self._fs.open(self._path(path))
             try:
-                if last is not None:
-                    stream.seek(max(0, self._fs.getFileStatus(place).getLen() - last))
-                return bytes(
-                    self._jvm.java_class("org.apache.commons.io.IOUtils").toByteArray(stream)
-                )
+                yield stream
             finally:
                 stream.close()
         except Exception as error:
@@ -220,8 +243,12 @@ class HadoopFileSystem:
         return self._jvm.java_class(f"org.apache.hadoop.fs.{name}")
 
 
-def _content(data: bytes) -> _Fill:
-    return lambda stream: stream.write(bytearray(data))
+def _content(blocks: Iterable[bytes]) -> _Fill:
+    def fill(stream: Any) -> None:
+        for block in blocks:
+            stream.write(bytearray(block))
+
+    return fill
 
 
 def _publish(stream: Any, content: _Fill) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 from weir.errors import StorageError, UnsupportedEnvironmentError, invariant
@@ -68,10 +69,12 @@ class Transfer:
         source_fs, target_fs = self._file_system(source), self._file_system(target)
         if source_fs is target_fs:
             return target_fs.link_or_copy(source, target)
+        blocks = source_fs.blocks(source)
         try:
-            target_fs.write(target, source_fs.read(source))
+            first = next(blocks, b"")
         except FileNotFoundError as error:
             raise StorageError(
                 f"{source} vanished before it could be copied to {target}."
             ) from error
+        target_fs.write_blocks(target, chain((first,), blocks))
         return False

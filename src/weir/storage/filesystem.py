@@ -13,9 +13,12 @@ temporary file to the name; ``hdfs:`` renames without overwriting; ``s3a:`` puts
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
+
+#: How much of a file is held in memory to copy it or to compute its checksum.
+BLOCK_BYTES = 1 << 20
 
 
 class CreateResult(enum.Enum):
@@ -67,6 +70,17 @@ class FileSystem(Protocol):
 
     def read_end(self, path: str, size: int) -> bytes:
         """The last ``size`` bytes, or all if there are fewer. Raises what ``read`` does."""
+        ...
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """The content, in blocks of at most ``BLOCK_BYTES``. Raises what ``read`` does."""
+        ...
+
+    def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
+        """``write``, without holding all of the content in memory.
+
+        An error raised by ``blocks`` leaves no file.
+        """
         ...
 
     def status(self, path: str) -> FileStatus | None:

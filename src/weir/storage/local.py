@@ -34,11 +34,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
-from weir.storage.filesystem import CreateResult, FileStatus
+from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus
 from weir.storage.paths import real
 
 #: Bytes per read in ``checksum``.
-CHECKSUM_BLOCK_SIZE = 1 << 20
 
 #: The errors of ``link`` where the file system, the file type or the link count rules out a link.
 _NO_LINK = frozenset(
@@ -86,7 +85,7 @@ class LocalFileSystem:
         """
         target = Path(path)
         with _explained("create", path):
-            temporary = self._write_temporary(target, data)
+            temporary = self._write_temporary(target, (data,))
             try:
                 os.link(temporary, target)
             except FileExistsError:
@@ -105,9 +104,13 @@ class LocalFileSystem:
 
     def write(self, path: str, data: bytes) -> None:
         """Create or replace the file, atomically. Durable on return."""
+        self.write_blocks(path, (data,))
+
+    def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
+        """Create or replace the file, atomically, block by block. Durable on return."""
         target = Path(path)
         with _explained("write", path):
-            temporary = self._write_temporary(target, data)
+            temporary = self._write_temporary(target, blocks)
             try:
                 temporary.replace(target)
             except OSError:
@@ -119,6 +122,12 @@ class LocalFileSystem:
         """The content. Raises ``FileNotFoundError`` if there is no such file."""
         with _explained("read", path, expected=FileNotFoundError), _open_plain(path) as file:
             return file.read()
+
+    def blocks(self, path: str) -> Iterator[bytes]:
+        """The content in blocks. Raises ``FileNotFoundError`` if there is no such file."""
+        with _explained("read", path, expected=FileNotFoundError), _open_plain(path) as file:
+            while block := file.read(BLOCK_BYTES):
+                yield block
 
     def read_end(self, path: str, size: int) -> bytes:
         """The last ``size`` bytes. Raises ``FileNotFoundError`` if there is no such file."""
@@ -232,7 +241,7 @@ class LocalFileSystem:
         size = 0
         crc = 0
         with _explained("read", path), _open_plain(path) as file:
-            while block := file.read(CHECKSUM_BLOCK_SIZE):
+            while block := file.read(BLOCK_BYTES):
                 size += len(block)
                 crc = zlib.crc32(block, crc)
         return size, f"crc32:{crc:08x}"
@@ -264,15 +273,15 @@ class LocalFileSystem:
             except FileExistsError:
                 continue  # left behind by a killed process, or in use by another machine
 
-    def _write_temporary(self, target: Path, data: bytes) -> Path:
+    def _write_temporary(self, target: Path, blocks: Iterable[bytes]) -> Path:
         """A new, synced file beside ``target`` with this content."""
         temporary = self._open_temporary(target)
         try:
             with temporary.open("wb") as file:
-                file.write(data)
+                file.writelines(blocks)
                 file.flush()
                 _fsync(file.fileno())
-        except OSError:
+        except BaseException:
             temporary.unlink()
             raise
         return temporary
