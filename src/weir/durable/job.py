@@ -167,6 +167,8 @@ class DurableJob:
         self._winning = False
         self._cleaned_attempt = 0
         self._claim_is_over = False
+        #: Checkpoints whose records failed after the newest record, and their deletions.
+        self._may_land: dict[int, DiscardCheckpoint | None] = {}
 
     @property
     def attempt(self) -> int:
@@ -308,6 +310,8 @@ class DurableJob:
         if outcome is Recorded.WON:
             with _only_logged("delete the claimed snapshot"):
                 self._subsume_claimed(writer.newest)
+        elif outcome is Recorded.FAILED:
+            self._may_land[n] = None
         return CheckpointRecorded(
             checkpoint_id=n,
             outcome=outcome,
@@ -316,7 +320,17 @@ class DurableJob:
         )
 
     def discard(self, effect: DiscardCheckpoint) -> None:
-        """Delete the files that only this checkpoint uses."""
+        """Delete the files that only this checkpoint uses.
+
+        Not while its record, which counts as failed, could still land (an object store can carry
+        out a request long after the client gave up on it): the next driver would resume from it.
+        """
+        if effect.checkpoint_id in self._may_land:
+            self._may_land[effect.checkpoint_id] = effect
+        else:
+            self._discard(effect)
+
+    def _discard(self, effect: DiscardCheckpoint) -> None:
         self._storage.discard(
             effect.checkpoint_id, effect.files, effect.target, subsumed=effect.subsumed
         )
@@ -462,12 +476,19 @@ class DurableJob:
         it counts as fenced.
         """
         try:
-            return writer.append(**fields, claim_is_over=self._claim_is_over)
+            outcome = writer.append(**fields, claim_is_over=self._claim_is_over)
         except Exception as error:
             # An error here would count as a record that was surely lost.
             with _only_logged("report why this driver stops"):
                 self._note(f"this driver stops, because it cannot write the job log: {error}")
             return Recorded.FENCED
+        if outcome is Recorded.WON:
+            superseded, self._may_land = self._may_land, {}
+            for effect in superseded.values():
+                if effect is not None:
+                    with _only_logged(f"delete checkpoint {effect.checkpoint_id}"):
+                        self._discard(effect)
+        return outcome
 
     def _subsume_claimed(self, record: JobRecord) -> None:
         """Delete the claimed snapshot once ``num_retained`` own checkpoints are retained."""

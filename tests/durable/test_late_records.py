@@ -1,0 +1,113 @@
+"""A record that counts as failed, and lands after all: an object store may carry it out late.
+
+P11, P17. The file system keeps the request that the driver gave up, and carries it out later.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from tests.spec.durable import Driver
+
+from weir.core.messages.job import CheckpointRecorded, DiscardCheckpoint, RecordCheckpoint
+from weir.core.types import Recorded
+from weir.errors import StorageError
+from weir.storage.filesystem import CreateResult
+from weir.storage.local import LocalFileSystem
+
+JOB = "1" * 32
+
+
+class LosingFiles(LocalFileSystem):
+    """Keeps the creates below ``losing`` to itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losing: str | None = None
+        self._given_up: list[tuple[str, bytes]] = []
+
+    def create(self, path: str, data: bytes) -> CreateResult:
+        if self.losing is not None and path.startswith(self.losing):
+            self._given_up.append((path, data))
+            raise StorageError(f"Cannot create {path}: timed out.")
+        return super().create(path, data)
+
+    def land(self) -> None:
+        """Carry out the first request that was given up."""
+        self.losing = None
+        assert super().create(*self._given_up[0]) is CreateResult.CREATED
+
+
+def lose_a_record(driver: Driver, files: LosingFiles) -> int:
+    """Let the record of the next checkpoint fail, and discard the checkpoint; return its id."""
+    outcomes: list[CheckpointRecorded] = []
+    record = driver.job.record_checkpoint
+
+    def record_nothing(effect: RecordCheckpoint) -> CheckpointRecorded:
+        files.losing = driver.storage.log_directory
+        outcomes.append(record(effect))
+        files.losing = None
+        return outcomes[-1]
+
+    following = (driver.retained or [0])[-1] + 1
+    with (
+        patch("tenacity.nap.time.sleep"),
+        patch.object(driver.job, "record_checkpoint", record_nothing),
+        pytest.raises(AssertionError),
+    ):
+        driver.complete((f"{following}/state",))
+    assert outcomes[0].outcome is Recorded.FAILED
+    lost = driver.retained.pop()
+    driver.job.discard(DiscardCheckpoint(checkpoint_id=lost, target=None, files=(), subsumed=False))
+    return lost
+
+
+@pytest.fixture
+def files() -> LosingFiles:
+    return LosingFiles()
+
+
+@pytest.fixture
+def driver(tmp_path: Path, files: LosingFiles) -> Driver:
+    """A driver that has completed a checkpoint."""
+    driver = Driver(tmp_path, JOB, files=files)
+    driver.job.begin_attempt()
+    driver.complete(("1/state",))
+    return driver
+
+
+def test_the_next_driver_resumes_from_a_checkpoint_whose_record_landed_late(
+    tmp_path: Path, driver: Driver, files: LosingFiles
+) -> None:
+    """Its record supersedes the one before, so its files must still be there."""
+    assert lose_a_record(driver, files) == 2
+    files.land()
+    restored = Driver(tmp_path, JOB).job.begin_attempt().restored
+    assert restored is not None
+    assert restored.checkpoint_id == 2
+
+
+def test_a_checkpoint_whose_record_failed_is_deleted_once_the_next_record_is_won(
+    driver: Driver, files: LosingFiles
+) -> None:
+    """From then on nobody resumes from it, whether its record lands or not."""
+    driver.retained = [1]
+    assert lose_a_record(driver, files) == 2
+    assert driver.has("2/state")
+    driver.complete(("3/state",))
+    assert not driver.has("2/state")
+    assert not Path(driver.storage.checkpoint_directory(2)).exists()
+
+
+def test_a_checkpoint_that_is_discarded_later_than_the_next_record_is_deleted_at_once(
+    driver: Driver, files: LosingFiles
+) -> None:
+    """Tasks acknowledge aborted checkpoints late, too."""
+    assert lose_a_record(driver, files) == 2
+    driver.complete(("3/state",))
+    late = Path(driver.storage.shared_directory(2))
+    late.mkdir(parents=True)
+    driver.job.discard(DiscardCheckpoint(checkpoint_id=2, target=None, files=(), subsumed=False))
+    assert not late.exists()
