@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import is_local
@@ -28,6 +28,12 @@ _DOUBLE_DIGITS = 15
 
 #: How much of a remote file's end is read at first: most footers are shorter.
 _FOOTER_BYTES = 64 * 1024
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_UNITS = {
+    "milliseconds": timedelta(milliseconds=1),
+    "microseconds": timedelta(microseconds=1),
+}
 
 _Json: TypeAlias = str | int | float
 
@@ -62,9 +68,7 @@ def read_footer(file_system: FileSystem, path: str) -> Footer:
         if not all(entry is not None and entry.has_null_count for entry in statistics):
             continue
         nulls[name] = sum(entry.null_count for entry in statistics)
-        bounds = (
-            None if metadata.schema.column(index).physical_type == "INT96" else _bounds(statistics)
-        )
+        bounds = _bounds(statistics, metadata.schema.column(index))
         if bounds is not None:
             least[name], greatest[name] = bounds
     return Footer(
@@ -102,18 +106,38 @@ def _metadata(file_system: FileSystem, path: str) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(end))
 
 
-def _bounds(statistics: list[Any]) -> tuple[_Json, _Json] | None:
+def _bounds(statistics: list[pq.Statistics], column: pq.ColumnSchema) -> tuple[_Json, _Json] | None:
     """Least and greatest value over all row groups, or None if they are not known exactly."""
     filled = [entry for entry in statistics if entry.num_values > 0]
-    if not filled or not all(entry.has_min_max for entry in filled):
+    if (
+        not filled
+        or not all(entry.has_min_max for entry in filled)
+        or column.physical_type == "INT96"
+    ):
         return None
+    unit = _unit_of_instants(column)
     try:
-        least = _as_json(min(entry.min for entry in filled))
-        greatest = _as_json(max(entry.max for entry in filled))
+        if unit is None:
+            least = _as_json(min(entry.min for entry in filled))
+            greatest = _as_json(max(entry.max for entry in filled))
+        else:
+            least = _as_json(_EPOCH + unit * min(entry.min_raw for entry in filled))
+            greatest = _as_json(_EPOCH + unit * max(entry.max_raw for entry in filled))
     except (ValueError, OverflowError):
         # Spark's range of years exceeds Python's; such a column has no bounds.
         return None
     return None if least is None or greatest is None else (least, greatest)
+
+
+def _unit_of_instants(column: pq.ColumnSchema) -> timedelta | None:
+    """The unit of a column of points in time; None for another one, or if Python has no such unit.
+
+    pyarrow would convert its values too, but imports pandas for that: 0.7 s, in a first commit.
+    """
+    if column.logical_type.type != "TIMESTAMP":
+        return None
+    described = json.loads(column.logical_type.to_json())
+    return _UNITS.get(described["timeUnit"]) if described["isAdjustedToUTC"] else None
 
 
 def _as_json(value: object) -> _Json | None:
