@@ -24,6 +24,7 @@ assert session.sparkContext.appName == "weir: light"
 assert session.conf.get("spark.sql.shuffle.partitions") == "1"
 from pyspark.sql import functions as F
 F.lit(1)
+session.range(1).mapInArrow(lambda batches: batches, "id long")
 assert "pandas" not in sys.modules, "it takes 0.7 s"
 from pyspark.ml.functions import array_to_vector, vector_to_array
 assert not [one for one in sys.meta_path if type(one).__name__ == "_OnMlImport"]

@@ -12,7 +12,8 @@ declared by another jar, Spark makes the session as usual.
 *pandas.* Before PySpark passes a first value to the JVM, it asks whether the value is one of
 NumPy's. It finds out from its own test tools whether NumPy is installed, and these import pandas to
 learn the same of pandas: 0.7 s, while the JVM waits. Here they are imported earlier, while the JVM
-starts, and take it that an installed pandas can be imported.
+starts, and take it that an installed pandas can be imported. So does ``mapInArrow``, which imports
+pandas to check its version, although it works without.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ _TEST_TOOLS = "pyspark.testing.utils"
 
 
 def leave_out_pandas() -> None:
-    """Import PySpark's test tools now, without pandas."""
-    from pyspark.sql.pandas import utils
+    """Import PySpark's test tools now, and let functions of Arrow be made, without pandas."""
+    from pyspark.sql.pandas import functions, utils
 
     if _TEST_TOOLS in sys.modules or importlib.util.find_spec("pandas") is None:
         return
+    # Weir's own requirements name the versions that PySpark asks for here.
+    functions.require_minimum_pandas_version = lambda: None  # type: ignore[attr-defined]
     checked = utils.require_minimum_pandas_version
     # PySpark checks the version again before it uses pandas.
     utils.require_minimum_pandas_version = lambda: None
