@@ -26,7 +26,12 @@ class LosingFiles(LocalFileSystem):
     def __init__(self) -> None:
         super().__init__()
         self.losing: str | None = None
+        self.late = True
         self._given_up: list[tuple[str, bytes]] = []
+
+    @property
+    def acts_late(self) -> bool:
+        return self.late
 
     def create(self, path: str, data: bytes) -> CreateResult:
         if self.losing is not None and path.startswith(self.losing):
@@ -111,3 +116,12 @@ def test_a_checkpoint_that_is_discarded_later_than_the_next_record_is_deleted_at
     late.mkdir(parents=True)
     driver.job.discard(DiscardCheckpoint(checkpoint_id=2, target=None, files=(), subsumed=False))
     assert not late.exists()
+
+
+def test_where_nothing_lands_late_a_checkpoint_whose_record_failed_is_deleted_at_once(
+    driver: Driver, files: LosingFiles
+) -> None:
+    """On a disk that is full the next record needs its space."""
+    files.late = False
+    assert lose_a_record(driver, files) == 2
+    assert not driver.has("2/state")

@@ -310,7 +310,7 @@ class DurableJob:
         if outcome is Recorded.WON:
             with _only_logged("delete the claimed snapshot"):
                 self._subsume_claimed(writer.newest)
-        elif outcome is Recorded.FAILED:
+        elif outcome is Recorded.FAILED and self._storage.fs(self._storage.log_directory).acts_late:
             self._may_land[n] = None
         return CheckpointRecorded(
             checkpoint_id=n,

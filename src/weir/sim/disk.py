@@ -208,6 +208,11 @@ class ProcessFileSystem:
         #: Whether hard links exist; without them ``link_or_copy`` copies the content.
         self._links = links
 
+    @property
+    def acts_late(self) -> bool:
+        """False: a request is carried out before or while it fails."""
+        return False
+
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file with this content unless the name is taken, durably.
 

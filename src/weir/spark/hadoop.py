@@ -55,6 +55,11 @@ class HadoopFileSystem:
         except Exception as error:
             raise _failure("reach", uri, error) from error
 
+    @property
+    def acts_late(self) -> bool:
+        """True, unless it is this machine's."""
+        return self._scheme != "file"
+
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file with this content unless the name is taken."""
         try:

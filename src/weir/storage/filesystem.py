@@ -46,6 +46,11 @@ class FileSystem(Protocol):
     could succeed without the data.
     """
 
+    @property
+    def acts_late(self) -> bool:
+        """Whether a request that failed may still be carried out, as by a server's queue."""
+        ...
+
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file with this content unless the name is taken.
 

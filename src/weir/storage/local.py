@@ -76,6 +76,11 @@ class LocalFileSystem:
     def __init__(self) -> None:
         self._temporary_numbers = itertools.count(1)
 
+    @property
+    def acts_late(self) -> bool:
+        """False: what has failed has failed."""
+        return False
+
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file with all of its content unless the name is taken (PROTOCOL P17).
 
