@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from functools import partial
 
+from greenlet import GreenletExit
 from tests.sim.greenlets import LIMIT_US
 
 from weir.sim.loop import Loop, Process, SimEvent, SimLock, SimWorkers
@@ -162,3 +166,21 @@ def test_closing_a_pool_waits_for_what_is_under_way() -> None:
     loop.spawn(process, close)
     run(loop)
     assert ran == ["work", "closed"]
+
+
+def test_the_end_of_a_run_frees_what_still_waits() -> None:
+    """Also what waits again while it ends; Python frees no greenlet that is suspended."""
+    loop, process = Loop(), Process("p")
+
+    def stubborn() -> None:
+        for _ in range(3):
+            with contextlib.suppress(GreenletExit):
+                loop.wait()
+
+    waiting = [weakref.ref(loop.spawn(process, work).greenlet) for work in (loop.wait, stubborn)]
+    loop.spawn(process, lambda: None, delay_us=1_000)
+    loop.run(lambda: False, 10)
+    loop.end()
+    process.greenlets.clear()
+    gc.collect()
+    assert [one() for one in waiting] == [None, None]

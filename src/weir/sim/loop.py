@@ -12,10 +12,14 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from weir.errors import invariant
+
+#: How often what ends may wait once more.
+_THROWS_MAX = 100
 
 
 class Process:
@@ -40,6 +44,7 @@ class Loop:
         self.hub = getcurrent()
         self._number = 0
         self._due: list[tuple[int, int, Process, Callable[[], object]]] = []
+        self._spawned: WeakSet[greenlet] = WeakSet()
 
     def at(self, delay_us: int, process: Process, function: Callable[[], object]) -> None:
         """Call the function after a delay, unless its process is dead by then."""
@@ -69,7 +74,9 @@ class Loop:
 
     def spawn(self, process: Process, function: Callable[[], object], delay_us: int = 0) -> Task:
         """Run a function that may block."""
-        return Task(self, process, function, delay_us)
+        task = Task(self, process, function, delay_us)
+        self._spawned.add(task.greenlet)
+        return task
 
     def sleep(self, process: Process, delay_us: int) -> None:
         """Yield for a delay. Only a spawned function may call this."""
@@ -89,6 +96,17 @@ class Loop:
         for one in list(process.greenlets):
             one.throw(GreenletExit)
         process.greenlets.clear()
+
+    def end(self) -> None:
+        """End all that still waits: Python's collector never frees a greenlet that is suspended."""
+        for one in list(self._spawned):
+            if not one.process.stops_dead:  # type: ignore[attr-defined]
+                for _ in range(_THROWS_MAX):
+                    if one.dead:
+                        break
+                    # It may wait again while it ends.
+                    one.throw(GreenletExit)
+        self._due.clear()
 
 
 class Task:

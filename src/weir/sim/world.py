@@ -231,7 +231,10 @@ class World:
     def run(self) -> RunResult:
         """Run to the end."""
         with contextlib.nullcontext() if self._stage is None else self._stage.interleaved():
-            return self._run()
+            try:
+                return self._run()
+            finally:
+                self._loop.end()
 
     def tell(self, what: str) -> None:
         """Add to the story what code of the user does."""
