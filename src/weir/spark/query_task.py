@@ -103,7 +103,6 @@ class QueryTask:
         self._output = output
         self._operators = operators
         #: Whether the last batch was forced.
-        self._forced = False
         self._position = position
         #: The output watermark of the query by batch, of the last complete one and the one before,
         #: ascending. Replaced as a whole, since a snapshot may be taken beside the next batch.
@@ -157,29 +156,16 @@ class QueryTask:
 
     def answer(self, effect: AnswerPlanning) -> None:
         """Answer the planning call in which the query rests: it may read what is admitted."""
-        force, operators = self._take_orders(effect), self._operators
+        operators = self._operators
+        force = operators is not None and operators.forces_batch(
+            effect, first=self._position < 0, ends_by_itself=self._ends_by_itself
+        )
         self._inputs.answer(
             effect,
             self._directory.path,
             force=force,
             source_watermark_ms=None if operators is None else operators.source_watermark_ms,
         )
-
-    def _take_orders(self, effect: AnswerPlanning) -> bool:
-        """Take up what the next batch carries; return whether to force it, even without rows.
-
-        Forced are the first batch of operators, which would otherwise never be opened, and one with
-        events, a barrier, a timer that is due, or a checkpoint's end that operators want to know.
-        In an ``availableNow`` query only a barrier forces a batch right after a forced one, or the
-        query would not end as long as there are events.
-        """
-        if self._operators is None:
-            return False
-        self._operators.take_orders(effect)
-        news = bool(effect.events) or self._operators.has_news
-        wanted = news and not (self._ends_by_itself and self._forced)
-        self._forced = wanted or effect.barrier is not None or self._position < 0
-        return self._forced
 
     def release(self, position: int) -> None:
         """Delete the segments up to ``position``: no consumer needs them any more."""
@@ -509,10 +495,7 @@ class QueryTask:
             return known_ms
         reached = int(commit["nextBatchWatermarkMs"])
         watermark_ms = output_watermark_ms(query, reached, stateful=is_stateful(commit))
-        if watermark_ms and operators is not None and operators.emits_for_watermark:
-            emitted = operators.watermark_ms
-            return None if emitted is None else min(watermark_ms, emitted)
-        return watermark_ms
+        return watermark_ms if operators is None else operators.output_watermark_ms(watermark_ms)
 
     def _begin(self) -> None:
         """At the first planning call, inspect what Spark made of the plan; post ``TaskStarted``."""

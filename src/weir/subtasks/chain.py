@@ -173,6 +173,7 @@ class OperatorChain:
         #: query rests for long. Other threads append to them.
         self.completed: deque[int] = deque(maxlen=_TOLD)
         self.aborted: deque[int] = deque(maxlen=_TOLD)
+        self._forced = False
 
     def add_timed(self, name: OperatorId) -> None:
         """The input of an operator has an event time."""
@@ -231,6 +232,20 @@ class OperatorChain:
         if isinstance(effect, AnswerPlanning):
             self._induced_over = effect.induced_over or 0
 
+    def forces_batch(self, answer: AnswerPlanning, *, first: bool, ends_by_itself: bool) -> bool:
+        """Take up the answer's orders; return whether the next batch must run, even without rows.
+
+        Forced are the ``first`` batch, without which operators would never be opened, and one with
+        events, a barrier, or news for operators (``has_news``). Where the query ends by itself when
+        its input is used up, only a barrier forces a batch right after a forced one, or the query
+        would not end as long as there are events.
+        """
+        self.take_orders(answer)
+        news = bool(answer.events) or self.has_news
+        wanted = news and not (ends_by_itself and self._forced)
+        self._forced = wanted or answer.barrier is not None or first
+        return self._forced
+
     def planned(self, commit: Mapping[str, Any]) -> None:
         """All batches so far are complete; ``commit`` is the last one's entry in Spark's log."""
         # 0 before any event time is known.
@@ -269,10 +284,14 @@ class OperatorChain:
             if name in self._timed
         )
 
-    @property
-    def watermark_ms(self) -> int | None:
-        """The watermark up to which operators have emitted everything; None before the first."""
-        return self._watermark_ms
+    def output_watermark_ms(self, reached_ms: int | None) -> int | None:
+        """The watermark for consumers of a query that has reached ``reached_ms``.
+
+        It stays behind while operators have yet to emit rows that are older (PROTOCOL P25).
+        """
+        if not reached_ms or not self.emits_for_watermark:
+            return reached_ms
+        return None if self._watermark_ms is None else min(reached_ms, self._watermark_ms)
 
     @property
     def source_watermark_ms(self) -> int | None:

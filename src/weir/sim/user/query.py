@@ -86,7 +86,6 @@ class UserQuery:
         #: The watermark of the query's next batch, and its output watermark.
         self._reached_ms: int | None = None
         self._watermark_ms: int | None = None
-        self._forced = False
         self._task: Task | None = None
         #: Whether code of the user runs, which cannot be interrupted.
         self._busy = False
@@ -220,7 +219,11 @@ class UserQuery:
             )
             answered.wait()
             answer = self._port.answer(call)
-            forced = self._take_orders(answer)
+            forced = answer.barrier is not None
+            if self.chain is not None:
+                forced = self.chain.forces_batch(
+                    answer, first=self._position < 0, ends_by_itself=self._ends_by_itself
+                )
             if self._vertex.inputs:
                 self._read(answer, forced)
             elif self._vertex.is_enumerated:
@@ -231,16 +234,6 @@ class UserQuery:
             elif not self._read_source(answer, forced):
                 self._post(RecordsEnded(position=self._position))
                 return
-
-    def _take_orders(self, answer: AnswerPlanning) -> bool:
-        """Whether the next batch is forced; see ``QueryTask``."""
-        if self.chain is None:
-            return answer.barrier is not None
-        self.chain.take_orders(answer)
-        news = bool(answer.events) or self.chain.has_news
-        wanted = news and not (self._ends_by_itself and self._forced)
-        self._forced = wanted or answer.barrier is not None or self._position < 0
-        return self._forced
 
     @property
     def _ends_by_itself(self) -> bool:
@@ -412,9 +405,8 @@ class UserQuery:
         if self._driver.job.event_time.get(self._vertex.name) is None or not self._reached_ms:
             return
         output_ms: int | None = self._reached_ms
-        if self.chain is not None and self.chain.emits_for_watermark:
-            emitted = self.chain.watermark_ms
-            output_ms = None if emitted is None else min(self._reached_ms, emitted)
+        if self.chain is not None:
+            output_ms = self.chain.output_watermark_ms(output_ms)
         if output_ms is not None:
             self._watermark_ms = max(output_ms, self._watermark_ms or 0)
 
