@@ -182,6 +182,25 @@ def test_the_page_asks_for_the_token_and_keeps_it_for_the_tab(browser: Browser) 
         server.stop()
 
 
+def test_who_may_only_look_sees_no_buttons(browser: Browser) -> None:
+    """Neither of the job nor of its coordinators."""
+    server = RestServer(port=0, security=RestSecurity(token="secret", reading_token="looking"))
+    address = server.start(page_gateway())
+    page = browser.new_page()
+    try:
+        page.goto(f"{address}/#/checkpoints")
+        page.get_by_role("textbox", name="Token").fill("looking")
+        page.get_by_role("textbox", name="Token").press("Enter")
+        expect(page.get_by_text("Your token lets you look, not change the job.")).to_be_visible()
+        assert page.get_by_role("button", name="Cancel").count() == 0
+        page.goto(f"{address}/#/coordinators")
+        expect(page.get_by_text("Your token lets you look, not send").first).to_be_visible()
+        assert page.get_by_role("button", name="Send").count() == 0
+    finally:
+        page.close()
+        server.stop()
+
+
 def test_a_vertex_is_reached_and_read_without_a_mouse(open_page: Open) -> None:
     """By Tab and Enter, with a name that says what the picture shows."""
     page = open_page("graph")

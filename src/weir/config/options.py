@@ -241,6 +241,14 @@ REST_TOKEN_FILE = ConfigOption(
     "File with the token, readable by its owner and group only. A missing file is created with a"
     " new token.",
 )
+REST_READING_TOKEN_FILE = ConfigOption(
+    "weir.rest.reading-token-file",
+    PATH.or_none("unset"),
+    "unset",
+    "File with another token, for those who may look at the job but not change it: other requests"
+    " than GET are refused to them, and the web page shows them no buttons. A missing file is"
+    " created with a new token. Needs a token for those who may.",
+)
 SSL_REST_ENABLED = ConfigOption(
     _SSL_REST + "enabled", BOOLEAN, "false", "Whether the REST server accepts HTTPS only."
 )

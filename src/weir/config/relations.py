@@ -21,6 +21,7 @@ from weir.config.options import (
     LEASE_TIMEOUT,
     LINEAGE_FILE,
     MAX_BACKOFF,
+    REST_READING_TOKEN_FILE,
     REST_TOKEN,
     REST_TOKEN_FILE,
     SAVEPOINT_DIR,
@@ -70,6 +71,12 @@ def check_relations(values: Values) -> None:
         raise ConfigurationError(
             f"{REST_TOKEN.key} and {REST_TOKEN_FILE.key} both set the token of the REST server:"
             " remove one of them."
+        )
+    changing = values.value(REST_TOKEN) is not None or values.value(REST_TOKEN_FILE) is not None
+    if values.value(REST_READING_TOKEN_FILE) is not None and not changing:
+        raise ConfigurationError(
+            f"{REST_READING_TOKEN_FILE.key} is set, but without a token for those who may change"
+            f" the job everybody may: set {REST_TOKEN_FILE.key} too."
         )
     for file in (SSL_REST_CERTIFICATE, SSL_REST_KEY):
         if values.value(SSL_REST_ENABLED) and values.value(file) is None:

@@ -11,7 +11,9 @@ The checks, in order:
    request from another site is refused, even if it only reads, unless somebody follows a link
    here: a page cannot read what it links to. Command-line clients send neither header.
 4. **Token.** If the server has one, the request must send ``Authorization: Bearer TOKEN``. The
-   files of the web page need none: they are the same for every job, and ask for the token.
+   files of the web page need none: they are the same for every job, and ask for the token. With
+   the token of those who may only look, a request other than GET and HEAD is refused, and answers
+   say so in the header ``Weir-Access: read``, so that the web page shows no buttons.
 5. **Content type.** An HTML form can send requests to any site, but never with the type of JSON.
    So requests that may change something must send JSON, or nothing.
 6. **Body.** At most ``MAX_BODY`` bytes, whatever length is announced, within ``BODY_S`` seconds.
@@ -49,6 +51,8 @@ _QUOTED = 80
 #: The content type of every answer, as Flink spells it.
 JSON = "application/json; charset=UTF-8"
 _READING = ("GET", "HEAD")
+#: On answers to those who may only look.
+_READ_ACCESS = ((b"weir-access", b"read"),)
 
 #: Keeps browsers from guessing types, caching answers, or showing them inside other pages.
 _HEADERS = [
@@ -87,13 +91,23 @@ class Guard:
     """An ASGI application that passes permitted requests on to another one."""
 
     def __init__(
-        self, app: ASGIApp, *, bound_address: str, hosts: Collection[str], token: str | None
+        self,
+        app: ASGIApp,
+        *,
+        bound_address: str,
+        hosts: Collection[str],
+        token: str | None,
+        reading_token: str | None = None,
     ) -> None:
-        """``bound_address``: the IP address listened on. ``hosts``: more names of the server."""
+        """``bound_address``: the IP address listened on. ``hosts``: more names of the server.
+
+        ``reading_token`` counts only beside a ``token``.
+        """
         self._app = app
         self._bound = ipaddress.ip_address(bound_address)
         self._hosts = {"localhost", *hosts}
         self._token = None if token is None else token.encode()
+        self._reading_token = None if reading_token is None else reading_token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -102,7 +116,8 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                access = _READ_ACCESS if self._only_reads(scope) else ()
+                message["headers"] = [*message.get("headers", ()), *_HEADERS, *access]
             await send(message)
 
         try:
@@ -143,13 +158,30 @@ class Guard:
             )
         _check_origin(scope, host)
         is_page = scope["method"] in _READING and scope["path"] in PATHS
-        if self._token is not None and not is_page and not self._has_token(scope):
+        if self._token is None or is_page or _has_token(scope, self._token):
+            return
+        if not self._only_reads(scope):
             raise _RefusedError(
                 401,
                 "This server wants its token: send 'Authorization: Bearer TOKEN' with that of"
                 " rest.authentication.token or rest.authentication.token-file (weir: --token-file"
                 " FILE, or WEIR_REST_TOKEN).",
             )
+        if scope["method"] not in _READING:
+            raise _RefusedError(
+                403,
+                "This token is for those who may only look: to change the job, send that of"
+                " rest.authentication.token or rest.authentication.token-file.",
+            )
+
+    def _only_reads(self, scope: Scope) -> bool:
+        """Whether the request has the token of those who may only look."""
+        return (
+            self._token is not None
+            and self._reading_token is not None
+            and not _has_token(scope, self._token)
+            and _has_token(scope, self._reading_token)
+        )
 
     def _is_own(self, host: str) -> bool:
         """Whether a ``Host`` header names this server."""
@@ -165,16 +197,16 @@ class Guard:
         # all addresses, all of them name it.
         return self._bound.is_unspecified or address.is_loopback or address == self._bound
 
-    def _has_token(self, scope: Scope) -> bool:
-        scheme, _, token = (_header(scope, b"authorization") or "").partition(" ")
-        expected = self._token or b""
-        return scheme.lower() == "bearer" and hmac.compare_digest(
-            token.strip().encode("latin-1"), expected
-        )
-
 
 class _GoneError(Exception):
     """The client closed the connection."""
+
+
+def _has_token(scope: Scope, expected: bytes) -> bool:
+    scheme, _, token = (_header(scope, b"authorization") or "").partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(
+        token.strip().encode("latin-1"), expected
+    )
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

@@ -52,6 +52,8 @@ class RestSecurity:
 
     #: The token that clients must send; None, which is allowed on loopback only: none is required.
     token: str | None = field(default=None, repr=False)
+    #: Another one, for those who may only look.
+    reading_token: str | None = field(default=None, repr=False)
     #: Additional host names by which clients may call the server.
     allowed_hosts: tuple[str, ...] = ()
     #: Files in PEM; with them the server speaks HTTPS.
@@ -167,6 +169,7 @@ class RestServer:
                 bound_address=listening.getsockname()[0],
                 hosts=(self._bind_address.lower(), *self._security.allowed_hosts),
                 token=self._security.token,
+                reading_token=self._security.reading_token,
             ),
             # The listener counts what Python accepts.
             loop="asyncio",

@@ -144,6 +144,7 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
         REST_ALLOWED_HOSTS,
         REST_BIND_ADDRESS,
         REST_PORT,
+        REST_READING_TOKEN_FILE,
         REST_TOKEN,
         REST_TOKEN_FILE,
         SSL_REST_CERTIFICATE,
@@ -154,6 +155,7 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
     from weir.rest.tokens import read_or_make_token
 
     file = configuration.value(REST_TOKEN_FILE)
+    reading = configuration.value(REST_READING_TOKEN_FILE)
     encrypted = configuration.value(SSL_REST_ENABLED)
     return RestServer(
         bind_address=configuration.value(REST_BIND_ADDRESS),
@@ -163,6 +165,7 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
         store_duration_ms=configuration.value(ASYNC_STORE_DURATION),
         security=RestSecurity(
             token=configuration.value(REST_TOKEN) if file is None else read_or_make_token(file),
+            reading_token=None if reading is None else read_or_make_token(reading),
             allowed_hosts=configuration.value(REST_ALLOWED_HOSTS),
             certificate=configuration.value(SSL_REST_CERTIFICATE) if encrypted else None,
             key=configuration.value(SSL_REST_KEY) if encrypted else None,

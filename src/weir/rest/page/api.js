@@ -11,6 +11,9 @@ export class Unreachable extends Error {}
 
 const known = new Map();
 
+// Whether the driver lets the owner of the token change the job.
+export const access = { mayChange: true };
+
 export const token = {
   get: () => sessionStorage.getItem(TOKEN),
   set: (text) => sessionStorage.setItem(TOKEN, text),
@@ -31,6 +34,7 @@ async function call(method, path, body, headers = {}) {
   } catch (error) {
     throw new Unreachable(String(error.message ?? error));
   }
+  if (answer.status < 400) access.mayChange = answer.headers.get("weir-access") !== "read";
   if (answer.status === 304) return answer;
   if (answer.ok) return answer;
   let sentence = `${method} ${path}: ${answer.status}`;

@@ -1,6 +1,6 @@
 // The page: its views by address, figures once a second, and what the reader asks for.
 
-import { Refused, Unreachable, get, operate, send, token } from "./api.js";
+import { Refused, Unreachable, access, get, operate, send, token } from "./api.js";
 import * as checkpoints from "./checkpoints.js";
 import { h, show, tall, tone, wide } from "./dom.js";
 import * as exceptions from "./exceptions.js";
@@ -79,7 +79,7 @@ function redraw() {
   $("foot").textContent = `Job ${state.jobId} · Weir ${state.version}`;
   if (data === null || shown !== view) return;
   const pointer = (name) => ({ at: pointed[name] ?? null, set: (at) => { pointed[name] = at; redraw(); } });
-  show(main, VIEWS[view][1].render(state, data, { part, query, go, redraw, wide, tall, pointer, ask, send: sendRequest }));
+  show(main, VIEWS[view][1].render(state, data, { part, query, go, redraw, wide, tall, pointer, ask, send: sendRequest, mayChange: access.mayChange }));
 }
 
 async function refresh() {

@@ -67,7 +67,8 @@ export function render(state, { history, config, details }, tools) {
   ];
 }
 
-function actions(state, { ask }) {
+function actions(state, { ask, mayChange }) {
+  if (!mayChange) return h("p", { class: "soft" }, "Your token lets you look, not change the job.");
   if (state.ended >= 0 || ["FINISHED", "FAILED", "CANCELED", "SUSPENDED"].includes(state.status)) {
     return h("p", { class: "soft" }, "The job has ended: nothing can be triggered.");
   }

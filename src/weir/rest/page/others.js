@@ -50,14 +50,14 @@ export const logs = {
 
 export const coordinators = {
   load: async ({ get }) => get("/weir/coordinators"),
-  render: (state, data, { send }) => [
+  render: (state, data, { send, mayChange }) => [
     h("h1", {}, "Coordinators"),
     data.coordinators.length ? data.coordinators.map((one) => h("section", { class: "panel", "data-key": one.operator },
       h("h2", {}, one.operator),
       h("p", {}, "Runs in the driver for ", h("a", { href: `#/graph/${encodeURIComponent(one.vertex)}` }, `task ${one.vertex}`), `, with ${one.parallelism} subtasks.`),
       h("h3", {}, data.checkpoint === null ? "Its state: no checkpoint has completed yet" : `Its state in checkpoint ${data.checkpoint}`),
       h("pre", { tabindex: "0" }, one.state === null ? "none" : JSON.stringify(one.state, null, 2)),
-      h("form", { onsubmit: (event) => { event.preventDefault(); send(one.operator, event.target.elements.request.value); } },
+      !mayChange ? h("p", { class: "soft" }, "Your token lets you look, not send to coordinators.") : h("form", { onsubmit: (event) => { event.preventDefault(); send(one.operator, event.target.elements.request.value); } },
         h("label", {}, `Request for ${one.operator}, as JSON (like weir send)`,
           h("textarea", { name: "request", spellcheck: "false", required: true }, "")),
         h("p", { class: "buttons" }, h("button", { class: "primary" }, "Send"),

@@ -1,0 +1,169 @@
+"""What readers of REST cost a job: ``python -m benchmarks.rest``.
+
+``benchmarks/jobs/rest_weir.py`` runs as a user runs it, with ``weir run``: two queries, the first
+of which always has rows to read, on two cores. While it runs, periods of a minute without requests
+alternate with periods in which a hundred requests are sent at once each second, over as many
+connections, by a process of its own: what the web page, Flink's dashboard and a scraper ask for.
+Every other pair of periods runs in reverse order.
+
+- ``rest_loss`` is the part of the rows per second that the requests cost, by the median of the
+  pairs; at most 0.01. The client's own work is part of it, since it shares the cores with the job.
+- ``rest_p99`` is the time of an answer, in milliseconds, that one of a hundred exceeds; below 100.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import re
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+from benchmarks.commands import JOBS, weir_run
+from benchmarks.machine import make_parser, working_directory
+from benchmarks.processes import LOG, check_alive, end_on_sigterm, started
+from benchmarks.tables import has_rows
+
+LOSS_TARGET = 0.01
+P99_MS_TARGET = 100.0
+
+_PATIENCE_S = 300.0
+_LOOK_S = 0.1
+_INTERVAL = "1 s"
+_REQUESTS_PER_S = 100
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
+
+
+def paths_of(job: str, vertex: str) -> list[str]:
+    """What is asked for, in turn."""
+    return [
+        "/jobs/overview",
+        f"/jobs/{job}",
+        f"/jobs/{job}/checkpoints",
+        f"/jobs/{job}/exceptions",
+        f"/jobs/{job}/vertices/{vertex}",
+        f"/jobs/{job}/vertices/{vertex}/backpressure",
+        f"/jobs/{job}/metrics?get=uptime,numRestarts,lastCheckpointDuration",
+        "/overview",
+        "/taskmanagers",
+        "/metrics",
+    ]
+
+
+def send(address: str, paths: Sequence[str], seconds: float) -> list[float]:
+    """Send the requests of a period; return the time of each answer in milliseconds.
+
+    Raises ``RuntimeError`` if an answer is not 200.
+    """
+    return asyncio.run(_send(address, paths, seconds))
+
+
+async def _send(address: str, paths: Sequence[str], seconds: float) -> list[float]:
+    url = urlsplit(address)
+    took: list[float] = []
+
+    async def ask_each_second(number: int, begun: float) -> None:
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        for second in range(round(seconds)):
+            await asyncio.sleep(begun + second - time.perf_counter())
+            path = paths[(number + second) % len(paths)]
+            sent = time.perf_counter()
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            length = re.search(r"content-length: (\d+)", head)
+            if " 200 " not in head or length is None:
+                raise RuntimeError(f"{path}: {head}")
+            await reader.readexactly(int(length[1]))
+            took.append((time.perf_counter() - sent) * 1_000)
+        writer.close()
+
+    begun = time.perf_counter() + 0.5
+    await asyncio.gather(*(ask_each_second(one, begun) for one in range(_REQUESTS_PER_S)))
+    return took
+
+
+class Job:
+    """The running job, as its REST server shows it."""
+
+    def __init__(self, address: str) -> None:
+        self._client = httpx.Client(base_url=address, trust_env=False, timeout=30)
+        self._id = self._client.get("/jobs").json()["jobs"][0]["id"]
+        vertices = self._client.get(f"/jobs/{self._id}").json()["vertices"]
+        self.paths = paths_of(self._id, vertices[0]["id"])
+
+    def rows(self) -> int:
+        """How many rows its sources have read."""
+        vertices = self._client.get(f"/jobs/{self._id}").json()["vertices"]
+        return max(int(one["metrics"]["read-records"]) for one in vertices)
+
+    def rows_per_s(self, address: str, seconds: float, *, asked: bool) -> tuple[float, list[float]]:
+        """Rows per second of a period, and the times of its answers."""
+        took: list[float] = []
+        before, begun = self.rows(), time.perf_counter()
+        if asked:
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                took = pool.apply(send, (address, self.paths, seconds))
+        else:
+            time.sleep(seconds)
+        return (self.rows() - before) / (time.perf_counter() - begun), took
+
+
+def measure(address: str, pairs: int, seconds: float) -> tuple[list[float], list[float]]:
+    """The ratio of each pair, and the times of all answers."""
+    job = Job(address)
+    # Spark's compiler is still at work in the first period.
+    job.rows_per_s(address, seconds, asked=False)
+    ratios: list[float] = []
+    times: list[float] = []
+    for number in range(1, pairs + 1):
+        rates = {}
+        for asked in (False, True) if number % 2 else (True, False):
+            rates[asked], took = job.rows_per_s(address, seconds, asked=asked)
+            times += took
+        ratios.append(rates[True] / rates[False])
+        print(
+            f"pair {number}: {rates[False]:,.0f} rows/s without requests, {rates[True]:,.0f} with",
+            flush=True,
+        )
+    return ratios, times
+
+
+def address_of(directory: Path) -> str | None:
+    """The address of the REST server, once the job's output tells it."""
+    log = directory / LOG
+    found = _ADDRESS.search(log.read_text(errors="replace")) if log.exists() else None
+    return None if found is None else found[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the targets are met: the exit code."""
+    parser = make_parser("benchmarks.rest", __doc__)
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of periods")
+    parser.add_argument("--seconds", type=float, default=60, help="length of a period")
+    options = parser.parse_args(arguments)
+    end_on_sigterm()
+    with working_directory(options) as directory:
+        command = weir_run(JOBS / "rest_weir.py", interval=_INTERVAL)
+        with started(command, directory) as process:
+            deadline_s = time.monotonic() + _PATIENCE_S
+            while not (has_rows(directory / "table") and has_rows(directory / "digits")):
+                check_alive(process, directory, deadline_s)
+                time.sleep(_LOOK_S)
+            address = address_of(directory)
+            assert address is not None
+            ratios, times = measure(address, options.pairs, options.seconds)
+    loss = 1 - statistics.median(ratios)
+    p99_ms = statistics.quantiles(times, n=100)[98]
+    print(f"rest_p99 ms={p99_ms:.1f} target={P99_MS_TARGET:.0f}")
+    print(f"rest_loss ratio={loss:.4f} target={LOSS_TARGET}")
+    return 0 if loss <= LOSS_TARGET and p99_ms < P99_MS_TARGET else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
