@@ -109,6 +109,21 @@ def test_jobs_without_a_driver_are_listed_from_their_directory(weir: Weir) -> No
     assert "job-e" in weir("list", "elsewhere").output
 
 
+def test_checkpoints_of_a_job_without_a_driver_are_shown_from_its_directory(weir: Weir) -> None:
+    """By name, id or prefix, as for one that runs; a job in neither place is one sentence."""
+    leave_job(Path("elsewhere").resolve(), KILLED)
+    for named in ("job-a", KILLED, KILLED[:4]):
+        shown = weir("checkpoints", named, "--directory", "elsewhere")
+        assert (shown.exit_code, "COMPLETED" in shown.output) == (0, True), shown.output
+        assert "chk-3" in shown.output
+    one = weir("checkpoints", "job-a", "--id", "3", "--directory", "elsewhere")
+    assert "checkpoint 3: COMPLETED" in one.output
+    for where in (("--directory", "elsewhere"), ()):
+        failed = weir("checkpoints", "orders", *where)
+        assert failed.exit_code == 1
+        assert "Traceback" not in failed.output
+
+
 def test_without_a_driver_and_a_directory_the_way_out_is_named(weir: Weir) -> None:
     """As before: start a job, or give an address."""
     failed = weir("list", "--address", "127.0.0.1:1")

@@ -31,6 +31,7 @@ from weir.cli.options import (
     AllowNonRestoredState,
     CaFile,
     CheckpointDirectory,
+    CheckpointDirectoryOption,
     Claim,
     ClaimMode,
     Conf,
@@ -275,7 +276,7 @@ def checkpoint(
 
 
 @app.command(epilog="Example: weir checkpoints orders")
-def checkpoints(
+def checkpoints(  # noqa: PLR0917 - typer makes an option of each parameter
     job: JobName,
     checkpoint_id: Annotated[
         int | None,
@@ -283,15 +284,20 @@ def checkpoints(
             "--id", metavar="N", min=1, help="Show only this checkpoint, with each vertex."
         ),
     ] = None,
+    directory: CheckpointDirectoryOption = None,
     address: Address = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
     """Show a job's checkpoints and savepoints.
 
-    Shows counts, statistics and history, or with --id one of them in detail.
+    Shows counts, statistics and history, or with --id one of them in detail; without a driver,
+    those that the job's checkpoint directory has.
     """
-    with _connected(job, address, token_file, ca_file) as connected:
+    from weir.cli.history import running_or_stored
+
+    token = _token(token_file)
+    with running_or_stored(job, directory, address, token=token, ca_file=ca_file) as connected:
         if checkpoint_id is None:
             _show(tables.checkpoints_table(connected.checkpoints()))
         else:

@@ -1,4 +1,4 @@
-"""``weir list`` and ``weir history``: jobs in a checkpoint directory, with a driver or without.
+"""Jobs in a checkpoint directory, with a driver or without: ``weir list, checkpoints, history``.
 
 Only local directories are read: no JVM is started for this.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR
-from weir.errors import RestError, StorageError
-from weir.rest.client import FoundJob, find_jobs
+from weir.errors import JobNotFoundError, RestError, StorageError
+from weir.rest.client import FoundJob, JobClient, connect, find_jobs
 from weir.rest.history import StoredJobs
 from weir.rest.job_answers import job_summary
 from weir.rest.server import RestServer
@@ -47,6 +48,36 @@ def listed_jobs(
     if failure is not None and not stored and directory is None:
         raise failure
     return (*running, *stored)
+
+
+@contextmanager
+def running_or_stored(
+    job: str, directory: str | None, address: str | None, *, token: str | None, ca_file: str | None
+) -> Iterator[JobClient]:
+    """A client of a job: of its driver, or else of what a checkpoint directory has of it.
+
+    The directory is read as for ``listed_jobs``. Raises what ``connect`` raises if the job is in
+    neither place, and ``StorageError``.
+    """
+    try:
+        client = connect(job, address, token=token, ca_file=ca_file)
+    except (RestError, JobNotFoundError) as error:
+        jobs = None if address is not None and directory is None else _stored(directory)
+        if jobs is None or not jobs.views():
+            raise
+        server = RestServer(port=0)
+        try:
+            try:
+                client = connect(job, server.start_history(jobs.views))
+            except JobNotFoundError:
+                raise error from None
+            with client:
+                yield client
+        finally:
+            server.stop()
+    else:
+        with client:
+            yield client
 
 
 def serve_history(directory: str | None, port: int, say: Callable[[str], None]) -> None:

@@ -49,6 +49,15 @@ CheckpointDirectory = Annotated[
         help="Checkpoint directory; default: that of execution.checkpointing.dir.",
     ),
 ]
+CheckpointDirectoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--directory",
+        metavar="DIR",
+        help="Checkpoint directory of a job without a driver; default: that of"
+        " execution.checkpointing.dir.",
+    ),
+]
 HistoryPort = Annotated[
     int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0 picks a free one.")
 ]
