@@ -100,12 +100,11 @@ class Loop:
     def end(self) -> None:
         """End all that still waits: Python's collector never frees a greenlet that is suspended."""
         for one in list(self._spawned):
-            if not one.process.stops_dead:  # type: ignore[attr-defined]
-                for _ in range(_THROWS_MAX):
-                    if one.dead:
-                        break
-                    # It may wait again while it ends.
-                    one.throw(GreenletExit)
+            for _ in range(_THROWS_MAX):
+                if one.dead:
+                    break
+                # It may wait again while it ends.
+                one.throw(GreenletExit)
         self._due.clear()
 
 
