@@ -11,8 +11,10 @@ from tests.attacks.test_rest import CHANGES
 from tests.rest.fake_job import JOB_ID, FakeGateway
 
 from weir.config import Configuration
-from weir.errors import ConfigurationError
+from weir.errors import ConfigurationError, RestError
 from weir.rest.server import RestSecurity, RestServer
+from weir.run.runner import _rest_server
+from weir.runtime.concurrency import SystemClock
 
 TOKEN = "the-token-of-those-who-change"
 READING = "the-token-of-those-who-look"
@@ -67,3 +69,13 @@ def test_a_readers_token_without_that_of_the_owner_is_one_sentence(tmp_path: Pat
     with pytest.raises(ConfigurationError, match=r"set rest\.authentication\.token-file too"):
         Configuration(reading)
     Configuration({**reading, "rest.authentication.token-file": str(tmp_path / "token")})
+
+
+def test_one_token_for_both_is_one_sentence(tmp_path: Path) -> None:
+    """Whoever may look could change the job."""
+    conf = {
+        "weir.rest.reading-token-file": str(tmp_path / "token"),
+        "rest.authentication.token-file": str(tmp_path / "token"),
+    }
+    with pytest.raises(RestError, match="let it name another file"):
+        _rest_server(Configuration(conf), SystemClock())

@@ -9,6 +9,7 @@ from tests.core.master_harness import (
     RESTART_DELAY_MS,
     World,
     checkpoint,
+    completed,
     of,
     only,
     task_state,
@@ -34,6 +35,7 @@ from weir.core.messages.job import (
     JobStatusChanged,
     JobSubmitted,
     LocationFailed,
+    RecordCheckpoint,
     RecordEnd,
     RequestKind,
     SnapshotRequested,
@@ -416,6 +418,17 @@ def test_a_task_that_fails_while_the_stop_savepoint_is_recorded_answers_after_th
     recording = world.acknowledge(n)
     assert not of(world.fail(), AnswerRequest)
     assert f"savepoint-{n}" in (only(world.record(recording), AnswerRequest).failure or "")
+
+
+def test_an_attempt_starts_from_a_checkpoint_whose_record_landed_after_it_was_aborted() -> None:
+    """PROTOCOL P11, P17: an object store carries out a request that was given up."""
+    world = World("a").running()
+    recording = world.acknowledge(world.trigger())
+    world.record(recording, Recorded.FAILED)
+    late = completed(only(recording, RecordCheckpoint))
+    world.fail_over(late)
+    world.master.validate()
+    assert world.master.coordinator.store.ids == (late.checkpoint_id,)
 
 
 def test_a_stop_savepoint_that_is_not_recorded_after_a_task_failed_is_no_second_failure() -> None:

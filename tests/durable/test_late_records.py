@@ -94,28 +94,36 @@ def test_the_next_driver_resumes_from_a_checkpoint_whose_record_landed_late(
     assert restored.checkpoint_id == 2
 
 
-def test_a_checkpoint_whose_record_failed_is_deleted_once_the_next_record_is_won(
+def test_the_next_attempt_of_the_same_driver_resumes_from_it_too(
     driver: Driver, files: LosingFiles
 ) -> None:
-    """From then on nobody resumes from it, whether its record lands or not."""
-    driver.retained = [1]
+    """Later checkpoints refer to its files, so that an order to delete it comes to nothing."""
     assert lose_a_record(driver, files) == 2
-    assert driver.has("2/state")
-    driver.complete(("3/state",))
-    assert not driver.has("2/state")
-    assert not Path(driver.storage.checkpoint_directory(2)).exists()
-
-
-def test_a_checkpoint_that_is_discarded_later_than_the_next_record_is_deleted_at_once(
-    driver: Driver, files: LosingFiles
-) -> None:
-    """Tasks acknowledge aborted checkpoints late, too."""
-    assert lose_a_record(driver, files) == 2
-    driver.complete(("3/state",))
-    late = Path(driver.storage.shared_directory(2))
-    late.mkdir(parents=True)
+    files.land()
+    restored = driver.job.begin_attempt().restored
+    assert restored is not None
+    assert restored.checkpoint_id == 2
+    driver.retained = [2]
+    driver.complete(("2/state", "3/state"))
     driver.job.discard(DiscardCheckpoint(checkpoint_id=2, target=None, files=(), subsumed=False))
-    assert not late.exists()
+    assert driver.has("2/state")
+    driver.subsume(2)
+    assert driver.has("2/state")
+    driver.subsume(2, "2/state")
+    assert not driver.has("2/state")
+
+
+def test_a_checkpoint_whose_record_never_lands_is_deleted_by_the_next_attempt(
+    driver: Driver, files: LosingFiles
+) -> None:
+    """It knows that the record is not there, and that it cannot land any more."""
+    assert lose_a_record(driver, files) == 2
+    driver.complete(("3/state",))
+    assert driver.has("2/state")
+    restored = driver.job.begin_attempt().restored
+    assert restored is not None
+    assert (restored.checkpoint_id, driver.has("2/state")) == (3, False)
+    assert not Path(driver.storage.checkpoint_directory(2)).exists()
 
 
 def test_where_nothing_lands_late_a_checkpoint_whose_record_failed_is_deleted_at_once(

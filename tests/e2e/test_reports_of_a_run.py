@@ -7,7 +7,7 @@ are those of the JVM.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,14 @@ class Reported:
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
-    place = Place(tmp_path_factory.mktemp("reported"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    made = Place(tmp_path_factory.mktemp("reported"))
+    yield made
+    made.clear()
+
+
+@pytest.fixture(scope="module")
+def reported(place: Place) -> Reported:
     place.land(2)
     with receiver() as (address, got):
         place.finish(
@@ -64,7 +70,6 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Reported:
             pipeline=place.write("told.py", PIPELINE),
             environment={"NO_PROXY": "127.0.0.1"},
         )  # fmt: skip
-    place.clear()
     lines = (place.directory / "lineage.jsonl").read_text().splitlines()
     return Reported(
         directory=place.directory,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR
-from weir.errors import JobNotFoundError, RestError, StorageError
-from weir.rest.client import FoundJob, JobClient, connect, find_jobs
+from weir.errors import RestError, StorageError
+from weir.rest.client import FoundJob, JobClient, ServerGoneError, connect, find_jobs, named
 from weir.rest.history import StoredJobs
 from weir.rest.job_answers import job_summary
 from weir.rest.server import RestServer
@@ -56,28 +56,32 @@ def running_or_stored(
 ) -> Iterator[JobClient]:
     """A client of a job: of its driver, or else of what a checkpoint directory has of it.
 
-    The directory is read as for ``listed_jobs``. Raises what ``connect`` raises if the job is in
-    neither place, and ``StorageError``.
+    The directory is read as for ``listed_jobs``. Raises what ``connect`` raises, and
+    ``StorageError``.
     """
     try:
-        client = connect(job, address, token=token, ca_file=ca_file)
-    except (RestError, JobNotFoundError) as error:
-        jobs = None if address is not None and directory is None else _stored(directory)
-        if jobs is None or not jobs.views():
-            raise
-        server = RestServer(port=0)
-        try:
-            try:
-                client = connect(job, server.start_history(jobs.views))
-            except JobNotFoundError:
-                raise error from None
-            with client:
-                yield client
-        finally:
-            server.stop()
-    else:
-        with client:
+        running = find_jobs(address, token=token, ca_file=ca_file)
+    except ServerGoneError:
+        running = ()
+    jobs = None if address is not None and directory is None else _stored(directory)
+    stored = jobs is not None and not named(job, running) and _has(job, jobs)
+    if jobs is None or not stored:
+        with connect(job, address, token=token, ca_file=ca_file) as client:
             yield client
+        return
+    server = RestServer(port=0)
+    try:
+        with connect(job, server.start_history(jobs.views)) as client:
+            yield client
+    finally:
+        server.stop()
+
+
+def _has(job: str, jobs: StoredJobs) -> bool:
+    now_ms = SystemClock().wall_ms()
+    return bool(
+        named(job, [FoundJob(address="", job=job_summary(one, now_ms)) for one in jobs.views()])
+    )
 
 
 def serve_history(directory: str | None, port: int, say: Callable[[str], None]) -> None:

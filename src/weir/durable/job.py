@@ -167,8 +167,9 @@ class DurableJob:
         self._winning = False
         self._cleaned_attempt = 0
         self._claim_is_over = False
-        #: Checkpoints whose records failed after the newest record, and their deletions.
-        self._may_land: dict[int, DiscardCheckpoint | None] = {}
+        #: Checkpoints whose records failed, but may land later: an object store can carry out a
+        #: request long after the client gave up on it.
+        self._may_land: set[int] = set()
 
     @property
     def attempt(self) -> int:
@@ -311,7 +312,7 @@ class DurableJob:
             with _only_logged("delete the claimed snapshot"):
                 self._subsume_claimed(writer.newest)
         elif outcome is Recorded.FAILED and self._storage.fs(self._storage.log_directory).acts_late:
-            self._may_land[n] = None
+            self._may_land.add(n)
         return CheckpointRecorded(
             checkpoint_id=n,
             outcome=outcome,
@@ -322,15 +323,11 @@ class DurableJob:
     def discard(self, effect: DiscardCheckpoint) -> None:
         """Delete the files that only this checkpoint uses.
 
-        Not while its record, which counts as failed, could still land (an object store can carry
-        out a request long after the client gave up on it): the next driver would resume from it.
+        Not of an aborted one whose record may still land: the next attempt, which knows whether it
+        did, resumes from it or deletes it.
         """
-        if effect.checkpoint_id in self._may_land:
-            self._may_land[effect.checkpoint_id] = effect
-        else:
-            self._discard(effect)
-
-    def _discard(self, effect: DiscardCheckpoint) -> None:
+        if not effect.subsumed and effect.checkpoint_id in self._may_land:
+            return
         self._storage.discard(
             effect.checkpoint_id, effect.files, effect.target, subsumed=effect.subsumed
         )
@@ -476,19 +473,12 @@ class DurableJob:
         it counts as fenced.
         """
         try:
-            outcome = writer.append(**fields, claim_is_over=self._claim_is_over)
+            return writer.append(**fields, claim_is_over=self._claim_is_over)
         except Exception as error:
             # An error here would count as a record that was surely lost.
             with _only_logged("report why this driver stops"):
                 self._note(f"this driver stops, because it cannot write the job log: {error}")
             return Recorded.FENCED
-        if outcome is Recorded.WON:
-            superseded, self._may_land = self._may_land, {}
-            for effect in superseded.values():
-                if effect is not None:
-                    with _only_logged(f"delete checkpoint {effect.checkpoint_id}"):
-                        self._discard(effect)
-        return outcome
 
     def _subsume_claimed(self, record: JobRecord) -> None:
         """Delete the claimed snapshot once ``num_retained`` own checkpoints are retained."""

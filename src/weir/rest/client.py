@@ -19,6 +19,7 @@ import ipaddress
 import os
 import secrets
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -223,7 +224,7 @@ class JobClient:
         )
         try:
             return poll(self.status)
-        except _ServerGoneError:
+        except ServerGoneError:
             return JobStatus.CANCELED
 
     def _call(
@@ -246,7 +247,7 @@ class JobClient:
         )
         try:
             answer = poll(self._call, outcome, trigger_id=trigger_id, **parts)
-        except _ServerGoneError as error:
+        except ServerGoneError as error:
             raise RestError(
                 f"The driver at {self._connection.address} went away before it reported how the"
                 " request ended: see its output."
@@ -301,6 +302,18 @@ def list_jobs(
     return tuple(one.job for one in find_jobs(address, token=token, ca_file=ca_file))
 
 
+def named(job: str, known: Sequence[FoundJob]) -> list[FoundJob]:
+    """The jobs with this id, else those with this name, else those with this prefix of an id."""
+    for found in (
+        [one for one in known if one.job.job_id == job.lower()],
+        [one for one in known if one.job.name == job],
+        [one for one in known if job and one.job.job_id.startswith(job.lower())],
+    ):
+        if found:
+            return found
+    return []
+
+
 def connect(
     job: str,
     address: str | None = None,
@@ -314,24 +327,18 @@ def connect(
     """
     known = find_jobs(address, token=token, ca_file=ca_file)
     where = address or "any of your drivers on this machine"
-    for matching in (
-        [one for one in known if one.job.job_id == job.lower()],
-        [one for one in known if one.job.name == job],
-        [one for one in known if job and one.job.job_id.startswith(job.lower())],
-    ):
-        if len(matching) == 1:
-            (one,) = matching
-            return JobClient(one.address, one.job.job_id, token=token, ca_file=ca_file)
-        if matching:
-            ids = ", ".join(one.job.job_id for one in matching)
-            raise JobNotFoundError(
-                f"{job!r} names several jobs at {where}: use one of the ids {ids}."
-            )
+    found = named(job, known)
+    if len(found) == 1:
+        (one,) = found
+        return JobClient(one.address, one.job.job_id, token=token, ca_file=ca_file)
+    if found:
+        ids = ", ".join(one.job.job_id for one in found)
+        raise JobNotFoundError(f"{job!r} names several jobs at {where}: use one of the ids {ids}.")
     names = ", ".join(f"{one.job.job_id} ({one.job.name})" for one in known) or "none"
     raise JobNotFoundError(f"No job at {where} has the id or name {job!r}; known jobs: {names}.")
 
 
-class _ServerGoneError(RestError):
+class ServerGoneError(RestError):
     """No server answers at the address, or it no longer does."""
 
 
@@ -428,7 +435,7 @@ class _Connection:
                     f"The certificate of the server at {self.address} is not trusted"
                     f" ({error}): use the name in it, and pass its issuer's with --ca-file."
                 ) from error
-            raise _ServerGoneError(
+            raise ServerGoneError(
                 f"No REST server answers at {self.address} ({error}): start a job with 'weir run"
                 " FILE', or pass the address that the driver of a running one printed with"
                 " --address."

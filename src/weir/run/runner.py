@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weir.core.status import JobStatus
-from weir.errors import ConfigurationError
+from weir.errors import ConfigurationError, RestError
 from weir.run.options import JobResult, RunListener, RunOptions
 from weir.steps import steps_of
 
@@ -157,6 +157,13 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
     file = configuration.value(REST_TOKEN_FILE)
     reading = configuration.value(REST_READING_TOKEN_FILE)
     encrypted = configuration.value(SSL_REST_ENABLED)
+    token = configuration.value(REST_TOKEN) if file is None else read_or_make_token(file)
+    reading_token = None if reading is None else read_or_make_token(reading)
+    if token is not None and token == reading_token:
+        raise RestError(
+            f"{REST_READING_TOKEN_FILE.key} has the token of those who may change the job: let it"
+            " name another file."
+        )
     return RestServer(
         bind_address=configuration.value(REST_BIND_ADDRESS),
         port=configuration.value(REST_PORT),
@@ -164,8 +171,8 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
         or_next=REST_PORT.key not in configuration,
         store_duration_ms=configuration.value(ASYNC_STORE_DURATION),
         security=RestSecurity(
-            token=configuration.value(REST_TOKEN) if file is None else read_or_make_token(file),
-            reading_token=None if reading is None else read_or_make_token(reading),
+            token=token,
+            reading_token=reading_token,
             allowed_hosts=configuration.value(REST_ALLOWED_HOSTS),
             certificate=configuration.value(SSL_REST_CERTIFICATE) if encrypted else None,
             key=configuration.value(SSL_REST_KEY) if encrypted else None,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -44,7 +44,7 @@ class Loop:
         self.hub = getcurrent()
         self._number = 0
         self._due: list[tuple[int, int, Process, Callable[[], object]]] = []
-        self._spawned: WeakSet[greenlet] = WeakSet()
+        self._spawned: list[ref[greenlet]] = []
 
     def at(self, delay_us: int, process: Process, function: Callable[[], object]) -> None:
         """Call the function after a delay, unless its process is dead by then."""
@@ -75,7 +75,7 @@ class Loop:
     def spawn(self, process: Process, function: Callable[[], object], delay_us: int = 0) -> Task:
         """Run a function that may block."""
         task = Task(self, process, function, delay_us)
-        self._spawned.add(task.greenlet)
+        self._spawned.append(ref(task.greenlet))
         return task
 
     def sleep(self, process: Process, delay_us: int) -> None:
@@ -99,12 +99,14 @@ class Loop:
 
     def end(self) -> None:
         """End all that still waits: Python's collector never frees a greenlet that is suspended."""
-        for one in list(self._spawned):
+        for known in self._spawned:
             for _ in range(_THROWS_MAX):
-                if one.dead:
+                one = known()
+                if one is None or one.dead:
                     break
-                # It may wait again while it ends.
-                one.throw(GreenletExit)
+                # It may wait again while it ends; what it raises concerns nobody any more.
+                with suppress(Exception):
+                    one.throw(GreenletExit)
         self._due.clear()
 
 

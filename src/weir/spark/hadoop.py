@@ -57,8 +57,8 @@ class HadoopFileSystem:
 
     @property
     def acts_late(self) -> bool:
-        """True, unless it is this machine's."""
-        return self._scheme != "file"
+        """Whether it is an object store."""
+        return self._scheme in _CONDITIONAL_PUT_SCHEMES
 
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file with this content unless the name is taken."""

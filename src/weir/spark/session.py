@@ -312,9 +312,11 @@ class LazySession:
         """Stop the session if this run made it. Ignores a JVM that has gone or does not answer."""
         if self._session is not None and self._is_ours:
             context: Any = self._session.sparkContext
-            if context._accumulatorServer is not None:
+            server = context._accumulatorServer
+            # One on a file deletes that file in the end.
+            if server is not None and isinstance(server.server_address, tuple):
                 # It takes up to two seconds to end, and nobody needs it any more.
-                in_background(context._accumulatorServer.shutdown)
+                in_background(server.shutdown)
                 context._accumulatorServer = None
             with contextlib.suppress(Py4JError, OSError, TimeoutError):
                 in_background(self._session.stop).result(_STOP_S)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from weir.errors import StorageError, UnsupportedEnvironmentError, invariant
@@ -69,12 +68,12 @@ class Transfer:
         source_fs, target_fs = self._file_system(source), self._file_system(target)
         if source_fs is target_fs:
             return target_fs.link_or_copy(source, target)
-        blocks = source_fs.blocks(source)
-        try:
-            first = next(blocks, b"")
-        except FileNotFoundError as error:
-            raise StorageError(
-                f"{source} vanished before it could be copied to {target}."
-            ) from error
-        target_fs.write_blocks(target, chain((first,), blocks))
+        target_fs.write_blocks(target, _blocks(source_fs, source))
         return False
+
+
+def _blocks(fs: FileSystem, path: str) -> Iterator[bytes]:
+    try:
+        yield from fs.blocks(path)
+    except FileNotFoundError as error:
+        raise StorageError(f"{path} vanished before it was copied.") from error

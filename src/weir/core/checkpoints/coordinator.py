@@ -200,6 +200,8 @@ class CheckpointCoordinator:
         self._clocks = (timestamp_ms, now_ms)
         own = restored if restored is not None and restored.job_id == self._job_id else None
         self._store.seed(own, older)
+        if own is not None:
+            self._recent.restored(own.checkpoint_id)
         self._full.begin_attempt(own)
         self._epochs.restart(own.checkpoint_id if own and own.kind.commits_side_effects else None)
         self._failures.reset()

@@ -39,6 +39,10 @@ class RecentCheckpoints:
         if len(self._aborted) > NUM_RECENT_CHECKPOINT_IDS:
             del self._aborted[next(iter(self._aborted))]
 
+    def restored(self, checkpoint_id: int) -> None:
+        """An attempt starts from it. It was aborted if its record landed late."""
+        self._aborted.pop(checkpoint_id, None)
+
     def completed(self, checkpoint_id: int) -> None:
         """A checkpoint completed."""
         self._completed.append(checkpoint_id)
