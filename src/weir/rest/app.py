@@ -37,6 +37,7 @@ from weir.rest.operations import AsyncOperations
 from weir.rest.schema import ENDPOINTS
 from weir.rest.schema.base import Endpoint, Errors, Request, Text
 from weir.rest.serving import HANDLERS, Handler, Serving
+from weir.rest.shared import RecentAnswers
 from weir.runtime.cluster import Cluster
 from weir.runtime.concurrency import Clock
 from weir.runtime.gateway import JobGateway
@@ -65,12 +66,14 @@ def make_app(
     new_trigger_id: Callable[[], str] = lambda: secrets.token_hex(16),
     address: str,
     cluster: Cluster | None,
+    share_ms: int = 0,
 ) -> Starlette:
     """The application that serves the jobs that ``look`` shows.
 
     ``gateway`` is that of a driver's one job; None: a history server. ``file_systems`` gives the
     file system of a savepoint to dispose of; ``address`` is the server's; ``cluster`` are the job's
-    processes, None if they cannot be asked.
+    processes, None if they cannot be asked. ``share_ms``: how old an answer may be that serves the
+    same request again, until one comes that may change something.
     """
     serving = Serving(
         look,
@@ -83,8 +86,9 @@ def make_app(
         address=address,
         cluster=cluster,
     )
+    answers = RecentAnswers(clock, share_ms)
     routes = [
-        Route(path, _answering(one, partial(HANDLERS[one], serving)), methods=[one.method])
+        Route(path, _answering(one, partial(HANDLERS[one], serving), answers), methods=[one.method])
         for one in ENDPOINTS
         for path in (one.path, f"{one.path}/")
     ]
@@ -97,9 +101,9 @@ def make_app(
 
 
 def _answering(
-    endpoint: Endpoint[Any], handler: Handler
+    endpoint: Endpoint[Any], handler: Handler, answers: RecentAnswers
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
-    async def answer(request: HttpRequest) -> Response:
+    async def make(request: HttpRequest) -> Response:
         arguments: dict[str, Any] = {
             **request.path_params,
             **{name: request.query_params.get(name) for name in endpoint.query},
@@ -109,18 +113,20 @@ def _answering(
         found = await handler(**arguments)
         if isinstance(found, Text):
             return Response(found.text, endpoint.status, media_type=found.content_type)
-        return _unless_known(request, _json(found, endpoint.status))
+        made = _json(found, endpoint.status)
+        if request.method == "GET":
+            tag = hashlib.blake2b(bytes(made.body), digest_size=12).hexdigest()
+            made.headers["etag"] = f'"{tag}"'
+        return made
 
-    return answer
-
-
-def _unless_known(request: HttpRequest, answer: Response) -> Response:
-    """304 instead of an answer that the client says it has (``If-None-Match``)."""
-    if request.method == "GET":
-        tag = f'"{hashlib.blake2b(answer.body, digest_size=12).hexdigest()}"'
-        if request.headers.get("if-none-match") == tag:
+    async def answer(request: HttpRequest) -> Response:
+        made = await answers.get(request, make)
+        # The client may have it (``If-None-Match``).
+        tag = made.headers.get("etag")
+        if tag is not None and request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
-        answer.headers["etag"] = tag
+        return made
+
     return answer
 
 

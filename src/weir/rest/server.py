@@ -71,6 +71,7 @@ class RestServer:
         store_duration_ms: How long the result of an operation can be polled
             (``rest.async.store-duration``).
         security: Token, names and certificate.
+        share_ms: How old an answer may be that serves the same request again.
     """
 
     def __init__(
@@ -82,7 +83,9 @@ class RestServer:
         store_duration_ms: int = 300_000,
         security: RestSecurity = RestSecurity(),
         clock: Clock | None = None,
+        share_ms: int = 0,
     ) -> None:
+        self._share_ms = share_ms
         self._bind_address = bind_address
         self._port = port
         self._or_next = or_next
@@ -161,6 +164,7 @@ class RestServer:
             file_systems=FileSystems() if file_systems is None else file_systems,
             address=address,
             cluster=cluster,
+            share_ms=self._share_ms,
         )
         # Logs nothing. uvicorn installs signal handlers on the main thread only, so not here.
         config = uvicorn.Config(

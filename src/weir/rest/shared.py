@@ -1,4 +1,7 @@
-"""``SharedAnswers``: work that several requests need is done once."""
+"""Work that several requests need is done once.
+
+A dashboard on many screens, a scraper and an exporter ask for the same things at the same moment.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from starlette.requests import Request
+from starlette.responses import Response
+
 from weir.runtime.concurrency import Clock
 
 #: How old a shared answer may be unless a caller says otherwise, in milliseconds, and how many are
 #: kept.
 FRESH_MS = 400
 KEPT = 64
+_READING = ("GET", "HEAD")
 
 T = TypeVar("T")
 
@@ -42,3 +49,34 @@ class SharedAnswers:
         made = asyncio.ensure_future(make())
         self._answers[key] = (now_ms, made)
         return await asyncio.shield(made)
+
+    def forget(self) -> None:
+        """Make every answer anew."""
+        self._answers.clear()
+
+
+class RecentAnswers:
+    """Whole answers to requests that only read, each for a moment.
+
+    ``share_ms``: how long; 0: they are not shared. A request that may change something ends it, so
+    that whoever sent that request sees what it did.
+    """
+
+    def __init__(self, clock: Clock, share_ms: int) -> None:
+        self._shared = SharedAnswers(clock)
+        self._share_ms = share_ms
+
+    async def get(
+        self, request: Request, make: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        """The answer of ``make``, or a recent one to a request like this."""
+        if request.method not in _READING:
+            self._shared.forget()
+            try:
+                return await make(request)
+            finally:
+                self._shared.forget()
+        if not self._share_ms:
+            return await make(request)
+        key = (request.method, request.url.path, request.url.query)
+        return await self._shared.get(key, lambda: make(request), fresh_ms=self._share_ms)

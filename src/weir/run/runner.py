@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: How old an answer of REST may be that serves the same request again, in milliseconds.
+_SHARE_MS = 100
+
 
 class LoggingListener:
     """Logs what happens with Python's logging: the listener of ``Job.run``."""
@@ -178,6 +181,7 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
             key=configuration.value(SSL_REST_KEY) if encrypted else None,
         ),
         clock=clock,
+        share_ms=_SHARE_MS,
     )
 
 
