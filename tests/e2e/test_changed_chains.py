@@ -159,7 +159,7 @@ def fours() -> Rows:
         pytest.param((), ("timed", "counts", "twos", "fours"), marks=pytest.mark.slow),
         pytest.param(("counts",), (), marks=pytest.mark.slow),
         pytest.param(("twos",), (), marks=pytest.mark.slow),
-        (("fours",), ()),
+        pytest.param(("fours",), (), marks=pytest.mark.slow),
     ],
     ids=lambda changes: ",".join(changes) or "whole",
 )

@@ -114,6 +114,7 @@ def test_in_json_every_line_is_an_object_with_its_step_and_subtask(place: Place)
     assert "has finished" in found[-1]["message"]
 
 
+@pytest.mark.slow
 def test_in_text_a_line_has_its_time_its_level_and_its_step(place: Place) -> None:
     """Standard output has the progress."""
     run = place.finish(pipeline=pipeline(place))

@@ -37,6 +37,7 @@ print(session.range(1).select(vector_to_array(vector)).collect()[0][0])
 """
 
 
+@pytest.mark.slow
 def test_a_session_gets_spark_ml_and_pandas_when_they_are_imported() -> None:
     """The session is made without them (Spark's constructor is unchanged), and without pandas."""
     done = subprocess.run(

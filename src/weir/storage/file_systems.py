@@ -76,4 +76,4 @@ def _blocks(fs: FileSystem, path: str) -> Iterator[bytes]:
     try:
         yield from fs.blocks(path)
     except FileNotFoundError as error:
-        raise StorageError(f"{path} vanished before it was copied.") from error
+        raise StorageError(f"{path} vanished before it could be copied.") from error
