@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import httpx
@@ -21,16 +22,20 @@ def gateway() -> FakeGateway:
     return FakeGateway()
 
 
+@contextmanager
 def served(gateway: FakeGateway, share_ms: int) -> Iterator[httpx.Client]:
     server = RestServer(port=0, share_ms=share_ms)
-    with httpx.Client(base_url=server.start(gateway), trust_env=False) as client:
-        yield client
-    server.stop()
+    try:
+        with httpx.Client(base_url=server.start(gateway), trust_env=False) as client:
+            yield client
+    finally:
+        server.stop()
 
 
 @pytest.fixture
 def http(gateway: FakeGateway) -> Iterator[httpx.Client]:
-    yield from served(gateway, LONG_MS)
+    with served(gateway, LONG_MS) as client:
+        yield client
 
 
 def name_of(http: httpx.Client, query: str = "") -> str:
@@ -51,7 +56,7 @@ def test_the_same_request_has_the_same_answer_for_a_moment(
 
 def test_after_the_moment_the_answer_is_made_again(gateway: FakeGateway) -> None:
     """A tenth of a second for a driver."""
-    for http in served(gateway, 50):
+    with served(gateway, 50) as http:
         name_of(http)
         gateway.current = replace(VIEW, name="renamed")
         time.sleep(0.06)

@@ -80,7 +80,7 @@ def test_reading_a_footer_does_not_import_pandas(tmp_path: Path) -> None:
 import sys
 from weir.sinks.parquet import read_footer
 from weir.storage.local import LocalFileSystem
-assert "1970" in read_footer(LocalFileSystem(), {str(path)!r}).statistics
-assert "pandas" not in sys.modules
+print(read_footer(LocalFileSystem(), {str(path)!r}).rows, "pandas" in sys.modules)
 """
-    subprocess.run([sys.executable, "-c", script], check=True)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["1", "False"]

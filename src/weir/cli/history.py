@@ -64,8 +64,7 @@ def running_or_stored(
     except ServerGoneError:
         running = ()
     jobs = None if address is not None and directory is None else _stored(directory)
-    stored = jobs is not None and not named(job, running) and _has(job, jobs)
-    if jobs is None or not stored:
+    if jobs is None or named(job, running) or not _has(job, jobs):
         with connect(job, address, token=token, ca_file=ca_file) as client:
             yield client
         return

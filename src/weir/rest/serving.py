@@ -215,16 +215,9 @@ class Serving:
         return (await self._jvm())[0]
 
     async def executors(self) -> tuple[ExecutorView, ...]:
-        """Spark's executors; none if it does not answer for a second: the job may be over.
-
-        Callers at about the same time share them.
-        """
+        """Spark's executors; none if it does not answer for a second: the job may be over."""
         asked = self.cluster
-        if asked is None:
-            return ()
-        return await self.shared.get(
-            "executors", lambda: self._ask("executors", asked.executors, _PATIENCE_S)
-        )
+        return () if asked is None else await self._ask("executors", asked.executors, _PATIENCE_S)
 
     async def threads(self, executor_id: str) -> tuple[ThreadView, ...]:
         """The Java threads of an executor; none if it does not answer in time."""

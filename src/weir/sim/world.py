@@ -231,10 +231,11 @@ class World:
     def run(self) -> RunResult:
         """Run to the end."""
         with contextlib.nullcontext() if self._stage is None else self._stage.interleaved():
-            try:
-                return self._run()
-            finally:
-                self._loop.end()
+            return self._run()
+
+    def close(self) -> None:
+        """Free what still waits, once nobody looks at the world any more."""
+        self._loop.end()
 
     def tell(self, what: str) -> None:
         """Add to the story what code of the user does."""
@@ -672,7 +673,8 @@ class _LaterLaws:
 
 def run_seed(seed: int, *, seconds: float = 6.0) -> RunResult:
     """Run one seed to its end: a job, and then an operator whose subtasks fail alone."""
-    result = World(seed, seconds=seconds).run()
+    with contextlib.closing(World(seed, seconds=seconds)) as world:
+        result = world.run()
     if result.violation is not None:
         return result
     alone = run_subtasks(seed)

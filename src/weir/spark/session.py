@@ -313,9 +313,9 @@ class LazySession:
         if self._session is not None and self._is_ours:
             context: Any = self._session.sparkContext
             server = context._accumulatorServer
-            # One on a file deletes that file in the end.
+            # One that listens on a socket file has to delete the file before the process ends.
             if server is not None and isinstance(server.server_address, tuple):
-                # It takes up to two seconds to end, and nobody needs it any more.
+                # Its end takes up to two seconds, which nobody needs to wait for.
                 in_background(server.shutdown)
                 context._accumulatorServer = None
             with contextlib.suppress(Py4JError, OSError, TimeoutError):

@@ -48,7 +48,7 @@ class FileSystem(Protocol):
 
     @property
     def acts_late(self) -> bool:
-        """Whether a request that failed may still be carried out, as by a server's queue."""
+        """Whether a request that failed may still be carried out later, as by an object store."""
         ...
 
     def create(self, path: str, data: bytes) -> CreateResult:

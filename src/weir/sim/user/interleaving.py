@@ -1,8 +1,9 @@
 """Lets kills and other drivers come between any two statements of the user's code.
 
 The loader (``loader.py``) puts a call of ``step`` before each statement of the user's functions. In
-a run, some of these calls yield to the loop for a while. What is killed meanwhile is never resumed:
-like after SIGKILL, no ``except`` and no ``finally`` of the user runs.
+a run, some of these calls yield to the loop for a while. What is killed meanwhile is not resumed
+before the run has been judged: like after SIGKILL, no ``except`` and no ``finally`` of the user
+runs.
 """
 
 from __future__ import annotations

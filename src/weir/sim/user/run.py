@@ -16,7 +16,7 @@ import random as global_random
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -84,8 +84,8 @@ def run_pipeline_seed(simulated: Simulated, seed: int) -> RunResult:
         expected=simulated.expected[records],
         random=random,
     )
-    with stage.running():
-        return World(seed, seconds=3.0, stage=stage).run()
+    with stage.running(), closing(World(seed, seconds=3.0, stage=stage)) as world:
+        return world.run()
 
 
 class UserStage(Stage):
@@ -203,8 +203,7 @@ def _prepare(simulated: Simulated) -> None:
                 parallelism=parallelism,
                 calm=True,
             )
-            with stage.running():
-                world = World(seed, seconds=0.2, stage=stage)
+            with stage.running(), closing(World(seed, seconds=0.2, stage=stage)) as world:
                 result = world.run()
                 if result.violation is not None:
                     simulated.violation = f"without any fault: {result.violation}"
