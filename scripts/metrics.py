@@ -26,6 +26,7 @@ scrape_configs:
 ```
 
 A scrape reads the job's published view and, at most once a second, its JVM; batches do not notice.
+Figures of the JVM are those of the look before (at most 5 s old) while the next one is under way.
 `monitoring/alerts.yml` has alerts and `monitoring/grafana.json` a dashboard for Grafana.
 
 `pip install 'weir[otlp]'` and `--conf weir.metrics.otlp.endpoint=http://collector:4318` push the

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 
 import httpx
 import pytest
 from fake_job import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway, completed
+from tests.waiting import wait_until
 
 from weir.core.status import JobStatus
 from weir.rest.job_answers import vertex_id
 from weir.rest.server import RestServer
 from weir.runtime.cluster import JvmView
+from weir.runtime.concurrency import SystemClock
 
 JOB = f"/v1/jobs/{JOB_ID}"
 CLEAN = f"{JOB}/vertices/{vertex_id('clean')}"
@@ -169,3 +172,71 @@ def test_a_jvm_that_hangs_or_is_gone_costs_its_own_metrics_only(gateway: FakeGat
             assert "weir_job_attempt" in text and "weir_jvm_threads" not in text
         finally:
             server.stop()
+
+
+class Clock(SystemClock):
+    """A clock whose monotonic time moves by hand."""
+
+    now = 10_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+def test_figures_of_the_jvm_serve_until_newer_ones_are_there(gateway: FakeGateway) -> None:
+    """On a busy machine the JVM takes its time; a dashboard that looks each second never waits."""
+
+    class Slow(FakeCluster):
+        looks = 0
+
+        def jvm(self) -> JvmView:
+            self.looks += 1
+            if self.looks == 2:
+                asked_again.wait(10)
+            return replace(super().jvm(), threads=self.looks)
+
+    asked_again = threading.Event()
+    clock = Clock()
+    server = RestServer(port=0, clock=clock)
+    address = server.start(gateway, cluster=Slow())
+    try:
+        with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
+            path = "/jobmanager/metrics?get=Status.JVM.Threads.Count"
+
+            def threads() -> str:
+                (found,) = client.get(path).json()
+                return str(found["value"])
+
+            assert threads() == "1"
+            clock.now += 1_500
+            assert threads() == "1"
+            asked_again.set()
+            wait_until(lambda: threads() == "2", "the newer figures are shown", within_s=10)
+            clock.now += 60_000
+            assert threads() == "3"
+    finally:
+        server.stop()
+
+
+def test_what_no_jvm_is_needed_for_does_not_wait_for_it(gateway: FakeGateway) -> None:
+    """The metrics of the job, its vertices and their back pressure."""
+
+    class Forbidden(FakeCluster):
+        looks = 0
+
+        def jvm(self) -> JvmView:
+            self.looks += 1
+            return super().jvm()
+
+    cluster = Forbidden()
+    server = RestServer(port=0)
+    address = server.start(gateway, cluster=cluster)
+    try:
+        with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
+            for path in (f"/jobs/{JOB_ID}/metrics", f"{CLEAN}/metrics", f"{CLEAN}/backpressure"):
+                assert client.get(path).status_code == 200
+            assert cluster.looks == 0
+            assert client.get("/jobmanager/metrics").status_code == 200
+            assert cluster.looks == 1
+    finally:
+        server.stop()

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from weir.errors import WeirError
 from weir.rest import (
@@ -67,7 +68,7 @@ def make_app(
     address: str,
     cluster: Cluster | None,
     share_ms: int = 0,
-) -> Starlette:
+) -> ASGIApp:
     """The application that serves the jobs that ``look`` shows.
 
     ``gateway`` is that of a driver's one job; None: a history server. ``file_systems`` gives the
@@ -86,24 +87,24 @@ def make_app(
         address=address,
         cluster=cluster,
     )
-    answers = RecentAnswers(clock, share_ms)
     routes = [
-        Route(path, _answering(one, partial(HANDLERS[one], serving), answers), methods=[one.method])
+        Route(path, _answering(one, partial(HANDLERS[one], serving)), methods=[one.method])
         for one in ENDPOINTS
         for path in (one.path, f"{one.path}/")
     ]
     # The page shows what only a driver knows.
     page = () if gateway is None else page_files.routes()
-    return Starlette(
+    app = Starlette(
         routes=[*routes, Mount("/v1", routes=routes), *page],
         exception_handlers={HTTPException: _answer_http_error, Exception: _answer_any_error},
     )
+    return RecentAnswers(app, clock, share_ms)
 
 
 def _answering(
-    endpoint: Endpoint[Any], handler: Handler, answers: RecentAnswers
+    endpoint: Endpoint[Any], handler: Handler
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
-    async def make(request: HttpRequest) -> Response:
+    async def answer(request: HttpRequest) -> Response:
         arguments: dict[str, Any] = {
             **request.path_params,
             **{name: request.query_params.get(name) for name in endpoint.query},
@@ -114,17 +115,13 @@ def _answering(
         if isinstance(found, Text):
             return Response(found.text, endpoint.status, media_type=found.content_type)
         made = _json(found, endpoint.status)
-        if request.method == "GET":
-            tag = hashlib.blake2b(bytes(made.body), digest_size=12).hexdigest()
-            made.headers["etag"] = f'"{tag}"'
-        return made
-
-    async def answer(request: HttpRequest) -> Response:
-        made = await answers.get(request, make)
-        # The client may have it (``If-None-Match``).
-        tag = made.headers.get("etag")
-        if tag is not None and request.headers.get("if-none-match") == tag:
+        if request.method != "GET":
+            return made
+        tag = f'"{hashlib.blake2b(bytes(made.body), digest_size=12).hexdigest()}"'
+        # The client may have it.
+        if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
+        made.headers["etag"] = tag
         return made
 
     return answer

@@ -117,7 +117,8 @@ class Guard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 access = _READ_ACCESS if self._only_reads(scope) else ()
-                message["headers"] = [*message.get("headers", ()), *_HEADERS, *access]
+                headers = [*message.get("headers", ()), *_HEADERS, *access]
+                message = {**message, "headers": headers}
             await send(message)
 
         try:

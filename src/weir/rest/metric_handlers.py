@@ -35,7 +35,7 @@ def _chosen(text: str | None) -> set[str] | None:
 
 @serves(metrics.PROMETHEUS)
 async def _prometheus(server: Serving) -> Text:
-    readings = await server.readings()
+    readings = await server.readings(with_jvm=True)
     return Text(prometheus.exposition(readings), prometheus.CONTENT_TYPE)
 
 
@@ -110,14 +110,16 @@ def _has_first(subtasks: str | None) -> bool:
 
 @serves(metrics.DRIVER_METRICS)
 async def _driver(server: Serving, get: str | None) -> tuple[MetricValue, ...]:
-    return metric_answers.values(metric_answers.driver_metrics(await server.readings()), get)
+    return metric_answers.values(
+        metric_answers.driver_metrics(await server.readings(with_jvm=True)), get
+    )
 
 
 @serves(metrics.TASK_MANAGER_METRICS)
 async def _task_manager(server: Serving, executor: str, get: str | None) -> tuple[MetricValue, ...]:
     found = await server.executor(executor)
     return metric_answers.values(
-        metric_answers.executor_metrics(await server.readings(), found), get
+        metric_answers.executor_metrics(await server.readings(with_jvm=True), found), get
     )
 
 
@@ -126,7 +128,7 @@ async def _task_managers(
     server: Serving, get: str | None, agg: str | None, taskmanagers: str | None
 ) -> tuple[AggregatedMetric, ...]:
     ways, chosen = _ways(agg), _chosen(taskmanagers)
-    readings = await server.readings()
+    readings = await server.readings(with_jvm=True)
     owners = [
         metric_answers.executor_metrics(readings, one)
         for one in await server.executors()

@@ -55,8 +55,10 @@ _ID_DIGITS = 19
 _JOB_ID = re.compile("[0-9a-fA-F]{32}")
 _NO_JOB = "This history server runs no job: ask the job's driver, if it is alive."
 
-#: For how long a look at the JVM is good, and how long one waits for it.
+#: For how long a look at the JVM is good, for how long until the next one is done, and how long one
+#: waits for it.
 _FRESH_MS = 1_000
+_STALE_MS = 5_000
 _PATIENCE_S = 1.0
 #: How long one waits for an executor's threads, which it may have to send.
 _THREADS_PATIENCE_S = 5.0
@@ -124,6 +126,8 @@ class Serving:
         self._probes: dict[str, asyncio.Future[Any]] = {}
         #: When the newest look at the JVM itself began, in monotonic milliseconds.
         self._probed_ms = 0
+        #: What the look before that saw, if it saw the JVM, and when it began.
+        self._seen: tuple[_Probe | None, int] = (None, 0)
 
     @property
     def gateway(self) -> JobGateway:
@@ -183,13 +187,13 @@ class Serving:
             )
         return view
 
-    async def readings(self, job_id: str | None = None) -> Readings:
+    async def readings(self, job_id: str | None = None, *, with_jvm: bool = False) -> Readings:
         """What metrics are read from; None: those of this driver's job.
 
-        A JVM that does not answer for a second is left out.
+        The JVM's are left out unless asked for, and if it does not answer for a second.
         """
         view = await self.newest() if job_id is None else await self.view(job_id)
-        jvm, process = await self._jvm()
+        jvm, process = await self._jvm() if with_jvm else (None, None)
         return read(
             view,
             () if self.is_history else tuple(self.gateway.recorder.samples),
@@ -199,14 +203,23 @@ class Serving:
         )
 
     async def _jvm(self) -> tuple[JvmView | None, ProcessReading | None]:
-        """The driver's JVM, at most a second old; concurrent callers share one call."""
+        """The driver's JVM; concurrent callers share one look.
+
+        A look is repeated when it is a second old. Until that is done, which takes a tenth of a
+        second if all cores are busy, the one before it serves, up to ``_STALE_MS``.
+        """
         if self.cluster is None:
             return None, None
+        now_ms = self.clock.now_ms()
         asked = self._probes.get("jvm")
-        is_fresh = self.clock.now_ms() - self._probed_ms < _FRESH_MS
-        if asked is None or (asked.done() and not is_fresh):
-            self._probed_ms = self.clock.now_ms()
+        if asked is None or (asked.done() and now_ms - self._probed_ms >= _FRESH_MS):
+            if asked is not None and asked.exception() is None:
+                self._seen = asked.result(), self._probed_ms
+            self._probed_ms = now_ms
             self._begin_probe("jvm", partial(probe, self.cluster))
+        seen, seen_ms = self._seen
+        if not self._probes["jvm"].done() and seen is not None and now_ms - seen_ms < _STALE_MS:
+            return seen
         found: _Probe | None = await self._outcome_of("jvm", _PATIENCE_S)
         return (None, None) if found is None else found
 

@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weir.runtime.concurrency import Clock
 
@@ -56,27 +55,45 @@ class SharedAnswers:
 
 
 class RecentAnswers:
-    """Whole answers to requests that only read, each for a moment.
+    """An ASGI application that shares another one's answers to requests that only read.
 
-    ``share_ms``: how long; 0: they are not shared. A request that may change something ends it, so
-    that whoever sent that request sees what it did.
+    ``share_ms``: for how long; 0: not at all. A request that may change something ends it, so that
+    whoever sent that request sees what it did.
     """
 
-    def __init__(self, clock: Clock, share_ms: int) -> None:
+    def __init__(self, app: ASGIApp, clock: Clock, share_ms: int) -> None:
+        self._app = app
         self._shared = SharedAnswers(clock)
         self._share_ms = share_ms
 
-    async def get(
-        self, request: Request, make: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        """The answer of ``make``, or a recent one to a request like this."""
-        if request.method not in _READING:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["method"] not in _READING:
             self._shared.forget()
             try:
-                return await make(request)
+                await self._app(scope, receive, send)
             finally:
                 self._shared.forget()
-        if not self._share_ms:
-            return await make(request)
-        key = (request.method, request.url.path, request.url.query)
-        return await self._shared.get(key, lambda: make(request), fresh_ms=self._share_ms)
+        elif not self._share_ms:
+            await self._app(scope, receive, send)
+        else:
+            # What an answer depends on. A client that has it already is told so (304).
+            known = [value for name, value in scope["headers"] if name == b"if-none-match"]
+            key = (scope["method"], scope["path"], scope["query_string"], *known)
+            answer = await self._shared.get(key, lambda: self._made(scope), fresh_ms=self._share_ms)
+            for message in answer:
+                await send(message)
+
+    async def _made(self, scope: Scope) -> list[Message]:
+        """The messages of which the answer consists."""
+        answer: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
+        # The client whose request this is may be gone before the others have their answer.
+        await self._app(scope, receive, keep)
+        return answer

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from weir.runtime.cluster import ExecutorView, JvmView, ThreadView
@@ -13,8 +16,33 @@ if TYPE_CHECKING:
 _MANAGEMENT = "java.lang.management."
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Beans:
+    """Where the JVM tells what changes; buffers and collectors by name."""
+
+    memory: Any
+    threads: Any
+    classes: Any
+    buffers: Mapping[str, Any]
+    collectors: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Constants:
+    """What never changes; see ``JvmView``."""
+
+    version: str
+    arch: str
+    options: tuple[str, ...]
+    classpath: tuple[str, ...]
+    pid: int
+
+
 class SparkCluster:
-    """Implements ``weir.runtime.cluster.Cluster``: dozens of calls of the JVM for each answer."""
+    """Implements ``weir.runtime.cluster.Cluster``: a dozen calls of the JVM or two for each answer.
+
+    On a busy machine a call takes some milliseconds.
+    """
 
     def __init__(self, session: SparkSession) -> None:
         self._context: Any = session.sparkContext
@@ -22,19 +50,14 @@ class SparkCluster:
 
     def jvm(self) -> JvmView:
         """The driver's JVM."""
-        factory = self._classes.java_class(_MANAGEMENT + "ManagementFactory")
-        runtime, memory = factory.getRuntimeMXBean(), factory.getMemoryMXBean()
-        heap, other = memory.getHeapMemoryUsage(), memory.getNonHeapMemoryUsage()
-        system = self._classes.java_class("java.lang.System")
-        buffers = factory.getPlatformMXBeans(
-            self._classes.java_class("java.lang.Class").forName(_MANAGEMENT + "BufferPoolMXBean")
-        )
+        beans, constants = self._beans, self._constants
+        heap, other = beans.memory.getHeapMemoryUsage(), beans.memory.getNonHeapMemoryUsage()
         return JvmView(
-            version=f"{runtime.getVmName()} - {runtime.getVmVendor()} - {runtime.getVmVersion()}",
-            arch=str(system.getProperty("os.arch")),
-            options=tuple(str(one) for one in runtime.getInputArguments()),
-            classpath=tuple(str(runtime.getClassPath()).split(":")),
-            pid=int(runtime.getPid()),
+            version=constants.version,
+            arch=constants.arch,
+            options=constants.options,
+            classpath=constants.classpath,
+            pid=constants.pid,
             heap_used=int(heap.getUsed()),
             heap_committed=int(heap.getCommitted()),
             heap_max=int(heap.getMax()),
@@ -42,19 +65,46 @@ class SparkCluster:
             non_heap_committed=int(other.getCommitted()),
             non_heap_max=int(other.getMax()),
             buffers={
-                str(pool.getName()): (
+                name: (
                     int(pool.getCount()),
                     int(pool.getMemoryUsed()),
                     int(pool.getTotalCapacity()),
                 )
-                for pool in buffers
+                for name, pool in beans.buffers.items()
             },
-            threads=int(factory.getThreadMXBean().getThreadCount()),
-            classes_loaded=int(factory.getClassLoadingMXBean().getLoadedClassCount()),
+            threads=int(beans.threads.getThreadCount()),
+            classes_loaded=int(beans.classes.getLoadedClassCount()),
             collectors={
-                str(one.getName()): (int(one.getCollectionCount()), int(one.getCollectionTime()))
-                for one in factory.getGarbageCollectorMXBeans()
+                name: (int(one.getCollectionCount()), int(one.getCollectionTime()))
+                for name, one in beans.collectors.items()
             },
+        )
+
+    @cached_property
+    def _beans(self) -> _Beans:
+        factory = self._classes.java_class(_MANAGEMENT + "ManagementFactory")
+        buffers = self._classes.java_class("java.lang.Class").forName(
+            _MANAGEMENT + "BufferPoolMXBean"
+        )
+        return _Beans(
+            memory=factory.getMemoryMXBean(),
+            threads=factory.getThreadMXBean(),
+            classes=factory.getClassLoadingMXBean(),
+            buffers={str(one.getName()): one for one in factory.getPlatformMXBeans(buffers)},
+            collectors={str(one.getName()): one for one in factory.getGarbageCollectorMXBeans()},
+        )
+
+    @cached_property
+    def _constants(self) -> _Constants:
+        factory = self._classes.java_class(_MANAGEMENT + "ManagementFactory")
+        runtime = factory.getRuntimeMXBean()
+        system = self._classes.java_class("java.lang.System")
+        return _Constants(
+            version=f"{runtime.getVmName()} - {runtime.getVmVendor()} - {runtime.getVmVersion()}",
+            arch=str(system.getProperty("os.arch")),
+            options=tuple(str(one) for one in runtime.getInputArguments()),
+            classpath=tuple(str(runtime.getClassPath()).split(":")),
+            pid=int(runtime.getPid()),
         )
 
     def executors(self) -> tuple[ExecutorView, ...]:
