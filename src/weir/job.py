@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weir.config.values import DURATION
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind
 from weir.core.status import JobStatus
@@ -448,8 +449,20 @@ class Stream:
         self.job._steps.graph.cut(self.uid, upstream=True, downstream=True)
         return self
 
-    def sink(self, name: str, sink: Sink, *, uid: str | None = None) -> None:
+    def sink(
+        self,
+        name: str,
+        sink: Sink,
+        *,
+        min_commit_interval: str | None = None,
+        uid: str | None = None,
+    ) -> None:
         """Write the stream to a sink (append mode). A step may have several sinks.
+
+        ``min_commit_interval`` is a duration such as ``"5 min"``: the sink leaves out checkpoints
+        that are triggered sooner after one at which it committed, and commits their rows with those
+        of the next. Fewer, larger commits make fewer small files; readers see rows later. The end
+        of the input and a stop commit everything.
 
         ``uid`` is the id by which the sink's state is matched and under which it commits.
         """
@@ -464,11 +477,14 @@ class Stream:
                 " create one instance per sink, since it knows what was staged and committed for"
                 " one."
             )
+        interval_ms = _interval_ms(name, min_commit_interval)
         step = GraphStep(
             name=name, kind=StepKind.SINK, inputs=(self.uid,), tags=(self.tag,), uid=uid
         )
         self.job._steps.graph.add(step)
         self.job._steps.sinks[step.operator_id] = sink
+        if interval_ms:
+            self.job._steps.commit_intervals_ms[step.operator_id] = interval_ms
 
     def __repr__(self) -> str:
         return f"Stream({self.job.name!r}, {self.name!r})"
@@ -510,6 +526,16 @@ class ConnectedStreams:
             ),
             uid,
         )
+
+
+def _interval_ms(name: str, text: str | None) -> int:
+    """A sink's ``min_commit_interval`` in milliseconds; 0 without one. Raises ``PipelineError``."""
+    try:
+        return 0 if text is None else DURATION.parse(text.strip())
+    except (ValueError, AttributeError) as error:
+        raise PipelineError(
+            f"min_commit_interval of the sink {name!r} is {text!r}: give {DURATION.expectation}."
+        ) from error
 
 
 def _columns(key_by: str | Sequence[str]) -> tuple[str, ...]:

@@ -49,6 +49,8 @@ class Steps:
         #: Python operators, source readers included.
         self.operators: dict[OperatorId, ProcessFunction] = {}
         self.sinks: dict[OperatorId, Sink] = {}
+        #: Of sinks that do not commit at every completed checkpoint.
+        self.commit_intervals_ms: dict[OperatorId, int] = {}
         #: By identifier.
         self.hooks: dict[str, MasterHook] = {}
         self.simulation = Simulation()
@@ -96,4 +98,9 @@ def task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> T
         has_own_readers=vertex.is_enumerated,
         externally_induced=vertex.is_externally_induced,
         coordinated=any(one.coordinator is not None for one in processing),
+        commit_intervals_ms={
+            name: steps.commit_intervals_ms[name]
+            for name in vertex.sinks
+            if name in steps.commit_intervals_ms
+        },
     )

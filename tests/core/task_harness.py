@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import (
     NotifyCheckpointAborted,
@@ -56,6 +58,7 @@ class TaskHarness:
         operators_take_part: bool = False,
         consumers: tuple[str, ...] = (),
         sent_events: tuple[SentEvent, ...] = (),
+        commit_intervals_ms: Mapping[str, int] | None = None,
     ) -> None:
         """``closes_at_once``: operators report CLOSED as soon as they are asked to close."""
         self.closes_at_once = closes_at_once
@@ -70,6 +73,7 @@ class TaskHarness:
                 operators_take_part=operators_take_part,
                 has_operators=takes_barriers or operators_take_part,
                 coordinated=takes_barriers,
+                commit_intervals_ms={} if commit_intervals_ms is None else commit_intervals_ms,
             ),
             attempt=3,
             consumers=consumers,
@@ -101,14 +105,10 @@ class TaskHarness:
         kind: SnapshotKind = SnapshotKind.CHECKPOINT,
         *,
         drain: bool = False,
+        at_ms: int = 9,
     ) -> list[StreamTaskEffect]:
-        return self.send(
-            TriggerCheckpoint(
-                vertex=VERTEX,
-                barrier=CheckpointBarrier(checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=9),
-                drain=drain,
-            )
-        )
+        barrier = CheckpointBarrier(checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=at_ms)
+        return self.send(TriggerCheckpoint(vertex=VERTEX, barrier=barrier, drain=drain))
 
     def plan(
         self, call: int, position: int, *, outlives_call: bool = True

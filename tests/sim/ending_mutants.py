@@ -12,6 +12,7 @@ from tests.sim.mutants import Mutant, _with, closed_at_once
 from weir.core.execution import Execution
 from weir.core.job.master import JobMaster
 from weir.core.job.restart import FinalCheckpointRetry
+from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.status import Goal, JobStatus
 from weir.core.task.commits import PendingCommits
@@ -68,6 +69,19 @@ def operators_closed_before_their_last_commit() -> AbstractContextManager[None]:
     )
 
 
+def a_final_checkpoint_that_sinks_leave_out() -> AbstractContextManager[None]:
+    """A sink that commits at intervals leaves out the last checkpoint, too (P16)."""
+    real = PendingCommits.barrier
+
+    def never_last(
+        self: PendingCommits, barrier: CheckpointBarrier, position: int, *, last: bool
+    ) -> None:
+        del last
+        real(self, barrier, position, last=False)
+
+    return _with(patch.object(PendingCommits, "barrier", never_last))
+
+
 def sinks_that_are_not_finished() -> AbstractContextManager[None]:
     """What sinks have held back until the end of the records is not staged (E2)."""
     return _with(patch.object(SinkPort, "finish", lambda *_: ()))
@@ -108,6 +122,7 @@ ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
         (a_savepoint_taken_before_the_drain, 135, "not drained"),
+        (a_final_checkpoint_that_sinks_leave_out, 1, "missing"),
         (a_drain_that_nobody_downstream_hears_of, 11, "not drained", "did not finish", "missing"),
         (a_task_that_finishes_though_one_channel_did_not, 6, "did not finish", "missing"),
         (a_stop_with_drain_taken_for_one_without, 135, "not drained"),

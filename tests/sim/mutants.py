@@ -241,15 +241,9 @@ def earlier_pending_commits_left_out() -> AbstractContextManager[None]:
     """A snapshot holds only the committables staged since the last barrier (P5)."""
     taken = PendingCommits.taken
 
-    def newly_taken(
-        self: PendingCommits, position: int, barrier: int | None
-    ) -> tuple[Committable, ...]:
-        earlier = {key for key, item in self._committables.items() if item.barrier is not None}
-        return tuple(
-            item
-            for item in taken(self, position, barrier)
-            if (item.sink, item.position) not in earlier
-        )
+    def newly_taken(self: PendingCommits, position: int) -> tuple[Committable, ...]:
+        newest = max(self._due, default=0)
+        return tuple(item for item in taken(self, position) if item.barrier in (None, newest))
 
     return _with(patch.object(PendingCommits, "taken", newly_taken))
 

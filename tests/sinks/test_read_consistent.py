@@ -118,9 +118,13 @@ class Records:
         checkpoint: int,
         *,
         sinks: tuple[str, ...] = ("clean", "revenue"),
+        left_out: int | None = None,
         **pending: dict[int, int],
     ) -> None:
-        """Complete a checkpoint, the only one retained; ``pending`` has rows by epoch per sink."""
+        """Complete a checkpoint, the only one retained; ``pending`` has rows by epoch per sink.
+
+        ``left_out``: the first checkpoint that the sinks have left out.
+        """
         older = self._log.newest.checkpoints
         committables = (
             Committable(
@@ -129,6 +133,7 @@ class Records:
                 payload={"files": [{}] * rows},
                 barrier=epoch,
                 epoch=epoch,
+                left_out=left_out,
             )
             for sink, epochs in pending.items()
             for epoch, rows in epochs.items()
@@ -251,6 +256,22 @@ def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_pa
     # Commits newer than those in the records.
     clean.commit(10, 100)
     assert (cut_of(clean, revenue).checkpoint_id, cut_of(clean).checkpoint_id) == (9, 10)
+
+
+def test_rows_of_a_checkpoint_that_a_sink_has_left_out_hold_the_cut_before_it(tmp_path, records):
+    """They are part of every checkpoint from then on, and committed with a later one."""
+    clean, revenue = (
+        Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue")
+    )
+    for checkpoint in (5, 6, 7):
+        clean.commit(checkpoint, checkpoint)
+    revenue.commit(5, 50)
+    records.complete(7, left_out=6, revenue={7: 1})
+    held = cut_of(clean, revenue)
+    assert (held.checkpoint_id, ids(held, "clean"), ids(held, "revenue")) == (5, [5], [50])
+    revenue.commit(7, 60)
+    passed = cut_of(clean, revenue)
+    assert (passed.checkpoint_id, ids(passed, "revenue")) == (7, [50, 60])
 
 
 def test_a_sink_that_the_job_no_longer_has_stays_at_its_last_commit(tmp_path, records):

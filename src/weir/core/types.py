@@ -205,8 +205,11 @@ class Committable:
     #: The batch in which it was staged.
     position: Position
     payload: Payload
-    #: The first checkpoint whose barrier came after it; None before that barrier.
+    #: The first checkpoint whose barrier came after it, of those that its sink does not leave out;
+    #: None before that barrier.
     barrier: Ordinal | None = None
+    #: The first checkpoint whose barrier came after it, if its sink left that one out.
+    left_out: Ordinal | None = None
     #: The completed checkpoint under whose id it is (to be) committed; None until one completed.
     epoch: Ordinal | None = None
     #: Copies of its staged files: only in an intermediate savepoint, which may be restored where
@@ -216,6 +219,10 @@ class Committable:
     def with_barrier(self, checkpoint_id: int) -> Committable:
         """A copy marked with its first barrier; an earlier mark stays."""
         return self if self.barrier is not None else replace(self, barrier=checkpoint_id)
+
+    def left_out_of(self, checkpoint_id: int) -> Committable:
+        """A copy whose sink leaves out the checkpoint; an earlier mark stays."""
+        return self if self.left_out is not None else replace(self, left_out=checkpoint_id)
 
     def with_epoch(self, checkpoint_id: int) -> Committable:
         """A copy assigned to the checkpoint that commits it; an earlier assignment stays."""

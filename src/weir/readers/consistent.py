@@ -51,6 +51,9 @@ table itself shows that::
     records   newest checkpoint 7, sink "revenue" has epoch 6 pending
     table     newest commit 3: complete up to 5     newest commit 6: complete up to 7
 
+A sink that commits at intervals leaves out checkpoints. Its rows count as missing from the first
+checkpoint after them on, so the cut is one at which all sinks have committed everything.
+
 A job that was started from another job's snapshot continues in the same tables, but adds no version
 to a table before it has rows for it. So its records also name its tables and that snapshot: the
 older job's commits up to the snapshot, and no later ones, are what the table held when this job
@@ -196,7 +199,9 @@ def _pending(checkpoint: CompletedCheckpoint) -> dict[OperatorId, frozenset[int]
             # An epoch whose staged files have no rows adds no version.
             if item.payload.get("files") != []:
                 epoch = checkpoint.checkpoint_id if item.epoch is None else item.epoch
-                pending.setdefault(item.sink, set()).add(epoch)
+                # Its rows are part of a checkpoint that its sink has left out.
+                first = epoch if item.left_out is None else item.left_out
+                pending.setdefault(item.sink, set()).add(first)
     return {sink: frozenset(epochs) for sink, epochs in pending.items()}
 
 

@@ -16,7 +16,7 @@ from weir.core.config import (
     RetainExternalized,
 )
 from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound
-from weir.core.types import OperatorState, VertexId
+from weir.core.types import OperatorId, OperatorState, VertexId
 
 #: Distance between the first numbers of two sources, so that their numbers never overlap.
 _NUMBERS_OF_A_SOURCE = 1_000
@@ -162,6 +162,8 @@ _RETENTIONS = (
     RetainExternalized.RETAIN_ON_CANCELLATION,
     RetainExternalized.DELETE_ON_CANCELLATION,
 )
+#: The least times between two commits of a sink that does not commit at every checkpoint.
+_COMMIT_INTERVALS_MS = (30, 200, 2_000)
 #: The numbers of state partitions from which each driver of a job picks one.
 _PARTITIONS = ((2,), (2,), (2, 3, 5))
 
@@ -186,6 +188,8 @@ class SimJob:
     reader_us: int
     #: The numbers of state partitions from which a driver picks one.
     partitions: Sequence[int]
+    #: See ``TaskPlan.commit_intervals_ms``, for the sinks of all vertices.
+    commit_intervals_ms: Mapping[OperatorId, int]
 
     @property
     def coordinated(self) -> list[SimVertex]:
@@ -204,6 +208,7 @@ def draw_job(
     restarts: Random,
     forwarders: Random,
     retention: Random,
+    commits: Random,
 ) -> SimJob:
     """Draw a small job, and the settings that matter.
 
@@ -212,7 +217,7 @@ def draw_job(
     whether drivers differ in parallelism; ``coordinators`` which vertices have an operator with a
     coordinator; ``restarts`` when the job is given up, and whether checkpoints are incremental;
     ``forwarders`` which vertices have no sinks; ``retention`` whether a cancellation deletes the
-    checkpoints.
+    checkpoints; ``commits`` which sinks commit at intervals.
     """
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
@@ -259,7 +264,14 @@ def draw_job(
         ),
         reader_us=reader_us,
         partitions=partitions.choice(_PARTITIONS),
+        commit_intervals_ms=_draw_commit_intervals(vertices, commits),
     )
+
+
+def _draw_commit_intervals(vertices: Sequence[SimVertex], random: Random) -> dict[OperatorId, int]:
+    share = random.choice((0.0, 0.0, 0.5, 1.0))
+    sinks = [sink for vertex in vertices for sink in vertex.sinks]
+    return {sink: random.choice(_COMMIT_INTERVALS_MS) for sink in sinks if random.random() < share}
 
 
 def _draw_restart(random: Random, restarts: Random) -> RestartConfig:

@@ -99,6 +99,11 @@ def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
         has_own_readers=vertex.enumerated,
         externally_induced=vertex.induced,
         coordinated=vertex.subtasks > 0,
+        commit_intervals_ms={
+            sink: job.commit_intervals_ms[sink]
+            for sink in vertex.sinks
+            if sink in job.commit_intervals_ms
+        },
     )
 
 

@@ -178,7 +178,7 @@ class World:
         )
         names = (
             *("graph", "channels", "unaligned", "partitions", "coordinators", "restarts"),
-            *("forwarders", "retention"),
+            *("forwarders", "retention", "commits"),
         )
         streams = {name: Random(f"{name} {seed}") for name in names}
         #: Draws whether a stop drains; a separate stream, so that older seeds keep their stories.

@@ -7,6 +7,11 @@ This is the bookkeeping for exactly-once output. One committable goes through::
     8 completes ........... epoch 8      the first completed checkpoint at or after its barrier
     epoch 8 is confirmed .. gone
 
+A sink may leave out checkpoints, so that it commits at intervals. Their barriers do not mark its
+output, so it gets the epoch of a later one. The metadata of a checkpoint that was left out holds
+the output all the same, under the checkpoint's own id: whoever restores it commits that first, and
+nobody else can have, since the later checkpoint never completed.
+
 The epoch is assigned once and is part of the transaction id at the sink, so nothing can be
 committed under two ids. A restored job derives the same epoch from the barrier mark and the ids of
 the completed checkpoints. Epochs are committed in ascending order, one at a time (PROTOCOL P13),
@@ -16,9 +21,10 @@ including epochs without committables (P15).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from weir.core.messages.channel import CheckpointBarrier
 from weir.core.types import Committable, OperatorId, Payload
 from weir.errors import invariant
 
@@ -26,8 +32,16 @@ from weir.errors import invariant
 class PendingCommits:
     """The unconfirmed committables of one task, and the order of its commits."""
 
-    def __init__(self, sinks: tuple[OperatorId, ...]) -> None:
+    def __init__(
+        self, sinks: tuple[OperatorId, ...], intervals_ms: Mapping[OperatorId, int] | None = None
+    ) -> None:
+        """``intervals_ms``: see ``TaskPlan.commit_intervals_ms``."""
         self._sinks = sinks
+        self._intervals_ms = {} if intervals_ms is None else intervals_ms
+        #: When the newest completed checkpoint that a sink did not leave out was triggered.
+        self._committed_ms: dict[OperatorId, int] = {}
+        #: The same by checkpoint, for those that may complete.
+        self._due: dict[int, dict[OperatorId, int]] = {}
         #: Staged but not confirmed, by sink and position, in staging order (PROTOCOL P5).
         self._committables: dict[tuple[OperatorId, int], Committable] = {}
         #: The epoch that the sinks are committing.
@@ -57,16 +71,43 @@ class PendingCommits:
             )
         self._committables.update({(c.sink, c.position): c for c in staged})
 
-    def taken(self, position: int, barrier: int | None) -> tuple[Committable, ...]:
-        """The committables of a snapshot at ``position``, marked with ``barrier`` if not None.
+    def taken(self, position: int) -> tuple[Committable, ...]:
+        """The committables of a snapshot at ``position``.
 
         Committables of later batches belong to a later snapshot (the drain's batch may be running).
         """
-        included = {k: c for k, c in self._committables.items() if c.position <= position}
-        if barrier is not None:
-            included = {k: c.with_barrier(barrier) for k, c in included.items()}
-            self._committables.update(included)
-        return tuple(included.values())
+        return tuple(c for c in self._committables.values() if c.position <= position)
+
+    def barrier(self, barrier: CheckpointBarrier, position: int, *, last: bool) -> None:
+        """A checkpoint's barrier comes after batch ``position``: mark what is before it.
+
+        ``last``: no records come after it, so no sink leaves the checkpoint out.
+        """
+        checkpoint_id, triggered_ms = barrier.checkpoint_id, barrier.timestamp_ms
+        due = {sink for sink in self._sinks if last or self._is_due(sink, triggered_ms)}
+        self._due[checkpoint_id] = dict.fromkeys(due, triggered_ms)
+        for key, one in self._committables.items():
+            if one.position <= position:
+                marks = one.sink in due
+                self._committables[key] = (
+                    one.with_barrier(checkpoint_id) if marks else one.left_out_of(checkpoint_id)
+                )
+
+    def _is_due(self, sink: OperatorId, triggered_ms: int) -> bool:
+        """Whether a sink does not leave out a checkpoint that was triggered then.
+
+        It leaves out none that would commit output of an aborted one: output that is marked has the
+        epoch of the first completed checkpoint from its barrier on (``CommitEpochs``).
+        """
+        marked = any(
+            one.sink == sink and one.barrier is not None and one.epoch is None
+            for one in self._committables.values()
+        )
+        before_ms = self._committed_ms.get(sink)
+        if marked or before_ms is None:
+            return True
+        # The clock may have been set back.
+        return not 0 <= triggered_ms - before_ms < self._intervals_ms.get(sink, 0)
 
     def flushed(
         self, taken: tuple[Committable, ...], flushed: tuple[Committable, ...]
@@ -98,6 +139,8 @@ class PendingCommits:
             f"checkpoint {checkpoint_id} completed after checkpoint {self._newest_completed}",
         )
         self._newest_completed = checkpoint_id
+        self._committed_ms.update(self._due[checkpoint_id])
+        self._due = {taken: due for taken, due in self._due.items() if taken > checkpoint_id}
         for key, committable in self._committables.items():
             if committable.barrier is not None and committable.barrier <= checkpoint_id:
                 self._committables[key] = committable.with_epoch(checkpoint_id)

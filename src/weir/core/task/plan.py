@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.types import OperatorId, OperatorState, VertexId
@@ -39,6 +40,9 @@ class TaskPlan:
     externally_induced: bool = False
     #: Whether any of its operators have coordinators.
     coordinated: bool = False
+    #: For sinks that do not commit at every completed checkpoint: the least time between two that
+    #: they commit at, in milliseconds.
+    commit_intervals_ms: Mapping[OperatorId, int] = field(default_factory=dict)
 
     @property
     def may_snapshot_beside_batches(self) -> bool:

@@ -143,7 +143,7 @@ class StreamTask:
         self._call: int | None = None
         self._triggers = WaitingTriggers(plan, allocated)
         self._snapshots = OpenSnapshots()
-        self._commits = PendingCommits(plan.sinks)
+        self._commits = PendingCommits(plan.sinks, plan.commit_intervals_ms)
         self._gate = InputGate(plan.inputs)
         self._ending = TaskEnding(
             self._gate, plan.requires_final_checkpoint, plan.operators_take_part
@@ -370,13 +370,15 @@ class StreamTask:
 
     def _take(self, trigger: TriggerCheckpoint) -> list[StreamTaskEffect]:
         """Broadcast the barrier, then start a snapshot of the last complete batch (MISSION B2)."""
-        barrier = trigger.checkpoint_id if trigger.kind.commits_side_effects else None
+        if trigger.kind.commits_side_effects:
+            last = trigger.kind.is_synchronous or self._ending.records is not Records.FLOWING
+            self._commits.barrier(trigger.barrier, self._position, last=last)
         aligned = self._triggers.take(trigger.checkpoint_id)
         snapshot = TaskSnapshot(
             trigger=trigger,
             position=self._position,
             finished=self._ending.records is Records.DRAINED,
-            committables=self._commits.taken(self._position, barrier),
+            committables=self._commits.taken(self._position),
             alignment_ms=0 if aligned is None else aligned.alignment_ms,
             in_flight=() if aligned is None else aligned.in_flight,
             sent_events=self._events.unacknowledged,
