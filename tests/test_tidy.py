@@ -89,7 +89,8 @@ LAYERS: dict[str, set[str]] = {
     "steps": LOWER | {"sinks", "operators", "coordinators", "durable", "job", "subtasks"},
     "job": (
         LOWER
-        | {"storage", "sinks", "sources", "operators", "coordinators", "durable", "run", "steps"}
+        | {"storage", "config", "sinks", "sources", "operators", "coordinators", "durable"}
+        | {"run", "steps"}
     ),
 }
 
