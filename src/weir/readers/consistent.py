@@ -83,6 +83,7 @@ from weir.errors import (
 )
 from weir.sinks.base import Commit
 from weir.sinks.delta_log import TableLog, as_dict
+from weir.sinks.delta_schema import columns_ddl, quoted
 from weir.sinks.staging import STAGED_PATH
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
@@ -266,7 +267,7 @@ class ConsistentCut:
         table = self.table(name)
         _check_plain(name, table)
         fields = json.loads(table.schema().to_json())["fields"]
-        schema = _columns_ddl(fields)
+        schema = columns_ddl(fields)
         partition_by = table.metadata().partition_columns
         root = self.paths[name]
         actions = table.get_add_actions()
@@ -282,7 +283,7 @@ class ConsistentCut:
         if not files:
             return spark.createDataFrame([], schema)
         stored = [column for column in fields if column["name"] not in partition_by]
-        reader = spark.read.schema(_columns_ddl(stored)).options(recursiveFileLookup="true")
+        reader = spark.read.schema(columns_ddl(stored)).options(recursiveFileLookup="true")
         frame = reader.option(*NO_PATTERNS).parquet(*map(as_spark_path, files))
         if not partition_by:
             return frame
@@ -562,18 +563,18 @@ def _with_partitions(
         row_spelling = re.sub("^file:/+", "file:/", uri)
         rows.append((row_spelling, True, *(values[path][column] for column in partition_by)))
     keys = [{"name": _PATH_COLUMN, "type": "string"}, {"name": _KNOWN_COLUMN, "type": "boolean"}]
-    columns = _columns_ddl([*keys, *(by_name[column] for column in partition_by)])
+    columns = columns_ddl([*keys, *(by_name[column] for column in partition_by)])
     partitions = frame.sparkSession.createDataFrame(rows, columns).hint("broadcast")
-    stored = [_quoted(name) for name in by_name if name not in partition_by]
+    stored = [quoted(name) for name in by_name if name not in partition_by]
     path_of_row = frame.metadataColumn("_metadata")["file_path"].alias(_PATH_COLUMN)
     joined = frame.select(*stored, path_of_row).join(partitions, _PATH_COLUMN, "left")
     return joined.selectExpr(
         *(
             (
-                f"IF({_KNOWN_COLUMN}, {_quoted(name)}, raise_error('a file of the cut has no"
-                f" partition')) AS {_quoted(name)}"
+                f"IF({_KNOWN_COLUMN}, {quoted(name)}, raise_error('a file of the cut has no"
+                f" partition')) AS {quoted(name)}"
                 if name in partition_by
-                else _quoted(name)
+                else quoted(name)
             )
             for name in by_name
         )
@@ -598,26 +599,3 @@ def _check_plain(name: str, table: deltalake.DeltaTable) -> None:
             " alone do not give its rows: read cut.table(name) with delta-rs, or cut.versions"
             " with a Spark that has Delta's library."
         )
-
-
-def _quoted(column: str) -> str:
-    """A column's name quoted for Spark SQL, whatever characters it has."""
-    return f"`{column.replace('`', '``')}`"
-
-
-def _columns_ddl(fields: list[dict[str, Any]]) -> str:
-    """Columns of a Delta schema as Spark's DDL."""
-    return ", ".join(f"{_quoted(column['name'])} {_type_ddl(column['type'])}" for column in fields)
-
-
-def _type_ddl(kind: Any) -> str:
-    match kind:
-        case {"type": "struct", "fields": fields}:
-            inner = (f"{_quoted(part['name'])}: {_type_ddl(part['type'])}" for part in fields)
-            return f"STRUCT<{', '.join(inner)}>"
-        case {"type": "array", "elementType": element}:
-            return f"ARRAY<{_type_ddl(element)}>"
-        case {"type": "map", "keyType": key, "valueType": value}:
-            return f"MAP<{_type_ddl(key)}, {_type_ddl(value)}>"
-        case _:
-            return str(kind)

@@ -20,6 +20,11 @@ No JVM library is needed. How the rows of one batch become visible:
    committed if and only if its position is not above that mark. This stays true after OPTIMIZE has
    replaced its files, which time travel may still read.
 
+With ``target_file_size``, small files of an epoch are merged (``merging.py``) before its
+transaction, into ``weir-<job>-<sink>-<attempt>/m<epoch>-<random>/`` of the attempt that commits.
+The originals stay until no snapshot can need them any more. After a crash, those of a committed
+epoch are left to VACUUM.
+
 An epoch without rows leaves the table alone: an idle job adds no versions. Such an epoch is on
 record in the job's own log and metadata (PROTOCOL P15); each commit names their directory
 (``weir.job.directory``), where ``weir.read_consistent`` looks.
@@ -35,9 +40,15 @@ Payload::
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 import time
+import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote
 
@@ -52,8 +63,10 @@ from weir.sinks.delta_schema import (
     check_fits,
     check_no_rules,
     check_partition_columns,
+    columns_ddl,
     delta_schema_json,
 )
+from weir.sinks.merging import groups_to_merge, merge
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
@@ -69,6 +82,7 @@ from weir.sinks.staging import (
     is_hidden,
     lost_rows,
     partition_values,
+    sync_below,
     write_frame,
 )
 from weir.storage.paths import as_delta_path, is_local, join
@@ -77,7 +91,9 @@ if TYPE_CHECKING:
     import deltalake
     from deltalake import CommitProperties
     from deltalake.transaction import AddAction
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
 
 #: How often a commit is tried before it raises; delta-rs itself retries on conflicts with other
 #: writers.
@@ -87,6 +103,11 @@ _MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
 #: How many log entries a starting job searches, from the newest back, for other jobs' commits. It
 #: misses one only behind this many newer entries of other writers or of jobs of other names.
 _LOG_ENTRIES = 200
+#: For how long the originals of merged files are kept, in seconds, since a snapshot that was taken
+#: before the commit may still need them: the time-out of a checkpoint.
+_KEPT_S = 600.0
+#: A directory of merged files.
+_MERGED = re.compile(r"m([1-9][0-9]{0,17})-[0-9a-f]{8}")
 _STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
 
 
@@ -113,13 +134,24 @@ class _Payload(StagedPayload, kw_only=True):
             raise ValueError("a flushed file is incomplete")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Added:
+    """A file that a commit adds: its path below the root, what the payload says, and its schema."""
+
+    path: str
+    file: dict[str, Any]
+    schema: str
+
+
 class DeltaTable(FileSink):
     """Appends to a Delta table, exactly once. The table is created with the first rows.
 
     ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns
     that become directories: strings, dates, whole numbers, decimals and booleans (as everywhere in
     Delta, an empty string in a partition column is read as null). ``storage_options``: for
-    delta-rs, such as credentials of an object store; Spark needs its own.
+    delta-rs, such as credentials of an object store; Spark needs its own. ``target_file_size``: in
+    bytes, such as ``128 << 20``: before a commit, smaller files of one partition are merged up to
+    about this size, in a Spark job beside the batches. None: files stay as the batches wrote them.
     """
 
     _payload_type = _Payload
@@ -131,11 +163,15 @@ class DeltaTable(FileSink):
         *,
         partition_by: Sequence[str] = (),
         storage_options: dict[str, str] | None = None,
+        target_file_size: int | None = None,
     ) -> None:
         super().__init__(path, partition_by)
         #: The root as delta-rs spells it.
         self._uri = as_delta_path(self._root)
         self._storage_options = storage_options
+        self._target_file_size = target_file_size
+        #: Files whose rows were committed in merged files: when, in monotonic seconds, and which.
+        self._merged_away: deque[tuple[float, list[str]]] = deque()
         self._table: deltalake.DeltaTable | None = None
         self._log_sync = SureSync()
         #: The table's schema when the attempt began; ``stage`` must not touch the table, which a
@@ -145,6 +181,11 @@ class DeltaTable(FileSink):
         #: once.
         self._accepted: tuple[str, str] | None = None
         check_partition_names(self._partition_by, ".", place=self.describe())
+        if target_file_size is not None and target_file_size <= 0:
+            raise SinkError(
+                f"target_file_size of {self.describe()} is {target_file_size}: give a number of"
+                " bytes above 0, such as 128 << 20."
+            )
         if misread := _MISREAD.search(self._root):
             raise SinkError(
                 f"{self.describe()} cannot be used, since delta-rs misreads {misread[0]!r} in a"
@@ -218,10 +259,15 @@ class DeltaTable(FileSink):
         """
         self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
+        self._forget_merged_away(_KEPT_S)
         rows = self._commit_filled(epoch, filled) if filled else 0
         for empty in (payload for payload in payloads if not payload["files"]):
             self._delete_batch(empty)
         return rows
+
+    def close(self) -> None:
+        """Delete the files whose rows were committed in merged ones."""
+        self._forget_merged_away(0.0)
 
     def newest_committed(self) -> int | None:
         """The version of this job's application transaction in the table (PROTOCOL P21)."""
@@ -324,16 +370,10 @@ class DeltaTable(FileSink):
 
     def _completed(self, payload: Payload) -> Payload:
         """The payload with the figures from its files' footers, and without files without rows."""
-        now_ms = time.time_ns() // 1_000_000
         files = []
         for file in payload["files"]:
-            footer = read_footer(self._file_system, join(self._root, self._staged(payload, file)))
-            if footer.rows:
-                details = {
-                    "rows": footer.rows,
-                    "statistics": footer.statistics,
-                    "modified_ms": now_ms,
-                }
+            details = self._read(self._staged(payload, file), file["size"])
+            if details["rows"]:
                 files.append({**file, "partition": partition_values(file["path"]), **details})
         return {**payload, "files": files, "flushed": True}
 
@@ -341,6 +381,7 @@ class DeltaTable(FileSink):
         from deltalake.exceptions import DeltaError
 
         failure: Exception | None = None
+        files: list[_Added] | None = None
         for _ in range(_COMMIT_TRIES):
             self._target.check(self._file_system)
             table = self._load()
@@ -353,8 +394,10 @@ class DeltaTable(FileSink):
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
                 self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
+            if files is None:
+                files = self._merged(epoch, payloads)
             try:
-                self._add_files(table, epoch, payloads)
+                self._add_files(table, epoch, payloads, files)
             except (DeltaError, OSError) as error:
                 # Another handle may have committed the epoch, or created the table: look again.
                 failure = error
@@ -368,6 +411,9 @@ class DeltaTable(FileSink):
                     f" {damage}. Check that its volume is mounted; the commit is repeated once it"
                     " is back."
                 )
+            self._merged_away.append(
+                (time.monotonic(), _left_out(files, self._staged_in(payloads)))
+            )
             return sum(file["rows"] for payload in payloads for file in payload["files"])
         raise SinkError(
             f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"
@@ -375,8 +421,102 @@ class DeltaTable(FileSink):
             " access to it."
         ) from failure
 
+    def _staged_in(self, payloads: Sequence[Payload]) -> list[_Added]:
+        return [
+            _Added(path=self._staged(payload, file), file=file, schema=payload["schema"])
+            for payload in payloads
+            for file in payload["files"]
+        ]
+
+    def _merged(self, epoch: int, payloads: Sequence[Payload]) -> list[_Added]:
+        """The epoch's files, small ones merged. If that fails, they are committed as they are."""
+        staged = self._staged_in(payloads)
+        session = self._context.session
+        if self._target_file_size is None or session is None:
+            return staged
+        groups = groups_to_merge(
+            staged,
+            key=lambda one: (one.schema, tuple(sorted(one.file["partition"].items()))),
+            size=lambda one: int(one.file["size"]),
+            target_size=self._target_file_size,
+        )
+        try:
+            merged = [
+                added
+                for schema in {group[0].schema for group in groups}
+                for added in self._merge(
+                    session(), epoch, schema, [one for one in groups if one[0].schema == schema]
+                )
+            ]
+        except Exception:
+            _log.warning(
+                "Small files of checkpoint %d could not be merged for %s: they are committed as"
+                " they are.",
+                epoch,
+                self.describe(),
+                exc_info=True,
+            )
+            return staged
+        gone = {one.path for group in groups for one in group}
+        return [*(one for one in staged if one.path not in gone), *merged]
+
+    def _merge(
+        self, session: SparkSession, epoch: int, schema: str, groups: list[list[_Added]]
+    ) -> list[_Added]:
+        """The merged files of groups with one schema, durable. Raises ``SinkError`` and others."""
+        # Never one that was there before: a commit that seemed to fail may name it.
+        name = f"m{epoch}-{uuid.uuid4().hex[:8]}"
+        below = f"{self._attempts_prefix}-{self._context.attempt}/{name}"
+        fields = json.loads(schema)["fields"]
+        found = merge(
+            session,
+            self._file_system,
+            join(self._root, below),
+            [[join(self._root, one.path) for one in group] for group in groups],
+            schema=columns_ddl(one for one in fields if one["name"] not in self._partition_by),
+        )
+        merged = []
+        for group, files in zip(groups, found, strict=True):
+            details = [self._read(f"{below}/{file.path}", file.size) for file in files]
+            rows = sum(one["rows"] for one in details)
+            expected = sum(one.file["rows"] for one in group)
+            if rows != expected:
+                raise SinkError(f"{expected} rows were merged into {rows}.")
+            merged += [
+                _Added(
+                    path=f"{below}/{file.path}",
+                    file={**one, "partition": group[0].file["partition"]},
+                    schema=schema,
+                )
+                for file, one in zip(files, details, strict=True)
+            ]
+        sync_below(self._file_system, self._root, [one.path for one in merged])
+        return merged
+
+    def _read(self, path: str, size: int) -> dict[str, Any]:
+        """What a log entry says of a file, but for its partition; ``path`` is below the root."""
+        footer = read_footer(self._file_system, join(self._root, path))
+        return {
+            "size": size,
+            "rows": footer.rows,
+            "statistics": footer.statistics,
+            "modified_ms": time.time_ns() // 1_000_000,
+        }
+
+    def _forget_merged_away(self, kept_s: float) -> None:
+        """Delete files whose rows were committed in merged ones that long ago."""
+        while self._merged_away and time.monotonic() - self._merged_away[0][0] >= kept_s:
+            for path in self._merged_away.popleft()[1]:
+                # What cannot be deleted is left to VACUUM.
+                with suppress(StorageError):
+                    self._file_system.delete(join(self._root, path))
+
     def _add_files(
-        self, table: deltalake.DeltaTable | None, epoch: int, payloads: Sequence[Payload]
+        self,
+        table: deltalake.DeltaTable | None,
+        epoch: int,
+        payloads: Sequence[Payload],
+        files: Sequence[_Added],
     ) -> None:
         """Add the files in one log entry, which creates the table if needed."""
         from deltalake import Schema, transaction
@@ -388,11 +528,7 @@ class DeltaTable(FileSink):
                 place=self.describe(),
             )
         schema_of_rows = Schema.from_json(payloads[0]["schema"])
-        actions = [
-            _add_action(self._staged(payload, file), file)
-            for payload in payloads
-            for file in payload["files"]
-        ]
+        actions = [_add_action(one.path, one.file) for one in files]
         properties = self._commit_properties(epoch, payloads)
         if table is None:
             transaction.create_table_with_add_actions(
@@ -483,15 +619,21 @@ class DeltaTable(FileSink):
     def _clean_attempt(self, directory: str, mark: int, table: deltalake.DeltaTable | None) -> None:
         """Delete a dead attempt's batches above the mark, and its directory if that empties it.
 
+        So too what it has merged for an epoch that is not committed: nobody can commit it any more.
         In the committed batches delete only Spark's hidden leftovers.
         """
         file_system = self._file_system
         base = join(self._root, directory)
+        committed = None if table is None else table.transaction_version(self._transaction_id)
+        epoch = -1 if committed is None else committed
         left = 0
         above = []
         for batch in file_system.list(base):
             path = join(base, batch.name)
             if batch.name.isdecimal() and int(batch.name) > mark:
+                above.append(batch.name)
+                continue
+            if (merged := _MERGED.fullmatch(batch.name)) and int(merged[1]) > epoch:
                 above.append(batch.name)
                 continue
             left += 1
@@ -509,6 +651,12 @@ class DeltaTable(FileSink):
             file_system.delete(join(base, name))
         if not left:
             file_system.delete(base)
+
+
+def _left_out(added: Sequence[_Added], staged: Sequence[_Added]) -> list[str]:
+    """Paths of the staged files that were not added, since merged ones have their rows."""
+    paths = {one.path for one in added}
+    return [one.path for one in staged if one.path not in paths]
 
 
 def _add_action(path: str, file: dict[str, Any]) -> AddAction:

@@ -1,0 +1,33 @@
+"""The job of ``benchmarks/file_sizes.py``: a steady trickle of rows into a partitioned table."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import weir
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS_PER_S = 20_000
+_MERGED = os.environ.get("WEIR_BENCHMARK_MERGED") == "1"
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    """Rows as they come, at a steady rate."""
+    reader = spark.readStream.format("rate").option("rowsPerSecond", _ROWS_PER_S)
+    return reader.option("numPartitions", 2).load()
+
+
+job = weir.Job("file_sizes")
+rows = job.source("numbers", numbers).transform(
+    "keyed", lambda frame: frame.selectExpr("value", "timestamp", "int(value % 4) AS key")
+)
+rows.sink(
+    "table",
+    weir.sinks.DeltaTable(
+        "table", partition_by=["key"], target_file_size=(128 << 20) if _MERGED else None
+    ),
+    min_commit_interval="15 s" if _MERGED else None,
+)
