@@ -12,7 +12,7 @@ from weir.core.graph import ChainEnd, GraphStep, JobGraph, StepKind, Vertex, sou
 from weir.errors import PipelineError
 from weir.job import Job, Stream
 from weir.operators import CoOperator, Operator
-from weir.sinks import Files
+from weir.sinks import DeltaTable, Files
 from weir.sinks.base import Sink
 from weir.sources import FileSource
 from weir.steps import steps_of
@@ -643,3 +643,45 @@ def test_an_operator_gets_as_many_inputs_as_it_has() -> None:
     without_schema = CoOperator()
     with pytest.raises(PipelineError, match="so it must say what it emits: set output_schema of"):
         orders.connect(limits).process("joined", without_schema)
+
+
+def counted(job: Job, **given: Any) -> Stream:
+    """A source and a step that may emit updates."""
+    return job.source("numbers", lambda spark: None).transform("counted", lambda df: df, **given)
+
+
+def test_a_step_that_emits_updates_says_so_to_all_that_read_its_rows() -> None:
+    """Through channels and unions, but not through a Python operator."""
+    job = Job("updates")
+    updates = counted(job, output_mode="update")
+    others = job.source("others", lambda spark: None)
+    both = updates.transform("few", lambda df: df).union(others, name="both")
+    table = DeltaTable("t", mode="upsert", key=["k"])
+    both.sink("out", table)
+    updates.process("made", Operator()).sink("files", Files("made"))
+    vertices = {vertex.name: vertex for vertex in steps_of(job).vertices()}
+    assert [name for name, one in vertices.items() if one.emits_updates] == ["counted"]
+    assert vertices["both"].updated >= {"counted", "few", "both"}
+    assert "made" not in vertices["made"].updated
+
+
+def test_a_sink_without_a_key_refuses_updates() -> None:
+    """It would append each change; the sentence says what takes them."""
+    updates = counted(Job("updates"), output_mode="update")
+    with pytest.raises(PipelineError, match=r"'out' would append each change .* \(mode='upsert'"):
+        updates.transform("few", lambda df: df).sink("out", Files("t"))
+    counted(Job("final")).sink("out", Files("t"))
+
+
+def test_an_output_mode_is_one_of_two() -> None:
+    """``complete`` would write the whole result with every batch."""
+    with pytest.raises(PipelineError, match="output mode 'complete': use 'append', or 'update'"):
+        counted(Job("updates"), output_mode="complete")
+
+
+@pytest.mark.parametrize("interval", ["soon", 3, "-1 s"])
+def test_a_commit_interval_is_a_duration(interval: Any) -> None:
+    """It is checked where it is written."""
+    stream = counted(Job("seldom"))
+    with pytest.raises(PipelineError, match="min_commit_interval of the sink 'out' is"):
+        stream.sink("out", Files("t"), min_commit_interval=interval)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from weir.config.values import DURATION
 from weir.coordinators.base import OperatorCoordinator
@@ -113,10 +113,16 @@ class Job:
         inputs: Stream | Sequence[Stream],
         function: TransformFunction,
         *,
+        output_mode: Literal["append", "update"] = "append",
         parallelism: int | None = None,
         uid: str | None = None,
     ) -> Stream:
         """Add a transformation: ``function`` takes one DataFrame per input and returns a DataFrame.
+
+        ``output_mode``: ``"append"`` emits rows once they are final, which for an aggregation means
+        that a watermark has passed them. ``"update"`` emits in each batch the rows that changed in
+        it; sinks with keys keep the newest of each key, and steps that follow must be stateless or
+        Python operators.
 
         ``parallelism`` is the number of state partitions of the query that the step is chained
         into, and overrides ``parallelism.default``; it may change with each restore. ``uid`` is the
@@ -126,6 +132,11 @@ class Job:
         if not streams:
             raise PipelineError(f"Step {name!r} has no inputs: give it at least one stream.")
         self._check_streams(name, streams)
+        if output_mode not in ("append", "update"):
+            raise PipelineError(
+                f"Step {name!r} has the output mode {output_mode!r}: use 'append', or 'update' for"
+                " what changes in each batch."
+            )
         return self._added(
             GraphStep(
                 name=name,
@@ -133,6 +144,7 @@ class Job:
                 inputs=tuple(stream.uid for stream in streams),
                 tags=tuple(stream.tag for stream in streams),
                 parallelism=parallelism,
+                emits_updates=output_mode == "update",
                 uid=uid,
             ),
             function,
@@ -364,6 +376,7 @@ class Stream:
         name: str,
         function: TransformFunction,
         *,
+        output_mode: Literal["append", "update"] = "append",
         parallelism: int | None = None,
         uid: str | None = None,
     ) -> Stream:
@@ -371,7 +384,9 @@ class Stream:
 
         The keywords are those of ``Job.transform``.
         """
-        return self.job.transform(name, self, function, parallelism=parallelism, uid=uid)
+        return self.job.transform(
+            name, self, function, output_mode=output_mode, parallelism=parallelism, uid=uid
+        )
 
     def process(
         self,
@@ -457,7 +472,7 @@ class Stream:
         min_commit_interval: str | None = None,
         uid: str | None = None,
     ) -> None:
-        """Write the stream to a sink (append mode). A step may have several sinks.
+        """Write the stream to a sink. A step may have several sinks.
 
         ``min_commit_interval`` is a duration such as ``"5 min"``: the sink leaves out checkpoints
         that are triggered sooner after one at which it committed, and commits their rows with those
@@ -476,6 +491,14 @@ class Stream:
                 f"The sink {name!r} shares its {type(sink).__name__} with another sink of the job:"
                 " create one instance per sink, since it knows what was staged and committed for"
                 " one."
+            )
+        if not sink.takes_updates and self.job._steps.graph.has_updates(self.uid):
+            raise PipelineError(
+                f"The sink {name!r} would append each change of a row as a new row, since step"
+                f" {self.name!r} emits updates: use a sink with a key (mode='upsert', key=[...] of"
+                " weir.sinks.DeltaTable or PostgresTable) or weir.sinks.Foreach; or remove"
+                " output_mode='update' and aggregate behind a watermark (withWatermark), so that"
+                " each row is final."
             )
         interval_ms = _interval_ms(name, min_commit_interval)
         step = GraphStep(

@@ -82,6 +82,8 @@ class GraphStep:
     enumerated: bool = False
     #: Whether those readers say themselves when a checkpoint is due (MISSION B4).
     externally_induced: bool = False
+    #: Whether its query emits what changed instead of what is final (Spark's update mode).
+    emits_updates: bool = False
     #: Whether it may share a vertex with the steps it reads, and with the step that reads it.
     chains_backward: bool = True
     chains_forward: bool = True
@@ -127,11 +129,18 @@ class Vertex:
     inputs: tuple[VertexId, ...] = ()
     #: How many state partitions its steps ask for; None: as configured.
     parallelism: int | None = None
+    #: Those of its steps and inputs whose rows may replace earlier ones.
+    updated: frozenset[OperatorId] = frozenset()
 
     @property
     def is_enumerated(self) -> bool:
         """Whether Python readers read its source; only they know when its records end."""
         return any(step.enumerated for step in self.steps)
+
+    @property
+    def emits_updates(self) -> bool:
+        """Whether its query runs in Spark's update mode."""
+        return any(step.emits_updates for step in self.steps)
 
     @property
     def is_externally_induced(self) -> bool:
@@ -209,6 +218,16 @@ class JobGraph:
     def is_source(self, name: OperatorId) -> bool:
         """Whether the step is a source."""
         return self._steps[name].kind is StepKind.SOURCE
+
+    def has_updates(self, name: OperatorId) -> bool:
+        """Whether rows of the step's output may replace earlier ones: it or one before says so.
+
+        The output of a Python operator is what the operator makes of its input.
+        """
+        step = self._steps[name]
+        return step.emits_updates or (
+            step.kind is not StepKind.PROCESS and any(map(self.has_updates, step.inputs))
+        )
 
     def cut(self, name: OperatorId, *, upstream: bool = False, downstream: bool = False) -> None:
         """Cut the chain upstream or downstream of a step."""
@@ -322,6 +341,7 @@ class JobGraph:
             end=ends[end.operator_id],
             inputs=tuple(inputs),
             parallelism=_parallelism(steps.values()),
+            updated=frozenset(filter(self.has_updates, (*steps, *inputs))),
         )
 
 

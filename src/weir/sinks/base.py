@@ -106,11 +106,14 @@ class Sink(abc.ABC):
     """A sink with two-phase commit. The module's docstring has the rules.
 
     ``requires_final_checkpoint``: whether a bounded job must not end before a checkpoint has
-    committed the last rows (PROTOCOL P36). ``function``: the user's function that the sink calls,
-    so that errors can be traced to it; None otherwise.
+    committed the last rows (PROTOCOL P36). ``takes_updates``: whether a row replaces an earlier one
+    of its key, so that a step may emit what changed (``output_mode="update"``); within an epoch,
+    the row of the latest batch counts. ``function``: the user's function that the sink calls, so
+    that errors can be traced to it; None otherwise.
     """
 
     requires_final_checkpoint: bool = True
+    takes_updates: bool = False
     function: Callable[..., Any] | None = None
 
     @abc.abstractmethod

@@ -40,7 +40,6 @@ Payload::
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
@@ -48,8 +47,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from urllib.parse import unquote
 
 import msgspec
@@ -63,11 +61,10 @@ from weir.sinks.delta_schema import (
     check_fits,
     check_no_rules,
     check_partition_columns,
-    columns_ddl,
     delta_schema_json,
 )
-from weir.sinks.merging import groups_to_merge, merge
-from weir.sinks.parquet import read_footer
+from weir.sinks.delta_upsert import check_key, newest_rows, upsert
+from weir.sinks.merging import Added, described, left_out, merge_small
 from weir.sinks.staging import (
     STAGED_BY,
     FileSink,
@@ -82,7 +79,6 @@ from weir.sinks.staging import (
     is_hidden,
     lost_rows,
     partition_values,
-    sync_below,
     write_frame,
 )
 from weir.storage.paths import as_delta_path, is_local, join
@@ -91,9 +87,11 @@ if TYPE_CHECKING:
     import deltalake
     from deltalake import CommitProperties
     from deltalake.transaction import AddAction
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
+
+Mode = Literal["append", "upsert"]
 
 #: How often a commit is tried before it raises; delta-rs itself retries on conflicts with other
 #: writers.
@@ -134,21 +132,14 @@ class _Payload(StagedPayload, kw_only=True):
             raise ValueError("a flushed file is incomplete")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Added:
-    """A file that a commit adds: its path below the root, what the payload says, and its schema."""
-
-    path: str
-    file: dict[str, Any]
-    schema: str
-
-
 class DeltaTable(FileSink):
-    """Appends to a Delta table, exactly once. The table is created with the first rows.
+    """Writes to a Delta table, exactly once. The table is created with the first rows.
 
     ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns
     that become directories: strings, dates, whole numbers, decimals and booleans (as everywhere in
-    Delta, an empty string in a partition column is read as null). ``storage_options``: for
+    Delta, an empty string in a partition column is read as null). ``mode``: ``"append"``, or
+    ``"upsert"``, by which the newest row of each ``key`` (columns) replaces the one in the table;
+    the rows of an epoch then pass through the driver. ``storage_options``: for
     delta-rs, such as credentials of an object store; Spark needs its own. ``target_file_size``: in
     bytes, such as ``128 << 20``: before a commit, smaller files of one partition are merged up to
     about this size, in a Spark job beside the batches. None: files stay as the batches wrote them.
@@ -162,10 +153,14 @@ class DeltaTable(FileSink):
         path: str,
         *,
         partition_by: Sequence[str] = (),
+        mode: Mode = "append",
+        key: Sequence[str] = (),
         storage_options: dict[str, str] | None = None,
         target_file_size: int | None = None,
     ) -> None:
         super().__init__(path, partition_by)
+        self._key = tuple(key)
+        self.takes_updates = mode == "upsert"
         #: The root as delta-rs spells it.
         self._uri = as_delta_path(self._root)
         self._storage_options = storage_options
@@ -181,6 +176,7 @@ class DeltaTable(FileSink):
         #: once.
         self._accepted: tuple[str, str] | None = None
         check_partition_names(self._partition_by, ".", place=self.describe())
+        self._check_mode(mode, key)
         if target_file_size is not None and target_file_size <= 0:
             raise SinkError(
                 f"target_file_size of {self.describe()} is {target_file_size}: give a number of"
@@ -190,6 +186,22 @@ class DeltaTable(FileSink):
             raise SinkError(
                 f"{self.describe()} cannot be used, since delta-rs misreads {misread[0]!r} in a"
                 " path: rename it."
+            )
+
+    def _check_mode(self, mode: str, key: Sequence[str]) -> None:
+        if mode not in get_args(Mode):
+            raise SinkError(
+                f"{self.describe()} has the unknown mode {mode!r}: use one of {get_args(Mode)}."
+            )
+        if isinstance(key, str) or self.takes_updates != bool(self._key):
+            raise SinkError(
+                f"{self.describe()} needs key= for mode='upsert', and only for that: name the"
+                " columns by which a row is found again, as a list."
+            )
+        if self.takes_updates and self._target_file_size is not None:
+            raise SinkError(
+                f"{self.describe()} has mode='upsert', which writes its own files: remove"
+                " target_file_size."
             )
 
     def describe(self) -> str:
@@ -314,7 +326,8 @@ class DeltaTable(FileSink):
             self._file_system,
             path,
             format_name="parquet",
-            partition_by=self._partition_by,
+            # Files that are merged into the table have all columns.
+            partition_by=() if self.takes_updates else self._partition_by,
             written=written,
         )
 
@@ -363,6 +376,7 @@ class DeltaTable(FileSink):
         if accepted is None or accepted[0] != spark_schema:
             schema = delta_schema_json(spark_schema, place=self.describe())
             check_partition_columns(schema, self._partition_by, place=self.describe())
+            check_key(schema, self._key, place=self.describe())
             if self._schema_at_open is not None:
                 check_fits(self._schema_at_open, schema, place=self.describe())
             self._accepted = accepted = (spark_schema, schema)
@@ -372,7 +386,7 @@ class DeltaTable(FileSink):
         """The payload with the figures from its files' footers, and without files without rows."""
         files = []
         for file in payload["files"]:
-            details = self._read(self._staged(payload, file), file["size"])
+            details = described(self._file_system, join(self._root, self._staged(payload, file)))
             if details["rows"]:
                 files.append({**file, "partition": partition_values(file["path"]), **details})
         return {**payload, "files": files, "flushed": True}
@@ -381,7 +395,7 @@ class DeltaTable(FileSink):
         from deltalake.exceptions import DeltaError
 
         failure: Exception | None = None
-        files: list[_Added] | None = None
+        files: list[Added] | None = None
         for _ in range(_COMMIT_TRIES):
             self._target.check(self._file_system)
             table = self._load()
@@ -411,9 +425,7 @@ class DeltaTable(FileSink):
                     f" {damage}. Check that its volume is mounted; the commit is repeated once it"
                     " is back."
                 )
-            self._merged_away.append(
-                (time.monotonic(), _left_out(files, self._staged_in(payloads)))
-            )
+            self._merged_away.append((time.monotonic(), left_out(files, self._staged_in(payloads))))
             return sum(file["rows"] for payload in payloads for file in payload["files"])
         raise SinkError(
             f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"
@@ -421,33 +433,31 @@ class DeltaTable(FileSink):
             " access to it."
         ) from failure
 
-    def _staged_in(self, payloads: Sequence[Payload]) -> list[_Added]:
+    def _staged_in(self, payloads: Sequence[Payload]) -> list[Added]:
         return [
-            _Added(path=self._staged(payload, file), file=file, schema=payload["schema"])
+            Added(path=self._staged(payload, file), file=file, schema=payload["schema"])
             for payload in payloads
             for file in payload["files"]
         ]
 
-    def _merged(self, epoch: int, payloads: Sequence[Payload]) -> list[_Added]:
+    def _merged(self, epoch: int, payloads: Sequence[Payload]) -> list[Added]:
         """The epoch's files, small ones merged. If that fails, they are committed as they are."""
         staged = self._staged_in(payloads)
         session = self._context.session
         if self._target_file_size is None or session is None:
             return staged
-        groups = groups_to_merge(
-            staged,
-            key=lambda one: (one.schema, tuple(sorted(one.file["partition"].items()))),
-            size=lambda one: int(one.file["size"]),
-            target_size=self._target_file_size,
-        )
+        # A directory that was never there: a commit that seemed to fail may name its files.
+        below = f"{self._attempts_prefix}-{self._context.attempt}/m{epoch}-{uuid.uuid4().hex[:8]}"
         try:
-            merged = [
-                added
-                for schema in {group[0].schema for group in groups}
-                for added in self._merge(
-                    session(), epoch, schema, [one for one in groups if one[0].schema == schema]
-                )
-            ]
+            return merge_small(
+                staged,
+                session(),
+                self._file_system,
+                self._root,
+                below,
+                target_size=self._target_file_size,
+                partition_by=self._partition_by,
+            )
         except Exception:
             _log.warning(
                 "Small files of checkpoint %d could not be merged for %s: they are committed as"
@@ -457,51 +467,6 @@ class DeltaTable(FileSink):
                 exc_info=True,
             )
             return staged
-        gone = {one.path for group in groups for one in group}
-        return [*(one for one in staged if one.path not in gone), *merged]
-
-    def _merge(
-        self, session: SparkSession, epoch: int, schema: str, groups: list[list[_Added]]
-    ) -> list[_Added]:
-        """The merged files of groups with one schema, durable. Raises ``SinkError`` and others."""
-        # Never one that was there before: a commit that seemed to fail may name it.
-        name = f"m{epoch}-{uuid.uuid4().hex[:8]}"
-        below = f"{self._attempts_prefix}-{self._context.attempt}/{name}"
-        fields = json.loads(schema)["fields"]
-        found = merge(
-            session,
-            self._file_system,
-            join(self._root, below),
-            [[join(self._root, one.path) for one in group] for group in groups],
-            schema=columns_ddl(one for one in fields if one["name"] not in self._partition_by),
-        )
-        merged = []
-        for group, files in zip(groups, found, strict=True):
-            details = [self._read(f"{below}/{file.path}", file.size) for file in files]
-            rows = sum(one["rows"] for one in details)
-            expected = sum(one.file["rows"] for one in group)
-            if rows != expected:
-                raise SinkError(f"{expected} rows were merged into {rows}.")
-            merged += [
-                _Added(
-                    path=f"{below}/{file.path}",
-                    file={**one, "partition": group[0].file["partition"]},
-                    schema=schema,
-                )
-                for file, one in zip(files, details, strict=True)
-            ]
-        sync_below(self._file_system, self._root, [one.path for one in merged])
-        return merged
-
-    def _read(self, path: str, size: int) -> dict[str, Any]:
-        """What a log entry says of a file, but for its partition; ``path`` is below the root."""
-        footer = read_footer(self._file_system, join(self._root, path))
-        return {
-            "size": size,
-            "rows": footer.rows,
-            "statistics": footer.statistics,
-            "modified_ms": time.time_ns() // 1_000_000,
-        }
 
     def _forget_merged_away(self, kept_s: float) -> None:
         """Delete files whose rows were committed in merged ones that long ago."""
@@ -516,7 +481,7 @@ class DeltaTable(FileSink):
         table: deltalake.DeltaTable | None,
         epoch: int,
         payloads: Sequence[Payload],
-        files: Sequence[_Added],
+        files: Sequence[Added],
     ) -> None:
         """Add the files in one log entry, which creates the table if needed."""
         from deltalake import Schema, transaction
@@ -528,6 +493,9 @@ class DeltaTable(FileSink):
                 place=self.describe(),
             )
         schema_of_rows = Schema.from_json(payloads[0]["schema"])
+        if self.takes_updates:
+            self._upsert(table, epoch, payloads, schema_of_rows)
+            return
         actions = [_add_action(one.path, one.file) for one in files]
         properties = self._commit_properties(epoch, payloads)
         if table is None:
@@ -549,6 +517,35 @@ class DeltaTable(FileSink):
             list(self._partition_by),
             commit_properties=properties,
         )
+
+    def _upsert(
+        self,
+        table: deltalake.DeltaTable | None,
+        epoch: int,
+        payloads: Sequence[Payload],
+        schema: deltalake.Schema,
+    ) -> None:
+        """Replace or insert the newest row of each key, in one log entry."""
+        from deltalake import DeltaTable as DeltaLakeTable
+
+        if table is None:
+            # An entry of its own: whoever finds it goes on from here.
+            table = DeltaLakeTable.create(
+                self._uri,
+                schema,
+                partition_by=list(self._partition_by),
+                storage_options=self._storage_options,
+            )
+        else:
+            self._check_table(table)
+        oldest_first = sorted(payloads, key=lambda payload: int(payload["position"]))
+        paths = [
+            join(self._root, self._staged(payload, file))
+            for payload in oldest_first
+            for file in payload["files"]
+        ]
+        rows = newest_rows(self._file_system, paths, self._key)
+        upsert(table, rows, self._key, self._commit_properties(epoch, payloads))
 
     def _commit_properties(self, epoch: int, payloads: Sequence[Payload]) -> CommitProperties:
         """The epoch and the highest position of each attempt, for the log entry."""
@@ -651,12 +648,6 @@ class DeltaTable(FileSink):
             file_system.delete(join(base, name))
         if not left:
             file_system.delete(base)
-
-
-def _left_out(added: Sequence[_Added], staged: Sequence[_Added]) -> list[str]:
-    """Paths of the staged files that were not added, since merged ones have their rows."""
-    paths = {one.path for one in added}
-    return [one.path for one in staged if one.path not in paths]
 
 
 def _add_action(path: str, file: dict[str, Any]) -> AddAction:

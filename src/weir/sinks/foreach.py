@@ -80,7 +80,11 @@ class Foreach(Sink):
     or None if it does not count. ``clean(SinkInfo)`` deletes what attempts before
     ``SinkInfo.attempt`` staged and did not commit. ``newest_committed(SinkInfo)`` returns the
     newest epoch known to be committed (PROTOCOL P21). ``describe`` is a name for messages.
+
+    ``fn`` may get updates (``output_mode="update"``), rows that replace earlier ones of their key.
     """
+
+    takes_updates = True
 
     def __init__(
         self,

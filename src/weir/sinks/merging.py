@@ -6,18 +6,106 @@ does it, in one job beside the batches: each group of files is one Spark task, o
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from weir.sinks.staging import StagedFile, visible_files, write_frame
+from weir.errors import SinkError
+from weir.sinks.delta_schema import columns_ddl
+from weir.sinks.parquet import read_footer
+from weir.sinks.staging import StagedFile, sync_below, visible_files, write_frame
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import NO_PATTERNS, as_spark_path
+from weir.storage.paths import NO_PATTERNS, as_spark_path, join
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """A file that a commit adds."""
+
+    #: Below the table's root.
+    path: str
+    #: Its ``size``, ``partition``, ``rows``, ``statistics`` and ``modified_ms``.
+    file: dict[str, Any]
+    #: Delta's, as JSON text.
+    schema: str
+
+
+def described(file_system: FileSystem, path: str) -> dict[str, Any]:
+    """The ``rows``, ``statistics`` and ``modified_ms`` of a file."""
+    footer = read_footer(file_system, path)
+    return {
+        "rows": footer.rows,
+        "statistics": footer.statistics,
+        "modified_ms": time.time_ns() // 1_000_000,
+    }
+
+
+def left_out(added: Sequence[Added], staged: Sequence[Added]) -> list[str]:
+    """Paths of the staged files that are not added themselves."""
+    paths = {one.path for one in added}
+    return [one.path for one in staged if one.path not in paths]
+
+
+def merge_small(
+    staged: Sequence[Added],
+    session: SparkSession,
+    file_system: FileSystem,
+    root: str,
+    below: str,
+    *,
+    target_size: int,
+    partition_by: Sequence[str],
+) -> list[Added]:
+    """The staged files, small ones merged into durable files below ``root/below``.
+
+    Raises ``SinkError`` if rows are missing afterwards, and whatever Spark does.
+    """
+    groups = groups_to_merge(
+        staged,
+        key=lambda one: (one.schema, tuple(sorted(one.file["partition"].items()))),
+        size=lambda one: int(one.file["size"]),
+        target_size=target_size,
+    )
+    merged: list[Added] = []
+    for number, schema in enumerate({group[0].schema for group in groups}):
+        ours = [group for group in groups if group[0].schema == schema]
+        fields = json.loads(schema)["fields"]
+        found = merge(
+            session,
+            file_system,
+            join(root, below, f"{number}"),
+            [[join(root, one.path) for one in group] for group in ours],
+            schema=columns_ddl(one for one in fields if one["name"] not in partition_by),
+        )
+        for group, files in zip(ours, found, strict=True):
+            own = [f"{below}/{number}/{file.path}" for file in files]
+            added = [
+                Added(
+                    path=path,
+                    file={
+                        **described(file_system, join(root, path)),
+                        "size": file.size,
+                        "partition": group[0].file["partition"],
+                    },
+                    schema=schema,
+                )
+                for path, file in zip(own, files, strict=True)
+            ]
+            rows, expected = (sum(one.file["rows"] for one in each) for each in (added, group))
+            if rows != expected:
+                raise SinkError(f"{expected} rows were merged into {rows}.")
+            merged += added
+    sync_below(file_system, root, [one.path for one in merged])
+    gone = {one.path for group in groups for one in group}
+    return [*(one for one in staged if one.path not in gone), *merged]
 
 
 def groups_to_merge(

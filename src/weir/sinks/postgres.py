@@ -123,6 +123,7 @@ class PostgresTable(Sink):
         self._parameters = parameters_of(dsn)
         self._table = table
         self._mode = mode
+        self.takes_updates = mode == "upsert"
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self._order_by = order_by
         self._create = create

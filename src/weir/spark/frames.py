@@ -146,7 +146,9 @@ class Frames:
                 needs_control = False
             frames[step.operator_id] = frame
         frame = frames[vertex.name]
-        self._layouts[vertex.name] = marks.layout(frame)
+        layout = self._layouts[vertex.name] = marks.layout(frame)
+        if layout is not None:
+            _check_updates(vertex, layout)
         if self._pipeline.consumers(vertex.name):
             check_channel_schema(vertex.name, frame.schema)
         return frame
@@ -214,6 +216,19 @@ class Frames:
                 f" {first_cause(error)}. Check its output_schema, and acquire what cannot be"
                 " pickled (locks, connections) in open()."
             ) from error
+
+
+def _check_updates(vertex: Vertex, layout: PlanLayout) -> None:
+    """Raise ``PipelineError`` if a stateful step would count changed rows as new ones."""
+    kept = {one.step: one.kind for one in layout.operators}
+    for step in vertex.steps:
+        if step.operator_id in kept and vertex.updated & set(step.inputs):
+            raise PipelineError(
+                f"Step {step.name!r} keeps state in Spark ({kept[step.operator_id]}) and reads"
+                " updates, so it would take each change of a row for a new row: aggregate behind a"
+                " watermark (withWatermark) instead of with output_mode='update', or use a Python"
+                " operator (Stream.process), which can tell a change by its key."
+            )
 
 
 def plan_layouts(

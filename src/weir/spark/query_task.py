@@ -63,6 +63,12 @@ _log = logging.getLogger(__name__)
 
 #: How often to check whether a query that is being stopped is still active.
 _STOP_POLL_S = 0.002
+#: What to do about an aggregation whose rows never become final.
+_WITHOUT_WATERMARK = (
+    " Give the rows a watermark (withWatermark), so that each result becomes final; or let the step"
+    " emit what changes (transform(..., output_mode='update')) into a sink with a key; or use"
+    " Stream.process."
+)
 
 
 class QueryTask:
@@ -313,7 +319,7 @@ class QueryTask:
         writer = (
             frame.writeStream.foreachBatch(self._stage)
             .option("checkpointLocation", as_spark_path(self._directory.path))
-            .outputMode("append")
+            .outputMode("update" if self._vertex.emits_updates else "append")
             .queryName(f"{self._vertex.name}-{self._attempt}{'-drain' if self._draining else ''}")
         )
         if self._ends_by_itself:
@@ -322,8 +328,10 @@ class QueryTask:
         try:
             self._query = writer.start()
         except Exception as error:
+            cause = first_cause(error)
+            hint = _WITHOUT_WATERMARK if "STREAMING_OUTPUT_MODE" in cause else ""
             raise PipelineError(
-                f"Spark cannot run the chain ending in {self._vertex.name!r}: {first_cause(error)}."
+                f"Spark cannot run the chain ending in {self._vertex.name!r}: {cause}.{hint}"
             ) from error
         finally:
             self._query_known.set()
