@@ -58,10 +58,14 @@ from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
 from weir.sinks.base import Commit, SinkContext
 from weir.sinks.delta_log import TableLog, commit_metadata
 from weir.sinks.delta_schema import (
+    added_fields,
+    cast_columns,
     check_fits,
     check_no_rules,
     check_partition_columns,
     delta_schema_json,
+    widened,
+    with_fields,
 )
 from weir.sinks.delta_upsert import check_key, newest_rows, upsert
 from weir.sinks.merging import Added, described, left_out, merge_small
@@ -139,7 +143,9 @@ class DeltaTable(FileSink):
     that become directories: strings, dates, whole numbers, decimals and booleans (as everywhere in
     Delta, an empty string in a partition column is read as null). ``mode``: ``"append"``, or
     ``"upsert"``, by which the newest row of each ``key`` (columns) replaces the one in the table;
-    the rows of an epoch then pass through the driver. ``storage_options``: for
+    the rows of an epoch then pass through the driver. ``schema_evolution="add"``: columns that the
+    table lacks are added to it, those that the rows lack are null, and values are cast to a wider
+    type of the table; without it, both must have the same columns. ``storage_options``: for
     delta-rs, such as credentials of an object store; Spark needs its own. ``target_file_size``: in
     bytes, such as ``128 << 20``: before a commit, smaller files of one partition are merged up to
     about this size, in a Spark job beside the batches. None: files stay as the batches wrote them.
@@ -155,10 +161,12 @@ class DeltaTable(FileSink):
         partition_by: Sequence[str] = (),
         mode: Mode = "append",
         key: Sequence[str] = (),
+        schema_evolution: Literal["add"] | None = None,
         storage_options: dict[str, str] | None = None,
         target_file_size: int | None = None,
     ) -> None:
         super().__init__(path, partition_by)
+        self._adds = schema_evolution == "add"
         self._key = tuple(key)
         self.takes_updates = mode == "upsert"
         #: The root as delta-rs spells it.
@@ -175,8 +183,10 @@ class DeltaTable(FileSink):
         #: The schema of the rows that last fitted (Spark's and Delta's JSON), so that it is checked
         #: once.
         self._accepted: tuple[str, str] | None = None
+        #: The columns of those rows that are cast, and the table's type.
+        self._casts: dict[str, str] = {}
         check_partition_names(self._partition_by, ".", place=self.describe())
-        self._check_mode(mode, key)
+        self._check_options(mode, key, schema_evolution)
         if target_file_size is not None and target_file_size <= 0:
             raise SinkError(
                 f"target_file_size of {self.describe()} is {target_file_size}: give a number of"
@@ -188,7 +198,7 @@ class DeltaTable(FileSink):
                 " path: rename it."
             )
 
-    def _check_mode(self, mode: str, key: Sequence[str]) -> None:
+    def _check_options(self, mode: str, key: Sequence[str], schema_evolution: str | None) -> None:
         if mode not in get_args(Mode):
             raise SinkError(
                 f"{self.describe()} has the unknown mode {mode!r}: use one of {get_args(Mode)}."
@@ -197,6 +207,10 @@ class DeltaTable(FileSink):
             raise SinkError(
                 f"{self.describe()} needs key= for mode='upsert', and only for that: name the"
                 " columns by which a row is found again, as a list."
+            )
+        if schema_evolution not in (None, "add"):
+            raise SinkError(
+                f"{self.describe()} has schema_evolution={schema_evolution!r}: use 'add', or None."
             )
         if self.takes_updates and self._target_file_size is not None:
             raise SinkError(
@@ -321,6 +335,8 @@ class DeltaTable(FileSink):
                 ) from error
 
     def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+        if self._casts:
+            frame, written = cast_columns(frame, self._casts), ()
         write_frame(
             frame,
             self._file_system,
@@ -377,8 +393,11 @@ class DeltaTable(FileSink):
             schema = delta_schema_json(spark_schema, place=self.describe())
             check_partition_columns(schema, self._partition_by, place=self.describe())
             check_key(schema, self._key, place=self.describe())
+            self._casts = {}
             if self._schema_at_open is not None:
-                check_fits(self._schema_at_open, schema, place=self.describe())
+                if self._adds:
+                    schema, self._casts = widened(self._schema_at_open, schema)
+                check_fits(self._schema_at_open, schema, place=self.describe(), adds=self._adds)
             self._accepted = accepted = (spark_schema, schema)
         return accepted[1]
 
@@ -486,13 +505,15 @@ class DeltaTable(FileSink):
         """Add the files in one log entry, which creates the table if needed."""
         from deltalake import Schema, transaction
 
-        for schema in {payload["schema"] for payload in payloads}:
-            check_fits(
-                table.schema().to_json() if table else payloads[0]["schema"],
-                schema,
-                place=self.describe(),
-            )
-        schema_of_rows = Schema.from_json(payloads[0]["schema"])
+        schemas = list(dict.fromkeys(payload["schema"] for payload in payloads))
+        known = table.schema().to_json() if table else schemas[0]
+        for schema in schemas:
+            check_fits(known, schema, place=self.describe(), adds=self._adds)
+        new = added_fields(known, schemas)
+        schema_of_rows = Schema.from_json(with_fields(known, new))
+        if new and table is not None:
+            # An entry of its own: whoever finds it goes on from here.
+            table.alter.add_columns(schema_of_rows.fields[-len(new) :])
         if self.takes_updates:
             self._upsert(table, epoch, payloads, schema_of_rows)
             return

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from weir.errors import SinkMismatchError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _PRIMITIVES = frozenset(
     (
@@ -35,6 +38,7 @@ _PRIMITIVES = frozenset(
         "timestamp_ntz",
     )
 )
+_PRECISION = re.compile(r"decimal\((\d+),(\d+)\)")
 _DECIMAL = re.compile(r"decimal\(\d+,-?\d+\)")
 #: The types whose values a partition directory's name gives exactly, without time zones or
 #: rounding.
@@ -73,17 +77,17 @@ def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: 
         )
 
 
-def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
+def check_fits(table_schema: str, rows_schema: str, *, place: str, adds: bool = False) -> None:
     """Raise ``SinkMismatchError`` if the rows cannot be appended to the table.
 
-    Both schemas are Delta's, as JSON text.
+    Both schemas are Delta's, as JSON text. ``adds``: columns may be missing on either side.
     """
     table = {field["name"]: field for field in json.loads(table_schema)["fields"]}
     rows = {field["name"]: field for field in json.loads(rows_schema)["fields"]}
     differences = []
-    if missing := [name for name in table if name not in rows]:
+    if not adds and (missing := [name for name in table if name not in rows]):
         differences.append(f"the rows lack {_names(missing)}")
-    if unknown := [name for name in rows if name not in table]:
+    if not adds and (unknown := [name for name in rows if name not in table]):
         differences.append(f"the table lacks {_names(unknown)}")
     for name in table.keys() & rows.keys():
         ours, theirs = (
@@ -96,8 +100,50 @@ def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
         raise SinkMismatchError(
             f"The columns of the rows for {place} differ from the table's:"
             f" {'; '.join(sorted(differences))}. Select and cast the table's columns before the"
-            " sink, change the table, or write to a new path."
+            " sink, change the table, or write to a new path"
+            f"{'' if adds else '; schema_evolution=' + repr('add') + ' adds columns'}."
         )
+
+
+def added_fields(table_schema: str, rows_schemas: Iterable[str]) -> list[dict[str, Any]]:
+    """The fields of the rows that the table lacks, each once. Schemas are Delta's, as JSON text."""
+    known = {field["name"] for field in json.loads(table_schema)["fields"]}
+    fields = (field for schema in rows_schemas for field in json.loads(schema)["fields"])
+    return list({one["name"]: one for one in fields if one["name"] not in known}.values())
+
+
+def with_fields(schema: str, fields: Sequence[dict[str, Any]]) -> str:
+    """A schema with more fields at its end."""
+    return json.dumps(_struct([*json.loads(schema)["fields"], *fields]))
+
+
+def widened(table_schema: str, rows_schema: str) -> tuple[str, dict[str, str]]:
+    """The rows' schema with the table's wider types, and the columns that are cast to those."""
+    table = {field["name"]: field["type"] for field in json.loads(table_schema)["fields"]}
+    fields, casts = json.loads(rows_schema)["fields"], {}
+    for field in fields:
+        ours, theirs = field["type"], table.get(field["name"])
+        if isinstance(ours, str) and isinstance(theirs, str) and _widens(ours, theirs):
+            field["type"] = casts[field["name"]] = theirs
+    return json.dumps(_struct(fields)), casts
+
+
+def cast_columns(frame: DataFrame, casts: Mapping[str, str]) -> DataFrame:
+    """The frame with some columns cast to other types."""
+    shown = {name: quoted(name) for name in frame.columns}
+    shown |= {name: f"CAST({quoted(name)} AS {to}) AS {quoted(name)}" for name, to in casts.items()}
+    return frame.selectExpr(*shown.values())
+
+
+def _widens(narrow: str, wide: str) -> bool:
+    for order in (("byte", "short", "integer", "long"), ("float", "double")):
+        if narrow in order and wide in order:
+            return order.index(narrow) < order.index(wide)
+    one, other = _PRECISION.fullmatch(narrow), _PRECISION.fullmatch(wide)
+    if one is None or other is None or narrow == wide:
+        return False
+    scales = int(one[2]), int(other[2])
+    return scales[0] <= scales[1] and int(one[1]) - scales[0] <= int(other[1]) - scales[1]
 
 
 def check_no_rules(
