@@ -7,10 +7,11 @@ from pathlib import Path
 import deltalake
 import pytest
 from tests.e2e.live_job import LiveJob, numbers, settings
-from tests.e2e.support import PATIENCE_S, Place, assert_same, delta_rows
+from tests.e2e.support import PATIENCE_S, ROWS_PER_FILE, Place, assert_same, delta_rows
 from tests.waiting import wait_until
 
 import weir
+from weir.errors import StorageError
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -20,7 +21,7 @@ def test_a_table_that_leaves_out_checkpoints_loses_nothing_and_agrees_with_the_o
 ) -> None:
     """Over an end without a stop, whose newest checkpoint it had left out, and a stop."""
     paths = {name: str(place.directory / "out" / name) for name in ("often", "seldom")}
-    conf = settings(place)
+    conf = settings(place, num_retained="2")
 
     def job() -> weir.Job:
         made = weir.Job("numbers")
@@ -44,6 +45,8 @@ def test_a_table_that_leaves_out_checkpoints_loses_nothing_and_agrees_with_the_o
         cut = weir.read_consistent(paths)
         shown = {name: cut.table(name).to_pyarrow_table().num_rows for name in paths}
         assert shown["often"] == shown["seldom"] == seldom.total()
+        with pytest.raises(StorageError, match="not retained any more"):
+            cut.input_positions()
     # Nothing was committed at the end, but the newest checkpoint holds what was left out.
     assert delta_rows(Path(paths["seldom"])) == seldom
     with LiveJob(job(), conf) as live:
@@ -56,5 +59,8 @@ def test_a_table_that_leaves_out_checkpoints_loses_nothing_and_agrees_with_the_o
         live.result()
     for name, path in paths.items():
         assert_same(delta_rows(Path(path)), place.rows(), name)
+    # One file of 40 rows for each number in the log of Spark's file source.
+    (offset,) = weir.read_consistent(paths).input_positions()["numbers"]
+    assert (offset["logOffset"] + 1) * ROWS_PER_FILE == place.rows().total()
     versions = {name: deltalake.DeltaTable(path).version() for name, path in paths.items()}
     assert versions["seldom"] < versions["often"]

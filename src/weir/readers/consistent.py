@@ -100,6 +100,7 @@ from weir.storage.paths import (
     parent,
     scheme_of,
 )
+from weir.storage.snapshots import Snapshots
 
 if TYPE_CHECKING:
     import deltalake
@@ -125,6 +126,8 @@ class JobEpochs:
     pending: Mapping[OperatorId, frozenset[int]]
     #: Roots of the Delta tables that the job's sinks append to, by sink.
     tables: Mapping[OperatorId, str] = field(default_factory=dict)
+    #: The directories of the retained checkpoints.
+    paths: Mapping[int, str] = field(default_factory=dict)
     #: The jobs that this one was started from, each with the checkpoint that was restored.
     origins: Mapping[JobId, int] = field(default_factory=dict)
 
@@ -172,6 +175,7 @@ def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]
             continue
         return JobEpochs(
             job_id=storage.job_id,
+            paths={known.checkpoint_id: known.path for known in record.checkpoints},
             checkpoints=tuple(known.checkpoint_id for known in record.checkpoints),
             pending=_pending(checkpoint),
             tables=record.tables,
@@ -228,8 +232,35 @@ class ConsistentCut:
     #: None, or why the cut may be late: the job's records cannot be used to tell its empty
     #: checkpoints, or a newer job is not read yet.
     fallback: str | None = None
+    #: The checkpoint's directory; None if the job did not retain it when the cut was taken.
+    checkpoint_path: str | None = None
     #: For delta-rs; never shown, since it may hold credentials.
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def input_positions(self, spark: SparkSession | None = None) -> dict[str, list[Any]]:
+        """Where the job's sources stand at the cut, as ``Savepoint.input_positions`` says.
+
+        ``spark``: reads the checkpoint on HDFS or S3. Raises ``StorageError`` if it is not retained
+        any more.
+        """
+        from weir.spark.state_reader import input_positions_of
+
+        gone = (
+            f"Checkpoint {self.checkpoint_id} is not retained any more, so the positions of its"
+            " input are not known: retain more (execution.checkpointing.num-retained), or take a"
+            " new cut."
+        )
+        if self.checkpoint_path is None:
+            raise StorageError(gone)
+        try:
+            checkpoint = Snapshots(_file_systems(spark)).read(self.checkpoint_path)
+        except CheckpointNotFoundError as error:
+            raise StorageError(gone) from error
+        return {
+            source: offsets
+            for task in checkpoint.tasks
+            for source, offsets in input_positions_of(task, self.checkpoint_path).items()
+        }
 
     def table(self, name: str) -> deltalake.DeltaTable:
         """The table at its version, for use without Spark: ``cut.table("clean").to_pandas()``.
@@ -330,14 +361,16 @@ def read_consistent(
     found = {log.name: _version_at(log, job, up_to) for log in logs}
     own = (commit.checkpoint_id for _, commit in found.values() if commit.job_id == job.job_id)
     retained = () if job.epochs is None else job.epochs.checkpoints
+    # The newest checkpoint known to have completed: those between it and the bound were aborted or
+    # had no rows.
+    checkpoint_id = max((known for known in (*retained, *own) if known <= up_to), default=up_to)
     return ConsistentCut(
-        # The newest checkpoint known to have completed: those between it and the bound were aborted
-        # or had no rows.
-        checkpoint_id=max((known for known in (*retained, *own) if known <= up_to), default=up_to),
+        checkpoint_id=checkpoint_id,
         job_id=job.job_id,
         versions={name: version for name, (version, _) in found.items()},
         paths={name: normalize(path) for name, path in tables.items()},
         storage_options=storage_options,
+        checkpoint_path=None if job.epochs is None else job.epochs.paths.get(checkpoint_id),
         fallback=job.fallback,
     )
 

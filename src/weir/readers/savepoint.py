@@ -40,7 +40,7 @@ from weir.core.types import (
 from weir.errors import StorageError
 from weir.operators.state import SavedList, decode_lists
 from weir.spark.saved_task import kept_operators, unfit
-from weir.spark.state_reader import StateReader, contents_of
+from weir.spark.state_reader import StateReader, contents_of, input_positions_of
 from weir.storage.paths import normalize
 from weir.storage.snapshots import Snapshots, snapshot_directory
 from weir.subtasks.chain import DIRECTORY
@@ -238,6 +238,19 @@ class Savepoint:
         return tuple(
             operator for task in self._checkpoint.tasks for operator in _operators(task, self.path)
         )
+
+    def input_positions(self) -> dict[str, list[Any]]:
+        """By source, where the next batch begins: an offset for each stream that it reads.
+
+        Offsets are as Spark's source writes them, with JSON decoded; Kafka's is ``{"topic":
+        {"partition": offset}}``. Sources that Weir's readers read keep their position as state of
+        their operator (``operator_state``).
+        """
+        return {
+            source: offsets
+            for task in self._checkpoint.tasks
+            for source, offsets in input_positions_of(task, self.path).items()
+        }
 
     def keyed_state(self, operator: str) -> dict[str, DataFrame]:
         """The keyed state of an operator's vertex; the operator is given by uid, name or vertex.

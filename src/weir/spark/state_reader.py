@@ -39,11 +39,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.core.types import CompletedCheckpoint, TaskState, VertexId
+import msgspec
+
+from weir.core.types import CompletedCheckpoint, OperatorId, TaskState, VertexId
 from weir.errors import ConfigurationError, StorageError
 from weir.spark import class_archive
 from weir.spark.failures import first_cause
 from weir.spark.hadoop import HadoopFileSystem
+from weir.spark.plan_layout import CONTROL, PLAN_ENTRY, channel_of, decode_layout
 from weir.spark.query_directory import QueryDirectory, decode_commit, decode_offsets
 from weir.spark.saved_task import unfit
 from weir.spark.session import REQUIRED, create_session
@@ -136,6 +139,32 @@ def contents_of(task: TaskState, path: str) -> VertexContents:
             for number, partitions in sorted((int(key), ids) for key, ids in unique_ids.items())
         ),
     )
+
+
+def input_positions_of(task: TaskState, path: str) -> dict[OperatorId, list[Any]]:
+    """By source, the offset of each stream that its function reads, as Spark's source writes it.
+
+    Only of sources that Spark reads; JSON is decoded. Raises ``CheckpointDamagedError``.
+    """
+    text, entry = (task.entries.get(name) for name in (PLAN_ENTRY, f"offsets/{task.position}"))
+    if text is None or entry is None:
+        return {}
+    positions: dict[OperatorId, list[Any]] = {}
+    try:
+        inputs, offsets = decode_layout(text).inputs, decode_offsets(entry)[1]
+        for one, offset in zip(inputs, offsets, strict=True):
+            if one.owner != CONTROL and channel_of(one.owner) is None:
+                positions.setdefault(one.owner, []).append(_decoded_offset(offset))
+    except ValueError as error:
+        raise unfit(task, path, error) from error
+    return positions
+
+
+def _decoded_offset(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
 
 
 class StateReader:
