@@ -11,9 +11,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.e2e.support import Place
-from tests.postgres_server import PASSWORD, PostgresServer, running_server
 
 from weir.demo.postgres import DemoDatabase
+from weir.demo.postgres_server import PASSWORD, PostgresServer, running_server
 from weir.errors import ConfigurationError, SinkError
 
 FLIGHTS = pa.table(

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from tests.postgres_server import PostgresServer, running_server
 from tests.sinks.postgres_database import Database
+
+from weir.demo.postgres_server import PostgresServer, running_server
 
 _numbers = count(1)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.postgres_server import PostgresServer, running_server
 
+from weir.demo.postgres_server import PostgresServer, running_server
 from weir.errors import SinkMismatchError
 from weir.sinks import Batch, PostgresTable, SinkContext
 from weir.storage.local import LocalFileSystem

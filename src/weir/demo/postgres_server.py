@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, which they start, kill and start again.
+"""A PostgreSQL server of the demo's own, which tests also kill and start again.
 
 It is Debian's package (``make setup`` as root installs it). The server does not run as root, so it
 then runs as the user ``postgres``, in a directory of its own, on a Unix socket there and on a free
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import psycopg
-import pytest
+
+from weir.errors import StorageError, UnsupportedEnvironmentError
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
+#: Of the server's role, over loopback.
 PASSWORD = "open-sesame-4711"
 _SETTINGS = {
     "fsync": "off",
@@ -38,7 +39,7 @@ _SETTINGS = {
 
 
 def binaries() -> Path:
-    """Where the server's programs are; fails with what to install."""
+    """Where the server's programs are. Raises ``UnsupportedEnvironmentError`` without them."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if found:
         return found[-1].parent
@@ -47,7 +48,7 @@ def binaries() -> Path:
         told = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=True)
         if Path(told.stdout.strip(), "postgres").exists():
             return Path(told.stdout.strip())
-    pytest.fail(
+    raise UnsupportedEnvironmentError(
         "The PostgreSQL server is missing: run 'make setup' as root, or install it (on Debian and"
         " Ubuntu: apt-get install postgresql)."
     )
@@ -104,8 +105,9 @@ class PostgresServer:
                 command, stdout=log, stderr=log, cwd="/", start_new_session=True, **self._as_user()
             )
         while not self._answers():
-            assert self._process.poll() is None, (self._directory / "log").read_text()
-            assert time.monotonic() < deadline, (self._directory / "log").read_text()
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                log_text = (self._directory / "log").read_text(errors="replace")
+                raise StorageError(f"The PostgreSQL server does not start: {log_text}")
             time.sleep(_POLL_S)
 
     def kill(self) -> None:
@@ -132,6 +134,8 @@ class PostgresServer:
 
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """The rows of a query, or none of a statement without."""
+        import psycopg
+
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(query, parameters or None)
             return cursor.fetchall() if cursor.description is not None else []
@@ -142,6 +146,8 @@ class PostgresServer:
         return self.dsn.replace("dbname=postgres", f"dbname={name}")
 
     def _answers(self) -> bool:
+        import psycopg
+
         try:
             psycopg.connect(self.dsn).close()
         except psycopg.OperationalError:
@@ -157,7 +163,8 @@ class PostgresServer:
             check=False,
             **self._as_user(),
         )
-        assert done.returncode == 0, done.stderr
+        if done.returncode != 0:
+            raise StorageError(f"PostgreSQL's {program} fails: {done.stderr}")
 
     def _as_user(self) -> dict[str, Any]:
         return {} if self._user is None else {"user": self._user, "group": self._user}
@@ -174,7 +181,7 @@ def _is_alive(process: psutil.Process) -> bool:
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
     """A running server; its processes and files are gone afterwards."""
-    # pytest's own directories can only be entered by whoever runs the tests.
+    # A directory that the server's user may enter.
     directory = Path(tempfile.mkdtemp(prefix="weir-postgres-"))
     try:
         server = PostgresServer(directory)
