@@ -38,7 +38,9 @@ def resolve() -> dict[str, str]:
         report = Path(scratch, "report.json")
         command = [*pip, "install", "--dry-run", "--ignore-installed", "--report", str(report)]
         subprocess.run(
-            [*command, ".[demo,postgres,lineage,otlp]", "--group", "dev"], check=True, cwd=ROOT
+            [*command, ".[demo,objectstore,postgres,lineage,otlp]", "--group", "dev"],
+            check=True,
+            cwd=ROOT,
         )
         installed = json.loads(report.read_text())["install"]
     versions = {item["metadata"]["name"].lower(): item["metadata"]["version"] for item in installed}

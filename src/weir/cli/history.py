@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR
@@ -19,8 +18,8 @@ from weir.rest.history import StoredJobs
 from weir.rest.job_answers import job_summary
 from weir.rest.server import RestServer
 from weir.runtime.concurrency import SystemClock
-from weir.storage.local import LocalFileSystem
-from weir.storage.paths import is_local, normalize
+from weir.storage.file_systems import FileSystems
+from weir.storage.paths import is_local, is_object_store, normalize
 
 
 def listed_jobs(
@@ -86,10 +85,10 @@ def _has(job: str, jobs: StoredJobs) -> bool:
 def serve_history(directory: str | None, port: int, say: Callable[[str], None]) -> None:
     """Serve the jobs in a directory until a signal comes. Raises ``WeirError``."""
     place, jobs = _directory(directory), _stored(directory)
-    if jobs is None or not Path(place).is_dir():
+    if jobs is None or not _is_directory(place):
         raise StorageError(
-            f"There is no directory {place} on this machine: name the checkpoint directory of the"
-            " jobs."
+            f"There is no directory {place} that can be read without Spark: name the checkpoint"
+            " directory of the jobs."
         )
     jobs.views()
     server = RestServer(port=port)
@@ -110,8 +109,13 @@ def _directory(directory: str | None) -> str:
 
 
 def _stored(directory: str | None) -> StoredJobs | None:
-    """The jobs of a directory; None if it is not on a local disk."""
+    """The jobs of a directory; None if only Spark can read it."""
     place = _directory(directory)
-    if not is_local(place):
+    if not (is_local(place) or is_object_store(place)):
         return None
-    return StoredJobs(place, lambda _: LocalFileSystem(), SystemClock())
+    return StoredJobs(place, FileSystems(), SystemClock())
+
+
+def _is_directory(place: str) -> bool:
+    status = FileSystems()(place).status(place)
+    return status is not None and status.is_directory

@@ -32,7 +32,7 @@ from weir.config.options import (
 )
 from weir.config.values import ConfigOption
 from weir.errors import ConfigurationError
-from weir.storage.paths import is_local, is_within
+from weir.storage.paths import is_local, is_object_store, is_within
 
 T = TypeVar("T")
 
@@ -83,6 +83,11 @@ def check_relations(values: Values) -> None:
             raise ConfigurationError(
                 f"{SSL_REST_ENABLED.key} is true, but {file.key} is unset: set it to a PEM file."
             )
+    if is_object_store(values.value(WORKING_DIR)):
+        raise ConfigurationError(
+            f"{WORKING_DIR.key} is {values.value(WORKING_DIR)}, but Spark's queries work there: set"
+            " it to a local path, or to one that all machines mount."
+        )
     for durable in (CHECKPOINT_DIR, SAVEPOINT_DIR):
         working, lasting = values.value(WORKING_DIR), values.value(durable)
         if is_within(working, lasting) or is_within(lasting, working):

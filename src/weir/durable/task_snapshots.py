@@ -3,8 +3,9 @@
 *Synchronous part* (no batch may start, though one may be running): small entries are read into
 memory. State files that the base does not have are hard-linked at once, if the file system has
 links, so that no clean-up can delete them. *Asynchronous part* (records flow): files not yet in the
-checkpoint directory are copied there, staged output is flushed, and new files are checksummed and
-synced. Without links, a file that vanished before it was copied fails the snapshot (P4).
+checkpoint directory are copied there, several at once if it is remote; staged output is flushed,
+and new files are checksummed and synced. Without links, a file that vanished before it was copied
+fails the snapshot (P4).
 
 *Incremental*. The base is the newest checkpoint of whose completion the task was notified. Files of
 the base are referenced, not written again. Checkpoint n writes only to ``shared/n/``, so an aborted
@@ -53,8 +54,8 @@ Flush = Callable[[Sequence[Committable], KeepFile | None, int], tuple[Committabl
 class RestingQuery(Protocol):
     """The state of a query.
 
-    All methods except ``copy`` and ``unpin`` are called only while no batch may start. A batch may
-    be running, whose end they must not show.
+    All methods except ``copy_all`` and ``unpin`` are called only while no batch may start. A batch
+    may be running, whose end they must not show.
     """
 
     def read(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
@@ -74,14 +75,25 @@ class RestingQuery(Protocol):
         ...
 
     def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
-        """Create ``directory`` if ``below`` exists; return where to hard-link new files at once.
+        """Where to hard-link new files at once, which is made.
 
-        That is ``directory``, or a separate directory next to the query's; None without links.
+        That is ``directory`` if ``below`` exists, or a separate directory next to the query's; None
+        without links. Asks no remote file system.
         """
         ...
 
     def copy(self, source: str, target: str) -> None:
         """Link or copy a file. Raises ``StorageError`` if it has vanished."""
+        ...
+
+    def copy_all(
+        self, files: Sequence[tuple[str, str]], below: str
+    ) -> Sequence[tuple[int, str] | None]:
+        """Copy each source to its target, whose directory is made if ``below`` exists.
+
+        Returns size and checksum of each file whose content was seen. Raises ``StorageError`` if
+        one has vanished.
+        """
         ...
 
     def unpin(self, directory: str) -> None:
@@ -179,17 +191,22 @@ class TaskSnapshots:
         with self._lock:
             pending = self._pending[checkpoint_id]
         effect = pending.effect
+        seen: Sequence[tuple[int, str] | None] = [None] * len(pending.new)
         if pending.pinned != pending.directory:
-            for key in pending.new:
-                self._copy(pending, key)
-        handles = [self._handle(pending, key) for key in pending.new]
+            files = [
+                (self._origin(pending, key), self._target(pending, key)) for key in pending.new
+            ]
+            seen = self._query.copy_all(files, self._below(effect))
+        handles = [
+            self._handle(pending, key, one) for key, one in zip(pending.new, seen, strict=True)
+        ]
         # A checkpoint finds staged output where it was staged; a savepoint may be restored
         # elsewhere (PROTOCOL P14).
         keep = partial(self._keep, pending) if effect.kind.is_savepoint else None
         committables = self._flush(effect.committables, keep, checkpoint_id)
         self._fs(pending).sync([self._target(pending, key) for key in pending.new])
         self._unpin(pending)
-        files = (*pending.reused, *handles)
+        all_files = (*pending.reused, *handles)
         state = TaskState(
             vertex=self._vertex,
             position=effect.position,
@@ -198,7 +215,7 @@ class TaskSnapshots:
             ),
             inputs=self._inputs,
             entries=pending.entries,
-            files=files,
+            files=all_files,
             committables=committables,
             in_flight=tuple(pending.in_flight),
         )
@@ -206,7 +223,7 @@ class TaskSnapshots:
             del self._pending[checkpoint_id]
             self._written[checkpoint_id] = self._new_files(pending)
             if not effect.kind.is_savepoint:
-                self._acknowledged[checkpoint_id] = files
+                self._acknowledged[checkpoint_id] = all_files
         metrics = SnapshotMetrics(
             sync_duration_ms=pending.sync_duration_ms,
             async_duration_ms=self._clock.now_ms() - begun_ms,
@@ -263,8 +280,9 @@ class TaskSnapshots:
         if not pending.new:
             return
         effect = pending.effect
-        below = effect.target or self._storage.job_directory
-        pending.pinned = self._query.pin_directory(pending.directory, below, effect.checkpoint_id)
+        pending.pinned = self._query.pin_directory(
+            pending.directory, self._below(effect), effect.checkpoint_id
+        )
         if pending.pinned is None:
             return
         for key in pending.new:
@@ -275,12 +293,14 @@ class TaskSnapshots:
         if pending.pinned is not None and pending.pinned != pending.directory:
             self._query.unpin(pending.pinned)
 
-    def _copy(self, pending: _Pending, key: str) -> None:
+    def _below(self, effect: TakeSnapshot) -> str:
+        return effect.target or self._storage.job_directory
+
+    def _origin(self, pending: _Pending, key: str) -> str:
+        """The path from which the asynchronous part copies a file."""
         if pending.pinned is None:
-            source = self._source(pending, key)
-        else:
-            source = join(pending.pinned, self._file_name(key))
-        self._query.copy(source, self._target(pending, key))
+            return self._source(pending, key)
+        return join(pending.pinned, self._file_name(key))
 
     def _source(self, pending: _Pending, key: str) -> str:
         return pending.sources.get(key) or self._query.file(key)
@@ -288,12 +308,15 @@ class TaskSnapshots:
     def _keep(self, pending: _Pending, staged: str, key: str) -> StateHandle:
         """Copy a staged file into the savepoint."""
         key = f"staged/{key}"
-        self._query.copy(staged, self._target(pending, key))
+        (seen,) = self._query.copy_all(
+            [(staged, self._target(pending, key))], self._below(pending.effect)
+        )
         pending.new.append(key)
-        return self._handle(pending, key)
+        return self._handle(pending, key, seen)
 
-    def _handle(self, pending: _Pending, key: str) -> StateHandle:
-        size, checksum = self._fs(pending).checksum(self._target(pending, key))
+    def _handle(self, pending: _Pending, key: str, seen: tuple[int, str] | None) -> StateHandle:
+        """The handle of a new file; ``seen`` is its size and checksum, if known."""
+        size, checksum = seen or self._fs(pending).checksum(self._target(pending, key))
         path = pending.prefix + self._file_name(key)
         return StateHandle(key=key, path=path, size=size, checksum=checksum)
 

@@ -213,6 +213,11 @@ class ProcessFileSystem:
         """False: a request is carried out before or while it fails."""
         return False
 
+    @property
+    def transfers(self) -> int:
+        """One: the simulator's order of events is fixed."""
+        return 1
+
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file with this content unless the name is taken, durably.
 

@@ -8,7 +8,7 @@ notification that it was read (PROTOCOL P27): that is lost state, not a fault of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weir.core.messages.task import TakeSnapshot
 from weir.core.types import InFlightSegment, Payload, StateHandle
@@ -92,6 +92,13 @@ class SimState:
             if source in self._segments and self._fs.status(source) is None:
                 raise LostStateError(f"{self._vertex}: the segment {source} is gone") from error
             raise
+
+    def copy_all(self, files: Sequence[tuple[str, str]], below: str) -> Sequence[None]:
+        """Copy one file after the other; the directory has been made."""
+        del below
+        for source, target in files:
+            self.copy(source, target)
+        return [None] * len(files)
 
     def unpin(self, directory: str) -> None:
         """Do nothing: pinned files are links in the checkpoint's own directory."""

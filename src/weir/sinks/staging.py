@@ -43,7 +43,7 @@ from weir.errors import (
 )
 from weir.sinks.base import Batch, Sink, SinkContext
 from weir.storage.filesystem import FileStatus, FileSystem
-from weir.storage.paths import as_spark_path, is_local, join, name_of, normalize
+from weir.storage.paths import as_spark_path, is_local, is_object_store, join, name_of, normalize
 from weir.storage.records import converted
 
 if TYPE_CHECKING:
@@ -427,8 +427,13 @@ class FileSink(Sink):
     def _names_found(self, context: SinkContext) -> list[str]:
         """Begin a run: the names in the target's directory; none if it does not exist.
 
-        Raises ``SinkError`` if it is a file.
+        Raises ``SinkError`` if it is a file, or in a store that Spark does not write to.
         """
+        if is_object_store(self._root):
+            raise SinkError(
+                f"{self.describe()} is written by Spark, which reaches S3 through Hadoop's client"
+                " only: use s3a://BUCKET/PATH."
+            )
         # For another run in the same process: what the previous run knew may have been deleted.
         self._target = Target(self.describe())
         file_system = context.file_system(self._root)

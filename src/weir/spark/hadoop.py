@@ -60,6 +60,11 @@ class HadoopFileSystem:
         """Whether it is an object store."""
         return self._scheme in _CONDITIONAL_PUT_SCHEMES
 
+    @property
+    def transfers(self) -> int:
+        """One: each block passes through the same gateway."""
+        return 1
+
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file with this content unless the name is taken."""
         try:

@@ -16,11 +16,12 @@ else could give it to consumers (PROTOCOL P25).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from weir.core.messages.task import TakeSnapshot
 from weir.core.types import CompletedCheckpoint, InFlightSegment, Payload, StateHandle, TaskState
+from weir.errors import StorageError
 from weir.spark.channels import kept_payload, keyed_files
 from weir.spark.plan_layout import PLAN_ENTRY, PlanLayout, encode_layout
 from weir.spark.query_directory import QueryDirectory
@@ -29,7 +30,7 @@ from weir.spark.saved_task import WATERMARK_ENTRY, check_saved_task
 from weir.spark.state_files import StateFiles, is_uniquely_named, relocate_operator_metadata
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
-from weir.storage.paths import parent
+from weir.storage.paths import is_local, parent
 from weir.subtasks.chain import DIRECTORY
 
 #: Takes the snapshots of Python operators: entries, and keys of files in the query's directory.
@@ -114,15 +115,15 @@ class QueryState:
         return self._directory.fs.checksum(self.file(handle.key)) == (handle.size, handle.checksum)
 
     def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
-        """Make ``directory``, below ``below``, and return where to link files.
+        """Where to link files: ``directory``, if it can be made below ``below`` and linked to.
 
-        That is ``directory``, else a directory beside the query's own if links to ``directory`` are
-        not possible; None on a file system without links.
+        Else a directory beside the query's own; None on a file system without links.
         """
-        self._transfer.make_directory(directory, below=below)
         own = self._directory.path
-        if self._transfer.can_link(own, directory):
-            return directory
+        if is_local(directory):
+            self._transfer.make_directory(directory, below=below)
+            if self._transfer.can_link(own, directory):
+                return directory
         if not self._transfer.can_link(own, own):
             return None
         pinned = f"{own}-pinned-{checkpoint_id}"
@@ -132,6 +133,14 @@ class QueryState:
     def copy(self, source: str, target: str) -> None:
         """Link the file if possible, else copy it."""
         self._transfer.link_or_copy(source, target)
+
+    def copy_all(
+        self, files: Sequence[tuple[str, str]], below: str
+    ) -> Sequence[tuple[int, str] | None]:
+        """Copy files; a remote directory is only made now, when no query waits."""
+        for directory in {parent(target) for _, target in files}:
+            self._transfer.make_directory(directory, below=below)
+        return self._transfer.link_or_copy_all(files)
 
     def unpin(self, directory: str) -> None:
         """Delete a directory of links."""
@@ -148,9 +157,10 @@ def restore_directory(
 ) -> None:
     """Fill a fresh query directory so that Spark goes on after ``state.position``.
 
-    Raises ``CheckpointDamagedError``, before anything is written, if the snapshot holds state on
-    which no query may start. Nothing is written outside the directory: keys stay below it
-    (``StateKey``), and only plain files are linked into it.
+    Files of a remote checkpoint are fetched several at once. Raises ``CheckpointDamagedError``,
+    before anything is written, if the snapshot holds state on which no query may start. Nothing is
+    written outside the directory: keys stay below it (``StateKey``), and only plain files are
+    linked into it.
     """
     checked = state
     if state not in checkpoint.tasks:
@@ -167,7 +177,18 @@ def restore_directory(
         directory.fs.write(directory.file(key), text.encode())
     for handle in state.files:
         _make_parent(directory, handle.key, made)
-        transfer.link_or_copy(storage.file_path(checkpoint, handle), directory.file(handle.key))
+    moved = transfer.link_or_copy_all(
+        [
+            (storage.file_path(checkpoint, handle), directory.file(handle.key))
+            for handle in state.files
+        ]
+    )
+    for handle, seen in zip(state.files, moved, strict=True):
+        if seen not in (None, (handle.size, handle.checksum)):
+            raise StorageError(
+                f"{handle.path} of {checkpoint.external_path} did not arrive as it was written: the"
+                " job tries again."
+            )
     relocate_operator_metadata(directory)
 
 

@@ -90,7 +90,7 @@ class CheckpointStorage(Snapshots):
             raise UnsupportedEnvironmentError(
                 f"The file system of {self.base_directory} lets two drivers create the same file,"
                 " so it cannot hold checkpoints: set execution.checkpointing.dir to a directory"
-                " on a local disk, HDFS or S3."
+                " on a local disk, on HDFS, or in an object store with conditional writes."
             )
 
     def next_checkpoint_id(self) -> int:

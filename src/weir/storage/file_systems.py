@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from weir.errors import StorageError, UnsupportedEnvironmentError, invariant
 from weir.storage.filesystem import FileSystem
 from weir.storage.local import LocalFileSystem
-from weir.storage.paths import is_local, root_of, scheme_of
+from weir.storage.paths import is_local, is_object_store, root_of, scheme_of
+
+T = TypeVar("T")
 
 
 class FileSystems:
-    """Finds the file system of a path: the local one for plain paths, Hadoop's for URIs.
+    """Finds the file system of a path: the local one, an object store, or Hadoop's.
 
     ``hadoop`` makes Hadoop's file system for a URI, once for each root; None without a Spark
     session.
@@ -21,27 +29,41 @@ class FileSystems:
     def __init__(self, hadoop: Callable[[str], FileSystem] | None = None) -> None:
         self._local = LocalFileSystem()
         self._make = hadoop
-        self._hadoop: dict[str, FileSystem] = {}
+        self._remote: dict[str, FileSystem] = {}
 
     def __call__(self, path: str) -> FileSystem:
         """The file system that holds an absolute path or URI.
 
-        Raises ``UnsupportedEnvironmentError`` for a URI without a Spark session.
+        Raises ``UnsupportedEnvironmentError`` for a URI of Hadoop's without a Spark session, and
+        ``StorageError`` if the file system cannot be reached.
         """
         if is_local(path):
             return self._local
+        root = root_of(path)
+        if root not in self._remote:
+            self._remote.setdefault(root, self._remote_of(path))
+        return self._remote[root]
+
+    def _remote_of(self, path: str) -> FileSystem:
         scheme = scheme_of(path)
         invariant(scheme not in (None, "file"), f"{path!r} is not an absolute path")
+        if is_object_store(path):
+            try:
+                from weir.storage.object_store import ObjectStoreFileSystem
+            except ImportError as error:
+                raise UnsupportedEnvironmentError(
+                    f"{path} needs obstore, which is not installed ({error}): pip install"
+                    " 'weir[objectstore]'."
+                ) from error
+
+            return ObjectStoreFileSystem(path)
         if self._make is None:
             raise UnsupportedEnvironmentError(
                 f"{path} can only be read through Spark ({scheme}: is not a local file system):"
                 " use a command that starts Spark, such as weir run or weir inspect --operator,"
                 " or copy the files to a local directory."
             )
-        root = root_of(path)
-        if root not in self._hadoop:
-            self._hadoop[root] = self._make(path)
-        return self._hadoop[root]
+        return self._make(path)
 
 
 class Transfer:
@@ -68,12 +90,79 @@ class Transfer:
         source_fs, target_fs = self._file_system(source), self._file_system(target)
         if source_fs is target_fs:
             return target_fs.link_or_copy(source, target)
-        target_fs.write_blocks(target, _blocks(source_fs, source))
+        target_fs.write_blocks(target, _Content(source_fs, source))
         return False
 
+    def link_or_copy_all(self, files: Sequence[tuple[str, str]]) -> list[tuple[int, str] | None]:
+        """Link or copy each (source, target), several at once if a file system is a remote one.
 
-def _blocks(fs: FileSystem, path: str) -> Iterator[bytes]:
-    try:
-        yield from fs.blocks(path)
-    except FileNotFoundError as error:
-        raise StorageError(f"{path} vanished before it could be copied.") from error
+        The result has, for each file whose content passed through here, its size and checksum.
+        Raises ``StorageError`` if a source has vanished; then no copy is under way any more.
+        """
+        if not files:
+            return []
+        at_once = max(self._file_system(path).transfers for path in files[0])
+        return in_parallel([partial(self._moved, *one) for one in files], at_once)
+
+    def _moved(self, source: str, target: str) -> tuple[int, str] | None:
+        source_fs, target_fs = self._file_system(source), self._file_system(target)
+        if source_fs is target_fs:
+            target_fs.link_or_copy(source, target)
+            return None
+        content = _Content(source_fs, source)
+        target_fs.write_blocks(target, content)
+        return content.size, f"crc32:{content.crc:08x}"
+
+
+class _Content:
+    """The blocks of a file, with the size and checksum of those that were read."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        self.size = 0
+        self.crc = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            for block in self._fs.blocks(self._path):
+                self.size += len(block)
+                self.crc = zlib.crc32(block, self.crc)
+                yield block
+        except FileNotFoundError as error:
+            raise StorageError(f"{self._path} vanished before it could be copied.") from error
+
+
+def in_parallel(works: Sequence[Callable[[], T]], at_once: int) -> list[T]:
+    """The results of the functions, of which at most ``at_once`` run at a time.
+
+    Raises the first error once nothing runs any more; what had not begun by then does not begin.
+    """
+    if min(at_once, len(works)) <= 1:
+        return [work() for work in works]
+    results: list[Future[T]] = [Future() for _ in works]
+    numbers = itertools.count()
+    failed = threading.Event()
+
+    def run() -> None:
+        # ``next`` of a count is atomic.
+        while not failed.is_set() and (number := next(numbers)) < len(works):
+            try:
+                results[number].set_result(works[number]())
+            except BaseException as error:
+                results[number].set_exception(error)
+                failed.set()
+
+    # Daemon threads: work that hangs does not keep the process from exiting.
+    threads = [
+        threading.Thread(target=run, name="weir-transfer", daemon=True)
+        for _ in range(min(at_once, len(works)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in (one.exception() for one in results if one.done()):
+        if error is not None:
+            raise error
+    return [one.result() for one in results]

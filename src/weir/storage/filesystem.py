@@ -1,13 +1,15 @@
 """The file system interface, as narrow as the protocol allows.
 
 Paths are spelled as ``weir/storage/paths.py`` defines: plain (``/data/x``) for the local file
-system, URIs (``hdfs://nn/x``) for Hadoop's. ``LocalFileSystem`` (``weir/storage/local.py``) needs
-no JVM; ``HadoopFileSystem`` (``weir/spark/hadoop.py``) uses Spark's Hadoop configuration.
+system, URIs for the others. Two implementations need no JVM: ``LocalFileSystem`` (``local.py``) and
+``ObjectStoreFileSystem`` (``object_store.py``, for ``s3:``, ``gs:`` and ``az:``).
+``HadoopFileSystem`` (``weir/spark/hadoop.py``, for ``hdfs:`` and ``s3a:``) uses Spark's Hadoop
+configuration.
 
 The one operation that arbitrates is ``create``: it creates a file with all of its content or
 reports that the name is taken, atomically and durably (PROTOCOL P17). ``file:`` links a synced
-temporary file to the name; ``hdfs:`` renames without overwriting; ``s3a:`` puts with
-``If-None-Match``. A file system without such an operation is refused.
+temporary file to the name; ``hdfs:`` renames without overwriting; ``s3a:`` and the object stores
+put with ``If-None-Match``. A file system without such an operation is refused.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import Protocol
 
 #: How much of a file is held in memory to copy it or to compute its checksum.
 BLOCK_BYTES = 1 << 20
+#: An empty file that makes a directory exist where directories are prefixes. No one else's file.
+DIRECTORY_MARKER = ".weir.directory"
 
 
 class CreateResult(enum.Enum):
@@ -49,6 +53,11 @@ class FileSystem(Protocol):
     @property
     def acts_late(self) -> bool:
         """Whether a request that failed may still be carried out later, as by an object store."""
+        ...
+
+    @property
+    def transfers(self) -> int:
+        """How many files are best read or written at once; 1 on a disk."""
         ...
 
     def create(self, path: str, data: bytes) -> CreateResult:
@@ -104,7 +113,8 @@ class FileSystem(Protocol):
         """Make the directory and its parents; no error if it exists.
 
         ``below`` is an ancestor that is never made: raises ``StorageError`` if it is missing, for
-        example because its volume is not mounted.
+        example because its volume is not mounted. On an object store, a directory made ``below``
+        another exists once it has a file.
         """
         ...
 

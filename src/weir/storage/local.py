@@ -81,6 +81,11 @@ class LocalFileSystem:
         """False: what has failed has failed."""
         return False
 
+    @property
+    def transfers(self) -> int:
+        """One: a disk serves one reader or writer best."""
+        return 1
+
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file with all of its content unless the name is taken (PROTOCOL P17).
 

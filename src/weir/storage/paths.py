@@ -3,7 +3,7 @@
 A path is kept in one of two spellings, which need no further parsing::
 
     /data/x                      local: absolute and plain; every character but / is literal
-    hdfs://nn/x, s3a://bucket/x  elsewhere: a URI, whose path Hadoop takes literally as well
+    hdfs://nn/x, s3://bucket/x   elsewhere: a URI, whose path is taken literally as well
                                  (``%20`` is not a blank)
 
 What users write goes through ``normalize`` once, where it enters: relative paths, ``~/x``,
@@ -27,7 +27,9 @@ from weir.errors import StorageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 #: In these schemes a bucket or container takes the place of the host, and there is no default.
-_OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs"})
+_WITH_BUCKETS = frozenset({"s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasb", "wasbs"})
+#: The schemes of ``ObjectStoreFileSystem``; all others but ``file`` are Hadoop's.
+_OBJECT_STORES = frozenset({"s3", "gs", "az"})
 #: Keeps Spark's readers from taking a path as a glob: a directory may be named ``[1]``.
 NO_PATTERNS = ("__globPaths__", "false")
 
@@ -50,7 +52,7 @@ def normalize(path: str) -> str:
                 f"{path!r} names a file on host {authority!r}: use file:/// and the path."
             )
         return _plain(below or "/")
-    if not authority and scheme in _OBJECT_STORES:
+    if not authority and scheme in _WITH_BUCKETS:
         raise StorageError(f"{path!r} has no bucket: use {scheme}://BUCKET/PATH.")
     return f"{scheme}://{authority}{_collapsed(below)}"
 
@@ -64,6 +66,11 @@ def scheme_of(path: str) -> str | None:
 def is_local(path: str) -> bool:
     """Whether a path in its kept spelling is on the local file system."""
     return path.startswith("/")
+
+
+def is_object_store(path: str) -> bool:
+    """Whether a path is in an object store that Weir reaches without Spark."""
+    return scheme_of(path) in _OBJECT_STORES
 
 
 def root_of(path: str) -> str:

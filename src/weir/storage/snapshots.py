@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from weir.core.types import CompletedCheckpoint, StateHandle
 from weir.errors import CheckpointNotFoundError, StorageError
 from weir.storage import metadata
-from weir.storage.filesystem import FileSystem
+from weir.storage.file_systems import in_parallel
+from weir.storage.filesystem import DIRECTORY_MARKER, FileSystem
 from weir.storage.metadata import METADATA_FILE, damaged
 from weir.storage.paths import join, name_of, normalize, parent, real
 
@@ -55,13 +57,15 @@ class Snapshots:
         return metadata.checksum_of(self._metadata(_without_file(normalize(path))))
 
     def verify(self, checkpoint: CompletedCheckpoint) -> None:
-        """Read every state file.
+        """Read every state file, several at once if they are remote.
 
         Raises ``CheckpointDamagedError`` for the first that is missing or differs.
         """
         handles = {handle.path: handle for task in checkpoint.tasks for handle in task.all_files}
-        for handle in handles.values():
-            self.verify_file(checkpoint, handle)
+        in_parallel(
+            [partial(self.verify_file, checkpoint, handle) for handle in handles.values()],
+            self.fs(checkpoint.external_path).transfers,
+        )
 
     def verify_file(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> None:
         """Read a state file; raises ``CheckpointDamagedError`` if it is missing or differs."""
@@ -179,7 +183,7 @@ def _not_found(fs: FileSystem, directory: str) -> str:
 
 def check_only_own_files(fs: FileSystem, savepoint: CompletedCheckpoint) -> None:
     """Raise ``StorageError`` if a savepoint's directory holds a file its metadata does not name."""
-    own = {METADATA_FILE, GOING, *savepoint.files}
+    own = {METADATA_FILE, GOING, DIRECTORY_MARKER, *savepoint.files}
     foreign = [file for file in _files_below(fs, savepoint.external_path) if file not in own]
     if foreign:
         shown = ", ".join(foreign[:_NAMED_NEIGHBOURS])
