@@ -20,6 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from tests.object_store import ObjectStore
 
 # No test run leaves a process behind that makes a class archive: `make setup` has made it.
 os.environ["WEIR_NO_WARMUP"] = "1"
@@ -54,6 +55,25 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def _object_store() -> Iterator[ObjectStore]:
+    from tests.object_store import running_object_store
+
+    with running_object_store() as store:
+        yield store
+
+
+@pytest.fixture
+def object_store(
+    _object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ObjectStore]:
+    """An object store without faults, which this process finds by its environment."""
+    for name, value in _object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    yield _object_store
+    _object_store.heal()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

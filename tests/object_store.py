@@ -49,8 +49,12 @@ class ObjectStore:
         self.delay_s = 0.0
         #: Conditional puts that are carried out, and answered with 503 as if they were not.
         self.lost_answers = 0
+        #: Conditional puts are carried out, and answered once this is set.
+        self.hold_answers: threading.Event | None = None
         #: Whether puts are carried out whatever their condition says, as by an old store.
         self.ignores_conditions = False
+        #: If set, the status and body of every answer.
+        self.refusal: tuple[str, bytes] | None = None
         #: Called before each request is carried out.
         self.before: Callable[[Request], object] = lambda request: None
         self._down_until_s = 0.0
@@ -98,7 +102,9 @@ class ObjectStore:
         self._down_until_s = 0.0
         self.delay_s = 0.0
         self.lost_answers = 0
+        self.hold_answers = None
         self.ignores_conditions = False
+        self.refusal = None
         self.before = lambda request: None
 
     def counted(self) -> Counter[str]:
@@ -117,7 +123,9 @@ class ObjectStore:
         if self.delay_s:
             time.sleep(self.delay_s)
         if time.monotonic() < self._down_until_s:
-            return _busy(environ, start)
+            return _refuse(environ, start, "503 Slow Down", _BUSY)
+        if self.refusal is not None:
+            return _refuse(environ, start, *self.refusal)
         self.before(request)
         if self.ignores_conditions:
             environ.pop("HTTP_IF_NONE_MATCH", None)
@@ -125,17 +133,23 @@ class ObjectStore:
             return self._app(environ, start)
         with self._conditional:
             if not self.lost_answers:
-                return list(self._app(environ, start))
+                answer = list(self._app(environ, start))
+                if self.hold_answers is not None:
+                    self.hold_answers.wait(10)
+                return answer
             self.lost_answers -= 1
             list(self._app(environ, lambda *_: None))
-            return _busy(environ, start)
+            start("503 Slow Down", [("Content-Type", "application/xml")])
+            return [_BUSY]
 
 
-def _busy(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+def _refuse(
+    environ: dict[str, Any], start: Callable[..., Any], status: str, body: bytes
+) -> Iterable[bytes]:
     # What the client sends is read, so that it gets the answer.
     environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    start("503 Slow Down", [("Content-Type", "application/xml")])
-    return [_BUSY]
+    start(status, [("Content-Type", "application/xml")])
+    return [body]
 
 
 def _request(environ: dict[str, Any]) -> Request:

@@ -7,7 +7,7 @@ task would use. The clock stands still.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -63,11 +63,15 @@ class Driver:
         sinks: SinkPort | None = None,
         hooks: Sequence[MasterHook] = (),
         listeners: Sequence[CheckpointListener] = (),
-        files: FileSystem = _FILES,
+        files: FileSystem | Callable[[str], FileSystem] = _FILES,
+        checkpoints: str | None = None,
     ) -> None:
+        """``checkpoints`` may be anywhere if ``files`` gives the file system of a path."""
         self.savepoints = directory / "savepoints"
         self.storage = CheckpointStorage(
-            fs=lambda _: files, base_directory=str(directory / "checkpoints"), job_id=job_id
+            fs=files if callable(files) else lambda _: files,
+            base_directory=checkpoints or str(directory / "checkpoints"),
+            job_id=job_id,
         )
         self.storage.make_job_directory()
         self.num_retained = num_retained

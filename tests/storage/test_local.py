@@ -1,4 +1,4 @@
-"""The local file system: atomic durable writes, conditional create, links, and errors."""
+"""The local file system: durability, links and errors. ``test_contract.py`` has the rest."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import zlib
 from pathlib import Path
 
 import pytest
 from tests.storage.lost_syncs import LostSyncs
 
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
-from weir.storage.filesystem import BLOCK_BYTES, CreateResult
+from weir.storage.filesystem import CreateResult
 from weir.storage.local import LocalFileSystem
 
 
@@ -44,23 +43,6 @@ def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(os, "fsync", recording)
     return synced
-
-
-def test_create_makes_the_file_with_all_of_its_content(fs: LocalFileSystem, tmp_path: Path) -> None:
-    """The file contains exactly the data, and nothing else is left in its directory."""
-    assert fs.create(f"{tmp_path}/a", b"data") is CreateResult.CREATED
-    assert fs.read(f"{tmp_path}/a") == b"data"
-    assert [status.name for status in fs.list(str(tmp_path))] == ["a"]
-
-
-def test_create_says_that_a_name_is_taken_and_leaves_the_file_alone(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
-    """A second create of the same name changes nothing."""
-    fs.create(f"{tmp_path}/a", b"first")
-    assert fs.create(f"{tmp_path}/a", b"second") is CreateResult.ALREADY_EXISTS
-    assert fs.read(f"{tmp_path}/a") == b"first"
-    assert [status.name for status in fs.list(str(tmp_path))] == ["a"]
 
 
 @pytest.mark.parametrize("operation", ["create", "write"])
@@ -141,13 +123,6 @@ def test_a_leftover_of_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> Non
     assert (tmp_path / f".weir.{os.getpid()}.1.tmp").read_bytes() == b"left over"
 
 
-def test_write_replaces_the_whole_content(fs: LocalFileSystem, tmp_path: Path) -> None:
-    """A shorter text leaves nothing of the longer one."""
-    fs.write(f"{tmp_path}/a", b"a longer text")
-    fs.write(f"{tmp_path}/a", b"short")
-    assert fs.read(f"{tmp_path}/a") == b"short"
-
-
 def test_a_write_that_fails_leaves_the_old_content(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,23 +145,6 @@ def test_files_are_readable_by_others_as_the_umask_allows(
     finally:
         os.umask(mask)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
-
-
-def test_the_end_of_a_file_is_read_without_the_rest(fs: LocalFileSystem, tmp_path: Path) -> None:
-    """More than there is is the whole file."""
-    path = str(tmp_path / "one")
-    fs.write(path, b"0123456789")
-    assert (fs.read_end(path, 3), fs.read_end(path, 30)) == (b"789", b"0123456789")
-    with pytest.raises(FileNotFoundError):
-        fs.read_end(str(tmp_path / "none"), 3)
-
-
-def test_reading_what_is_missing_is_a_file_not_found_error(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
-    """The one system error that callers expect."""
-    with pytest.raises(FileNotFoundError):
-        fs.read(f"{tmp_path}/nothing")
 
 
 @pytest.mark.parametrize(
@@ -228,29 +186,6 @@ def test_every_operation_turns_errors_into_storage_errors(
             call()
 
 
-def test_status_distinguishes_files_directories_and_nothing(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
-    """Size for a file, 0 for a directory, None for nothing."""
-    fs.write(f"{tmp_path}/a", b"12345")
-    found = fs.status(f"{tmp_path}/a")
-    assert found is not None
-    assert (found.name, found.size, found.is_directory) == ("a", 5, False)
-    directory = fs.status(str(tmp_path))
-    assert directory is not None
-    assert (directory.size, directory.is_directory) == (0, True)
-    assert fs.status(f"{tmp_path}/b") is None
-    assert fs.status(f"{tmp_path}/a/b") is None
-
-
-def test_list_is_sorted_and_empty_for_what_is_missing(fs: LocalFileSystem, tmp_path: Path) -> None:
-    """Entries are sorted by name."""
-    for name in ("c", "a", "b"):
-        fs.write(f"{tmp_path}/{name}", b"")
-    assert [status.name for status in fs.list(str(tmp_path))] == ["a", "b", "c"]
-    assert fs.list(f"{tmp_path}/nothing") == []
-
-
 def test_each_new_directory_is_synced_into_its_parent(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,18 +195,6 @@ def test_each_new_directory_is_synced_into_its_parent(
     assert synced == [str(tmp_path), f"{tmp_path}/a"]
     fs.make_directory(f"{tmp_path}/a/b")
     assert len(synced) == 2
-
-
-def test_delete_takes_files_and_whole_directories_and_nothing(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
-    """A missing path is not an error."""
-    fs.make_directory(f"{tmp_path}/a/b")
-    fs.write(f"{tmp_path}/a/b/c", b"")
-    fs.delete(f"{tmp_path}/a/b/c")
-    fs.delete(f"{tmp_path}/a")
-    fs.delete(f"{tmp_path}/a")
-    assert fs.list(str(tmp_path)) == []
 
 
 def test_delete_removes_a_link_and_not_what_it_points_to(
@@ -315,29 +238,6 @@ def test_link_or_copy_copies_where_it_cannot_link(
     assert fs.link_or_copy(f"{tmp_path}/a", f"{tmp_path}/b") is False
     assert fs.read(f"{tmp_path}/b") == b"data"
     assert [status.name for status in fs.list(str(tmp_path))] == ["a", "b"]
-
-
-def test_link_or_copy_leaves_a_target_of_the_same_size_and_replaces_any_other(
-    fs: LocalFileSystem, tmp_path: Path
-) -> None:
-    """A file that a crash cut short is replaced; a complete one is not copied again."""
-    fs.write(f"{tmp_path}/a", b"data")
-    fs.write(f"{tmp_path}/same", b"DATA")
-    fs.write(f"{tmp_path}/short", b"da")
-    assert fs.link_or_copy(f"{tmp_path}/a", f"{tmp_path}/same") is False
-    assert fs.read(f"{tmp_path}/same") == b"DATA"
-    fs.link_or_copy(f"{tmp_path}/a", f"{tmp_path}/short")
-    assert fs.read(f"{tmp_path}/short") == b"data"
-
-
-def test_checksum_is_the_crc32_of_the_whole_content(fs: LocalFileSystem, tmp_path: Path) -> None:
-    """Also for content longer than one block."""
-    data = os.urandom(1000) * (BLOCK_BYTES // 1000 + 10)
-    fs.write(f"{tmp_path}/a", data)
-    assert len(data) > BLOCK_BYTES
-    assert fs.checksum(f"{tmp_path}/a") == (len(data), f"crc32:{zlib.crc32(data):08x}")
-    fs.write(f"{tmp_path}/empty", b"")
-    assert fs.checksum(f"{tmp_path}/empty") == (0, "crc32:00000000")
 
 
 def test_sync_syncs_each_file_and_each_directory_once(

@@ -72,7 +72,8 @@ _PATIENT: RetryConfig = {
 _AT_START: RetryConfig = {**_PATIENT, "retry_timeout": timedelta(seconds=20)}
 
 _FAILURES = (exceptions.BaseError, ValueError, OSError)
-_REFUSALS = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+#: Credentials are missing or not accepted; the second is where a cloud's machines ask for theirs.
+_REFUSAL = re.compile(r"status code: 40[13]|//169\.254\.")
 _VARIABLES = {"s3": "AWS_*", "gs": "GOOGLE_*", "az": "AZURE_*"}
 _ERROR_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
 #: What the operating system says, in the debug output.
@@ -144,11 +145,15 @@ class ObjectStoreFileSystem:
             )
             return CreateResult.CREATED
         except StorageError as error:
+            failure = error
+        try:
             found = self._token(path)
-            if found == token:
-                return CreateResult.CREATED
-            if found is None and not isinstance(error, _TakenError):
-                raise
+        except StorageError as error:
+            raise error if isinstance(failure, _TakenError) else failure from None
+        if found == token:
+            return CreateResult.CREATED
+        if found is None and not isinstance(failure, _TakenError):
+            raise failure
         return CreateResult.ALREADY_EXISTS
 
     def write(self, path: str, data: bytes) -> None:
@@ -381,19 +386,19 @@ class ObjectStoreFileSystem:
                 failure = _TakenError(f"{path} exists.")
             elif not isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
                 failure = StorageError(
-                    f"Could not {what} {path}: {_reason(text)}. {self._way_out(error, text)}"
+                    f"Could not {what} {path}: {_reason(text)}. {self._way_out(text)}"
                 )
         if failure is None:
             raise FileNotFoundError(path)
         raise failure
 
-    def _way_out(self, error: Exception, text: str) -> str:
+    def _way_out(self, text: str) -> str:
         variables = _VARIABLES[self._scheme]
         if "BadScheme" in text:
             return "Use an https: endpoint or, on a network you trust, set AWS_ALLOW_HTTP=true."
         if "NoSuchBucket" in text:
             return "Create the bucket, or correct its name."
-        if isinstance(error, _REFUSALS) or "169.254." in text:
+        if _REFUSAL.search(text):
             return (
                 f"Check the credentials in the environment ({variables}) and the bucket's policy."
             )

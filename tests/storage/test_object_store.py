@@ -1,0 +1,381 @@
+"""What only an object store does: answers that get lost, faults, limits, and what requests cost.
+
+The server is moto, an emulation of S3 (``tests/object_store.py``).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, Request
+from tests.storage.sample_checkpoint import JOB, checkpoint
+
+from weir.core.types import Recorded, SnapshotKind, StateHandle
+from weir.errors import StorageError, UnsupportedEnvironmentError
+from weir.storage import object_store as module
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems, Transfer
+from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileSystem
+from weir.storage.numbered_log import NumberedLog, Recorder
+
+
+@pytest.fixture
+def base(object_store: ObjectStore) -> str:
+    """A new bucket."""
+    return object_store.bucket()
+
+
+@pytest.fixture
+def fs(base: str) -> FileSystem:
+    return FileSystems()(base)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are repeated for a second, and a connection without a byte dies after one."""
+    monkeypatch.setitem(module._TIMEOUTS, "read_timeout", "1 second")
+    monkeypatch.setitem(module._PATIENT, "retry_timeout", timedelta(seconds=1))
+    monkeypatch.setitem(module._AT_START, "retry_timeout", timedelta(seconds=1))
+
+
+# -- who has a name (PROTOCOL P17) -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"record"])
+def test_a_create_whose_answer_was_lost_has_created_the_file(
+    fs: FileSystem, base: str, object_store: ObjectStore, data: bytes
+) -> None:
+    """The put is repeated, and finds the name taken: by itself."""
+    object_store.counted()
+    object_store.lost_answers = 1
+    assert fs.create(f"{base}/a", data) is CreateResult.CREATED
+    assert object_store.counted() == {"PUT": 2, "HEAD": 1}
+    assert fs.create(f"{base}/a", data) is CreateResult.ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("data", [b"", b"record"])
+def test_a_create_that_was_not_carried_out_loses_to_another_one(
+    fs: FileSystem, base: str, object_store: ObjectStore, data: bytes
+) -> None:
+    """The store is busy, and another driver takes the name before the put is repeated."""
+    other = FileSystems()(base)
+    object_store.counted()
+    object_store.go_down(60)
+
+    def take_it() -> None:
+        while not object_store.requests:
+            time.sleep(0.01)
+        object_store.heal()
+        assert other.create(f"{base}/a", data) is CreateResult.CREATED
+
+    thread = threading.Thread(target=take_it)
+    thread.start()
+    result = fs.create(f"{base}/a", data)
+    thread.join()
+    assert result is CreateResult.ALREADY_EXISTS
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_create_that_was_never_answered_is_read_back(
+    base: str, object_store: ObjectStore
+) -> None:
+    """The server carries it out and then hangs; the time-out is in doubt, the object is not."""
+    fs = FileSystems()(base)
+    object_store.hold_answers = hanging = threading.Event()
+    assert fs.create(f"{base}/a", b"record") is CreateResult.CREATED
+    hanging.set()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_create_that_stays_in_doubt_is_a_storage_error(
+    base: str, object_store: ObjectStore
+) -> None:
+    """Whoever asked must read it back."""
+    fs = FileSystems()(base)
+    object_store.go_down(60)
+    with pytest.raises(StorageError, match=r"Could not create s3://.*/a: .*503.*SlowDown"):
+        fs.create(f"{base}/a", b"record")
+    object_store.heal()
+    assert fs.status(f"{base}/a") is None
+
+
+def test_of_many_that_create_one_name_exactly_one_wins(fs: FileSystem, base: str) -> None:
+    """Sixteen at once."""
+    results: list[CreateResult] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(fs.create(f"{base}/a", b"")))
+        for _ in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 16
+    assert results.count(CreateResult.CREATED) == 1
+
+
+def test_a_record_whose_answer_was_lost_is_won(
+    fs: FileSystem, base: str, object_store: ObjectStore
+) -> None:
+    """Also twice in a row; another writer's record then fences."""
+    fs.make_directory(f"{base}/job")
+    log = NumberedLog(fs, f"{base}/job/log")
+    for number in (1, 2):
+        object_store.lost_answers = 1
+        assert Recorder(log).record(number, b"mine") is Recorded.WON
+    assert Recorder(log).record(2, b"theirs") is Recorded.FENCED
+
+
+def test_a_store_that_ignores_conditions_is_refused(base: str, object_store: ObjectStore) -> None:
+    """Two drivers could take the same number: one sentence says what to use instead."""
+    storage = CheckpointStorage(FileSystems(), f"{base}/checkpoints", JOB)
+    object_store.ignores_conditions = True
+    with pytest.raises(
+        UnsupportedEnvironmentError, match=r"lets two drivers create the same file.*conditional"
+    ):
+        storage.check_writable()
+    object_store.heal()
+    storage.check_writable()
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def test_a_busy_store_is_asked_again(fs: FileSystem, base: str, object_store: ObjectStore) -> None:
+    """Every operation waits until the store answers."""
+    fs.write(f"{base}/a", b"data")
+    calls: list[Callable[[], object]] = [
+        lambda: fs.read(f"{base}/a"),
+        lambda: fs.list(base),
+        lambda: fs.write(f"{base}/b", b"data"),
+        lambda: fs.create(f"{base}/c", b"data"),
+        lambda: fs.link_or_copy(f"{base}/a", f"{base}/d"),
+        lambda: fs.delete(f"{base}/a"),
+        lambda: FileSystems()(base),
+    ]
+    for call in calls:
+        object_store.go_down(0.1)
+        call()
+    assert [entry.name for entry in fs.list(base)] == ["b", "c", "d"]
+
+
+def test_a_store_that_refuses_is_one_sentence_without_what_it_quotes(
+    fs: FileSystem, base: str, object_store: ObjectStore
+) -> None:
+    """An answer may repeat the key's id, signatures and tokens: neither message nor traceback
+    does."""
+    quoted = f"<AWSAccessKeyId>{ACCESS_KEY}</AWSAccessKeyId><StringToSign>{SECRET_KEY}"
+    object_store.refusal = (
+        "403 Forbidden",
+        b"<Error><Code>SignatureDoesNotMatch</Code><Message>The signature does not match."
+        b"</Message>" + quoted.encode() + b"</StringToSign></Error>",
+    )
+    for call in (
+        lambda: fs.read(f"{base}/a"),
+        lambda: fs.create(f"{base}/a", b""),
+        lambda: fs.list(f"{base}/a"),
+        lambda: FileSystems()(base),
+    ):
+        with pytest.raises(
+            StorageError,
+            match=r"403 Forbidden \(SignatureDoesNotMatch: The signature does not match\)\. Check"
+            r" the credentials in the environment \(AWS_\*\) and the bucket's policy\.",
+        ) as raised:
+            call()
+        shown = "".join(traceback.format_exception(raised.value))
+        assert ACCESS_KEY not in shown
+        assert SECRET_KEY not in shown
+
+
+def test_a_bucket_that_does_not_exist_is_not_an_empty_one(object_store: ObjectStore) -> None:
+    """A job would start over."""
+    with pytest.raises(StorageError, match=r"NoSuchBucket.*Create the bucket, or correct its"):
+        FileSystems()("s3://nowhere/x")
+
+
+def test_a_bucket_that_goes_away_is_an_error_and_not_a_missing_file(
+    fs: FileSystem, base: str, object_store: ObjectStore
+) -> None:
+    """Reading, listing and writing all say so."""
+    object_store.refusal = (
+        "404 Not Found",
+        b"<Error><Code>NoSuchBucket</Code><Message>It does not exist.</Message></Error>",
+    )
+    for call in (
+        lambda: fs.read(f"{base}/a"),
+        lambda: fs.list(base),
+        lambda: fs.write(f"{base}/a", b""),
+    ):
+        with pytest.raises(StorageError, match="NoSuchBucket"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"AWS_ALLOW_HTTP": "false"}, "set AWS_ALLOW_HTTP=true"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, r"\(Connection refused\)\. Check that the"),
+    ],
+)
+@pytest.mark.usefixtures("impatient", "object_store")
+def test_an_endpoint_that_cannot_be_used_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], words: str
+) -> None:
+    """Within a moment, at the start."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StorageError, match=f"Could not reach s3://bucket: .*{words}"):
+        FileSystems()("s3://bucket/x")
+
+
+def test_a_password_in_a_path_is_refused_and_not_repeated() -> None:
+    """Paths get into records and logs."""
+    with pytest.raises(StorageError, match="put credentials into the environment") as raised:
+        FileSystems()("s3://key:hidden@bucket/x")
+    assert "hidden" not in str(raised.value)
+
+
+def test_without_obstore_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra."""
+    monkeypatch.delitem(sys.modules, "weir.storage.object_store")
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(UnsupportedEnvironmentError, match=r"pip install 'weir\[objectstore\]'"):
+        FileSystems()("s3://bucket/x")
+
+
+def test_a_directory_is_not_renamed(fs: FileSystem, base: str) -> None:
+    """Nobody needs it, and it would be many requests."""
+    fs.write(f"{base}/a/b", b"")
+    with pytest.raises(StorageError, match=f"Cannot copy {base}/a"):
+        fs.rename(f"{base}/a", f"{base}/c")
+    assert fs.read(f"{base}/a/b") == b""
+
+
+# -- large files, many files -----------------------------------------------------------------------
+
+
+def test_a_large_file_goes_up_in_parts_and_a_small_one_in_one_request(
+    fs: FileSystem, base: str, object_store: ObjectStore
+) -> None:
+    """20 MiB are three parts of 8 MiB, between the start of the upload and its completion."""
+    object_store.counted()
+    fs.write_blocks(f"{base}/a", (bytes(BLOCK_BYTES) for _ in range(20)))
+    assert object_store.counted() == {"POST": 2, "PUT": 3}
+    fs.write_blocks(f"{base}/b", (bytes(BLOCK_BYTES) for _ in range(8)))
+    assert object_store.counted() == {"PUT": 1}
+
+
+def test_an_upload_that_fails_in_the_middle_is_aborted(
+    fs: FileSystem, base: str, object_store: ObjectStore
+) -> None:
+    """Unfinished uploads would be paid for."""
+
+    def failing():  # type: ignore[no-untyped-def]
+        for _ in range(20):
+            yield bytes(BLOCK_BYTES)
+        raise StorageError("the disk is gone")
+
+    with pytest.raises(StorageError, match="the disk is gone"):
+        fs.write_blocks(f"{base}/a", failing())
+    assert "<UploadId>" not in object_store.uploads(base)
+
+
+def test_files_move_several_at_once_but_not_too_many(
+    fs: FileSystem, base: str, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    """Eight, also when they are verified and come down."""
+    transfer = Transfer(FileSystems())
+    for number in range(24):
+        (tmp_path / str(number)).write_bytes(b"state")
+    there = [(f"{tmp_path}/{number}", f"{base}/{number}") for number in range(24)]
+    back = [(target, f"{source}-back") for source, target in there]
+    assert most_at_once(object_store, lambda: transfer.link_or_copy_all(there)) == 8
+    assert most_at_once(object_store, lambda: transfer.link_or_copy_all(back)) == 8
+
+
+def test_a_file_that_vanished_fails_the_others_and_leaves_nothing_under_way(
+    fs: FileSystem, base: str, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    """What is deleted next is not written again by a straggler (P4, P43)."""
+    for number in range(24):
+        (tmp_path / str(number)).write_bytes(b"state")
+    (tmp_path / "3").unlink()
+    files = [(f"{tmp_path}/{number}", f"{base}/{number}") for number in range(24)]
+    object_store.delay_s = 0.05
+    with pytest.raises(StorageError, match=f"{tmp_path}/3 vanished"):
+        Transfer(FileSystems()).link_or_copy_all(files)
+    object_store.counted()
+    written = len(fs.list(base))
+    time.sleep(0.2)
+    assert object_store.counted() == {"LIST": 1}
+    assert written < 23
+
+
+def most_at_once(store: ObjectStore, work: Callable[[], object]) -> int:
+    """How many requests the server had to answer at the same time."""
+    lock = threading.Lock()
+    now = most = 0
+
+    def count(request: Request) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.05)
+        with lock:
+            now -= 1
+
+    store.before = count
+    work()
+    store.heal()
+    return most
+
+
+# -- checkpoints -----------------------------------------------------------------------------------
+
+
+def put(fs: FileSystem, directory: str, name: str, path: str) -> StateHandle:
+    """Write one state file; ``path`` is what its handle says."""
+    fs.write(f"{directory}/{name}", b"state")
+    size, checksum = fs.checksum(f"{directory}/{name}")
+    return StateHandle(key=name, path=path, size=size, checksum=checksum)
+
+
+def test_a_checkpoint_is_verified_and_deleted_with_nothing_left(base: str) -> None:
+    """Its metadata, its shared file, and the prefixes of both."""
+    storage = CheckpointStorage(FileSystems(), f"{base}/checkpoints", JOB)
+    storage.make_job_directory()
+    fs = storage.fs(base)
+    handle = put(fs, storage.shared_directory(1), "a", "shared/1/a")
+    storage.write_metadata(checkpoint(1, storage.checkpoint_directory(1), files=(handle,)))
+    found = storage.read(storage.checkpoint_directory(1))
+    storage.verify(found)
+    fs.write(storage.file_path(found, handle), b"STATE")
+    with pytest.raises(StorageError, match="checksum"):
+        storage.verify(found)
+    storage.discard(1, ("shared/1/a",), None, subsumed=True)
+    assert fs.list(storage.job_directory) == []
+
+
+def test_a_savepoint_is_disposed_of_without_its_bucket(base: str) -> None:
+    """Also by ``--claim``, which moves its metadata out of the way first."""
+    storage = CheckpointStorage(FileSystems(), f"{base}/checkpoints", JOB)
+    storage.make_job_directory()
+    fs = storage.fs(base)
+    for dispose in (storage.dispose_savepoint, lambda path: storage.discard_claimed(path, 0)):
+        directory = storage.make_savepoint_directory(f"{base}/savepoints", "0" * 12)
+        handle = put(fs, directory, "a", "a")
+        storage.write_metadata(
+            checkpoint(2, directory, files=(handle,), kind=SnapshotKind.SAVEPOINT)
+        )
+        assert [entry.name for entry in fs.list(directory)] == ["_metadata", "a"]
+        dispose(directory)
+        assert fs.status(directory) is None
+    assert [entry.name for entry in fs.list(base)] == ["checkpoints"]
