@@ -443,6 +443,12 @@ def test_flinks_limits_are_those_of_weir() -> None:
             "set the second to 1 or the first to false",
         ),
         (
+            {"weir.working-dir": "s3://bucket/work"},
+            "weir.working-dir is s3://bucket/work",
+            "Spark's queries work there",
+            "set it to a local path",
+        ),
+        (
             {"weir.working-dir": "/d", "execution.checkpointing.dir": "/d/"},
             "weir.working-dir",
             "execution.checkpointing.dir (/d) are the same directory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -134,3 +135,12 @@ def test_delta_rs_is_given_the_scheme_that_it_knows(monkeypatch):
         )
     )
     assert asked == [("s3://bucket/t", {"AWS_REGION": "x"})]
+
+
+@pytest.mark.parametrize("sink", [DeltaTable("s3://bucket/t"), Files("gs://bucket/t")])
+def test_a_store_that_spark_does_not_write_to_is_refused_when_the_job_starts(
+    sink: DeltaTable | Files,
+) -> None:
+    """Nothing is asked of it."""
+    with pytest.raises(SinkError, match=r"through Hadoop's client only: use s3a://BUCKET/PATH"):
+        sink.check(cast(Any, None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,7 +185,7 @@ def test_a_file_is_read_and_written_in_blocks_and_its_checksum_is_that_of_all(
 def test_blocks_that_cannot_be_read_leave_no_file(files: Files, blocks: int) -> None:
     """And the error is the reader's own."""
 
-    def failing():  # type: ignore[no-untyped-def]
+    def failing() -> Iterator[bytes]:
         for _ in range(blocks):
             yield bytes(BLOCK_BYTES)
         raise StorageError("the source is gone")

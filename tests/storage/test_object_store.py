@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -277,7 +277,7 @@ def test_an_upload_that_fails_in_the_middle_is_aborted(
 ) -> None:
     """Unfinished uploads would be paid for."""
 
-    def failing():  # type: ignore[no-untyped-def]
+    def failing() -> Iterator[bytes]:
         for _ in range(20):
             yield bytes(BLOCK_BYTES)
         raise StorageError("the disk is gone")

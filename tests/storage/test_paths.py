@@ -94,6 +94,7 @@ def test_a_tilde_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
         ("file://host/x", "names a file on host 'host'"),
         ("s3a:/bucket/x", "has no bucket: use s3a://BUCKET/PATH"),
         ("s3a:///x", "has no bucket"),
+        ("az:/x", "has no bucket: use az://BUCKET/PATH"),
     ],
 )
 def test_what_cannot_be_a_path_is_refused_in_a_sentence(path: str, words: str) -> None:

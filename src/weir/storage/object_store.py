@@ -57,7 +57,7 @@ _TOKEN = "weirtoken"
 _TIMEOUTS = {
     "connect_timeout": "5 seconds",
     # Without a byte for so long, a connection counts as dead.
-    "read_timeout": "30 seconds",
+    "read_timeout": "60 seconds",
     "timeout": "10 minutes",
 }
 _PATIENT: RetryConfig = {
