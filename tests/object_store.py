@@ -23,6 +23,7 @@ ACCESS_KEY = "AKIAWEIRTESTS4711"
 SECRET_KEY = "open-sesame-0815/secret"
 
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_UNKNOWN = b"<Error><Code>NotImplemented</Code><Message>A header is unknown.</Message></Error>"
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class ObjectStore:
         self.lost_answers = 0
         #: Conditional puts are carried out, and answered once this is set.
         self.hold_answers: threading.Event | None = None
-        #: Whether puts are carried out whatever their condition says, as by an old store.
-        self.ignores_conditions = False
+        #: What becomes of conditions of puts: stores may be "honouring", "ignoring" or "refusing".
+        self.conditions = "honouring"
         #: If set, the status and body of every answer.
         self.refusal: tuple[str, bytes] | None = None
         #: Called before each request is carried out.
@@ -103,7 +104,7 @@ class ObjectStore:
         self.delay_s = 0.0
         self.lost_answers = 0
         self.hold_answers = None
-        self.ignores_conditions = False
+        self.conditions = "honouring"
         self.refusal = None
         self.before = lambda request: None
 
@@ -127,10 +128,12 @@ class ObjectStore:
         if self.refusal is not None:
             return _refuse(environ, start, *self.refusal)
         self.before(request)
-        if self.ignores_conditions:
+        if self.conditions == "ignoring":
             environ.pop("HTTP_IF_NONE_MATCH", None)
         if "HTTP_IF_NONE_MATCH" not in environ:
             return self._app(environ, start)
+        if self.conditions == "refusing":
+            return _refuse(environ, start, "501 Not Implemented", _UNKNOWN)
         with self._conditional:
             if not self.lost_answers:
                 answer = list(self._app(environ, start))

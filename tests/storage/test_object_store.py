@@ -136,13 +136,24 @@ def test_a_record_whose_answer_was_lost_is_won(
 def test_a_store_that_ignores_conditions_is_refused(base: str, object_store: ObjectStore) -> None:
     """Two drivers could take the same number: one sentence says what to use instead."""
     storage = CheckpointStorage(FileSystems(), f"{base}/checkpoints", JOB)
-    object_store.ignores_conditions = True
+    object_store.conditions = "ignoring"
     with pytest.raises(
         UnsupportedEnvironmentError, match=r"lets two drivers create the same file.*conditional"
     ):
         storage.check_writable()
     object_store.heal()
     storage.check_writable()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_store_that_does_not_know_conditions_is_refused(
+    base: str, object_store: ObjectStore
+) -> None:
+    """It says so itself, by a code that no retry changes."""
+    storage = CheckpointStorage(FileSystems(), f"{base}/checkpoints", JOB)
+    object_store.conditions = "refusing"
+    with pytest.raises(StorageError, match="has no conditional writes, so it cannot hold"):
+        storage.check_writable()
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -231,7 +242,7 @@ def test_an_endpoint_that_cannot_be_used_says_what_to_set(
     """Within a moment, at the start."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(StorageError, match=f"Could not reach s3://bucket: .*{words}"):
+    with pytest.raises(StorageError, match=f"Could not reach s3://bucket/x: .*{words}"):
         FileSystems()("s3://bucket/x")
 
 

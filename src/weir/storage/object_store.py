@@ -13,7 +13,7 @@ Rules of this file:
    does not show; one that must lie ``below`` another exists once it has a file.
 4. What the store answers never gets into a message or a traceback as it is, since it may quote
    credentials: only its error code and its one-line message do.
-5. obstore repeats a failed request for up to two minutes. Only the first request of a process gives
+5. obstore repeats a failed request for up to a minute. Only the first request of a process gives
    up sooner, so that a wrong endpoint is reported at once.
 
 It assumes that a listing shows every object that existed when it began, as the three stores
@@ -62,7 +62,7 @@ _TIMEOUTS = {
 }
 _PATIENT: RetryConfig = {
     "max_retries": 100,
-    "retry_timeout": timedelta(minutes=2),
+    "retry_timeout": timedelta(minutes=1),
     "backoff": {
         "init_backoff": timedelta(milliseconds=100),
         "max_backoff": timedelta(seconds=5),
@@ -102,7 +102,8 @@ class ObjectStoreFileSystem:
                 f" put credentials into the environment ({_VARIABLES[self._scheme]})."
             )
         starting = self._ask("reach", uri, lambda: self._connect(_AT_START))
-        self._ask("reach", self._root, lambda: next(iter(obstore.list(starting)), None))
+        # Only below the path: credentials may be for this one.
+        self._ask("reach", uri, lambda: next(iter(obstore.list(starting, self._key(uri))), None))
         self._store = self._ask("reach", uri, lambda: self._connect(_PATIENT))
 
     def _connect(self, retries: RetryConfig) -> S3Store | GCSStore | AzureStore:
@@ -398,6 +399,8 @@ class ObjectStoreFileSystem:
             return "Use an https: endpoint or, on a network you trust, set AWS_ALLOW_HTTP=true."
         if "NoSuchBucket" in text:
             return "Create the bucket, or correct its name."
+        if "<Code>NotImplemented</Code>" in text:
+            return "It has no conditional writes, so it cannot hold checkpoints: use another store."
         if _REFUSAL.search(text):
             return (
                 f"Check the credentials in the environment ({variables}) and the bucket's policy."
