@@ -66,7 +66,7 @@ class ObjectStore:
         )
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._buckets = 0
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
     def environment(self) -> dict[str, str]:

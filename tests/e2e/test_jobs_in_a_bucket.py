@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 from tests.e2e.support import Place, Run
+from tests.e2e.test_killed_operators import BOUNDED, UNBOUNDED
+from tests.e2e.test_killed_operators import PIPELINE as OPERATORS_PIPELINE
+from tests.e2e.test_killed_operators import assert_exact as assert_operators_exact
 from tests.e2e.test_two_drivers import NOTICES_S, put_to_sleep, wake
 from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, Request
 from tests.waiting import wait_until
@@ -105,8 +108,8 @@ def test_a_killed_driver_resumes_from_the_store_and_every_sink_is_exact(
 ) -> None:
     """No credentials are in records, snapshots, output and logs."""
     place = stored.place
-    place.land(8)
-    stored.die_at("after-the-record", 3)
+    place.land(5)
+    stored.die_at("after-the-record", 2)
     run = stored.finish()
     assert "recovered from checkpoint" in run.output
     stored.assert_retained_are_intact()
@@ -209,7 +212,7 @@ def test_a_job_on_a_slow_store_goes_on_and_its_checkpoints_are_intact(stored: St
 def test_a_savepoint_in_the_store_stops_starts_and_is_disposed_of(stored: StoredPlace) -> None:
     """Stopped with a savepoint, inspected, resumed from it under its own name, then deleted."""
     stored.place.land(8)
-    run = stored.place.start(*stored.arguments, environment={"NUMBERS": "unbounded"})
+    run = stored.place.start(*stored.arguments, environment=UNBOUNDED)
     run.wait_for(r"checkpoint 2 completed")
     told = stored.weir("stop", "numbers", "--address", run.address)
     savepoint = re.search(rf"{stored.bucket}/savepoints/\S+", told)
@@ -219,3 +222,28 @@ def test_a_savepoint_in_the_store_stops_starts_and_is_disposed_of(stored: Stored
     stored.finish("--from-savepoint", savepoint[0])
     stored.weir("savepoint", "--dispose", savepoint[0])
     wait_until(lambda: stored.fs.status(savepoint[0]) is None, "the savepoint is gone")
+
+
+@pytest.mark.slow
+def test_python_operators_resume_from_unaligned_checkpoints_in_the_store(
+    stored: StoredPlace,
+) -> None:
+    """Their state is in files of their own; what is unread goes up with the checkpoint."""
+    place = stored.place
+    unaligned = ("--conf", "execution.checkpointing.unaligned.enabled=true")
+    place.land(6)
+    place.die_at(
+        "after-the-record",
+        3,
+        *stored.arguments,
+        *unaligned,
+        pipeline=OPERATORS_PIPELINE,
+        environment=UNBOUNDED,
+    )
+    place.land(6)
+    run = place.finish(
+        *stored.arguments, *unaligned, pipeline=OPERATORS_PIPELINE, environment=BOUNDED
+    )
+    assert "recovered from checkpoint" in run.output
+    assert_operators_exact(place)
+    stored.assert_retained_are_intact()

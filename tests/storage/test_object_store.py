@@ -39,10 +39,10 @@ def fs(base: str) -> FileSystem:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests are repeated for a second, and a connection without a byte dies after one."""
-    monkeypatch.setitem(module._TIMEOUTS, "read_timeout", "1 second")
-    monkeypatch.setitem(module._PATIENT, "retry_timeout", timedelta(seconds=1))
-    monkeypatch.setitem(module._AT_START, "retry_timeout", timedelta(seconds=1))
+    """Requests are repeated for a moment, and a connection without a byte dies after another."""
+    monkeypatch.setitem(module._TIMEOUTS, "read_timeout", "500 ms")
+    monkeypatch.setitem(module._PATIENT, "retry_timeout", timedelta(seconds=0.3))
+    monkeypatch.setitem(module._AT_START, "retry_timeout", timedelta(seconds=0.3))
 
 
 # -- who has a name (PROTOCOL P17) -----------------------------------------------------------------
@@ -259,6 +259,18 @@ def test_without_obstore_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(UnsupportedEnvironmentError, match=r"pip install 'weir\[objectstore\]'"):
         FileSystems()("s3://bucket/x")
+
+
+def test_a_copy_inside_the_store_is_made_by_the_store(
+    fs: FileSystem, base: str, object_store: ObjectStore
+) -> None:
+    """No content passes through the driver, and nothing is copied twice."""
+    fs.write(f"{base}/a", b"data")
+    object_store.counted()
+    fs.link_or_copy(f"{base}/a", f"{base}/b")
+    assert object_store.counted() == {"HEAD": 2, "COPY": 1}
+    fs.link_or_copy(f"{base}/a", f"{base}/b")
+    assert object_store.counted() == {"HEAD": 2}
 
 
 def test_a_directory_is_not_renamed(fs: FileSystem, base: str) -> None:
