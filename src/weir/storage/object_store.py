@@ -13,8 +13,8 @@ Rules of this file:
    does not show; one that must lie ``below`` another exists once it has a file.
 4. What the store answers never gets into a message or a traceback as it is, since it may quote
    credentials: only its error code and its one-line message do.
-5. obstore repeats a failed request for up to a minute. Only the first request of a process gives
-   up sooner, so that a wrong endpoint is reported at once.
+5. obstore repeats a failed request for up to a minute. Only the first look at a bucket gives up
+   sooner, so that a wrong endpoint is reported soon.
 
 It assumes that a listing shows every object that existed when it began, as the three stores
 promise. A request that failed here may still be carried out later (``acts_late``).
@@ -75,6 +75,9 @@ _FAILURES = (exceptions.BaseError, ValueError, OSError)
 #: Credentials are missing or not accepted; the second is where a cloud's machines ask for theirs.
 _REFUSAL = re.compile(r"status code: 40[13]|//169\.254\.")
 _VARIABLES = {"s3": "AWS_*", "gs": "GOOGLE_*", "az": "AZURE_*"}
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
+#: Requests for one object, which may be missing; for any other one the bucket is.
+_FOR_ONE = frozenset({"read", "look at", "copy", "delete"})
 _ERROR_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
 #: What the operating system says, in the debug output.
 _CAUSE = re.compile(r'(?:message|error): "([A-Za-z][A-Za-z ,:-]{1,100})"')
@@ -98,8 +101,8 @@ class ObjectStoreFileSystem:
         if "@" in self._root:
             # Without the URI, which seems to hold a password.
             raise StorageError(
-                f"A {self._scheme}: path has an @ before its first name: name only the bucket, and"
-                f" put credentials into the environment ({_VARIABLES[self._scheme]})."
+                f"A path in {self._scheme}: has an @ before its first name: name only the bucket,"
+                f" and put credentials into the environment ({_VARIABLES[self._scheme]})."
             )
         starting = self._ask("reach", uri, lambda: self._connect(_AT_START))
         # Only below the path: credentials may be for this one.
@@ -267,7 +270,7 @@ class ObjectStoreFileSystem:
             self._delete(path, [self._key(path)])
             return
         # Once more if another process was deleting the same objects.
-        while keys := self._below(path):
+        while keys := [*self._below(path)]:
             self._delete(path, keys)
 
     def rename(self, source: str, target: str) -> None:
@@ -339,21 +342,15 @@ class ObjectStoreFileSystem:
         return str(found.get(_TOKEN, ""))
 
     def _is_directory(self, path: str) -> bool:
-        return self._size(join(path, DIRECTORY_MARKER)) is not None or bool(self._below(path, 1))
+        marker = join(path, DIRECTORY_MARKER)
+        return self._size(marker) is not None or next(self._below(path), None) is not None
 
-    def _below(self, path: str, at_most: int | None = None) -> Sequence[str]:
-        """The keys of all objects below a prefix, or of the first ones."""
+    def _below(self, path: str) -> Iterator[str]:
+        """The keys of all objects below a prefix."""
         prefix = self._key(path)
-        found = self._ask(
-            "list",
-            path,
-            lambda: (
-                next(iter(obstore.list(self._store, prefix)), [])
-                if at_most
-                else obstore.list(self._store, prefix).collect()
-            ),
-        )
-        return [one["path"] for one in found]
+        pages = self._ask("list", path, lambda: iter(obstore.list(self._store, prefix)))
+        while (page := self._ask("list", path, lambda: next(pages, None))) is not None:
+            yield from (one["path"] for one in page)
 
     def _delete(self, path: str, keys: Sequence[str]) -> None:
         try:
@@ -385,7 +382,11 @@ class ObjectStoreFileSystem:
             text = str(error)
             if isinstance(error, exceptions.AlreadyExistsError):
                 failure = _TakenError(f"{path} exists.")
-            elif not isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
+            elif (
+                not isinstance(error, FileNotFoundError)
+                or what not in _FOR_ONE
+                or _NO_BUCKET.search(text)
+            ):
                 failure = StorageError(
                     f"Could not {what} {path}: {_reason(text)}. {self._way_out(text)}"
                 )
@@ -397,7 +398,7 @@ class ObjectStoreFileSystem:
         variables = _VARIABLES[self._scheme]
         if "BadScheme" in text:
             return "Use an https: endpoint or, on a network you trust, set AWS_ALLOW_HTTP=true."
-        if "NoSuchBucket" in text:
+        if _NO_BUCKET.search(text):
             return "Create the bucket, or correct its name."
         if "<Code>NotImplemented</Code>" in text:
             return "It has no conditional writes, so it cannot hold checkpoints: use another store."
