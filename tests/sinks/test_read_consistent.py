@@ -19,7 +19,7 @@ import pytest
 
 import weir
 from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
-from weir.errors import ConfigurationError, StorageError
+from weir.errors import ConfigurationError, CutNotFoundError, StorageError
 from weir.readers.consistent import JobEpochs, read_job_epochs
 from weir.sinks import Batch, DeltaTable, SinkContext
 from weir.sinks.delta_schema import delta_schema_json
@@ -256,6 +256,19 @@ def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_pa
     # Commits newer than those in the records.
     clean.commit(10, 100)
     assert (cut_of(clean, revenue).checkpoint_id, cut_of(clean).checkpoint_id) == (9, 10)
+
+
+def test_an_older_checkpoint_may_be_asked_for_and_a_later_one_has_to_come(clean, revenue):
+    """Such as the one at which a table stands that keeps no versions."""
+    for checkpoint in (4, 5, 6):
+        clean.commit(checkpoint, checkpoint)
+        revenue.commit(checkpoint, 10 * checkpoint)
+    paths = {"clean": str(clean.path), "revenue": str(revenue.path)}
+    older = weir.read_consistent(paths, checkpoint_id=5)
+    assert older.checkpoint_id == 5
+    assert (ids(older, "clean"), ids(older, "revenue")) == ([4, 5], [40, 50])
+    with pytest.raises(CutNotFoundError, match=r"Checkpoint 7 of job .* not visible .* only 6"):
+        weir.read_consistent(paths, checkpoint_id=7)
 
 
 def test_rows_of_a_checkpoint_that_a_sink_has_left_out_hold_the_cut_before_it(tmp_path, records):

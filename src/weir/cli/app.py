@@ -476,6 +476,7 @@ def sim(
 
 @app.command(epilog="Example: weir demo --kill 3")
 def demo(
+    *,
     kill: Annotated[
         int, typer.Option("--kill", min=0, help="Number of times to kill the driver.")
     ] = 3,
@@ -487,9 +488,16 @@ def demo(
         typer.Option("--keep", metavar="DIR", help="Run in this directory and keep all files."),
     ] = None,
     postgres: Annotated[
-        str | None,
+        bool,
         typer.Option(
             "--postgres",
+            help="Write two of the tables to PostgreSQL as well, to a server that the demo starts.",
+        ),
+    ] = False,
+    dsn: Annotated[
+        str | None,
+        typer.Option(
+            "--postgres-dsn",
             metavar="DSN",
             help="Write two of the tables to this PostgreSQL database as well.",
         ),
@@ -500,7 +508,7 @@ def demo(
     from weir.demo import run_demo
 
     raise typer.Exit(
-        run_demo(kill=kill, seed=seed, directory=keep, postgres=postgres, master=master)
+        run_demo(kill=kill, seed=seed, directory=keep, postgres=postgres, dsn=dsn, master=master)
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from weir.demo.verify import TableReport, compare
-from weir.errors import ConfigurationError
+import weir
+from weir.demo.verify import Cut, TableReport, compare
+from weir.errors import ConfigurationError, CutNotFoundError
 from weir.sinks.postgres_session import connected, parameters_of, quoted
 
 if TYPE_CHECKING:
@@ -56,6 +58,45 @@ class DemoDatabase:
         """Compare each table with its expected rows; a missing table counts as empty."""
         with self._connected() as connection:
             return [_report(connection, name, expected[name]) for name in TABLES]
+
+    def look(self, directory: Path) -> Cut:
+        """Compare each table with the Delta table below ``directory`` at the same checkpoint.
+
+        PostgreSQL keeps no older versions, but Delta does: at the checkpoint at which Weir's ledger
+        says that the table stands, both must have the same rows. No driver may be writing.
+        """
+        said, wrong = [], []
+        for name in TABLES:
+            with self._connected() as connection:
+                epoch = self._epoch(connection, name)
+                if epoch is None:
+                    said.append(f"{name} has no checkpoint yet")
+                    continue
+                try:
+                    cut = weir.read_consistent({name: str(directory / name)}, checkpoint_id=epoch)
+                except CutNotFoundError:
+                    said.append(f"{name} is ahead, at checkpoint {epoch}")
+                    continue
+                report = _report(connection, name, cut.table(name).to_pyarrow_table())
+            said.append(f"{name} {report.rows_committed:,} at checkpoint {epoch}")
+            if not report.exact:
+                wrong.append(
+                    f"{report.table} lacks {report.missing} rows and has {report.duplicates} twice"
+                    f" and {report.unexpected} unknown ones, at checkpoint {epoch}"
+                )
+        return Cut(
+            text=f"PostgreSQL as Delta: {', '.join(said)}",
+            problem=f"PostgreSQL and Delta disagree: {'; '.join(wrong)}." if wrong else None,
+        )
+
+    def _epoch(self, connection: psycopg.Connection, name: str) -> int | None:
+        """The checkpoint at which a table stands; None if it has none."""
+        if connection.execute("SELECT to_regclass('weir.commits')").fetchone() == (None,):
+            return None
+        found = connection.execute(
+            "SELECT max(epoch) FROM weir.commits WHERE target = %s", [f"{self.schema}.{name}"]
+        ).fetchone()
+        return None if found is None or found[0] is None else int(found[0])
 
     def drop(self) -> None:
         """Remove everything that the run has left."""

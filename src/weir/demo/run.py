@@ -26,6 +26,7 @@ import weir
 from weir.demo.driver import Chaos, Driver, Outcome
 from weir.demo.landing import Landing, land
 from weir.demo.postgres import DemoDatabase
+from weir.demo.postgres_server import running_server
 from weir.demo.reference import AFTER_MINUTES, RuleChange, anomalies_of, expected_tables
 from weir.demo.verify import Cut, TableReport, look, verify_tables
 from weir.errors import ConfigurationError
@@ -41,7 +42,8 @@ def run_demo(
     seed: int | None,
     directory: Path | None,
     master: str | None,
-    postgres: str | None = None,
+    postgres: bool = False,
+    dsn: str | None = None,
     flights: int | None = None,
     console: Console | None = None,
 ) -> int:
@@ -53,8 +55,10 @@ def run_demo(
         directory: Where all files of the run are kept (must be empty or not exist). None: a new
             directory below ``.weir/demo``, removed on success.
         master: Spark's master; None leaves it to the configuration.
-        postgres: Connection string, without a password, of a PostgreSQL database that gets two of
-            the tables as well, in a schema of its own, removed on success.
+        postgres: Whether two of the tables go to PostgreSQL as well, to a server that the demo
+            starts, or to that of ``dsn``.
+        dsn: Connection string, without a password, of a PostgreSQL database that gets the two
+            tables in a schema of its own, removed on success.
         flights: Process only this many flights, the first in event time; None: all.
         console: Where to print; standard output by default.
 
@@ -64,6 +68,18 @@ def run_demo(
     console = console or (Console() if sys.stdout.isatty() else Console(width=120))
     if kill < 0:
         raise ConfigurationError(f"The number of kills must be at least 0, not {kill}.")
+    if postgres and dsn is None:
+        with running_server() as server:
+            _say(console, f"PostgreSQL started on port {server.port}")
+            return run_demo(
+                kill=kill,
+                seed=seed,
+                directory=directory,
+                master=master,
+                dsn=server.dsn,
+                flights=flights,
+                console=console,
+            )
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     place = _place(directory)
     landing = land(place / "landing", flights=flights)
@@ -76,7 +92,7 @@ def run_demo(
     )
     _say(console, f"kills: {kill}, seed {seed}")
     tables = place / "out"
-    database = None if postgres is None else DemoDatabase(postgres)
+    database = None if dsn is None else DemoDatabase(dsn)
     outcome, cuts, change = _run(
         console,
         kill,
@@ -85,6 +101,7 @@ def run_demo(
         expected=expected,
         master=master,
         environment=_environment(landing, tables, database),
+        database=database,
     )
     anomalies = _found(tables / "anomalies")
     expected["anomalies"] = anomalies_of(expected["flights_clean"], anomalies)
@@ -122,6 +139,7 @@ def _run(
     expected: Mapping[str, pa.Table],
     master: str | None,
     environment: dict[str, str],
+    database: DemoDatabase | None,
 ) -> tuple[Outcome, list[Cut], RuleChange]:
     """Kill the job ``kill`` times while its rule is changed, and let it finish.
 
@@ -134,6 +152,9 @@ def _run(
         _say(console, line, style="bold red")
         cuts.append(look(tables, expected))
         _say(console, f"  {cuts[-1].text}", style="bold")
+        if database is not None:
+            cuts.append(database.look(tables))
+            _say(console, f"  {cuts[-1].text}", style="bold")
 
     lives: list[Driver] = []
 

@@ -325,16 +325,19 @@ class ConsistentCut:
 def read_consistent(
     tables: Mapping[str, str],
     *,
+    checkpoint_id: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> ConsistentCut:
     """The newest versions of ``tables`` (name to path) that show the same checkpoint of one job.
 
-    ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads the job's
-    records if they are on HDFS or S3. Raises ``CutNotFoundError`` if a table does not exist
-    or there is no common checkpoint, both of which may come, and ``StorageError`` if a table cannot
-    be read, if no one job has written to all of them, or if several sinks of the job write to one
-    table.
+    ``checkpoint_id``: show this one instead, such as that at which a table without versions stands
+    (``weir.commits`` in PostgreSQL). ``storage_options``: for delta-rs, as for the ``DeltaTable``
+    sink. ``spark``: reads the job's records if they are on HDFS or S3.
+
+    Raises ``CutNotFoundError`` if a table does not exist or the checkpoint is not visible in all
+    tables, both of which may come, and ``StorageError`` if a table cannot be read, if no one job
+    has written to all of them, or if several sinks of the job write to one table.
     """
     if not tables:
         raise ConfigurationError(
@@ -358,19 +361,26 @@ def read_consistent(
     for log in logs:
         log.check_one_sink(job.job_id, job.name, job.sink_of(log, commits))
     up_to = min(job.whole_up_to(log, commits) for log in logs)
+    if checkpoint_id is not None:
+        if checkpoint_id > up_to:
+            raise CutNotFoundError(
+                f"Checkpoint {checkpoint_id} of job {job.name!r} is not visible in all tables yet,"
+                f" only {up_to}: read again in a moment."
+            )
+        up_to = checkpoint_id
     found = {log.name: _version_at(log, job, up_to) for log in logs}
     own = (commit.checkpoint_id for _, commit in found.values() if commit.job_id == job.job_id)
     retained = () if job.epochs is None else job.epochs.checkpoints
     # The newest checkpoint known to have completed: those between it and the bound were aborted or
     # had no rows.
-    checkpoint_id = max((known for known in (*retained, *own) if known <= up_to), default=up_to)
+    shown = max((known for known in (*retained, *own) if known <= up_to), default=up_to)
     return ConsistentCut(
-        checkpoint_id=checkpoint_id,
+        checkpoint_id=shown,
         job_id=job.job_id,
         versions={name: version for name, (version, _) in found.items()},
         paths={name: normalize(path) for name, path in tables.items()},
         storage_options=storage_options,
-        checkpoint_path=None if job.epochs is None else job.epochs.paths.get(checkpoint_id),
+        checkpoint_path=None if job.epochs is None else job.epochs.paths.get(shown),
         fallback=job.fallback,
     )
 
