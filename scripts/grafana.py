@@ -75,6 +75,7 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
         "bytes",
         ((f"weir_channel_bytes{{{_JOB}}}", "{{vertex}} to {{consumer}}"),),
     ),
+    ("Waiting in sources", "short", ((f"weir_source_backlog_records{{{_JOB}}}", _TASK),)),
     ("Commit duration", "s", ((f"weir_task_commit_duration_seconds{{{_JOB}}}", _TASK),)),
     (
         "Memory",

@@ -73,8 +73,10 @@ def test_series_of_a_vertex_a_channel_and_a_status() -> None:
     """Each has its labels; what is not known has no series."""
     first, *rest = VIEW.vertices
     outputs = (ChannelView(consumer="revenue", segments=3, size=300),)
-    view = replace(VIEW, vertices=(replace(first, watermark_ms=90_000, outputs=outputs), *rest))
+    first = replace(first, watermark_ms=90_000, outputs=outputs, pending_records=75)
+    view = replace(VIEW, vertices=(first, *rest))
     readings = read(view, [], now_ms=NOW_MS)
+    assert values(readings, "weir_source_backlog_records") == {("clean",): 75.0}
     assert values(readings, "weir_task_watermark_lag_seconds") == {("clean",): 10.0}
     assert values(readings, "weir_channel_bytes") == {("clean", "revenue"): 300.0}
     assert values(readings, "weir_task_records_in_total")[("clean",)] == 1_000

@@ -85,6 +85,17 @@ def test_metrics_of_a_vertex_have_the_subtask_in_front(reader: httpx.Client) -> 
     } <= names  # fmt: skip
 
 
+def test_the_backlog_of_a_source_has_flinks_name(
+    reader: httpx.Client, looked_at: FakeGateway
+) -> None:
+    """A vertex whose sources do not say how much waits has no such metric."""
+    asked = f"{CLEAN}/subtasks/0/metrics?get=pendingRecords"
+    assert reader.get(asked).json() == []
+    first, *rest = VIEW.vertices
+    looked_at.current = replace(VIEW, vertices=(replace(first, pending_records=75), *rest))
+    assert reader.get(asked).json() == [{"id": "pendingRecords", "value": "75"}]
+
+
 def test_aggregations_and_subtasks_can_be_chosen(reader: httpx.Client) -> None:
     """What is asked for and nothing else; a wrong wish is refused in a sentence."""
     query = f"{CLEAN}/subtasks/metrics?get=numRecordsIn"

@@ -254,7 +254,7 @@ class FakePort:
 
     def metrics(self, vertex: str) -> VertexMetrics:
         self._raise("metrics")
-        return VertexMetrics(position=7, records_in=70)
+        return VertexMetrics(position=7, records_in=70, pending_records=5)
 
     def subtasks(self, vertex: str) -> tuple[SubtaskView, ...]:
         return (

@@ -34,6 +34,7 @@ def test_a_view_shows_the_job_as_it_is_now() -> None:
         ("b", TaskStatus.RUNNING),
     ]
     assert (view.vertices[0].position, view.vertices[0].records_in) == (7, 70)
+    assert view.vertices[0].pending_records == 5
     assert (view.end_time_ms, view.configuration) == (-1, {"parallelism.default": "2"})
 
 

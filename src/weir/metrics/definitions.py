@@ -340,6 +340,15 @@ METRICS: tuple[Metric, ...] = (
         kind=Kind.COUNTER,
         flink="numRecordsIn",
     ),
+    Metric(
+        name="weir_source_backlog_records",
+        kind=Kind.GAUGE,
+        help="Records that the task's sources had beyond its newest batch, if they say so (Kafka"
+        " does).",
+        labels=("vertex",),
+        flink="pendingRecords",
+        read=_of_vertices(lambda one: one.view.pending_records),
+    ),
     _vertex(
         "records_committed_total",
         "Rows that its sinks have committed.",

@@ -82,6 +82,8 @@ class VertexMetrics:
     records_in_per_second: float = 0.0
     records_committed: int = 0
     parallelism: int = 1
+    #: Records that its sources had beyond its newest batch; None if they do not say.
+    pending_records: int | None = None
     #: The query's watermark as of its newest batch; None if it has none.
     watermark_ms: int | None = None
     state: tuple[StateView, ...] = ()

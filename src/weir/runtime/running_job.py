@@ -348,6 +348,7 @@ class RunningJob:
             position=metrics.position,
             records_in=metrics.records_in,
             records_in_per_second=metrics.records_in_per_second,
+            pending_records=metrics.pending_records,
             records_committed=metrics.records_committed,
             batches=timeline.batches,
             batch_ms=timeline.batch_ms,

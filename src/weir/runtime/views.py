@@ -74,6 +74,8 @@ class VertexView:
     records_in: int = 0
     #: Rows per second in the newest batch.
     records_in_per_second: float = 0.0
+    #: Records that its sources had beyond the newest batch; None if they do not say.
+    pending_records: int | None = None
     #: Rows that sinks committed since the driver started.
     records_committed: int = 0
     #: Batches that have ended since the driver started, and how long the newest one took.

@@ -24,6 +24,35 @@ class StateProgress(msgspec.Struct, frozen=True, rename="camel"):
     memory_used_bytes: int = 0
 
 
+class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
+    """One source in a batch. Each source has its own form of offsets."""
+
+    end_offset: Any = None
+    #: The newest one when the batch was planned; None if the source does not report it.
+    latest_offset: Any = None
+
+    @property
+    def pending_records(self) -> int | None:
+        """Records that the source had beyond the batch.
+
+        None unless its offsets number the records of each partition of each topic, as Kafka's do.
+        """
+        try:
+            end = msgspec.convert(self.end_offset, dict[str, dict[str, int]])
+            latest = msgspec.convert(self.latest_offset, dict[str, dict[str, int]])
+        except msgspec.ValidationError:
+            return None
+        partitions = {topic: set(one) for topic, one in end.items()}
+        if not partitions or partitions != {topic: set(one) for topic, one in latest.items()}:
+            return None
+        # A topic that was made anew begins at 0 again.
+        return sum(
+            max(0, newest - end[topic][partition])
+            for topic, offsets in latest.items()
+            for partition, newest in offsets.items()
+        )
+
+
 class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
     """The parts of Spark's ``StreamingQueryProgress`` that Weir reads."""
 
@@ -31,6 +60,7 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
     processed_rows_per_second: float = 0.0
     event_time: dict[str, str] = {}
     state_operators: tuple[StateProgress, ...] = ()
+    sources: tuple[SourceProgress, ...] = ()
 
     @property
     def state(self) -> tuple[StateView, ...]:
@@ -39,6 +69,13 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
             StateView(name=one.operator_name, rows=one.num_rows_total, size=one.memory_used_bytes)
             for one in self.state_operators
         )
+
+    @property
+    def pending_records(self) -> int | None:
+        """Records that wait in the sources that say so; None if none does."""
+        known = [one.pending_records for one in self.sources]
+        counts = [count for count in known if count is not None]
+        return sum(counts) if counts else None
 
     @property
     def watermark_ms(self) -> int | None:

@@ -301,6 +301,7 @@ class QueryTask:
                 position=self._position,
                 records_in=self._records_in,
                 records_in_per_second=0.0 if newest is None else newest.processed_rows_per_second,
+                pending_records=None if newest is None else newest.pending_records,
                 watermark_ms=None if newest is None else newest.watermark_ms,
                 state=() if newest is None else newest.state,
                 staging_ms=self._staging_ms,

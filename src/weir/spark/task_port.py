@@ -405,6 +405,6 @@ class SparkTaskPort:
             before = self._metrics.get(vertex, VertexMetrics())
             task = self._tasks.get(vertex)
         if task is None:
-            return replace(before, records_in_per_second=0.0)
+            return replace(before, records_in_per_second=0.0, pending_records=None)
         now = task.metrics()
         return replace(now, records_in=before.records_in + now.records_in)
