@@ -29,7 +29,8 @@ JOB = "0123456789abcdef" * 2
 FILES = LocalFileSystem()
 RECORD: dict[str, Any] = {
     "number": 1, "kind": "checkpoint-completed", "version": 1, "job_id": JOB, "job_name": "orders",
-    "attempt": 1, "writer": "w", "timestamp_ms": 1, "status": "running", "completed": 7,
+    "attempt": 1, "writer": "w", "timestamp_ms": 1, "started_ms": 1, "status": "running",
+    "completed": 7,
     "checkpoints": [{"checkpoint_id": 7, "path": "/c/chk-7", "checksum": "sha256:" + "0" * 64}],
     "savepoint": None, "restored_from": None, "claimed": False, "failure": None,
     "superseded_by": None,
@@ -97,7 +98,9 @@ GARBAGE = [
     "record",
     changes(
         RECORD,
-        **dict.fromkeys(("completed", "savepoint", "restored_from", "superseded_by"), (None,)),
+        **dict.fromkeys(
+            ("started_ms", "completed", "savepoint", "restored_from", "superseded_by"), (None,)
+        ),
         **dict.fromkeys(("job_name", "writer"), TEXTS),
         failure=(None, *TEXTS),
         claimed=(True,),

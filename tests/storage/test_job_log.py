@@ -81,6 +81,7 @@ def test_the_first_attempt_is_number_one(log: JobLog) -> None:
         attempt=1,
         writer="A",
         timestamp_ms=1000,
+        started_ms=1000,
         restored_from="/s/savepoint-1",
     )
 
@@ -123,6 +124,16 @@ def test_of_two_drivers_that_start_at_once_one_is_refused(log: JobLog) -> None:
     begin(log, "A", None)
     with pytest.raises(JobFencedError, match="Another driver started job orders"):
         begin(log, "B", None)
+
+
+def test_a_job_started_when_its_first_attempt_did(log: JobLog) -> None:
+    """Whatever began or completed since."""
+    writer = begin(log, "A", None)
+    complete(writer, 1)
+    again = log.begin_attempt(
+        after=log.newest(), job_id=JOB, job_name="orders", writer="B", timestamp_ms=9_000
+    )
+    assert (again.newest.started_ms, again.newest.timestamp_ms) == (1_000, 9_000)
 
 
 def test_a_decision_on_an_outdated_record_does_not_start_an_attempt(log: JobLog) -> None:

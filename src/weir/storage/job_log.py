@@ -124,6 +124,8 @@ class JobRecord:
     #: Random token of the driver that wrote the record.
     writer: str
     timestamp_ms: Timestamp
+    #: When the first attempt began; None if the record of that was written by an older Weir.
+    started_ms: Timestamp | None = None
     status: RecordStatus = RecordStatus.RUNNING
     #: The newest completed checkpoint; None before the first.
     completed: Ordinal | None = None
@@ -211,6 +213,7 @@ class JobLog:
             attempt=1 + max(above_attempt, 0 if after is None else after.attempt),
             writer=writer,
             timestamp_ms=timestamp_ms,
+            started_ms=timestamp_ms if after is None else after.started_ms,
             completed=None if after is None else after.completed,
             checkpoints=() if after is None else after.checkpoints,
             restored_from=restored_from if after is None else restored_from or after.restored_from,
