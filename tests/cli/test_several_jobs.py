@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from fake_job import JOB_ID, OTHER_ID, VIEW, FakeGateway
 from tests.cli.conftest import Weir
-from tests.rest.test_history import KILLED, leave_job
+from tests.rest.stored_jobs import leave_job
+from tests.rest.test_history import KILLED
 
 from weir.rest import client, tokens
 from weir.rest.server import RestServer

@@ -10,19 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
+from tests.rest.stored_jobs import DRIVER, FS, damage_log, leave_job, pipeline, take_lease
 
-from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
 from weir.rest import server as server_module
 from weir.rest.history import StoredJobs
 from weir.rest.server import RestServer
 from weir.runtime.concurrency import SystemClock
 from weir.runtime.views import JobView
-from weir.storage.checkpoints import CheckpointStorage
-from weir.storage.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
-from weir.storage.lease import Lease, LeaseRecord
-from weir.storage.local import LocalFileSystem
+from weir.storage.job_log import RecordStatus
 
 
 class ManualClock:
@@ -38,70 +34,6 @@ class ManualClock:
 
 
 KILLED, FAILED, FINISHED, ALIVE = (letter * 32 for letter in "abcd")
-FS = LocalFileSystem()
-
-
-def leave_job(
-    base: Path, job_id: str, status: RecordStatus = RecordStatus.RUNNING, failure: str | None = None
-) -> None:
-    """What a job with one completed checkpoint leaves in its directory."""
-    storage = CheckpointStorage(fs=lambda _: FS, base_directory=str(base), job_id=job_id)
-    storage.make_job_directory()
-    task = TaskState(
-        vertex="clean",
-        position=4,
-        operators=(OperatorState(operator_id="clean", name="transform clean"),),
-        entries={"offsets": "0123456789"},
-    )
-    checkpoint = CompletedCheckpoint(
-        job_id=job_id,
-        checkpoint_id=3,
-        kind=SnapshotKind.CHECKPOINT,
-        timestamp_ms=5_000,
-        completion_timestamp_ms=5_400,
-        attempt=1,
-        tasks=(task,),
-        external_path=storage.checkpoint_directory(3),
-    )
-    known = CheckpointReference(
-        checkpoint_id=3,
-        path=checkpoint.external_path,
-        checksum=storage.write_metadata(checkpoint),
-    )
-    writer = JobLog(FS, storage.log_directory).begin_attempt(
-        after=None, job_id=job_id, job_name=f"job-{job_id[0]}", writer="w" * 16, timestamp_ms=4_000
-    )
-    writer.append(
-        kind=RecordKind.CHECKPOINT_COMPLETED,
-        timestamp_ms=5_400,
-        status=RecordStatus.RUNNING,
-        completed=3,
-        checkpoints=(known,),
-    )
-    if status is not RecordStatus.RUNNING:
-        writer.append(
-            kind=RecordKind.ENDED,
-            timestamp_ms=9_000,
-            status=status,
-            completed=3,
-            checkpoints=(known,),
-            failure=failure,
-        )
-
-
-def take_lease(base: Path, job_id: str) -> None:
-    """As the driver of this process would."""
-    Lease(FS, str(base), job_id).write(
-        LeaseRecord(
-            attempt=1,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            pid_started=psutil.Process().create_time(),
-            rest_address="http://127.0.0.1:8081",
-            timestamp_ms=SystemClock().wall_ms(),
-            timeout_ms=600_000,
-        )
-    )
 
 
 @pytest.fixture
@@ -136,7 +68,7 @@ def test_jobs_are_shown_as_they_ended(http: httpx.Client) -> None:
         FINISHED: "FINISHED",
         ALIVE: "RUNNING",
     }
-    assert (found[FAILED]["start-time"], found[FAILED]["end-time"]) == (5_000, 9_000)
+    assert (found[FAILED]["start-time"], found[FAILED]["end-time"]) == (4_000, 9_000)
     assert (found[ALIVE]["name"], found[ALIVE]["end-time"]) == ("job-d", -1)
     assert found[KILLED]["tasks"]["canceled"] == found[FINISHED]["tasks"]["finished"] == 1
     overview = http.get("/overview").json()
@@ -184,8 +116,7 @@ def test_a_history_server_changes_nothing(http: httpx.Client, base: Path) -> Non
 
 def test_damaged_records_hide_no_other_job(base: Path) -> None:
     """The job is shown with what is wrong; a checkpoint that cannot be read is left out."""
-    (record,) = [path for path in (base / KILLED / "log").iterdir() if path.name.endswith("2")]
-    record.write_text("{")
+    damage_log(base, KILLED)
     (base / FINISHED / "chk-3" / "_metadata").write_text("{}")
     views = {
         view.job_id: view for view in StoredJobs(str(base), lambda _: FS, SystemClock()).views()
@@ -193,6 +124,59 @@ def test_damaged_records_hide_no_other_job(base: Path) -> None:
     assert len(views) == 4
     assert views[KILLED].name == "(damaged)" and views[KILLED].failure
     assert (views[FINISHED].checkpoints.history, views[FINISHED].vertices) == ((), ())
+    (damage,) = views[FINISHED].damage
+    assert f"{FINISHED}/chk-3 is damaged" in damage
+    assert views[FAILED].damage == ()
+
+
+def test_records_of_another_job_are_damage(base: Path) -> None:
+    """A copied directory must not stand for the job that it was copied from."""
+    (base / KILLED).rename(base / ("e" * 32))
+    views = StoredJobs(str(base), lambda _: FS, SystemClock()).views()
+    assert views[0].job_id == "e" * 32
+    assert f"are of job {KILLED}" in views[0].damage[0]
+    assert sorted(view.job_id for view in views[1:]) == [FAILED, FINISHED, ALIVE]
+
+
+def test_a_damaged_lease_hides_nothing_else(base: Path) -> None:
+    """The job's records say how it stands."""
+    (base / FAILED / "lease").write_text("{")
+    views = {
+        view.job_id: view for view in StoredJobs(str(base), lambda _: FS, SystemClock()).views()
+    }
+    assert (views[FAILED].status.value, views[FAILED].driver) == ("FAILED", None)
+    assert "The lease" in views[FAILED].damage[0]
+
+
+@pytest.mark.parametrize(
+    ("host", "rest_address", "linked"),
+    [
+        (None, DRIVER, True),
+        (None, "http://localhost:8081", True),
+        (None, "https://[::1]:8081", True),
+        ("elsewhere", "https://10.1.2.3:8081", True),
+        ("elsewhere", "https://spark-3.example.org:8081", True),
+        ("elsewhere", DRIVER, False),
+        ("elsewhere", "http://[::1]:8081", False),
+        ("elsewhere", "http://localhost:8081", False),
+        (None, "http://:8081", False),
+        (None, "http://127.0.0.1:99999", False),
+        (None, "http://[::1", False),
+        (None, "http://spark-3", False),
+    ],
+)
+def test_a_drivers_address_is_given_if_it_leads_there(
+    base: Path, host: str | None, rest_address: str, *, linked: bool
+) -> None:
+    """Another machine's loopback address would lead to a server of this one."""
+    take_lease(base, KILLED, host=host, rest_address=rest_address)
+    views = {
+        view.job_id: view for view in StoredJobs(str(base), lambda _: FS, SystemClock()).views()
+    }
+    driver = views[KILLED].driver
+    assert driver is not None
+    assert driver.host == (host or socket.gethostname())
+    assert driver.address == (rest_address if linked else None)
 
 
 def test_a_checkpoint_that_could_not_be_read_is_read_later(base: Path) -> None:
@@ -215,6 +199,21 @@ def test_a_configuration_that_no_record_has_is_not_made_up(http: httpx.Client) -
     for path in ("config", "checkpoints/config", "jobmanager/config"):
         answer = http.get(f"/jobs/{KILLED}/{path}")
         assert (answer.status_code, "not known" in answer.text) == (404, True)
+
+
+@pytest.mark.slow
+def test_a_thousand_jobs_are_read_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the processor's time, which other load does not change, and with no metadata known yet."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        for number in range(1_000):
+            leave_job(tmp_path, f"{number:032x}", RecordStatus.FINISHED, tasks=pipeline())
+    jobs = StoredJobs(str(tmp_path), lambda _: FS, SystemClock())
+    began = time.process_time()
+    assert len(jobs.views()) == 1_000
+    assert time.process_time() - began < 1
 
 
 def test_a_directory_that_hangs_does_not_keep_the_server_from_stopping(

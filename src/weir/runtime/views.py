@@ -113,6 +113,16 @@ class ExceptionView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DriverView:
+    """The driver that holds a job's lease."""
+
+    #: Name of its machine.
+    host: str
+    #: Where this machine can reach its REST server; None if it cannot.
+    address: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobView:
     """The job as a whole."""
 
@@ -140,3 +150,12 @@ class JobView:
     #: This job's newest completed checkpoint, in full.
     latest_completed: CompletedCheckpoint | None = None
     coordinators: tuple[CoordinatorView, ...] = ()
+    #: Of a job that is read from its directory: the driver that runs it now.
+    driver: DriverView | None = None
+    #: What cannot be read there, in sentences.
+    damage: tuple[str, ...] = ()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the job's newest record is known; if not, nothing is but ``damage``."""
+        return bool(self.timestamps_ms)
