@@ -34,6 +34,10 @@ failed. A body may bring its own `triggerId` (32 hexadecimal digits): a request 
 joins the operation with that id, so a client may retry. Every refusal and failure has the body
 `Errors`. `GET /openapi.json` answers this page as an OpenAPI document.
 
+`weir history` serves the same paths for jobs that have ended, from their checkpoint directory. It
+refuses with 409 what acts on a job or needs its driver, and answers 404 for configurations, which
+no directory has.
+
 Flink's own dashboard and command line, its Kubernetes operator and exporters find all that they ask
 for. What has no meaning here answers as an idle Flink cluster does, and says *empty* below.
 

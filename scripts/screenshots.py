@@ -1,20 +1,26 @@
 """Makes the screenshots of the web page: ``python -m scripts.screenshots [DIRECTORY]``.
 
-Every view of a job of five and of forty vertices, wide and narrow, light and dark, goes to the
-directory (default: ``build/screenshots``). Those that the README shows are written to ``docs/``.
-With ``--address URL`` they are of the job that runs there. Needs Chromium.
+Every view of a job of five and of forty vertices, and those of a history server, wide and narrow,
+light and dark, go to the directory (default: ``build/screenshots``). Those that the README shows
+are written to ``docs/``. With ``--address URL`` they are of the job that runs there. Needs
+Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from playwright.sync_api import Browser
 from tests.browser import chromium
 from tests.rest.page_job import page_gateway
+from tests.rest.stored_jobs import DAMAGED, FAILED, FS, leave_jobs
 
+from weir.rest.history import StoredJobs
 from weir.rest.server import RestServer
+from weir.runtime.concurrency import SystemClock
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Width and height by name.
@@ -32,7 +38,20 @@ def views(vertex: str) -> dict[str, str]:
     return {**{name: name for name in (*names, "configuration")}, "vertex": f"graph/{vertex}"}
 
 
-def take(browser: Browser, address: str, vertex: str, directory: Path) -> None:
+def history_views() -> dict[str, str]:
+    """The address of each view of a history server."""
+    names = ("overview", "graph", "checkpoints", "exceptions", "coordinators", "logs")
+    of_job = {name: f"jobs/{FAILED}/{name}" for name in names}
+    return {
+        "jobs": "",
+        **of_job,
+        "vertex": f"jobs/{FAILED}/graph/per_minute",
+        "checkpoint": f"jobs/{FAILED}/checkpoints/3",
+        "damaged": f"jobs/{DAMAGED}/overview",
+    }
+
+
+def take(browser: Browser, address: str, addresses: Mapping[str, str], directory: Path) -> None:
     """Take every view in every size and scheme."""
     directory.mkdir(parents=True, exist_ok=True)
     for size, (width, height) in SIZES.items():
@@ -42,7 +61,7 @@ def take(browser: Browser, address: str, vertex: str, directory: Path) -> None:
                 color_scheme="light" if scheme == "light" else "dark",
             )
             page = context.new_page()
-            for name, view in views(vertex).items():
+            for name, view in addresses.items():
                 page.goto(f"{address}/#/{view}")
                 page.locator("main h1").wait_for()
                 page.locator("main .loading").first.wait_for(state="detached")
@@ -63,14 +82,20 @@ def main() -> None:
     arguments = parser.parse_args()
     with chromium() as browser:
         if arguments.address:
-            take(browser, arguments.address, arguments.vertex, arguments.directory)
+            take(browser, arguments.address, views(arguments.vertex), arguments.directory)
             return
         for many in (5, 40):
             server = RestServer(port=0)
             gateway = page_gateway(many)
             address = server.start(gateway)
             vertex = gateway.current.vertices[3].vertex
-            take(browser, address, vertex, arguments.directory / str(many))
+            take(browser, address, views(vertex), arguments.directory / str(many))
+            server.stop()
+        with tempfile.TemporaryDirectory() as root:
+            jobs = StoredJobs(str(leave_jobs(Path(root))), lambda _: FS, SystemClock())
+            server = RestServer(port=0)
+            address = server.start_history(jobs.views)
+            take(browser, address, history_views(), arguments.directory / "history")
             server.stop()
     for file in SHOWN:
         (ROOT / "docs" / file).write_bytes((arguments.directory / "5" / file).read_bytes())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 #: No sandbox, since tests run as root; nothing that would call other machines.
 ARGUMENTS = (
@@ -44,3 +45,28 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def watched_pages(browser: Browser, *, provoked: str = "(?!)") -> Iterator[Callable[..., Page]]:
+    """Opens addresses, each in a new profile with the given options.
+
+    Fails if a page's console has an error, except for those that match ``provoked``.
+    """
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def show(address: str, **options: object) -> Page:
+        context = browser.new_context(**options)  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda one: complaints.append(one.text) if one.type == "error" else None)
+        page.goto(address)
+        return page
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert [one for one in complaints if not re.match(provoked, one)] == []

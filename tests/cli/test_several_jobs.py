@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from fake_job import JOB_ID, OTHER_ID, VIEW, FakeGateway
 from tests.cli.conftest import Weir
@@ -132,20 +133,35 @@ def test_without_a_driver_and_a_directory_the_way_out_is_named(weir: Weir) -> No
 
 
 def test_the_history_is_served_until_a_signal(tmp_path: Path) -> None:
-    """``weir history`` prints its address; a directory that is not there is refused by name."""
+    """``weir history`` prints its address, which has the page and Flink's API."""
     leave_job(tmp_path / "jobs", KILLED)
-    command = [sys.executable, "-m", "weir", "history"]
     with subprocess.Popen(
-        [*command, str(tmp_path / "jobs"), "--port", "0"],
+        [sys.executable, "-m", "weir", "history", str(tmp_path / "jobs"), "--port", "0"],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     ) as process:
         assert process.stdout is not None
-        address = process.stdout.readline().rpartition(": ")[2].strip()
+        said, _, address = process.stdout.readline().strip().partition(": ")
+        assert said == f"The jobs in {tmp_path / 'jobs'}"
         (job,) = client.list_jobs(address)
         assert (job.job_id, job.state) == (KILLED, "SUSPENDED")
+        assert "<title>Weir</title>" in httpx.get(address, trust_env=False).text
         process.terminate()
         assert process.wait(20) == 0
-    gone = subprocess.run([*command, "/no/such"], capture_output=True, text=True, check=False)
-    assert (gone.returncode, "/no/such" in gone.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("place", ["gone", "file", "s3a://bucket/checkpoints"])
+def test_a_history_of_no_directory_is_refused_in_one_sentence(
+    weir: Weir, tmp_path: Path, place: str
+) -> None:
+    """With the way out; nothing is made in its place."""
+    (tmp_path / "file").touch()
+    asked = place if "://" in place else str(tmp_path / place)
+    result = weir("history", asked)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        f"weir: error: There is no directory {asked} on this machine: name the checkpoint directory"
+        " of the jobs."
+    ]
+    assert not (tmp_path / "gone").exists()

@@ -91,10 +91,16 @@ def test_a_watermark_that_lags_and_a_task_that_is_held_up_are_shown(
     """A task without a watermark has no lag."""
     with connect("orders", address) as client:
         state = client.overview()
+    clean, revenue = state.vertices
     clean = msgspec.structs.replace(
-        state.vertices[0], busy=0.25, held=0.9, watermark=state.now - 7_400_000, batches=1
+        clean,
+        live=msgspec.structs.replace(
+            clean.live, busy=0.25, held=0.9, watermark=state.now - 7_400_000, batches=1
+        ),
     )
-    revenue = msgspec.structs.replace(state.vertices[1], watermark=None)
+    revenue = msgspec.structs.replace(
+        revenue, live=msgspec.structs.replace(revenue.live, watermark=None)
+    )
     console = Console(file=io.StringIO(), width=200)
     console.print(frame(msgspec.structs.replace(state, vertices=(clean, revenue))))
     *_, first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]

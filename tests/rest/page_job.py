@@ -78,6 +78,7 @@ def _view(graph: dict[str, tuple[str, ...]], slow: str, now_ms: int) -> JobView:
             position=700,
             records_in=10_000 * SAMPLES,
             records_in_per_second=2_000.0,
+            pending_records=None if inputs else 1_200,
             records_committed=5_000 * SAMPLES,
             watermark_ms=now_ms - 4_000 * (number + 1) if number % 3 else None,
             outputs=tuple(

@@ -201,8 +201,58 @@ def test_a_configuration_that_no_record_has_is_not_made_up(http: httpx.Client) -
         assert (answer.status_code, "not known" in answer.text) == (404, True)
 
 
+def test_the_page_lists_the_jobs_and_who_runs_them(http: httpx.Client, base: Path) -> None:
+    """Damaged ones first: somebody has to look at them."""
+    damage_log(base, FINISHED)
+    answer = http.get("/weir/jobs").json()
+    assert answer["history"] is True
+    found = {job["id"]: job for job in answer["jobs"]}
+    assert (found[FAILED]["started"], found[FAILED]["ended"]) == (4_000, 9_000)
+    assert (found[FAILED]["checkpoint"], found[FAILED]["checkpointed"]) == (3, 5_400)
+    assert (found[FAILED]["status"], found[FAILED]["problem"]) == ("FAILED", "KeyError: 'amount'")
+    assert found[ALIVE]["driver"]["address"] == DRIVER
+    assert found[KILLED]["driver"] is None
+    damaged = answer["jobs"][0]
+    assert (damaged["id"], damaged["status"], damaged["started"]) == (FINISHED, "DAMAGED", None)
+    assert "is damaged" in damaged["problem"]
+
+
+def test_the_page_shows_what_a_checkpoint_has_and_nothing_that_is_made_up(tmp_path: Path) -> None:
+    """What only a driver knows is missing, not zero."""
+    leave_job(tmp_path, FAILED, RecordStatus.FAILED, "KeyError: 'amount'", tasks=pipeline())
+    server = RestServer(port=0)
+    jobs = StoredJobs(str(tmp_path), lambda _: FS, SystemClock())
+    with httpx.Client(
+        base_url=server.start_history(jobs.views), params={"job": FAILED}, trust_env=False
+    ) as client:
+        state = client.get("/weir/state").json()
+        vertex = client.get("/weir/vertices/per_minute").json()
+        checkpoint = client.get("/weir/checkpoints/3").json()
+        coordinators = client.get("/weir/coordinators").json()
+        failures = client.get("/weir/failures").json()["failures"]
+        refused = client.get("/weir/rates")
+        unknown = client.get("/weir/state", params={"job": "e" * 32})
+    server.stop()
+    assert (state["live"], state["status"], state["attempt"]) == (None, "FAILED", 1)
+    assert (state["started"], state["since"], state["ended"]) == (4_000, 9_000, 9_000)
+    assert [(one["name"], one["status"], one["live"]) for one in state["vertices"]] == [
+        ("clean", "", None),
+        ("per_minute", "", None),
+        ("score", "", None),
+    ]
+    assert state["vertices"][0]["outputs"] == [
+        {"consumer": "score", "segments": 2, "bytes": 41_000}
+    ]
+    assert vertex["state"][0]["partitions"] == [3_000, 3_000, 90_000, 3_000]
+    assert [one["live"] for one in checkpoint["tasks"]] == [None] * 3
+    assert (checkpoint["checkpointedBytes"], checkpoint["stateBytes"]) == (None, 99_900)
+    assert coordinators["coordinators"][0]["state"] == {"rules": {"often": 5}}
+    assert (failures[0]["time"], failures[0]["message"]) == (9_000, "KeyError: 'amount'")
+    assert (refused.status_code, unknown.status_code) == (409, 404)
+
+
 @pytest.mark.slow
-def test_a_thousand_jobs_are_read_within_a_second(
+def test_a_thousand_jobs_are_listed_within_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the processor's time, which other load does not change, and with no metadata known yet."""
@@ -211,9 +261,13 @@ def test_a_thousand_jobs_are_read_within_a_second(
         for number in range(1_000):
             leave_job(tmp_path, f"{number:032x}", RecordStatus.FINISHED, tasks=pipeline())
     jobs = StoredJobs(str(tmp_path), lambda _: FS, SystemClock())
-    began = time.process_time()
-    assert len(jobs.views()) == 1_000
-    assert time.process_time() - began < 1
+    server = RestServer(port=0)
+    with httpx.Client(base_url=server.start_history(jobs.views), trust_env=False) as client:
+        began = time.process_time()
+        assert len(client.get("/weir/jobs").json()["jobs"]) == 1_000
+        took_s = time.process_time() - began
+    server.stop()
+    assert took_s < 1
 
 
 def test_a_directory_that_hangs_does_not_keep_the_server_from_stopping(

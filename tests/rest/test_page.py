@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.browser import chromium
+from tests.browser import chromium, watched_pages
 from tests.rest.fake_job import FakeGateway, completed
 from tests.rest.page_job import ended, page_gateway
 
@@ -56,24 +56,10 @@ def driver(job: FakeGateway) -> Iterator[RestServer]:
 @pytest.fixture
 def open_page(browser: Browser, driver: RestServer) -> Iterator[Open]:
     """Opens a view in a new profile; what the browser complains of fails the test."""
-    contexts, complaints = [], []
-
-    def show(view: str, **options: object) -> Page:
-        context = browser.new_context(**options)  # type: ignore[arg-type]
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda one: complaints.append(one.text) if one.type == "error" else None)
-        page.goto(f"{driver.bind()}/#/{view}")
-        return page
-
-    yield show
-    for context in contexts:
-        context.close()
     # What a test provokes: a refusal, and a driver that is gone.
     provoked = r"Failed to load resource: (the server responded with|net::ERR_CONNECTION)"
-    assert [one for one in complaints if not re.match(provoked, one)] == []
+    with watched_pages(browser, provoked=provoked) as show:
+        yield lambda view, **options: show(f"{driver.bind()}/#/{view}", **options)
 
 
 def test_each_view_has_an_address_and_fits_a_phone(open_page: Open) -> None:
@@ -98,6 +84,21 @@ def test_the_page_is_live_and_keeps_what_the_reader_has_opened(
     job.current = replace(job.current, name="orders two")
     expect(page.locator("#job-name")).to_have_text("orders two")
     expect(page.get_by_text("Rows in, the newest 15 minutes")).to_be_visible()
+
+
+def test_what_waits_in_sources_is_part_of_the_backlog(open_page: Open, job: FakeGateway) -> None:
+    """If they say so; a source that does not is not said to be empty."""
+    page = open_page("overview")
+    backlog = page.locator(".cards > div").filter(has_text="Backlog")
+    expect(backlog).to_have_text(re.compile("6 segments.*; 1,200 records wait in sources"))
+    page.goto(f"{page.url.partition('#')[0]}#/graph/clean")
+    expect(page.get_by_text("1,200 wait in its sources")).to_be_visible()
+    silent = [replace(one, pending_records=None) for one in job.current.vertices]
+    job.current = replace(job.current, vertices=tuple(silent))
+    expect(page.get_by_text("wait in its sources")).to_have_count(0)
+    page.goto(f"{page.url.partition('#')[0]}#/overview")
+    expect(backlog).to_contain_text("6 segments")
+    expect(backlog).not_to_contain_text("sources")
 
 
 def test_a_savepoint_is_taken_after_a_question(open_page: Open, job: FakeGateway) -> None:

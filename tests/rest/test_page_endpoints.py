@@ -97,12 +97,13 @@ def test_an_answer_that_is_known_is_not_sent_again(client: httpx.Client) -> None
 def test_the_state_has_rates_and_shares_of_the_last_half_minute(client: httpx.Client) -> None:
     """The slow vertex is busy, the others are held by its full channel."""
     state = client.get("/weir/state").json()
-    vertices = {one["name"]: one for one in state["vertices"]}
+    vertices = {one["name"]: one["live"] for one in state["vertices"]}
     assert vertices["audit"]["busy"] > 0.9
     assert 0.3 < vertices["clean"]["held"] < 0.5
     assert 1_500 < vertices["clean"]["rateIn"] < 2_500
-    assert (state["status"], state["restarts"], state["completed"]["id"]) == ("RUNNING", 1, 40)
-    assert [one["id"] for one in state["running"]] == [41]
+    live = state["live"]
+    assert (state["status"], live["restarts"], state["completed"]["id"]) == ("RUNNING", 1, 40)
+    assert [one["id"] for one in live["running"]] == [41]
 
 
 def test_rates_come_after_a_time_and_of_one_vertex(client: httpx.Client) -> None:
@@ -140,7 +141,7 @@ def test_a_checkpoint_says_which_task_held_it_up_and_by_what(client: httpx.Clien
         "Task audit took longest by itself: 8.0 s of 9.1 s. The reason: it had to read what was"
         " before the barrier in its channels (its batches take 4.0 s on average)."
     )
-    task = next(one for one in found["tasks"] if one["vertex"] == "audit")
+    task = next(one["live"] for one in found["tasks"] if one["vertex"] == "audit")
     assert (task["catchUpMs"], task["syncMs"], task["progress"]) == (8_000, 40, "committed")
 
 

@@ -25,8 +25,8 @@ _BROWSER = set(
         """
     NumberFormat TEXT_NODE abs add addEventListener all append attributes catch ceil childNodes
     children clientWidth clientX cloneNode close createElement createElementNS currentTarget
-    dataset delete error filter firstChild flat floor focus forEach format getAttribute getDate
-    getElementById getFullYear getHours getItem getMinutes getMonth getSeconds getTime has
+    dataset delete error filter firstChild flat flatMap floor focus forEach format getAttribute
+    getDate getElementById getFullYear getHours getItem getMinutes getMonth getSeconds getTime has
     hasAttribute hash headers includes insertBefore isArray join json keys map nextSibling
     nodeName nodeType ok open padStart parse preventDefault push querySelector reduce remove
     removeAttribute removeItem replaceAll returnValue reverse round scrollIntoView setAttribute

@@ -227,10 +227,10 @@ def list_jobs(
 
 @app.command(epilog="Example: weir history .weir/checkpoints --port 8082")
 def history(directory: CheckpointDirectory = None, port: HistoryPort = 8082) -> None:
-    """Serve Flink's REST API for the jobs in a checkpoint directory, running or not.
+    """Serve the web page and Flink's REST API for the jobs in a checkpoint directory.
 
-    Shows how they ended, their retained checkpoints and savepoints. Changes nothing. Listens on
-    127.0.0.1 until Ctrl-C.
+    Running or not: how they ended, their retained checkpoints and savepoints, their state. Changes
+    nothing. Listens on 127.0.0.1 until Ctrl-C.
     """
     from weir.cli.history import serve_history
 

@@ -94,7 +94,7 @@ def serve_history(directory: str | None, port: int, say: Callable[[str], None]) 
     server = RestServer(port=port)
     try:
         address = server.start_history(jobs.views)
-        say(f"History of the jobs in {place}: {address}")
+        say(f"The jobs in {place}: {address}/")
         ending = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ending.set())

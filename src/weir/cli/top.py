@@ -21,7 +21,7 @@ from rich.text import Text
 from weir.core.status import JobStatus
 from weir.errors import JobNotFoundError, RestError
 from weir.rest.client import FoundJob, JobClient, connect, find_jobs
-from weir.rest.schema.page import PageCheckpointBrief, PageState, PageVertex
+from weir.rest.schema.page import PageCheckpointBrief, PageState, PageVertex, PageVertexLive
 from weir.run.phases import describe_time
 
 _EVERY_S = 1.0
@@ -130,20 +130,29 @@ def frame(state: PageState) -> Group:
     return Group(*lines, Text(""), _tasks(state))
 
 
+def _live(state: PageState) -> list[tuple[PageVertex, PageVertexLive]]:
+    """The vertices with what they do now."""
+    return [(one, one.live) for one in state.vertices if one.live is not None]
+
+
 def _head(state: PageState) -> Text:
     end = state.now if state.ended < 0 else state.ended
     head = Text(f"{state.name} ", "bold")
     head.append(state.status, _COLORS.get(state.status, ""))
-    head.append(f" for {lasting(max(0, end - state.since))}", "")
-    head.append(f"   attempt {state.attempt}, {_count(state.restarts, 'restart')}", "")
+    if state.since is not None:
+        head.append(f" for {lasting(max(0, end - state.since))}", "")
+    head.append(f"   attempt {state.attempt}", "")
+    if state.live is not None:
+        head.append(f", {_count(state.live.restarts, 'restart')}", "")
     head.append(f"   {state.job_id}", "dim")
     return head
 
 
 def _rates(state: PageState) -> Text:
-    read = sum(vertex.rate_in for vertex in state.vertices if not vertex.inputs)
-    committed = sum(vertex.rate_committed for vertex in state.vertices)
-    total = sum(vertex.records_committed for vertex in state.vertices)
+    vertices = _live(state)
+    read = sum(live.rate_in for vertex, live in vertices if not vertex.inputs)
+    committed = sum(live.rate_committed for _, live in vertices)
+    total = sum(live.records_committed for _, live in vertices)
     return Text(f"{read:,.0f} rows/s read, {committed:,.0f} rows/s committed ({total:,} rows)")
 
 
@@ -155,8 +164,12 @@ def _checkpoints(state: PageState) -> Text:
         age = lasting(max(0, state.now - newest.triggered - newest.duration_ms))
         took = lasting(newest.duration_ms)
         parts.append(f"{_named(newest)} completed {age} ago, in {took}")
-    parts += [f"{_named(one)} {one.acknowledged}/{one.tasks} tasks" for one in state.running]
-    parts.append(f"{state.completed_checkpoints} completed, {state.failed_checkpoints} failed")
+    counts = [f"{state.completed_checkpoints} completed"]
+    if state.live is not None:
+        running = state.live.running
+        parts += [f"{_named(one)} {one.acknowledged}/{one.tasks} tasks" for one in running]
+        counts.append(f"{state.live.failed_checkpoints} failed")
+    parts.append(", ".join(counts))
     return Text("; ".join(parts))
 
 
@@ -184,15 +197,15 @@ def _tasks(state: PageState) -> Table:
     table.add_column("status")
     for column in ("rows/s", "busy", "back pressure", "watermark lag", "batch", "waiting"):
         table.add_column(column, justify="right")
-    for vertex in state.vertices:
+    for vertex, live in _live(state):
         table.add_row(
             Text(vertex.name),
             Text(vertex.status, _COLORS.get(vertex.status, "")),
-            f"{vertex.rate_in:,.0f}",
-            _share(vertex.busy),
-            _share(vertex.held),
-            _lag(state, vertex),
-            f"{vertex.batch_ms} ms" if vertex.batches else "",
+            f"{live.rate_in:,.0f}",
+            _share(live.busy),
+            _share(live.held),
+            _lag(state, live),
+            f"{live.batch_ms} ms" if live.batches else "",
             _waiting(vertex),
         )
     return table
@@ -202,10 +215,10 @@ def _share(share: float) -> Text:
     return Text(f"{share:.0%}", "yellow" if share >= _MUCH else "")
 
 
-def _lag(state: PageState, vertex: PageVertex) -> str:
-    if vertex.watermark is None:
+def _lag(state: PageState, live: PageVertexLive) -> str:
+    if live.watermark is None:
         return "-"
-    return lasting(max(0, state.now - vertex.watermark))
+    return lasting(max(0, state.now - live.watermark))
 
 
 def _waiting(vertex: PageVertex) -> str:

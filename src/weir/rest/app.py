@@ -92,10 +92,8 @@ def make_app(
         for one in ENDPOINTS
         for path in (one.path, f"{one.path}/")
     ]
-    # The page shows what only a driver knows.
-    page = () if gateway is None else page_files.routes()
     app = Starlette(
-        routes=[*routes, Mount("/v1", routes=routes), *page],
+        routes=[*routes, Mount("/v1", routes=routes), *page_files.routes()],
         exception_handlers={HTTPException: _answer_http_error, Exception: _answer_any_error},
     )
     return RecentAnswers(app, clock, share_ms)

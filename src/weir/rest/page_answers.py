@@ -1,13 +1,18 @@
-"""The answers for the web page: pure functions of ``JobView`` and of what the recorder has kept."""
+"""The answers for the web page: pure functions of ``JobView`` and of what the recorder has kept.
+
+Without a recorder, the view is one that was read from a checkpoint directory: nothing in it is
+live.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
 from weir.config import Configuration
-from weir.core.checkpoints.stats import CheckpointStats
+from weir.core.checkpoints.stats import CheckpointStats, TaskCheckpointStats
+from weir.core.status import has_ended
 from weir.core.types import TaskState
 from weir.rest.schema import page
 from weir.runtime.recorder import (
@@ -38,42 +43,86 @@ _NAMED = 6
 _INDEX = {name: number for number, name in enumerate(COUNTERS)}
 
 
-def state(view: JobView, recorder: Recorder, now_ms: int, version: str) -> page.PageState:
+#: The status of a job whose record cannot be read.
+DAMAGED = "DAMAGED"
+#: How many characters of a failure a list shows.
+_PROBLEM = 300
+
+
+def jobs(views: Iterable[JobView], version: str, *, history: bool) -> page.PageJobs:
+    """The jobs of a server, in a line each."""
+    return page.PageJobs(version=version, history=history, jobs=tuple(map(_job, views)))
+
+
+def _job(view: JobView) -> page.PageJob:
+    newest = view.latest_completed
+    problem = view.failure or " ".join(view.damage)
+    return page.PageJob(
+        id=view.job_id,
+        name=view.name,
+        status=_status(view),
+        started=view.start_time_ms if view.is_readable else None,
+        ended=view.end_time_ms,
+        checkpoint=None if newest is None else newest.checkpoint_id,
+        checkpointed=None if newest is None else newest.completion_timestamp_ms,
+        problem=problem.partition("\n")[0][:_PROBLEM],
+        driver=_driver(view),
+    )
+
+
+def _status(view: JobView) -> str:
+    return view.status.value if view.is_readable else DAMAGED
+
+
+def _driver(view: JobView) -> page.PageDriver | None:
+    known = view.driver
+    return None if known is None else page.PageDriver(host=known.host, address=known.address)
+
+
+def state(view: JobView, recorder: Recorder | None, now_ms: int, version: str) -> page.PageState:
     """The job as it is now."""
     stats = view.checkpoints
-    newest, older = _recent(view, recorder)
-    restored = stats.latest_restored
+    # A job that was stopped may have kept nothing but its savepoint.
+    completed = next(iter(stats.history), None) if recorder is None else stats.latest_completed
+    since_ms = view.timestamps_ms.get(view.status.name, view.start_time_ms)
     return page.PageState(
         now=now_ms,
         version=version,
         job_id=view.job_id,
         name=view.name,
-        status=view.status.value,
-        since=view.timestamps_ms.get(view.status.name, view.start_time_ms),
-        started=view.start_time_ms,
+        status=_status(view),
+        since=since_ms if view.is_readable else None,
+        started=view.start_time_ms if view.is_readable else None,
         ended=view.end_time_ms,
         attempt=view.attempt,
-        restarts=view.restarts,
         failure=view.failure,
         savepoint=view.savepoint,
-        vertices=tuple(
-            _vertex(view, vertex, recorder, samples=(newest, older), number=number)
-            for number, vertex in enumerate(view.vertices)
-        ),
-        completed=_brief(stats.latest_completed),
+        damage=view.damage,
+        driver=_driver(view),
+        vertices=_vertices(view, recorder),
+        completed=_brief(completed),
+        completed_checkpoints=stats.counts.completed,
+        coordinators=tuple(one.operator for one in view.coordinators),
+        live=None if recorder is None else _live(view, recorder),
+    )
+
+
+def _live(view: JobView, recorder: Recorder) -> page.PageLive:
+    stats = view.checkpoints
+    restored = stats.latest_restored
+    return page.PageLive(
+        restarts=view.restarts,
         failed=_brief(stats.latest_failed),
         running=tuple(
             found
             for one in stats.history
             if one.status == "IN_PROGRESS" and (found := _brief(one)) is not None
         ),
-        completed_checkpoints=stats.counts.completed,
         failed_checkpoints=stats.counts.failed,
         interval_ms=Configuration(view.configuration).checkpoint_config().interval_ms,
         restored_from=None if restored is None else restored.external_path,
         newest_moment=recorder.moments[-1].number if recorder.moments else 0,
         failures=len(recorder.failures),
-        coordinators=tuple(one.operator for one in view.coordinators),
     )
 
 
@@ -86,26 +135,38 @@ def _recent(view: JobView, recorder: Recorder) -> tuple[Sample, Sample | None]:
     return newest, found if found is not None and found.time_ms < newest.time_ms else None
 
 
-def _vertex(
-    view: JobView,
-    vertex: VertexView,
-    recorder: Recorder,
-    *,
-    samples: tuple[Sample, Sample | None],
-    number: int,
-) -> page.PageVertex:
+def _vertices(view: JobView, recorder: Recorder | None) -> tuple[page.PageVertex, ...]:
+    kept = {} if view.latest_completed is None else view.latest_completed.states
+    samples = None if recorder is None else _recent(view, recorder)
+    return tuple(
+        page.PageVertex(
+            name=vertex.vertex,
+            chain=vertex.operators,
+            inputs=vertex.inputs,
+            # A checkpoint knows of a task only whether it has finished.
+            status="" if recorder is None and not has_ended(vertex.status) else vertex.status.value,
+            outputs=tuple(
+                page.PageChannel(consumer=one.consumer, segments=one.segments, bytes=one.size)
+                for one in vertex.outputs
+            ),
+            state_bytes=kept[vertex.vertex].state_size if vertex.vertex in kept else 0,
+            live=None
+            if recorder is None or samples is None
+            else _vertex_live(vertex, recorder, samples, number),
+        )
+        for number, vertex in enumerate(view.vertices)
+    )
+
+
+def _vertex_live(
+    vertex: VertexView, recorder: Recorder, samples: tuple[Sample, Sample | None], number: int
+) -> page.PageVertexLive:
     newest, older = samples
     timeline = recorder.timelines[vertex.vertex]
     shares = _shares(newest, older, number)
     doing = next((one for one in timeline.open_spans() if one.checkpoint_id is None), None)
-    completed = view.latest_completed
-    kept = None if completed is None else completed.task(vertex.vertex)
-    return page.PageVertex(
-        name=vertex.vertex,
-        chain=vertex.operators,
-        inputs=vertex.inputs,
+    return page.PageVertexLive(
         parallelism=vertex.parallelism,
-        status=vertex.status.value,
         doing="" if doing is None else doing.kind.value,
         doing_for=0 if doing is None else doing.end_ms - doing.start_ms,
         batches=timeline.batches,
@@ -119,11 +180,7 @@ def _vertex(
         held=shares["held_ms"],
         snapshot=shares["snapshot_ms"],
         watermark=vertex.watermark_ms,
-        outputs=tuple(
-            page.PageChannel(consumer=one.consumer, segments=one.segments, bytes=one.size)
-            for one in vertex.outputs
-        ),
-        state_bytes=0 if kept is None else kept.state_size,
+        pending=vertex.pending_records,
     )
 
 
@@ -305,10 +362,27 @@ def story(
     )
 
 
-def failures(recorder: Recorder, vertex: str | None = None) -> tuple[page.PageFailure, ...]:
+def failures(
+    view: JobView, recorder: Recorder | None, vertex: str | None = None
+) -> tuple[page.PageFailure, ...]:
     """The failures, newest first; of one task if it is named."""
-    known = reversed(tuple(recorder.failures))
-    return tuple(_failure(one) for one in known if vertex in (None, one.vertex))
+    if recorder is None:
+        known = tuple(
+            Failure(
+                time_ms=one.timestamp_ms,
+                attempt=view.attempt,
+                message=one.message,
+                trace=one.trace,
+                vertex=one.vertex,
+                story=(),
+                outcome="The job failed for good.",
+            )
+            for one in view.exceptions
+            if view.is_readable
+        )
+    else:
+        known = tuple(recorder.failures)
+    return tuple(_failure(one) for one in reversed(known) if vertex in (None, one.vertex))
 
 
 def _failure(failure: Failure) -> page.PageFailure:
@@ -339,7 +413,7 @@ def _moment(moment: Moment) -> page.PageMoment:
 
 
 def vertex_detail(
-    view: JobView, vertex: VertexView, recorder: Recorder, subtasks: Sequence[SubtaskView]
+    view: JobView, vertex: VertexView, recorder: Recorder | None, subtasks: Sequence[SubtaskView]
 ) -> page.PageVertexDetail:
     """The state of a vertex by operator, how its newest batch was spread, and its failures."""
     completed = view.latest_completed
@@ -366,7 +440,7 @@ def vertex_detail(
             for one in subtasks
         ),
         finding=_skew(subtasks) or _slow_sink(vertex, subtasks),
-        failures=failures(recorder, vertex.vertex),
+        failures=failures(view, recorder, vertex.vertex),
     )
 
 
@@ -443,41 +517,21 @@ def _seconds(ms: int) -> str:
 # ---- one checkpoint
 
 
-def checkpoint(view: JobView, stats: CheckpointStats, recorder: Recorder) -> page.PageCheckpoint:
+def checkpoint(
+    view: JobView, stats: CheckpointStats, recorder: Recorder | None
+) -> page.PageCheckpoint:
     """One checkpoint, with the part of each task and the reason for how long it took."""
-    inputs = {one.vertex: one for one in view.vertices}
-    tasks = []
-    for task in stats.tasks:
-        known = recorder.timelines.get(task.vertex)
-        parts = {} if known is None else _parts(known.open_spans(), known.parts, stats)
-        metrics, acknowledged = task.metrics, task.ack_timestamp_ms
-        lasted = {kind: sum(s.end_ms - s.start_ms for s in spans) for kind, spans in parts.items()}
-        first = min((s.start_ms for spans in parts.values() for s in spans), default=None)
-        is_root = not (task.vertex in inputs and inputs[task.vertex].inputs)
-        waited = lasted.get(SpanKind.WAIT, 0)
-        delay = 0 if first is None else max(0, first - stats.trigger_timestamp_ms)
-        tasks.append(
-            page.PageTaskSnapshot(
-                vertex=task.vertex,
-                progress=_progress(stats, acknowledged is not None, parts),
-                acknowledged=acknowledged,
-                total_ms=None
-                if acknowledged is None
-                else max(0, acknowledged - stats.trigger_timestamp_ms),
-                start_delay_ms=waited if is_root else delay,
-                barriers_ms=lasted.get(SpanKind.ALIGNMENT, 0),
-                catch_up_ms=lasted.get(SpanKind.CATCH_UP, 0),
-                sync_ms=max(metrics.sync_duration_ms, lasted.get(SpanKind.SYNC, 0)),
-                async_ms=max(metrics.async_duration_ms, lasted.get(SpanKind.ASYNC, 0)),
-                commit_ms=lasted.get(SpanKind.COMMIT, 0),
-                batch_ms=0 if known is None else _batch_ms(known.query, stats),
-                is_root=is_root,
-                state_bytes=task.state_size,
-                checkpointed_bytes=metrics.checkpointed_size,
-                persisted_bytes=metrics.persisted_size,
-                unaligned=metrics.unaligned,
-            )
+    roots = {one.vertex for one in view.vertices if not one.inputs}
+    tasks = [
+        page.PageTaskSnapshot(
+            vertex=task.vertex,
+            state_bytes=task.state_size,
+            live=None
+            if recorder is None
+            else _task_progress(stats, task, recorder, is_root=task.vertex in roots),
         )
+        for task in stats.tasks
+    ]
     return page.PageCheckpoint(
         id=stats.checkpoint_id,
         is_savepoint=stats.kind.is_savepoint,
@@ -487,9 +541,39 @@ def checkpoint(view: JobView, stats: CheckpointStats, recorder: Recorder) -> pag
         path=stats.external_path,
         failure=stats.failure_message,
         state_bytes=stats.state_size,
-        checkpointed_bytes=stats.checkpointed_size,
-        why=_why(tasks, stats),
+        checkpointed_bytes=None if recorder is None else stats.checkpointed_size,
+        why=_why({one.vertex: one.live for one in tasks if one.live is not None}, stats),
         tasks=tuple(tasks),
+    )
+
+
+def _task_progress(
+    stats: CheckpointStats, task: TaskCheckpointStats, recorder: Recorder, *, is_root: bool
+) -> page.PageTaskProgress:
+    known = recorder.timelines.get(task.vertex)
+    parts = {} if known is None else _parts(known.open_spans(), known.parts, stats)
+    metrics, acknowledged = task.metrics, task.ack_timestamp_ms
+    lasted = {kind: sum(s.end_ms - s.start_ms for s in spans) for kind, spans in parts.items()}
+    first = min((s.start_ms for spans in parts.values() for s in spans), default=None)
+    waited = lasted.get(SpanKind.WAIT, 0)
+    delay = 0 if first is None else max(0, first - stats.trigger_timestamp_ms)
+    return page.PageTaskProgress(
+        progress=_progress(stats, acknowledged is not None, parts),
+        acknowledged=acknowledged,
+        total_ms=None
+        if acknowledged is None
+        else max(0, acknowledged - stats.trigger_timestamp_ms),
+        start_delay_ms=waited if is_root else delay,
+        barriers_ms=lasted.get(SpanKind.ALIGNMENT, 0),
+        catch_up_ms=lasted.get(SpanKind.CATCH_UP, 0),
+        sync_ms=max(metrics.sync_duration_ms, lasted.get(SpanKind.SYNC, 0)),
+        async_ms=max(metrics.async_duration_ms, lasted.get(SpanKind.ASYNC, 0)),
+        commit_ms=lasted.get(SpanKind.COMMIT, 0),
+        batch_ms=0 if known is None else _batch_ms(known.query, stats),
+        is_root=is_root,
+        checkpointed_bytes=metrics.checkpointed_size,
+        persisted_bytes=metrics.persisted_size,
+        unaligned=metrics.unaligned,
     )
 
 
@@ -529,35 +613,55 @@ def _progress(stats: CheckpointStats, acknowledged: bool, parts: dict[SpanKind, 
     return next((text for kind, text in order if kind in parts), "no barrier yet")
 
 
-def _why(tasks: Sequence[page.PageTaskSnapshot], stats: CheckpointStats) -> str:
+def _why(tasks: Mapping[str, page.PageTaskProgress], stats: CheckpointStats) -> str:
     """Which task held the checkpoint up longest by what it did itself, in one or two sentences.
 
     Waiting for a barrier is never a task's own doing: some task upstream has it still. While a
     checkpoint is in progress, the tasks that have yet to acknowledge it are named first.
     """
-    missing = [task for task in tasks if task.acknowledged is None]
+    missing = [(name, task) for name, task in tasks.items() if task.acknowledged is None]
     if stats.status == "IN_PROGRESS" and missing:
-        named = ", ".join(f"{task.vertex} ({task.progress})" for task in missing[:_NAMED])
+        named = ", ".join(f"{name} ({task.progress})" for name, task in missing[:_NAMED])
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         return f"Not acknowledged yet: {named}{more}."
-    own: list[tuple[int, page.PageTaskSnapshot, str]] = []
-    for task in tasks:
+    own: list[tuple[int, str, str]] = []
+    for name, task in tasks.items():
         batches = (
             f" (its batches take {_seconds(task.batch_ms)} on average)" if task.batch_ms else ""
         )
         if task.is_root:
             ended = f"its batch had to end before its snapshot{batches}"
-            own.append((task.start_delay_ms, task, ended))
+            own.append((task.start_delay_ms, name, ended))
         read = f"it had to read what was before the barrier in its channels{batches}"
-        own.append((task.catch_up_ms, task, read))
-        own.append((task.sync_ms, task, "the synchronous part of its snapshot"))
+        own.append((task.catch_up_ms, name, read))
+        own.append((task.sync_ms, name, "the synchronous part of its snapshot"))
         copied = "the asynchronous part of its snapshot: copying state and flushing sinks"
-        own.append((task.async_ms, task, copied))
+        own.append((task.async_ms, name, copied))
     longest = max(own, key=lambda one: one[0], default=None)
     if longest is None or longest[0] <= 0:
         return ""
-    took_ms, task, what = longest
+    took_ms, name, what = longest
     return (
-        f"Task {task.vertex} took longest by itself: {_seconds(took_ms)} of"
+        f"Task {name} took longest by itself: {_seconds(took_ms)} of"
         f" {_seconds(stats.end_to_end_duration_ms)}. The reason: {what}."
+    )
+
+
+# ---- coordinators
+
+
+def coordinators(view: JobView) -> page.Coordinators:
+    """The coordinators, with their state in the newest completed checkpoint."""
+    newest = view.latest_completed
+    return page.Coordinators(
+        checkpoint=None if newest is None else newest.checkpoint_id,
+        coordinators=tuple(
+            page.PageCoordinator(
+                operator=one.operator,
+                vertex=one.vertex,
+                parallelism=one.parallelism,
+                state=None if newest is None else newest.coordinator_states.get(one.operator),
+            )
+            for one in view.coordinators
+        ),
     )

@@ -23,6 +23,7 @@ from weir.rest.shared import FRESH_MS
 from weir.rest.vertex_answers import find_vertex
 from weir.runtime.log_buffer import LogBuffer
 from weir.runtime.recorder import SAMPLE_MS
+from weir.runtime.views import SubtaskView
 
 #: The longest window of a timeline or story, and the default one: an hour and ten minutes.
 _WINDOW_MS = 3_600_000
@@ -36,11 +37,15 @@ _ENGINE_LINE = re.compile(
 )
 
 
+@serves(page.JOBS)
+async def _jobs(server: Serving) -> page.PageJobs:
+    return page_answers.jobs(await server.views(), server.version, history=server.is_history)
+
+
 @serves(page.STATE)
-async def _state(server: Serving) -> page.PageState:
-    view = await server.newest()
-    wall_ms = server.clock.wall_ms()
-    return page_answers.state(view, server.gateway.recorder, wall_ms, server.version)
+async def _state(server: Serving, job: str | None) -> page.PageState:
+    view = await server.chosen(job)
+    return page_answers.state(view, server.recorder, server.clock.wall_ms(), server.version)
 
 
 @serves(page.RATES)
@@ -81,29 +86,36 @@ async def _story(
 
 
 @serves(page.FAILURES)
-async def _failures(server: Serving) -> page.Failures:
-    return page.Failures(failures=page_answers.failures(server.gateway.recorder))
+async def _failures(server: Serving, job: str | None) -> page.Failures:
+    view = await server.chosen(job)
+    return page.Failures(failures=page_answers.failures(view, server.recorder))
 
 
 @serves(page.PAGE_CHECKPOINT)
-async def _checkpoint(server: Serving, checkpoint_id: str) -> page.PageCheckpoint:
-    view = await server.newest()
+async def _checkpoint(server: Serving, checkpoint_id: str, job: str | None) -> page.PageCheckpoint:
+    view = await server.chosen(job)
     stats = await server.checkpoint(view.job_id, checkpoint_id)
-    return page_answers.checkpoint(view, stats, server.gateway.recorder)
+    return page_answers.checkpoint(view, stats, server.recorder)
 
 
 @serves(page.PAGE_VERTEX)
-async def _vertex(server: Serving, vertex: str) -> page.PageVertexDetail:
-    view = await server.newest()
+async def _vertex(server: Serving, vertex: str, job: str | None) -> page.PageVertexDetail:
+    view = await server.chosen(job)
     found = find_vertex(view, vertex)
     if found is None:
         raise HTTPException(404, f"The job has no vertex {quoted(vertex)}.")
+    subtasks = await _subtasks(server, found.vertex)
+    return page_answers.vertex_detail(view, found, server.recorder, subtasks)
+
+
+async def _subtasks(server: Serving, name: str) -> tuple[SubtaskView, ...]:
+    """How a vertex's newest batch was spread; empty in a history server."""
+    if server.is_history:
+        return ()
     gateway = server.gateway
-    name = found.vertex
-    subtasks = await server.shared.get(
+    return await server.shared.get(
         ("subtasks", name), lambda: beside(lambda: gateway.subtasks(name))
     )
-    return page_answers.vertex_detail(view, found, gateway.recorder, subtasks)
 
 
 @serves(page.LOGS)
@@ -124,21 +136,8 @@ async def _logs(server: Serving, source: str | None, task: str | None) -> page.L
 
 
 @serves(page.COORDINATORS)
-async def _coordinators(server: Serving) -> page.Coordinators:
-    view = await server.newest()
-    newest = view.latest_completed
-    return page.Coordinators(
-        checkpoint=None if newest is None else newest.checkpoint_id,
-        coordinators=tuple(
-            page.PageCoordinator(
-                operator=one.operator,
-                vertex=one.vertex,
-                parallelism=one.parallelism,
-                state=None if newest is None else newest.coordinator_states.get(one.operator),
-            )
-            for one in view.coordinators
-        ),
-    )
+async def _coordinators(server: Serving, job: str | None) -> page.Coordinators:
+    return page_answers.coordinators(await server.chosen(job))
 
 
 def _window(server: Serving, start: str | None, end: str | None) -> tuple[int, int]:

@@ -44,6 +44,7 @@ from weir.rest.shared import SharedAnswers
 from weir.runtime.cluster import Cluster, ExecutorView, JvmView, ThreadView
 from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
+from weir.runtime.recorder import Recorder
 from weir.runtime.views import JobView
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import normalize
@@ -137,6 +138,11 @@ class Serving:
         return self._gateway
 
     @property
+    def recorder(self) -> Recorder | None:
+        """What happened in this driver's job; None in a history server."""
+        return None if self._gateway is None else self._gateway.recorder
+
+    @property
     def is_history(self) -> bool:
         """Whether this is a history server."""
         return self._gateway is None
@@ -175,6 +181,10 @@ class Serving:
             raise HTTPException(404, f"Job {shortened(job_id)} is not known here: {known}")
         return found
 
+    async def chosen(self, job_id: str | None) -> JobView:
+        """The newest view of a job; without an id, of this driver's. Raises 400, 404 and 409."""
+        return await (self.newest() if job_id is None else self.view(job_id))
+
     async def configured(self, job_id: str) -> JobView:
         """The newest view of a job whose configuration is known.
 
@@ -196,7 +206,7 @@ class Serving:
         jvm, process = await self._jvm() if with_jvm else (None, None)
         return read(
             view,
-            () if self.is_history else tuple(self.gateway.recorder.samples),
+            () if self.recorder is None else tuple(self.recorder.samples),
             now_ms=self.clock.wall_ms(),
             jvm=jvm,
             jvm_process=process,

@@ -1,10 +1,15 @@
 // The page: its views by address, figures once a second, and what the reader asks for.
+//
+// A driver has one job and all views of it. A history server has many jobs, and of each the views
+// that are made of what its directory has.
 
+import { address as named, linkTo } from "./addresses.js";
 import { Refused, Unreachable, access, get, operate, send, token } from "./api.js";
 import * as checkpoints from "./checkpoints.js";
 import { h, show, tall, tone, wide } from "./dom.js";
 import * as exceptions from "./exceptions.js";
 import * as history from "./history.js";
+import * as jobs from "./jobs.js";
 import { configuration, coordinators, logs } from "./others.js";
 import * as overview from "./overview.js";
 import * as vertices from "./vertices.js";
@@ -13,17 +18,32 @@ const VIEWS = {
   overview: ["Overview", overview], graph: ["Graph", vertices], timeline: ["Timeline", history],
   checkpoints: ["Checkpoints", checkpoints], exceptions: ["Exceptions", exceptions], logs: ["Logs", logs],
   coordinators: ["Coordinators", coordinators], configuration: ["Configuration", configuration],
+  jobs: ["Jobs", jobs],
 };
+// What no directory has, and why.
+const UNKNOWN = {
+  timeline: "What a task did, batch by batch, is known to the job's driver only, while it runs.",
+  logs: "Logs are with the job's driver, and where it wrote them.",
+  configuration: "The configuration that a job ran with is known to its driver only, while it runs.",
+};
+const unknown = { load: async () => ({}), render: () => {
+  const { view } = address();
+  return [h("h1", {}, VIEWS[view][0]), h("p", { class: "empty" }, UNKNOWN[view])];
+} };
+// Of a job whose record cannot be read, nothing else is known.
+const damaged = { render: (job) => [h("h1", {}, VIEWS[address().view][0]), overview.remarks(job)] };
 const EVERY_MS = 1000;
 const HIDDEN_MS = 10_000;
 const LONGEST_WAIT_MS = 15_000;
 
 const $ = (id) => document.getElementById(id);
 const main = $("content");
+let server = null;
 let state = null;
 let data = null;
 let shown = "";
 let shownPart = "";
+let shownJob = "";
 let failures = 0;
 let lastSeen = 0;
 let timer = null;
@@ -34,12 +54,15 @@ const pointed = {};
 // ---- addresses
 
 function address() {
-  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const [view = "", ...rest] = path.split("/");
-  let part = "";
-  try { part = decodeURIComponent(rest.join("/")); } catch { /* an address that nobody made */ }
-  return { view: VIEWS[view] ? view : "overview", part, query: new URLSearchParams(query) };
+  const { job, view, part, query } = named();
+  if (server?.history && !job) return { job, view: "jobs", part: "", query };
+  return { job, view: VIEWS[view] && view !== "jobs" ? view : "overview", part, query };
 }
+
+const viewOf = (view) => (server?.history && UNKNOWN[view] ? unknown : VIEWS[view][1]);
+
+// Who answers.
+const who = () => (server?.history ? "history server" : "driver");
 
 // Change the query of the address; null takes a parameter away.
 function go(changes) {
@@ -47,25 +70,28 @@ function go(changes) {
   for (const [name, value] of Object.entries(changes)) {
     if (value === null || value === "") query.delete(name); else query.set(name, value);
   }
-  const text = query.toString();
-  history_replace(`#/${view}${part ? `/${encodeURIComponent(part)}` : ""}${text ? `?${text}` : ""}`);
+  window.history.replaceState(null, "", linkTo(view, part, query));
+  refresh();
 }
 
-function history_replace(hash) {
-  window.history.replaceState(null, "", hash);
-  refresh();
+// The views that there are: of the job, and in a history server the list of jobs.
+function offered() {
+  const { job } = address();
+  const names = Object.keys(VIEWS).filter((name) => name !== "jobs");
+  if (!server?.history) return names;
+  return ["jobs", ...(job ? names.filter((name) => !UNKNOWN[name]) : [])];
 }
 
 function navigation() {
   const { view } = address();
-  show($("views"), Object.entries(VIEWS).map(([name, [title]]) => h("li", {},
-    h("a", { href: `#/${name}`, "aria-current": name === view ? "page" : null }, title))));
+  show($("views"), offered().map((name) => h("li", {},
+    h("a", { href: name === "jobs" ? "#/" : linkTo(name), "aria-current": name === view ? "page" : null }, VIEWS[name][0]))));
   const current = document.querySelector("nav a[aria-current]");
   if (current && current.hash !== tab) {
     tab = current.hash;
     current.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  document.title = `${VIEWS[view][0]}${state ? ` · ${state.name}` : ""} · Weir`;
+  document.title = `${VIEWS[view][0]}${state?.name ? ` · ${state.name}` : ""} · Weir`;
 }
 
 // ---- drawing
@@ -73,30 +99,30 @@ function navigation() {
 function redraw() {
   if (!state) return;
   const { view, part, query } = address();
-  $("job-name").textContent = state.name;
-  $("job-state").textContent = state.status;
+  $("job-name").textContent = state.name ?? "Weir history";
+  $("job-state").textContent = state.status ?? "";
   $("job-state").className = `badge ${tone(state.status)}`;
-  $("foot").textContent = `Job ${state.jobId} · Weir ${state.version}`;
+  $("foot").textContent = `${state.jobId ? `Job ${state.jobId} · ` : ""}Weir ${state.version}`;
   if (data === null || shown !== view) return;
   const pointer = (name) => ({ at: pointed[name] ?? null, set: (at) => { pointed[name] = at; redraw(); } });
-  show(main, VIEWS[view][1].render(state, data, { part, query, go, redraw, wide, tall, pointer, ask, send: sendRequest, mayChange: access.mayChange }));
+  const drawn = state.status === "DAMAGED" ? damaged : viewOf(view);
+  show(main, drawn.render(state, data, { part, query, go, redraw, wide, tall, pointer, ask, send: sendRequest, mayChange: access.mayChange }));
 }
 
 async function refresh() {
   clearTimeout(timer);
   const mine = ++loading;
-  const { view, part, query } = address();
-  navigation();
-  if (shown !== view || shownPart !== part) {
-    // A view that can show something before its own figures are there says so.
-    const early = shown === view && state ? VIEWS[view][1].early ?? null : null;
-    [data, shown, shownPart] = [early, view, part];
-    if (data) redraw();
-    else show(main, h("h1", {}, VIEWS[view][0]), h("p", { class: "loading" }, "Asking the driver ..."));
-  }
   try {
-    const newest = await get("/weir/state");
-    const loaded = await VIEWS[view][1].load({ get, state: newest, part, query });
+    server ??= await get("/weir/jobs");
+    if (mine !== loading) return;
+    const { job, view, part, query } = address();
+    prepare(job, view, part);
+    const figures = (path, asked = {}) => {
+      const query = new URLSearchParams(job ? { ...asked, job } : asked).toString();
+      return get(`/weir/${path}${query ? `?${query}` : ""}`);
+    };
+    const newest = await (view === "jobs" ? get("/weir/jobs") : figures("state"));
+    const loaded = await viewOf(view).load({ get, figures, state: newest, part, query });
     if (mine !== loading) return;
     state = newest;
     data = loaded;
@@ -111,12 +137,25 @@ async function refresh() {
   if (mine === loading && !$("token-dialog").open) timer = setTimeout(refresh, wait());
 }
 
+// Show where the reader is before the figures of a new view are there.
+function prepare(job, view, part) {
+  if (shownJob !== job) state = null;
+  if (shown !== view || shownPart !== part || shownJob !== job) {
+    // A view that can show something before its own figures are there says so.
+    const early = shown === view && state ? viewOf(view).early ?? null : null;
+    [data, shown, shownPart, shownJob] = [early, view, part, job];
+    if (data) redraw();
+    else show(main, h("h1", {}, VIEWS[view][0]), h("p", { class: "loading" }, `Asking the ${who()} ...`));
+  }
+  navigation();
+}
+
 function wait() {
   if (failures) return Math.min(LONGEST_WAIT_MS, 1000 * 2 ** (failures - 1));
   return document.hidden ? HIDDEN_MS : EVERY_MS;
 }
 
-// ---- a driver that does not answer
+// ---- a server that does not answer
 
 function banner(text, calm) {
   const box = $("banner");
@@ -139,17 +178,17 @@ function missed(error) {
   }
   failures += 1;
   if (error instanceof Refused) {
-    banner(`The driver refused to answer: ${error.message}`, false);
+    banner(`The ${who()} refused to answer: ${error.message}`, false);
     if (data === null) show(main, h("h1", {}, VIEWS[address().view][0]), h("p", { class: "empty" }, error.message));
     return;
   }
   document.body.classList.add("stale");
   const ended = state && state.ended >= 0 ? ` The job was ${state.status}.` : "";
   const since = lastSeen ? ` What you see is from ${new Date(lastSeen).toLocaleTimeString("en-GB")}.` : "";
-  banner(`The driver does not answer.${ended}${since} Trying again every ${Math.round(wait() / 1000)} s.`, Boolean(ended));
+  banner(`The ${who()} does not answer.${ended}${since} Trying again every ${Math.round(wait() / 1000)} s.`, Boolean(ended));
   if (data === null) {
     show(main, h("h1", {}, VIEWS[address().view][0]),
-      h("p", { class: "empty" }, "The driver does not answer. This page goes on by itself when it does."));
+      h("p", { class: "empty" }, `The ${who()} does not answer. This page goes on by itself when it does.`));
   }
 }
 
@@ -256,8 +295,8 @@ function notice(text) {
 // ---- start
 
 window.addEventListener("hashchange", async () => {
-  const { view, part } = address();
-  const moved = shown !== view;
+  const { job, view, part } = address();
+  const moved = shown !== view || shownJob !== job;
   await refresh();
   if (moved) { main.focus(); scrollTo(0, 0); }
   if (view === "graph" && part) document.getElementById("vertex-title")?.focus();

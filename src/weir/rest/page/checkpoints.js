@@ -1,15 +1,16 @@
 // Checkpoints and savepoints: those in progress, the history, one in detail, and what a reader may ask for.
 
+import { linkTo } from "./addresses.js";
 import { badge, bytes, card, cards, count, duration, h, moment, panel, table } from "./dom.js";
-import { checkpointCard } from "./overview.js";
+import { checkpointCard, interval, remarks } from "./overview.js";
 
-export async function load({ get, state, part }) {
+export async function load({ get, figures, state, part }) {
   const base = `/jobs/${state.jobId}/checkpoints`;
-  const ids = new Set(state.running.map((one) => one.id));
+  const ids = new Set(state.live?.running.map((one) => one.id));
   if (part) ids.add(Number(part));
   const [history, config, ...details] = await Promise.all([
-    get(base), get(`${base}/config`),
-    ...[...ids].map((id) => get(`/weir/checkpoints/${id}`).catch((error) => {
+    get(base), state.live ? get(`${base}/config`) : null,
+    ...[...ids].map((id) => figures(`checkpoints/${id}`).catch((error) => {
       if (error.status === 404 || error.status === 400) return { id, missing: error.message };
       throw error;
     })),
@@ -29,36 +30,37 @@ export function render(state, { history, config, details }, tools) {
   return [
     h("h1", {}, "Checkpoints"),
     actions(state, tools),
-    cards(checkpointCard(state),
-      card("In progress", count(history.counts.in_progress), history.waits_because ?? (state.intervalMs === null ? "" : `one every ${duration(state.intervalMs)}`)),
-      card("Completed", count(history.counts.completed), `${count(history.counts.failed)} failed`),
-      card("Restored from", state.restoredFrom ? "a snapshot" : "nothing", state.restoredFrom ? h("span", { class: "path" }, state.restoredFrom) : "the job started without state")),
+    remarks(state),
+    cards(checkpointCard(state), state.live ? liveCards(state, history) : null),
     history.latest_trigger_failure ? h("p", { class: "why warn" }, history.latest_trigger_failure) : null,
-    chosen ? (chosen.missing ? h("p", { class: "why warn" }, chosen.missing) : detail(chosen, tools)) : null,
-    running.map((one) => detail(one, tools)),
+    chosen ? (chosen.missing ? h("p", { class: "why warn" }, chosen.missing) : detail(chosen, state.live, tools)) : null,
+    running.map((one) => detail(one, state.live, tools)),
     panel("History", h("div", { class: "controls", hidden: history.history.length <= SHOWN },
       h("button", { "aria-pressed": String(everything), onclick: () => { everything = !everything; tools.redraw(); } },
         everything ? `Only the newest ${SHOWN}` : `All ${history.history.length}`)), table({
-      caption: "Newest first; sizes are of the whole state, and of what the checkpoint wrote itself",
-      rows: everything ? history.history : history.history.slice(0, SHOWN), key: (one) => one.id, empty: "No checkpoint has been triggered yet.",
+      caption: state.live ? "Newest first; sizes are of the whole state, and of what the checkpoint wrote itself"
+        : "Those that the job retained, newest first; sizes are of the whole state",
+      rows: everything ? history.history : history.history.slice(0, SHOWN), key: (one) => one.id,
+      empty: state.live ? "No checkpoint has been triggered yet." : "The job retained no checkpoint that can be read.",
       rowClass: (one) => (one.id === Number(tools.part) ? "chosen" : null),
       columns: [
-        { title: "Checkpoint", cell: (one) => h("a", { href: `#/checkpoints/${one.id}` }, `${one.is_savepoint ? "Savepoint " : ""}${one.id}`) },
+        { title: "Checkpoint", cell: (one) => h("a", { href: linkTo("checkpoints", String(one.id)) }, `${one.is_savepoint ? "Savepoint " : ""}${one.id}`) },
         { title: "Status", cell: (one) => [badge(one.status), one.discarded ? " subsumed" : ""] },
         { title: "Triggered", cell: (one) => moment(one.trigger_timestamp) },
-        { title: "Acknowledged", num: true, cell: (one) => `${one.num_acknowledged_subtasks} of ${one.num_subtasks}` },
+        state.live && { title: "Acknowledged", num: true, cell: (one) => `${one.num_acknowledged_subtasks} of ${one.num_subtasks}` },
         { title: "Duration", num: true, cell: (one) => duration(one.end_to_end_duration) },
         { title: "Full size", num: true, cell: (one) => bytes(one.state_size) },
-        { title: "Written", num: true, cell: (one) => bytes(one.checkpointed_size) },
+        state.live && { title: "Written", num: true, cell: (one) => bytes(one.checkpointed_size) },
         { title: "Path or failure", long: true, cell: (one) => one.failure_message ?? one.external_path ?? "" },
-      ],
+      ].filter(Boolean),
     })),
-    h("div", { class: "two" }, panel("Summary", summary(history.summary)), panel("Configuration", configuration(config))),
+    state.live ? h("div", { class: "two" }, panel("Summary", summary(history.summary)), panel("Configuration", configuration(config))) : null,
     panel("Savepoints", table({
-      caption: "Taken since this driver started", rows: savepoints, key: (one) => `savepoint ${one.id}`,
-      empty: "None was taken since this driver started.",
+      caption: state.live ? "Taken since this driver started" : "With which the job ended", rows: savepoints, key: (one) => `savepoint ${one.id}`,
+      empty: state.live ? "None was taken since this driver started."
+        : "The job did not end with one; those that were taken meanwhile are not in its records.",
       columns: [
-        { title: "Savepoint", cell: (one) => h("a", { href: `#/checkpoints/${one.id}` }, String(one.id)) },
+        { title: "Savepoint", cell: (one) => h("a", { href: linkTo("checkpoints", String(one.id)) }, String(one.id)) },
         { title: "Time", cell: (one) => moment(one.trigger_timestamp) },
         { title: "Size", num: true, cell: (one) => bytes(one.state_size) },
         { title: "Path", long: true, cell: (one) => h("code", { class: "path" }, one.external_path) },
@@ -67,7 +69,14 @@ export function render(state, { history, config, details }, tools) {
   ];
 }
 
+const liveCards = ({ live }, history) => [
+  card("In progress", count(history.counts.in_progress), history.waits_because ?? (live.intervalMs === null ? "" : interval({ live }))),
+  card("Completed", count(history.counts.completed), `${count(history.counts.failed)} failed`),
+  card("Restored from", live.restoredFrom ? "a snapshot" : "nothing", live.restoredFrom ? h("span", { class: "path" }, live.restoredFrom) : "the job started without state"),
+];
+
 function actions(state, { ask, mayChange }) {
+  if (!state.live) return null;
   if (!mayChange) return h("p", { class: "soft" }, "Your token lets you look, not change the job.");
   if (state.ended >= 0 || ["FINISHED", "FAILED", "CANCELED", "SUSPENDED"].includes(state.status)) {
     return h("p", { class: "soft" }, "The job has ended: nothing can be triggered.");
@@ -80,40 +89,47 @@ function actions(state, { ask, mayChange }) {
 
 const PHASES = [["startDelayMs", "wait"], ["barriersMs", "alignment"], ["catchUpMs", "catch-up"], ["syncMs", "sync"], ["asyncMs", "async"]];
 
-function detail(one, { wide }) {
-  const longest = Math.max(1, one.durationMs);
-  const own = (task) => Math.max(task.catchUpMs, task.syncMs, task.asyncMs, task.isRoot ? task.startDelayMs : 0);
+function detail(one, live, { wide }) {
+  const own = ({ live }) => (live ? Math.max(live.catchUpMs, live.syncMs, live.asyncMs, live.isRoot ? live.startDelayMs : 0) : 0);
   const slowest = one.tasks.reduce((most, task) => (own(task) > own(most) ? task : most), one.tasks[0]);
   return panel(`${one.isSavepoint ? "Savepoint" : "Checkpoint"} ${one.id}`,
     h("p", {}, badge(one.status), " triggered ", moment(one.triggered), `, ${one.status === "IN_PROGRESS" ? "running for" : "took"} ${duration(one.durationMs)}, `,
-      `${bytes(one.stateBytes)} of state, ${bytes(one.checkpointedBytes)} written. `,
-      h("a", { href: `#/timeline?from=${one.triggered - 2000}&to=${one.triggered + one.durationMs + 4000}` }, "See it in the timeline")),
+      `${bytes(one.stateBytes)} of state${one.checkpointedBytes === null ? "" : `, ${bytes(one.checkpointedBytes)} written`}. `,
+      live ? h("a", { href: linkTo("timeline", "", { from: one.triggered - 2000, to: one.triggered + one.durationMs + 4000 }) }, "See it in the timeline") : null),
     one.failure ? h("p", { class: "why warn" }, one.failure) : null,
     one.why ? h("p", { class: "why" }, one.why) : null,
     one.path ? h("p", { class: "path" }, h("span", { class: "soft" }, "Path: "), h("code", {}, one.path)) : null,
     table({
-      caption: "Task by task; the time before a task's first barrier belongs to tasks upstream of it",
+      caption: live ? "Task by task; the time before a task's first barrier belongs to tasks upstream of it" : "Task by task",
       rows: one.tasks, key: (task) => task.vertex,
       rowClass: (task) => (task === slowest && own(task) > 0 && one.status !== "IN_PROGRESS" ? "slowest" : null),
       columns: [
-        { title: "Task", cell: (task) => h("a", { href: `#/graph/${encodeURIComponent(task.vertex)}` }, task.vertex) },
-        { title: "Progress", cell: (task) => task.progress },
-        { title: "Total", num: true, cell: (task) => duration(task.totalMs) },
-        { title: "Start delay", num: true, cell: (task) => duration(task.startDelayMs) },
-        { title: "Missing barriers", num: true, cell: (task) => duration(task.barriersMs) },
-        { title: "Reading to barrier", num: true, cell: (task) => duration(task.catchUpMs) },
-        { title: "Sync", num: true, cell: (task) => duration(task.syncMs) },
-        { title: "Async", num: true, cell: (task) => duration(task.asyncMs) },
-        { title: "Commit", num: true, cell: (task) => duration(task.commitMs) },
-        { title: "Batch", num: true, cell: (task) => (task.batchMs ? duration(task.batchMs) : "-") },
+        { title: "Task", cell: (task) => h("a", { href: linkTo("graph", task.vertex) }, task.vertex) },
+        ...(live ? TIMES : []),
         { title: "State", num: true, cell: (task) => bytes(task.stateBytes) },
-        { title: "Written", num: true, cell: (task) => bytes(task.checkpointedBytes) },
-        { title: "In flight", num: true, cell: (task) => (task.unaligned ? bytes(task.persistedBytes) : "-") },
-        { title: "As a picture", cell: (task) => h("span", { class: "phases", role: "img", "aria-label": PHASES.map(([name, kind]) => `${kind} ${duration(task[name])}`).join(", ") },
-          PHASES.map(([name, kind]) => wide(task[name] / longest, { class: !task.isRoot && name === "startDelayMs" ? "k-delay" : `k-${kind}` }))) },
+        ...(live ? [
+          { title: "Written", num: true, cell: (task) => bytes(task.live.checkpointedBytes) },
+          { title: "In flight", num: true, cell: (task) => (task.live.unaligned ? bytes(task.live.persistedBytes) : "-") },
+          { title: "As a picture", cell: (task) => picture(task.live, Math.max(1, one.durationMs), wide) },
+        ] : []),
       ],
     }));
 }
+
+const TIMES = [
+  { title: "Progress", cell: ({ live }) => live.progress },
+  { title: "Total", num: true, cell: ({ live }) => duration(live.totalMs) },
+  { title: "Start delay", num: true, cell: ({ live }) => duration(live.startDelayMs) },
+  { title: "Missing barriers", num: true, cell: ({ live }) => duration(live.barriersMs) },
+  { title: "Reading to barrier", num: true, cell: ({ live }) => duration(live.catchUpMs) },
+  { title: "Sync", num: true, cell: ({ live }) => duration(live.syncMs) },
+  { title: "Async", num: true, cell: ({ live }) => duration(live.asyncMs) },
+  { title: "Commit", num: true, cell: ({ live }) => duration(live.commitMs) },
+  { title: "Batch", num: true, cell: ({ live }) => (live.batchMs ? duration(live.batchMs) : "-") },
+];
+
+const picture = (live, longest, wide) => h("span", { class: "phases", role: "img", "aria-label": PHASES.map(([name, kind]) => `${kind} ${duration(live[name])}`).join(", ") },
+  PHASES.map(([name, kind]) => wide(live[name] / longest, { class: !live.isRoot && name === "startDelayMs" ? "k-delay" : `k-${kind}` })));
 
 function summary(data) {
   const rows = [["Duration", data.end_to_end_duration, duration], ["Full size", data.state_size, bytes], ["Written", data.checkpointed_size, bytes]]

@@ -154,7 +154,7 @@ export const moment = (ms) => h("time", { datetime: new Date(ms).toISOString() }
 export const percent = (share) => `${Math.round(share * 100)} %`;
 
 const TONES = {
-  RUNNING: "good", COMPLETED: "good", FINISHED: "good", FAILED: "bad", FAILING: "bad",
+  RUNNING: "good", COMPLETED: "good", FINISHED: "good", FAILED: "bad", FAILING: "bad", DAMAGED: "bad",
   RESTARTING: "warn", CANCELED: "warn", CANCELLING: "warn", SUSPENDED: "warn",
   IN_PROGRESS: "info", INITIALIZING: "info", WAITING_FOR_FINAL_CHECKPOINT: "info",
 };

@@ -1,5 +1,6 @@
 // The job's graph in layers, from sources at the left to sinks at the right.
 
+import { linkTo } from "./addresses.js";
 import { bytes, duration, h, percent, rate, s } from "./dom.js";
 
 const LARGE = { width: 232, height: 104, gapX: 90, gapY: 26, compact: false };
@@ -70,11 +71,13 @@ function order(layers, vertices) {
 const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 export function said(one, now) {
+  const { live } = one;
+  if (!live) return `${one.name}: ${bytes(one.stateBytes)} of state`;
   const parts = [`${one.name}: ${one.status.toLowerCase().replaceAll("_", " ")}`,
-    `${rate(one.rateIn)} rows per second`, `busy ${percent(one.busy)}`,
-    `held by a full channel ${percent(one.held)}`];
-  if (one.batchMs) parts.push(`batches take ${duration(one.batchMs)}`);
-  if (one.watermark !== null) parts.push(`watermark ${duration(Math.max(0, now - one.watermark))} behind`);
+    `${rate(live.rateIn)} rows per second`, `busy ${percent(live.busy)}`,
+    `held by a full channel ${percent(live.held)}`];
+  if (live.batchMs) parts.push(`batches take ${duration(live.batchMs)}`);
+  if (live.watermark !== null) parts.push(`watermark ${duration(Math.max(0, now - live.watermark))} behind`);
   return parts.join(", ");
 }
 
@@ -114,7 +117,7 @@ function edge(producer, output, from, to, size, chosen) {
   const x2 = to.x;
   const y2 = to.y + size.height / 2;
   const bend = Math.max(30, (x2 - x1) / 2);
-  const full = producer.doing === "held" && output.segments > 0;
+  const full = producer.live?.doing === "held" && output.segments > 0;
   const near = !chosen ? "" : [producer.name, output.consumer].includes(chosen) ? "near" : "far";
   const text = output.segments
     ? s("text", { class: "edge-text", x: x2 - 8, y: y2 - 7, "text-anchor": "end" },
@@ -129,26 +132,35 @@ function edge(producer, output, from, to, size, chosen) {
   };
 }
 
+// What is written into the box of a vertex, line by line.
+function factsOf({ live, chain, stateBytes }, compact, now) {
+  if (!live) {
+    const state = `${bytes(stateBytes)} of state`;
+    return compact ? [state] : [state, cut(chain[0] ?? "", 32), chain.length > 1 ? cut(`to ${chain.at(-1)}`, 32) : ""];
+  }
+  if (compact) return [`${rate(live.rateIn)} rows/s${live.batchMs ? `, ${duration(live.batchMs)}/batch` : ""}`];
+  return [
+    `${rate(live.rateIn)} rows/s${live.batchMs ? `, batch ${duration(live.batchMs)}` : ""}`,
+    live.watermark === null ? "no watermark" : `watermark ${duration(Math.max(0, now - live.watermark))} behind`,
+    live.held >= 0.005 ? `held ${percent(live.held)}, busy ${percent(live.busy)}` : `busy ${percent(live.busy)}`,
+  ];
+}
+
 function node(one, place, size, now, chosen) {
   const { x, y } = place;
   const bad = one.status === "FAILED";
-  const facts = size.compact
-    ? [`${rate(one.rateIn)} rows/s${one.batchMs ? `, ${duration(one.batchMs)}/batch` : ""}`]
-    : [
-      `${rate(one.rateIn)} rows/s${one.batchMs ? `, batch ${duration(one.batchMs)}` : ""}`,
-      one.watermark === null ? "no watermark" : `watermark ${duration(Math.max(0, now - one.watermark))} behind`,
-      one.held >= 0.005 ? `held ${percent(one.held)}, busy ${percent(one.busy)}` : `busy ${percent(one.busy)}`,
-    ];
+  const facts = factsOf(one, size.compact, now);
   const inner = size.width - 24;
   let left = x + 12;
-  const bar = [["busy", one.busy], ["held", one.held], ["snapshot", one.snapshot]].map(([kind, share]) => {
+  const bar = (one.live ? ["busy", "held", "snapshot"] : []).map((kind) => {
+    const share = one.live[kind];
     const long = Math.max(0, Math.min(1, share)) * inner;
     const rect = s("rect", { class: `bar-${kind}`, x: left, y: y + size.height - 12, width: long, height: 5 });
     left += long;
     return rect;
   });
   return s("a", {
-    href: `#/graph/${encodeURIComponent(one.name)}`, "aria-label": said(one, now),
+    href: linkTo("graph", one.name), "aria-label": said(one, now),
     class: chosen ? "chosen" : null, "data-key": `vertex ${one.name}`,
   },
   s("title", {}, `${one.chain.join(" → ")}`),
@@ -157,6 +169,6 @@ function node(one, place, size, now, chosen) {
   facts.map((fact, index) => s("text", {
     class: bad && !index ? "fact bad" : "fact", x: x + 12, y: y + 40 + index * 16,
   }, bad && !index ? "FAILED" : fact)),
-  s("rect", { class: "bar-back", x: x + 12, y: y + size.height - 12, width: inner, height: 5 }),
+  one.live ? s("rect", { class: "bar-back", x: x + 12, y: y + size.height - 12, width: inner, height: 5 }) : null,
   bar);
 }

@@ -1,5 +1,6 @@
 // The timeline, and what happened meanwhile: for "why is this slow" and "what happened at 14:03".
 
+import { linkTo } from "./addresses.js";
 import { clock, duration, h, moments as list, panel, table } from "./dom.js";
 import { KINDS, legend, longest, timeline } from "./timeline.js";
 
@@ -16,12 +17,10 @@ export function windowOf(query, now) {
   return { start: now - span, end: now, at: null, live: true };
 }
 
-export async function load({ get, query, state }) {
+export async function load({ figures, query, state }) {
   const { start, end } = windowOf(query, state.now);
-  const [data, story] = await Promise.all([
-    get(`/weir/timeline?start=${Math.round(start)}&end=${Math.round(end)}`),
-    get(`/weir/story?start=${Math.round(start)}&end=${Math.round(end)}`),
-  ]);
+  const asked = { start: Math.round(start), end: Math.round(end) };
+  const [data, story] = await Promise.all([figures("timeline", asked), figures("story", asked)]);
   return { data, story };
 }
 
@@ -66,7 +65,7 @@ export function render(state, { data, story }, { query, go }) {
     panel("The longest bars", table({
       caption: "Without rest", rows: longest(data), key: (one) => `${one.vertex} ${one.kind} ${one.from}`, empty: "There are no bars.",
       columns: [
-        { title: "Task", cell: (one) => h("a", { href: `#/graph/${encodeURIComponent(one.vertex)}` }, one.vertex) },
+        { title: "Task", cell: (one) => h("a", { href: linkTo("graph", one.vertex) }, one.vertex) },
         { title: "What", cell: (one) => `${KINDS[one.kind] ?? one.kind}${one.failed ? " (failed)" : ""}` },
         { title: "Number", num: true, cell: (one) => (one.number < 0 ? "-" : String(one.number)) },
         { title: "From", cell: (one) => clock(one.from) },

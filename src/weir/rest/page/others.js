@@ -1,5 +1,6 @@
 // Configuration, logs and coordinators.
 
+import { linkTo } from "./addresses.js";
 import { clock, h, panel, table } from "./dom.js";
 
 export const configuration = {
@@ -22,11 +23,8 @@ export const configuration = {
 };
 
 export const logs = {
-  async load({ get, query }) {
-    const asked = new URLSearchParams({ source: query.get("source") ?? "driver" });
-    if (query.get("task")) asked.set("task", query.get("task"));
-    return get(`/weir/logs?${asked}`);
-  },
+  load: async ({ figures, query }) => figures("logs", {
+    source: query.get("source") ?? "driver", ...(query.get("task") ? { task: query.get("task") } : {}) }),
   render(state, data, { query, go }) {
     const source = query.get("source") ?? "driver";
     const task = query.get("task") ?? "";
@@ -49,19 +47,19 @@ export const logs = {
 };
 
 export const coordinators = {
-  load: async ({ get }) => get("/weir/coordinators"),
+  load: async ({ figures }) => figures("coordinators"),
   render: (state, data, { send, mayChange }) => [
     h("h1", {}, "Coordinators"),
     data.coordinators.length ? data.coordinators.map((one) => h("section", { class: "panel", "data-key": one.operator },
       h("h2", {}, one.operator),
-      h("p", {}, "Runs in the driver for ", h("a", { href: `#/graph/${encodeURIComponent(one.vertex)}` }, `task ${one.vertex}`), `, with ${one.parallelism} subtasks.`),
+      h("p", {}, state.live ? "Runs in the driver for " : "It coordinates ", h("a", { href: linkTo("graph", one.vertex) }, `task ${one.vertex}`), state.live ? `, with ${one.parallelism} subtasks.` : "."),
       h("h3", {}, data.checkpoint === null ? "Its state: no checkpoint has completed yet" : `Its state in checkpoint ${data.checkpoint}`),
       h("pre", { tabindex: "0" }, one.state === null ? "none" : JSON.stringify(one.state, null, 2)),
-      !mayChange ? h("p", { class: "soft" }, "Your token lets you look, not send to coordinators.") : h("form", { onsubmit: (event) => { event.preventDefault(); send(one.operator, event.target.elements.request.value); } },
+      !state.live ? null : !mayChange ? h("p", { class: "soft" }, "Your token lets you look, not send to coordinators.") : h("form", { onsubmit: (event) => { event.preventDefault(); send(one.operator, event.target.elements.request.value); } },
         h("label", {}, `Request for ${one.operator}, as JSON (like weir send)`,
           h("textarea", { name: "request", spellcheck: "false", required: true }, "")),
         h("p", { class: "buttons" }, h("button", { class: "primary" }, "Send"),
           h("span", { class: "soft" }, "The answer comes once a completed checkpoint contains the change.")))))
-      : h("p", { class: "empty" }, "No operator of this job has a coordinator."),
+      : h("p", { class: "empty" }, state.live ? "No operator of this job has a coordinator." : "The newest checkpoint has no state of a coordinator."),
   ],
 };

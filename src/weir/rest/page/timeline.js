@@ -1,5 +1,6 @@
 // Batches, barriers, snapshots and commits of each vertex as bars over time.
 
+import { linkTo } from "./addresses.js";
 import { clock, duration, h, s } from "./dom.js";
 
 const WIDTH = 1200;
@@ -45,7 +46,7 @@ export function timeline(data, moments, chosen) {
   const rows = data.lanes.map((lane, index) => {
     const y = TOP + index * ROW;
     return [
-      s("a", { href: `#/graph/${encodeURIComponent(lane.vertex)}` },
+      s("a", { href: linkTo("graph", lane.vertex) },
         s("text", { x: 8, y: y + 20 }, cut(lane.vertex, 19), s("title", {}, lane.vertex))),
       s("rect", { class: "row-back", x: LEFT, y, width: WIDTH - LEFT - 10, height: 36 }),
       lane.query.map((one) => bar(one, y, 20)),
@@ -56,7 +57,7 @@ export function timeline(data, moments, chosen) {
     const [, from, to, number] = one;
     const left = x(from);
     const long = x(to) - left;
-    return s("a", { href: `#/checkpoints/${number}`, "aria-label": `Checkpoint ${number}, ${duration(to - from)}` },
+    return s("a", { href: linkTo("checkpoints", String(number)), "aria-label": `Checkpoint ${number}, ${duration(to - from)}` },
       bar(one, 20, 16),
       long > 22 ? s("text", { class: "num-text", x: left + 4, y: 32 }, String(number)) : null);
   });

@@ -1,15 +1,16 @@
 // The graph, and one vertex of it.
 
+import { linkTo } from "./addresses.js";
 import { chart, window } from "./charts.js";
 import { badge, bytes, card, cards, count, duration, h, moment, panel, percent, rate, table } from "./dom.js";
 import { failureList } from "./exceptions.js";
 import { graph } from "./graph.js";
 import { shareBar, vertexTable } from "./overview.js";
 
-export async function load({ get, part }) {
-  if (!part) return {};
-  const name = encodeURIComponent(part);
-  const [detail, rates] = await Promise.all([get(`/weir/vertices/${name}`), get(`/weir/rates?vertex=${name}`)]);
+export async function load({ figures, state, part }) {
+  if (!state.vertices.some((one) => one.name === part)) return {};
+  const [detail, rates] = await Promise.all([
+    figures(`vertices/${encodeURIComponent(part)}`), state.live ? figures("rates", { vertex: part }) : null]);
   return { detail, rates };
 }
 
@@ -28,49 +29,55 @@ export function render(state, data, tools) {
   return [
     h("h1", {}, "Graph"),
     h("div", { class: "controls" },
-      h("span", { class: "soft" }, `${state.vertices.length} ${state.vertices.length === 1 ? "vertex" : "vertices"}, as weir plan cuts them`),
+      h("span", { class: "soft" }, `${state.vertices.length} ${state.vertices.length === 1 ? "vertex" : "vertices"}, ${state.live ? "as weir plan cuts them" : "as the newest checkpoint has them"}`),
       h("button", { onclick: zoomed(1 / 1.25), "aria-label": "Smaller" }, "−"),
       h("button", { onclick: zoomed(1.25), "aria-label": "Larger" }, "+"),
       h("button", { onclick: zoomed(null) }, "Fit")),
     graph(state, chosen, zoom, document.getElementById("content").clientWidth - 40),
     chosen ? (one ? vertex(state, one, data, tools) : h("p", { class: "why warn" }, `The job has no vertex ${chosen}.`))
-      : h("p", { class: "soft" }, "Choose a vertex for its chain, its state, its subtasks and its errors."),
+      : h("p", { class: "soft" }, state.live ? "Choose a vertex for its chain, its state, its subtasks and its errors."
+        : state.vertices.length ? "Choose a vertex for its chain and its state." : "No checkpoint can be read, which would name the vertices."),
     panel("Vertices", vertexTable(state, tools.wide, chosen)),
   ];
 }
 
 function vertex(state, one, { detail, rates }, { wide, tall, pointer }) {
-  const span = rates ? window(rates.times, state.now) : 600_000;
-  const base = rates && { times: rates.times, now: state.now, span };
   return h("section", { class: "panel", "data-key": `vertex ${one.name}`, "aria-labelledby": "vertex-title" },
     h("h2", { id: "vertex-title", tabindex: "-1" }, one.name, " ", badge(one.status)),
     h("p", {}, h("span", { class: "soft" }, "Chain: "), one.chain.join(" → ")),
     detail?.finding ? h("p", { class: "why warn" }, detail.finding) : null,
-    cards(
-      card("Rows in", count(one.recordsIn), `${rate(one.rateIn)} per second`),
-      card("Committed", count(one.recordsCommitted), `${rate(one.rateCommitted)} per second`),
-      card("Newest batch", one.batches ? duration(one.batchMs) : "-", `${count(one.batches)} batches since the driver started`),
-      card("Watermark", one.watermark === null ? "none" : `${duration(Math.max(0, state.now - one.watermark))} behind`,
-        one.watermark === null ? "no event time" : moment(one.watermark)),
-      card("Backpressure", `held ${percent(one.held)}`, [`busy ${percent(one.busy)}, rested ${percent(one.rested)} `, shareBar(wide, one)]),
-      card("State", bytes(one.stateBytes), `in the newest checkpoint; parallelism ${one.parallelism}`),
-    ),
+    cards(one.live ? liveCards(one.live, state.now, wide) : null,
+      card("State", bytes(one.stateBytes), `in the newest checkpoint${one.live ? `; parallelism ${one.live.parallelism}` : ""}`)),
     one.inputs.length ? h("p", {}, h("span", { class: "soft" }, "Reads: "),
-      one.inputs.map((name, index) => [index ? ", " : "", h("a", { href: `#/graph/${encodeURIComponent(name)}` }, name)])) : null,
+      one.inputs.map((name, index) => [index ? ", " : "", h("a", { href: linkTo("graph", name) }, name)])) : null,
     one.outputs.length ? table({
-      caption: "In flight: what consumers have not read yet", rows: one.outputs, key: (row) => row.consumer,
+      caption: one.live ? "In flight: what consumers have not read yet" : "In flight: what the checkpoint's barriers overtook", rows: one.outputs, key: (row) => row.consumer,
       columns: [
         { title: "Channel to", cell: (row) => row.consumer },
         { title: "Segments", num: true, cell: (row) => count(row.segments) },
         { title: "Bytes", num: true, cell: (row) => bytes(row.bytes) },
       ],
     }) : null,
-    rates ? h("div", { class: "two" },
-      chart({ ...base, title: "Rows in", values: rates.rate, show: (value) => `${rate(value)}/s`, cursor: pointer("v-in") }),
-      chart({ ...base, title: "Share of time busy", values: rates.busy, show: percent, top: 1, cursor: pointer("v-busy") }),
-      chart({ ...base, title: "Share of time held", values: rates.held, show: percent, top: 1, kind: "held", cursor: pointer("v-held") }),
-      chart({ ...base, title: "Watermark behind the clock", values: rates.lagMs, show: duration, kind: "lag", cursor: pointer("v-lag") })) : null,
-    detail ? [states(detail, tall), subtasks(detail), errors(detail)] : h("p", { class: "loading" }, "Asking the driver ..."));
+    rates ? charts(rates, state.now, pointer) : null,
+    detail ? [states(detail, tall), one.live ? [subtasks(detail), errors(detail)] : null] : h("p", { class: "loading" }, "Asking for more ..."));
+}
+
+const liveCards = (live, now, wide) => [
+  card("Rows in", count(live.recordsIn), [`${rate(live.rateIn)} per second`, live.pending === null ? "" : `; ${count(live.pending)} wait in its sources`]),
+  card("Committed", count(live.recordsCommitted), `${rate(live.rateCommitted)} per second`),
+  card("Newest batch", live.batches ? duration(live.batchMs) : "-", `${count(live.batches)} batches since the driver started`),
+  card("Watermark", live.watermark === null ? "none" : `${duration(Math.max(0, now - live.watermark))} behind`,
+    live.watermark === null ? "no event time" : moment(live.watermark)),
+  card("Backpressure", `held ${percent(live.held)}`, [`busy ${percent(live.busy)}, rested ${percent(live.rested)} `, shareBar(wide, live)]),
+];
+
+function charts(rates, now, pointer) {
+  const base = { times: rates.times, now, span: window(rates.times, now) };
+  return h("div", { class: "two" },
+    chart({ ...base, title: "Rows in", values: rates.rate, show: (value) => `${rate(value)}/s`, cursor: pointer("v-in") }),
+    chart({ ...base, title: "Share of time busy", values: rates.busy, show: percent, top: 1, cursor: pointer("v-busy") }),
+    chart({ ...base, title: "Share of time held", values: rates.held, show: percent, top: 1, kind: "held", cursor: pointer("v-held") }),
+    chart({ ...base, title: "Watermark behind the clock", values: rates.lagMs, show: duration, kind: "lag", cursor: pointer("v-lag") }));
 }
 
 function states(detail, tall) {
@@ -132,5 +139,5 @@ function subtasks(detail) {
 
 const errors = (detail) => [
   h("h3", {}, "Last errors"),
-  detail.failures.length ? failureList(detail.failures) : h("p", { class: "empty" }, "None since the driver started."),
+  detail.failures.length ? failureList(detail.failures, true) : h("p", { class: "empty" }, "None since the driver started."),
 ];

@@ -1,6 +1,10 @@
 """Messages and endpoints of the web page: Weir's own, below ``/weir``.
 
 They serve the page of the same release, so fields may change with it; programs use Flink's paths.
+
+A history server answers what a checkpoint directory has. What only a driver knows is in fields
+named ``live``, which are null there; the endpoints that have nothing else refuse. ``job`` is the id
+of a job; a driver needs none.
 """
 
 from __future__ import annotations
@@ -22,15 +26,10 @@ class PageChannel(PageMessage, frozen=True, kw_only=True):
     bytes: int
 
 
-class PageVertex(PageMessage, frozen=True, kw_only=True):
-    """One vertex as it is now."""
+class PageVertexLive(PageMessage, frozen=True, kw_only=True):
+    """What a vertex does now."""
 
-    name: str
-    #: Its chain, from sources to sinks, each with its kind.
-    chain: tuple[str, ...]
-    inputs: tuple[str, ...]
     parallelism: int
-    status: str
     #: What its query does: a kind of span, or "" while there is no query.
     doing: str
     #: For how long, in milliseconds.
@@ -50,9 +49,24 @@ class PageVertex(PageMessage, frozen=True, kw_only=True):
     snapshot: float
     #: Event time; None if it has no watermark.
     watermark: int | None
+    #: Records that its sources had beyond the newest batch; None if they do not say.
+    pending: int | None
+
+
+class PageVertex(PageMessage, frozen=True, kw_only=True):
+    """One vertex."""
+
+    name: str
+    #: Its chain, from sources to sinks, each with its kind.
+    chain: tuple[str, ...]
+    inputs: tuple[str, ...]
+    #: "" if it is not known.
+    status: str
+    #: What waits in its channels; without a driver, what the checkpoint's barriers overtook.
     outputs: tuple[PageChannel, ...]
     #: Bytes of its state in the newest completed checkpoint.
     state_bytes: int
+    live: PageVertexLive | None
 
 
 class PageCheckpointBrief(PageMessage, frozen=True, kw_only=True):
@@ -68,39 +82,89 @@ class PageCheckpointBrief(PageMessage, frozen=True, kw_only=True):
     path: str | None
 
 
-class PageState(PageMessage, frozen=True, kw_only=True):
-    """The job as it is now."""
+class PageDriver(PageMessage, frozen=True, kw_only=True):
+    """The driver that runs a job of a history server's now."""
 
-    now: int
-    version: str
-    job_id: str
-    name: str
-    status: str
-    #: When the job took this status.
-    since: int
-    started: int
-    #: -1 while the job runs.
-    ended: int
-    attempt: int
+    host: str
+    #: Of its own page; None if this machine cannot reach it.
+    address: str | None
+
+
+class PageLive(PageMessage, frozen=True, kw_only=True):
+    """What only the job's driver knows."""
+
     #: Attempts after the first, since the driver started.
     restarts: int
-    failure: str | None
-    savepoint: str | None
-    vertices: tuple[PageVertex, ...]
-    #: The newest completed checkpoint, the newest failed one, and those in progress.
-    completed: PageCheckpointBrief | None
+    #: The newest failed checkpoint, and those in progress.
     failed: PageCheckpointBrief | None
     running: tuple[PageCheckpointBrief, ...]
-    completed_checkpoints: int
     failed_checkpoints: int
+    #: None if there are no periodic checkpoints.
     interval_ms: int | None
     #: What the last attempt was restored from.
     restored_from: str | None
     #: Numbers that grow when there is more to fetch.
     newest_moment: int
     failures: int
+
+
+class PageState(PageMessage, frozen=True, kw_only=True):
+    """One job."""
+
+    now: int
+    version: str
+    job_id: str
+    name: str
+    #: DAMAGED if its record cannot be read.
+    status: str
+    #: When the job took this status, and when it started; None if that is not known.
+    since: int | None
+    started: int | None
+    #: -1 while the job runs.
+    ended: int
+    attempt: int
+    failure: str | None
+    savepoint: str | None
+    #: What of its records cannot be read, in sentences.
+    damage: tuple[str, ...]
+    #: None if it is this server, or none.
+    driver: PageDriver | None
+    vertices: tuple[PageVertex, ...]
+    #: The newest completed checkpoint.
+    completed: PageCheckpointBrief | None
+    #: How many this driver has completed; without a driver, how many are retained.
+    completed_checkpoints: int
     #: Operators that have a coordinator.
     coordinators: tuple[str, ...]
+    live: PageLive | None
+
+
+class PageJob(PageMessage, frozen=True, kw_only=True):
+    """One job of ``PageJobs``."""
+
+    id: str
+    name: str
+    #: DAMAGED if its record cannot be read.
+    status: str
+    #: None if it is not known.
+    started: int | None
+    #: -1 while the job runs.
+    ended: int
+    #: The newest completed checkpoint, and when it completed.
+    checkpoint: int | None
+    checkpointed: int | None
+    #: Why it failed or what is damaged, in one line; "" for neither.
+    problem: str
+    driver: PageDriver | None
+
+
+class PageJobs(PageMessage, frozen=True, kw_only=True):
+    """The jobs of a server: damaged ones, then the others, the newest first."""
+
+    version: str
+    #: Whether it is a history server.
+    history: bool
+    jobs: tuple[PageJob, ...]
 
 
 class Rates(PageMessage, frozen=True, kw_only=True):
@@ -192,10 +256,9 @@ class Failures(PageMessage, frozen=True, kw_only=True):
     failures: tuple[PageFailure, ...]
 
 
-class PageTaskSnapshot(PageMessage, frozen=True, kw_only=True):
-    """One task's part in a checkpoint; durations in milliseconds, of running parts until now."""
+class PageTaskProgress(PageMessage, frozen=True, kw_only=True):
+    """A task's way through a checkpoint; durations in milliseconds, of running parts until now."""
 
-    vertex: str
     #: What it is at, in words.
     progress: str
     acknowledged: int | None
@@ -213,10 +276,17 @@ class PageTaskSnapshot(PageMessage, frozen=True, kw_only=True):
     batch_ms: int
     #: Whether the coordinator triggers it, since it reads no channel.
     is_root: bool
-    state_bytes: int
     checkpointed_bytes: int
     persisted_bytes: int
     unaligned: bool
+
+
+class PageTaskSnapshot(PageMessage, frozen=True, kw_only=True):
+    """One task's part in a checkpoint."""
+
+    vertex: str
+    state_bytes: int
+    live: PageTaskProgress | None
 
 
 class PageCheckpoint(PageMessage, frozen=True, kw_only=True):
@@ -230,7 +300,8 @@ class PageCheckpoint(PageMessage, frozen=True, kw_only=True):
     path: str | None
     failure: str | None
     state_bytes: int
-    checkpointed_bytes: int
+    #: What it wrote itself; None if that is not known.
+    checkpointed_bytes: int | None
     #: One sentence: which task took longest, and what it did meanwhile.
     why: str
     tasks: tuple[PageTaskSnapshot, ...]
@@ -318,7 +389,10 @@ class Coordinators(PageMessage, frozen=True, kw_only=True):
     coordinators: tuple[PageCoordinator, ...]
 
 
-STATE = Endpoint("GET", "/weir/state", PageState, "For the page: the job as it is now.")
+JOBS = Endpoint("GET", "/weir/jobs", PageJobs, "For the page: the server's jobs.")
+STATE = Endpoint(
+    "GET", "/weir/state", PageState, "For the page: the job as it is now.", query=("job",)
+)
 RATES = Endpoint(
     "GET",
     "/weir/rates",
@@ -336,15 +410,26 @@ TIMELINE = Endpoint(
 STORY = Endpoint(
     "GET", "/weir/story", Story, "For the page: what happened.", query=("after", "start", "end")
 )
-FAILURES = Endpoint("GET", "/weir/failures", Failures, "For the page: failures and their story.")
+FAILURES = Endpoint(
+    "GET",
+    "/weir/failures",
+    Failures,
+    "For the page: failures and their story.",
+    query=("job",),
+)
 PAGE_CHECKPOINT = Endpoint(
     "GET",
     "/weir/checkpoints/{checkpoint_id}",
     PageCheckpoint,
     "For the page: one checkpoint, task by task.",
+    query=("job",),
 )
 PAGE_VERTEX = Endpoint(
-    "GET", "/weir/vertices/{vertex}", PageVertexDetail, "For the page: more on one vertex."
+    "GET",
+    "/weir/vertices/{vertex}",
+    PageVertexDetail,
+    "For the page: more on one vertex.",
+    query=("job",),
 )
 LOGS = Endpoint(
     "GET",
@@ -354,7 +439,11 @@ LOGS = Endpoint(
     query=("source", "task"),
 )
 COORDINATORS = Endpoint(
-    "GET", "/weir/coordinators", Coordinators, "For the page: coordinators and their state."
+    "GET",
+    "/weir/coordinators",
+    Coordinators,
+    "For the page: coordinators and their state.",
+    query=("job",),
 )
 
 ENDPOINTS = endpoints_in(globals())
