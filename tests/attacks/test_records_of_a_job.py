@@ -30,7 +30,7 @@ FILES = LocalFileSystem()
 RECORD: dict[str, Any] = {
     "number": 1, "kind": "checkpoint-completed", "version": 1, "job_id": JOB, "job_name": "orders",
     "attempt": 1, "writer": "w", "timestamp_ms": 1, "started_ms": 1, "status": "running",
-    "completed": 7,
+    "completed": 7, "completed_ms": 1,
     "checkpoints": [{"checkpoint_id": 7, "path": "/c/chk-7", "checksum": "sha256:" + "0" * 64}],
     "savepoint": None, "restored_from": None, "claimed": False, "failure": None,
     "superseded_by": None,
@@ -99,7 +99,15 @@ GARBAGE = [
     changes(
         RECORD,
         **dict.fromkeys(
-            ("started_ms", "completed", "savepoint", "restored_from", "superseded_by"), (None,)
+            (
+                "started_ms",
+                "completed",
+                "completed_ms",
+                "savepoint",
+                "restored_from",
+                "superseded_by",
+            ),
+            (None,),
         ),
         **dict.fromkeys(("job_name", "writer"), TEXTS),
         failure=(None, *TEXTS),

@@ -136,6 +136,23 @@ def test_a_job_started_when_its_first_attempt_did(log: JobLog) -> None:
     assert (again.newest.started_ms, again.newest.timestamp_ms) == (1_000, 9_000)
 
 
+def test_a_record_knows_when_the_newest_checkpoint_completed(log: JobLog) -> None:
+    """Whatever was recorded since."""
+    first = begin(log, "A", None)
+    complete(first, 1)
+    writer = begin(log, "B", log.newest())
+    assert (writer.newest.completed, writer.newest.completed_ms) == (1, 2_001)
+    complete(writer, 2)
+    writer.append(
+        kind=RecordKind.ENDED,
+        timestamp_ms=9_000,
+        status=RecordStatus.FAILED,
+        completed=2,
+        checkpoints=(reference(2),),
+    )
+    assert (writer.newest.timestamp_ms, writer.newest.completed_ms) == (9_000, 2_002)
+
+
 def test_a_decision_on_an_outdated_record_does_not_start_an_attempt(log: JobLog) -> None:
     """The job moved on between reading the log and starting."""
     first = begin(log, "A", None)

@@ -129,6 +129,8 @@ class JobRecord:
     status: RecordStatus = RecordStatus.RUNNING
     #: The newest completed checkpoint; None before the first.
     completed: Ordinal | None = None
+    #: When it completed; None also if an older Weir wrote the record of that.
+    completed_ms: Timestamp | None = None
     #: All retained checkpoints, newest last.
     checkpoints: tuple[CheckpointReference, ...] = ()
     #: The savepoint with which the job was stopped.
@@ -215,6 +217,7 @@ class JobLog:
             timestamp_ms=timestamp_ms,
             started_ms=timestamp_ms if after is None else after.started_ms,
             completed=None if after is None else after.completed,
+            completed_ms=None if after is None else after.completed_ms,
             checkpoints=() if after is None else after.checkpoints,
             restored_from=restored_from if after is None else restored_from or after.restored_from,
             restored_checksum=restored_checksum if after is None else after.restored_checksum,
@@ -327,6 +330,9 @@ class JobLogWriter:
             timestamp_ms=timestamp_ms,
             status=status,
             completed=completed,
+            completed_ms=self._newest.completed_ms
+            if completed == self._newest.completed
+            else timestamp_ms,
             checkpoints=checkpoints,
             savepoint=savepoint,
             failure=failure,
