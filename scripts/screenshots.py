@@ -94,7 +94,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as root:
             jobs = StoredJobs(str(leave_jobs(Path(root))), lambda _: FS, SystemClock())
             server = RestServer(port=0)
-            address = server.start_history(jobs.views)
+            address = server.start_history(jobs)
             take(browser, address, history_views(), arguments.directory / "history")
             server.stop()
     for file in SHOWN:

@@ -17,8 +17,8 @@ from weir.rest import server as server_module
 from weir.rest.history import StoredJobs
 from weir.rest.server import RestServer
 from weir.runtime.concurrency import SystemClock
-from weir.runtime.views import JobView
 from weir.storage.job_log import RecordStatus
+from weir.storage.local import LocalFileSystem
 
 
 class ManualClock:
@@ -53,7 +53,7 @@ def http(base: Path) -> Iterator[httpx.Client]:
     server = RestServer(port=0)
     jobs = StoredJobs(str(base), lambda _: FS, SystemClock())
     with httpx.Client(
-        base_url=f"{server.start_history(jobs.views)}/v1", trust_env=False, verify=False
+        base_url=f"{server.start_history(jobs)}/v1", trust_env=False, verify=False
     ) as client:
         yield client
     server.stop()
@@ -217,13 +217,25 @@ def test_the_page_lists_the_jobs_and_who_runs_them(http: httpx.Client, base: Pat
     assert "is damaged" in damaged["problem"]
 
 
+def test_a_list_of_jobs_reads_no_metadata(base: Path) -> None:
+    """It may have megabytes; the records say the same of each job."""
+    damage_log(base, KILLED)
+    jobs = StoredJobs(str(base), lambda _: FS, SystemClock())
+    briefs = jobs.briefs()
+    assert briefs == tuple(view.brief for view in jobs.views())
+    for metadata in base.glob("*/chk-3/_metadata"):
+        metadata.unlink()
+    assert jobs.briefs() == briefs
+    assert [one.checkpoint_id for one in briefs] == [None, 3, 3, 3]
+
+
 def test_the_page_shows_what_a_checkpoint_has_and_nothing_that_is_made_up(tmp_path: Path) -> None:
     """What only a driver knows is missing, not zero."""
     leave_job(tmp_path, FAILED, RecordStatus.FAILED, "KeyError: 'amount'", tasks=pipeline())
     server = RestServer(port=0)
     jobs = StoredJobs(str(tmp_path), lambda _: FS, SystemClock())
     with httpx.Client(
-        base_url=server.start_history(jobs.views), params={"job": FAILED}, trust_env=False
+        base_url=server.start_history(jobs), params={"job": FAILED}, trust_env=False
     ) as client:
         state = client.get("/weir/state").json()
         vertex = client.get("/weir/vertices/per_minute").json()
@@ -262,7 +274,7 @@ def test_a_thousand_jobs_are_listed_within_a_second(
             leave_job(tmp_path, f"{number:032x}", RecordStatus.FINISHED, tasks=pipeline())
     jobs = StoredJobs(str(tmp_path), lambda _: FS, SystemClock())
     server = RestServer(port=0)
-    with httpx.Client(base_url=server.start_history(jobs.views), trust_env=False) as client:
+    with httpx.Client(base_url=server.start_history(jobs), trust_env=False) as client:
         began = time.process_time()
         assert len(client.get("/weir/jobs").json()["jobs"]) == 1_000
         took_s = time.process_time() - began
@@ -277,13 +289,13 @@ def test_a_directory_that_hangs_does_not_keep_the_server_from_stopping(
     monkeypatch.setattr(server_module, "_SHUTDOWN_S", 1)
     over, looked = threading.Event(), threading.Event()
 
-    def look() -> tuple[JobView, ...]:
+    def hang(_: str) -> LocalFileSystem:
         looked.set()
         over.wait(60)
-        return ()
+        return FS
 
     server = RestServer(port=0)
-    url = httpx.URL(server.start_history(look))
+    url = httpx.URL(server.start_history(StoredJobs("/jobs", hang, SystemClock())))
     try:
         with socket.create_connection((url.host, url.port or 0), timeout=5) as waiting:
             waiting.sendall(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\n\r\n")

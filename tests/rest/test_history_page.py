@@ -57,7 +57,7 @@ def base(tmp_path: Path) -> Path:
 def open_page(browser: Browser, base: Path) -> Iterator[Open]:
     """Opens a view in a new profile; whatever the browser complains of fails the test."""
     server = RestServer(port=0)
-    address = server.start_history(StoredJobs(str(base), lambda _: FS, SystemClock()).views)
+    address = server.start_history(StoredJobs(str(base), lambda _: FS, SystemClock()))
     with watched_pages(browser) as show:
         yield lambda view, **options: show(f"{address}/#/{view}", **options)
     server.stop()

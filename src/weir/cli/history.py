@@ -69,7 +69,7 @@ def running_or_stored(
         return
     server = RestServer(port=0)
     try:
-        with connect(job, server.start_history(jobs.views)) as client:
+        with connect(job, server.start_history(jobs)) as client:
             yield client
     finally:
         server.stop()
@@ -93,7 +93,7 @@ def serve_history(directory: str | None, port: int, say: Callable[[str], None]) 
     jobs.views()
     server = RestServer(port=port)
     try:
-        address = server.start_history(jobs.views)
+        address = server.start_history(jobs)
         say(f"The jobs in {place}: {address}/")
         ending = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -34,6 +34,7 @@ from weir.rest import (
     vertex_handlers,
 )
 from weir.rest.guard import JSON, shortened
+from weir.rest.history import StoredJobs
 from weir.rest.operations import AsyncOperations
 from weir.rest.schema import ENDPOINTS
 from weir.rest.schema.base import Endpoint, Errors, Request, Text
@@ -42,7 +43,6 @@ from weir.rest.shared import RecentAnswers
 from weir.runtime.cluster import Cluster
 from weir.runtime.concurrency import Clock
 from weir.runtime.gateway import JobGateway
-from weir.runtime.views import JobView
 from weir.storage.filesystem import FileSystem
 
 #: The modules whose import has filled ``HANDLERS``.
@@ -57,8 +57,7 @@ TOPICS = (
 
 
 def make_app(
-    look: Callable[[], tuple[JobView, ...]],
-    gateway: JobGateway | None,
+    source: JobGateway | StoredJobs,
     *,
     operations: AsyncOperations,
     clock: Clock,
@@ -69,16 +68,15 @@ def make_app(
     cluster: Cluster | None,
     share_ms: int = 0,
 ) -> ASGIApp:
-    """The application that serves the jobs that ``look`` shows.
+    """The application that serves a driver's job, or the jobs of a history server.
 
-    ``gateway`` is that of a driver's one job; None: a history server. ``file_systems`` gives the
-    file system of a savepoint to dispose of; ``address`` is the server's; ``cluster`` are the job's
-    processes, None if they cannot be asked. ``share_ms``: how old an answer may be that serves the
-    same request again, until one comes that may change something.
+    ``file_systems`` gives the file system of a savepoint to dispose of; ``address`` is the
+    server's; ``cluster`` are the job's processes, None if they cannot be asked. ``share_ms``: how
+    old an answer may be that serves the same request again, until one comes that may change
+    something.
     """
     serving = Serving(
-        look,
-        gateway,
+        source,
         operations=operations,
         clock=clock,
         version=version,

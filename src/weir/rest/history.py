@@ -18,6 +18,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -36,13 +37,15 @@ from weir.runtime.views import (
     CoordinatorView,
     DriverView,
     ExceptionView,
+    JobBrief,
     JobView,
     VertexView,
 )
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
-from weir.storage.job_log import CheckpointReference, JobLog, JobRecord, RecordStatus
+from weir.storage.job_log import JobLog, JobRecord, RecordStatus
 from weir.storage.lease import Lease, LeaseRecord, holder_is_alive
+from weir.storage.paths import join
 
 #: How long an answer is good, and how many jobs are shown at most, the newest ones.
 _FRESH_MS = 2_000
@@ -58,8 +61,31 @@ _STATUSES = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What a job's directory says without its checkpoints."""
+
+    job_id: str
+    #: None if it cannot be read.
+    record: JobRecord | None
+    driver: DriverView | None = None
+    #: What cannot be read, in sentences.
+    damage: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """Its place in a list, the newest first.
+
+        A damaged record has no time: such a job comes first, since somebody has to look at it.
+        """
+        return (False, 0) if self.record is None else (True, -self.record.timestamp_ms)
+
+
 class StoredJobs:
-    """The jobs below one checkpoint directory. ``views`` may be called on any thread."""
+    """The jobs below one checkpoint directory. Each method may be called on any thread.
+
+    The metadata of a checkpoint may have megabytes, so a list of jobs reads none.
+    """
 
     def __init__(self, base_directory: str, fs: Callable[[str], FileSystem], clock: Clock) -> None:
         self._base_directory = base_directory
@@ -68,85 +94,88 @@ class StoredJobs:
         self._lock = threading.Lock()
         self._views: tuple[JobView, ...] = ()
         self._read_ms: int | None = None
-        #: Metadata does not change, so each is read once: by path and checksum. What could not be
-        #: read is tried again.
-        self._checkpoints: dict[tuple[str, str], CompletedCheckpoint] = {}
+        #: Metadata does not change, so each is read once: by job, path and checksum. What could not
+        #: be read is tried again.
+        self._checkpoints: dict[str, dict[tuple[str, str], CompletedCheckpoint]] = {}
+
+    def briefs(self) -> tuple[JobBrief, ...]:
+        """Damaged jobs, then the others, the newest first. Raises ``StorageError``."""
+        return tuple(map(_brief, self._found()))
 
     def views(self) -> tuple[JobView, ...]:
-        """Damaged jobs, then the others, the newest first. Raises ``StorageError``."""
+        """The same with all that is known of them. Raises ``StorageError``."""
         with self._lock:
             now_ms = self._clock.now_ms()
             if self._read_ms is None or now_ms - self._read_ms >= _FRESH_MS:
-                self._views = self._read()
+                found = self._found()
+                self._views = tuple(map(self._view, found))
+                known = {one.job_id for one in found}
+                self._checkpoints = {
+                    job_id: kept for job_id, kept in self._checkpoints.items() if job_id in known
+                }
                 self._read_ms = self._clock.now_ms()
             return self._views
 
-    def _read(self) -> tuple[JobView, ...]:
-        listed = self._fs(self._base_directory).list(self._base_directory)
-        seen: dict[tuple[str, str], CompletedCheckpoint] = {}
-        views = [
-            view
-            for status in listed
-            if _JOB_ID.fullmatch(status.name)
-            and (view := self._view(status.name, seen)) is not None
-        ]
-        self._checkpoints = seen
-        # A damaged record has no time: such a job comes first, since somebody has to look at it.
-        views.sort(key=lambda view: (view.is_readable, -view.last_modification_ms))
-        return tuple(views[:MAX_JOBS])
+    def view(self, job_id: str) -> JobView | None:
+        """All that is known of one job; None if there is no such job."""
+        found = self._find(job_id)
+        return None if found is None else self._view(found)
 
-    def _view(
-        self, job_id: str, seen: dict[tuple[str, str], CompletedCheckpoint]
-    ) -> JobView | None:
+    def _found(self) -> list[_Found]:
+        names = [one.name for one in self._fs(self._base_directory).list(self._base_directory)]
+        jobs = [self._find(name) for name in names if _JOB_ID.fullmatch(name)]
+        found = [one for one in jobs if one is not None]
+        return sorted(found, key=lambda one: one.order)[:MAX_JOBS]
+
+    def _find(self, job_id: str) -> _Found | None:
         """One job; None if it has no record yet. A damaged one is shown as such."""
-        storage = CheckpointStorage(fs=self._fs, base_directory=self._base_directory, job_id=job_id)
+        directory = join(self._base_directory, job_id, "log")
         try:
-            record = JobLog(self._fs(self._base_directory), storage.log_directory).newest()
+            record = JobLog(self._fs(self._base_directory), directory).newest()
         except StorageError as error:
-            return _damaged(job_id, str(error))
+            return _Found(job_id=job_id, record=None, damage=(str(error),))
         if record is None:
             return None
         if record.job_id != job_id:
-            return _damaged(
-                job_id,
-                f"The records in {storage.log_directory} are of job {record.job_id}: restore those"
-                f" of job {job_id} from a copy, or delete the directory.",
+            why = (
+                f"The records in {directory} are of job {record.job_id}: restore those of job"
+                f" {job_id} from a copy, or delete the directory."
             )
-        damage: list[str] = []
-        driver = self._driver(job_id, damage)
-        retained = [self._checkpoint(storage, one, seen, damage) for one in record.checkpoints]
-        return _stored_view(record, [one for one in retained if one is not None], driver, damage)
-
-    def _driver(self, job_id: str, damage: list[str]) -> DriverView | None:
-        """The driver that runs the job; None if there is none, or its lease is damaged."""
+            return _Found(job_id=job_id, record=None, damage=(why,))
         try:
-            lease = Lease(self._fs(self._base_directory), self._base_directory, job_id).read()
+            driver = self._driver(job_id)
         except StorageError as error:
-            damage.append(str(error))
-            return None
+            return _Found(job_id=job_id, record=record, damage=(str(error),))
+        return _Found(job_id=job_id, record=record, driver=driver)
+
+    def _view(self, found: _Found) -> JobView:
+        record = found.record
+        if record is None:
+            return _damaged(found)
+        storage = CheckpointStorage(
+            fs=self._fs, base_directory=self._base_directory, job_id=found.job_id
+        )
+        known = self._checkpoints.get(found.job_id, {})
+        retained: dict[tuple[str, str], CompletedCheckpoint] = {}
+        damage = list(found.damage)
+        for one in record.checkpoints:
+            key = one.path, one.checksum
+            try:
+                retained[key] = known.get(key) or storage.read(
+                    one.path, expected_checksum=one.checksum
+                )
+            except StorageError as error:
+                damage.append(str(error))
+        self._checkpoints[found.job_id] = retained
+        return _stored_view(record, list(retained.values()), found.driver, damage)
+
+    def _driver(self, job_id: str) -> DriverView | None:
+        """The driver that runs the job, if there is one. Raises ``StorageError``."""
+        lease = Lease(self._fs(self._base_directory), self._base_directory, job_id).read()
         here = socket.gethostname()
         if lease is None or not holder_is_alive(lease, self._clock.wall_ms(), here):
             return None
         return DriverView(host=lease.host, address=_reachable_address(lease, here))
-
-    def _checkpoint(
-        self,
-        storage: CheckpointStorage,
-        reference: CheckpointReference,
-        seen: dict[tuple[str, str], CompletedCheckpoint],
-        damage: list[str],
-    ) -> CompletedCheckpoint | None:
-        """A retained checkpoint; None if it cannot be read."""
-        key = reference.path, reference.checksum
-        found = self._checkpoints.get(key)
-        if found is None:
-            try:
-                found = storage.read(reference.path, expected_checksum=reference.checksum)
-            except StorageError as error:
-                damage.append(str(error))
-                return None
-        seen[key] = found
-        return found
 
 
 def _reachable_address(lease: LeaseRecord, here: str) -> str | None:
@@ -168,15 +197,39 @@ def _reachable_address(lease: LeaseRecord, here: str) -> str | None:
     return None if is_loopback and lease.host != here else lease.rest_address
 
 
+def _status(record: JobRecord, driver: DriverView | None) -> JobStatus:
+    """A driver that died leaves its job suspended: it can resume."""
+    running = JobStatus.SUSPENDED if driver is None else JobStatus.RUNNING
+    return _STATUSES.get(record.status, running)
+
+
+def _brief(found: _Found) -> JobBrief:
+    record = found.record
+    if record is None:
+        return _damaged(found).brief
+    status = _status(record, found.driver)
+    newest = record.checkpoints[-1] if record.checkpoints else None
+    return JobBrief(
+        job_id=record.job_id,
+        name=record.job_name,
+        status=status,
+        start_time_ms=record.timestamp_ms if record.started_ms is None else record.started_ms,
+        end_time_ms=-1 if status is JobStatus.RUNNING else record.timestamp_ms,
+        checkpoint_id=None if newest is None else newest.checkpoint_id,
+        checkpoint_time_ms=None if newest is None else record.completed_ms,
+        problem=record.failure or " ".join(found.damage),
+        driver=found.driver,
+    )
+
+
 def _stored_view(
     record: JobRecord,
     retained: list[CompletedCheckpoint],
     driver: DriverView | None,
     damage: Iterable[str],
 ) -> JobView:
-    """The job as of its newest record. A driver that died leaves it suspended: it can resume."""
-    running = JobStatus.SUSPENDED if driver is None else JobStatus.RUNNING
-    status = _STATUSES.get(record.status, running)
+    """The job as of its newest record."""
+    status = _status(record, driver)
     known_ms = [record.timestamp_ms, *(one.timestamp_ms for one in retained)]
     started_ms = min(known_ms) if record.started_ms is None else record.started_ms
     newest = retained[-1] if retained else None
@@ -282,9 +335,11 @@ def _of_checkpoint(checkpoint: CompletedCheckpoint) -> CheckpointStats:
     )
 
 
-def _damaged(job_id: str, why: str) -> JobView:
+def _damaged(found: _Found) -> JobView:
+    """A job of which nothing can be read."""
+    why = " ".join(found.damage)
     return JobView(
-        job_id=job_id,
+        job_id=found.job_id,
         name="(damaged)",
         status=JobStatus.SUSPENDED,
         attempt=1,
@@ -296,5 +351,5 @@ def _damaged(job_id: str, why: str) -> JobView:
         checkpoints=CheckpointStatsSnapshot(),
         failure=why,
         exceptions=(ExceptionView(timestamp_ms=0, message=why),),
-        damage=(why,),
+        damage=found.damage,
     )

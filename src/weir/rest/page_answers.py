@@ -24,7 +24,7 @@ from weir.runtime.recorder import (
     checkpoint_bar,
 )
 from weir.runtime.timeline import Span, SpanKind
-from weir.runtime.views import JobView, SubtaskView, VertexView
+from weir.runtime.views import DriverView, JobBrief, JobView, SubtaskView, VertexView
 
 #: Over how long rates and shares "now" are measured, in milliseconds.
 _RECENT_MS = 30_000
@@ -49,33 +49,26 @@ DAMAGED = "DAMAGED"
 _PROBLEM = 300
 
 
-def jobs(views: Iterable[JobView], version: str, *, history: bool) -> page.PageJobs:
+def jobs(briefs: Iterable[JobBrief], version: str, *, history: bool) -> page.PageJobs:
     """The jobs of a server, in a line each."""
-    return page.PageJobs(version=version, history=history, jobs=tuple(map(_job, views)))
+    return page.PageJobs(version=version, history=history, jobs=tuple(map(_job, briefs)))
 
 
-def _job(view: JobView) -> page.PageJob:
-    newest = view.latest_completed
-    problem = view.failure or " ".join(view.damage)
+def _job(brief: JobBrief) -> page.PageJob:
     return page.PageJob(
-        id=view.job_id,
-        name=view.name,
-        status=_status(view),
-        started=view.start_time_ms if view.is_readable else None,
-        ended=view.end_time_ms,
-        checkpoint=None if newest is None else newest.checkpoint_id,
-        checkpointed=None if newest is None else newest.completion_timestamp_ms,
-        problem=problem.partition("\n")[0][:_PROBLEM],
-        driver=_driver(view),
+        id=brief.job_id,
+        name=brief.name,
+        status=DAMAGED if brief.status is None else brief.status.value,
+        started=None if brief.status is None else brief.start_time_ms,
+        ended=brief.end_time_ms,
+        checkpoint=brief.checkpoint_id,
+        checkpointed=brief.checkpoint_time_ms,
+        problem=brief.problem.partition("\n")[0][:_PROBLEM],
+        driver=_driver(brief.driver),
     )
 
 
-def _status(view: JobView) -> str:
-    return view.status.value if view.is_readable else DAMAGED
-
-
-def _driver(view: JobView) -> page.PageDriver | None:
-    known = view.driver
+def _driver(known: DriverView | None) -> page.PageDriver | None:
     return None if known is None else page.PageDriver(host=known.host, address=known.address)
 
 
@@ -90,7 +83,7 @@ def state(view: JobView, recorder: Recorder | None, now_ms: int, version: str) -
         version=version,
         job_id=view.job_id,
         name=view.name,
-        status=_status(view),
+        status=view.status.value if view.is_readable else DAMAGED,
         since=since_ms if view.is_readable else None,
         started=view.start_time_ms if view.is_readable else None,
         ended=view.end_time_ms,
@@ -98,7 +91,7 @@ def state(view: JobView, recorder: Recorder | None, now_ms: int, version: str) -
         failure=view.failure,
         savepoint=view.savepoint,
         damage=view.damage,
-        driver=_driver(view),
+        driver=_driver(view.driver),
         vertices=_vertices(view, recorder),
         completed=_brief(completed),
         completed_checkpoints=stats.counts.completed,

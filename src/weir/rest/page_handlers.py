@@ -39,7 +39,7 @@ _ENGINE_LINE = re.compile(
 
 @serves(page.JOBS)
 async def _jobs(server: Serving) -> page.PageJobs:
-    return page_answers.jobs(await server.views(), server.version, history=server.is_history)
+    return page_answers.jobs(await server.briefs(), server.version, history=server.is_history)
 
 
 @serves(page.STATE)

@@ -26,12 +26,13 @@ from weir.rest.operations import AsyncOperations
 from weir.runtime.cluster import Cluster
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway
-from weir.runtime.views import JobView
 from weir.storage.file_systems import FileSystems
 from weir.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from weir.rest.history import StoredJobs
 
 #: How long open connections may take to close when the server stops, in seconds.
 _SHUTDOWN_S = 2
@@ -131,16 +132,15 @@ class RestServer:
         ``file_systems`` gives the file system of a savepoint to dispose of; None: local ones.
         ``cluster`` are the processes of the job. Raises ``RestError``.
         """
-        return self._serve(lambda: (gateway.view(),), gateway, file_systems, cluster)
+        return self._serve(gateway, file_systems, cluster)
 
-    def start_history(self, look: Callable[[], tuple[JobView, ...]]) -> str:
-        """Serve jobs that may have ended, which ``look`` shows. Raises ``RestError``."""
-        return self._serve(look, None, None, None)
+    def start_history(self, jobs: StoredJobs) -> str:
+        """Serve jobs that may have ended, from their directory. Raises ``RestError``."""
+        return self._serve(jobs, None, None)
 
     def _serve(
         self,
-        look: Callable[[], tuple[JobView, ...]],
-        gateway: JobGateway | None,
+        source: JobGateway | StoredJobs,
         file_systems: Callable[[str], FileSystem] | None,
         cluster: Cluster | None,
     ) -> str:
@@ -156,8 +156,7 @@ class RestServer:
         listening = BoundedListener(listening)
         self._taken = address, listening
         app = make_app(
-            look,
-            gateway,
+            source,
             operations=self._operations,
             clock=self._clock,
             version=__version__,

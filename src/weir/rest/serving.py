@@ -5,7 +5,8 @@ of the path, the parameters of the query string and the ``body``, by name. It ru
 event loop and never blocks:
 
 1. Values come from ``JobGateway.view()``, which waits a moment if the job hangs: so it is called on
-   a thread, one call at a time, shared by all requests that arrive meanwhile.
+   a thread, one call at a time, shared by all requests that arrive meanwhile. A history server
+   reads them from a directory in the same way.
 2. Requests go to the gateway, which posts them; the operations that they trigger are kept in
    ``AsyncOperations`` until the client has polled the outcome.
 3. Anything else that takes time goes through ``beside``.
@@ -30,6 +31,7 @@ from weir.errors import StorageError, WeirError
 from weir.metrics.readings import ProcessReading, Readings, probe, read
 from weir.rest import checkpoint_answers
 from weir.rest.guard import quoted, shortened
+from weir.rest.history import StoredJobs
 from weir.rest.operations import AsyncOperations, TooManyOperationsError
 from weir.rest.schema.base import (
     COMPLETED,
@@ -45,7 +47,7 @@ from weir.runtime.cluster import Cluster, ExecutorView, JvmView, ThreadView
 from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
 from weir.runtime.recorder import Recorder
-from weir.runtime.views import JobView
+from weir.runtime.views import JobBrief, JobView
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import normalize
 
@@ -94,8 +96,7 @@ class Serving:
 
     def __init__(
         self,
-        look: Callable[[], tuple[JobView, ...]],
-        gateway: JobGateway | None,
+        source: JobGateway | StoredJobs,
         *,
         operations: AsyncOperations,
         clock: Clock,
@@ -105,7 +106,7 @@ class Serving:
         address: str,
         cluster: Cluster | None,
     ) -> None:
-        """``look`` gives the views of the jobs; it may wait, but not for long.
+        """``source``: a driver's job, or the jobs of a history server.
 
         ``address``: the server's, with its scheme. ``cluster``: None if it cannot be asked.
         """
@@ -113,8 +114,8 @@ class Serving:
         #: Host and port.
         self.endpoint = address.partition("://")[2]
         self.cluster = cluster
-        self._gateway = gateway
-        self._look_at_jobs = look
+        self._stored = source if isinstance(source, StoredJobs) else None
+        self._gateway = None if isinstance(source, StoredJobs) else source
         self.operations = operations
         self.clock = clock
         self.version = version
@@ -145,7 +146,7 @@ class Serving:
     @property
     def is_history(self) -> bool:
         """Whether this is a history server."""
-        return self._gateway is None
+        return self._stored is not None
 
     async def views(self) -> tuple[JobView, ...]:
         """The newest views of all jobs; concurrent callers share one look."""
@@ -153,6 +154,17 @@ class Serving:
             # Not on asyncio's own threads: the process waits for those when it ends.
             self._look = asyncio.wrap_future(in_background(self._look_at_jobs))
         return await asyncio.shield(self._look)
+
+    def _look_at_jobs(self) -> tuple[JobView, ...]:
+        """May wait, but not for long."""
+        return (self.gateway.view(),) if self._stored is None else self._stored.views()
+
+    async def briefs(self) -> tuple[JobBrief, ...]:
+        """All jobs, in a line each; concurrent callers share one look."""
+        stored = self._stored
+        if stored is None:
+            return tuple(view.brief for view in await self.views())
+        return await self.shared.get("briefs", lambda: beside(stored.briefs))
 
     async def newest(self) -> JobView:
         """The newest view of this driver's job. Raises 409 in a history server."""
@@ -163,7 +175,6 @@ class Serving:
 
     async def view(self, job_id: str) -> JobView:
         """The newest view of a job. Raises 400 or 404 for a wrong id."""
-        views = await self.views()
         if not _JOB_ID.fullmatch(job_id):
             raise HTTPException(
                 400,
@@ -171,15 +182,19 @@ class Serving:
                 " lists it.",
             )
         asked = job_id.lower()
-        found = next((view for view in views if view.job_id == asked), None)
-        if found is None:
-            known = (
-                "GET /jobs lists those that are."
-                if self.is_history
-                else f"this driver runs job {views[0].job_id}."
-            )
-            raise HTTPException(404, f"Job {shortened(job_id)} is not known here: {known}")
-        return found
+        stored = self._stored
+        if stored is None:
+            found = await self.newest()
+            if found.job_id == asked:
+                return found
+            known = f"this driver runs job {found.job_id}."
+        else:
+            look = partial(stored.view, asked)
+            one = await self.shared.get(("job", asked), lambda: beside(look), fresh_ms=0)
+            if one is not None:
+                return one
+            known = "GET /jobs lists those that are."
+        raise HTTPException(404, f"Job {shortened(job_id)} is not known here: {known}")
 
     async def chosen(self, job_id: str | None) -> JobView:
         """The newest view of a job; without an id, of this driver's. Raises 400, 404 and 409."""

@@ -123,6 +123,26 @@ class DriverView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobBrief:
+    """A job in one line of a list."""
+
+    job_id: str
+    name: str
+    #: None if its record cannot be read; then its times are 0.
+    status: JobStatus | None
+    #: Milliseconds since the Unix epoch.
+    start_time_ms: int
+    #: -1 while the job runs.
+    end_time_ms: int
+    #: The newest completed checkpoint, and when it completed; None if that is not known.
+    checkpoint_id: int | None
+    checkpoint_time_ms: int | None
+    #: Why it failed, or what cannot be read; "" for neither.
+    problem: str
+    driver: DriverView | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobView:
     """The job as a whole."""
 
@@ -154,6 +174,22 @@ class JobView:
     driver: DriverView | None = None
     #: What cannot be read there, in sentences.
     damage: tuple[str, ...] = ()
+
+    @property
+    def brief(self) -> JobBrief:
+        """The job in one line."""
+        newest = self.latest_completed
+        return JobBrief(
+            job_id=self.job_id,
+            name=self.name,
+            status=self.status if self.is_readable else None,
+            start_time_ms=self.start_time_ms,
+            end_time_ms=self.end_time_ms,
+            checkpoint_id=None if newest is None else newest.checkpoint_id,
+            checkpoint_time_ms=None if newest is None else newest.completion_timestamp_ms,
+            problem=self.failure or " ".join(self.damage),
+            driver=self.driver,
+        )
 
     @property
     def is_readable(self) -> bool:

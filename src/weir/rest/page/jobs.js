@@ -37,7 +37,7 @@ export function render({ jobs }, _, { query, go, redraw }) {
         { title: "Ended", cell: (one) => (one.started === null ? "-" : one.ended < 0 ? "runs" : moment(one.ended)) },
         { title: "Newest checkpoint", cell: (one) => (one.checkpoint === null ? "-" : h("span", {},
           h("a", { href: linkTo("checkpoints", String(one.checkpoint), {}, one.id), "aria-label": `Checkpoint ${one.checkpoint} of ${one.name}` }, `No. ${one.checkpoint}`),
-          `, ${duration(Math.max(0, Date.now() - one.checkpointed))} old`)) },
+          one.checkpointed === null ? "" : `, ${duration(Math.max(0, Date.now() - one.checkpointed))} old`)) },
         { title: "Problem", long: true, cell: (one) => one.problem },
       ],
     }),
