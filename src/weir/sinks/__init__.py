@@ -1,7 +1,7 @@
 """Two-phase-commit sinks, which write the rows of a stream exactly once (MISSION G4).
 
 ``base`` has the contract, for Weir's own sinks and for users'. Importing this package starts no JVM
-and does not load delta-rs.
+and loads neither delta-rs nor pyiceberg.
 """
 
 from weir.sinks.base import Batch, Sink, SinkContext
@@ -9,6 +9,7 @@ from weir.sinks.delta import DeltaTable
 from weir.sinks.files import Files
 from weir.sinks.foreach import BatchInfo, CommitInfo, Foreach, SinkInfo
 from weir.sinks.foreach_epoch import ForeachEpoch
+from weir.sinks.iceberg import IcebergTable
 from weir.sinks.postgres import PostgresTable
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Files",
     "Foreach",
     "ForeachEpoch",
+    "IcebergTable",
     "PostgresTable",
     "Sink",
     "SinkContext",

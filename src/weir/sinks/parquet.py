@@ -49,7 +49,7 @@ class Footer:
 
 def read_footer(file_system: FileSystem, path: str) -> Footer:
     """Read the footer of one file."""
-    metadata = _metadata(file_system, path)
+    metadata = read_metadata(file_system, path)
     columns = [
         index
         for index in range(metadata.num_columns)
@@ -88,10 +88,11 @@ def read_footer(file_system: FileSystem, path: str) -> Footer:
 
 def count_rows(file_system: FileSystem, path: str) -> int:
     """The row count in a file's footer."""
-    return int(_metadata(file_system, path).num_rows)
+    return int(read_metadata(file_system, path).num_rows)
 
 
-def _metadata(file_system: FileSystem, path: str) -> pq.FileMetaData:
+def read_metadata(file_system: FileSystem, path: str) -> pq.FileMetaData:
+    """The footer of one file. Of a remote file, only the end is read."""
     # Not at the top: importing a sink would load pyarrow before anything else can start.
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -384,9 +384,10 @@ class FileSink(Sink):
     _staging_below: ClassVar[str] = ""
     _staging_prefix: ClassVar[str] = ""
 
-    def __init__(self, path: str, partition_by: Sequence[str]) -> None:
-        self._shown_path = path
-        self._root = normalize(path)
+    def __init__(self, path: str | None, partition_by: Sequence[str]) -> None:
+        """``path``: the root; None if the subclass sets ``_root`` before anything is staged."""
+        self._shown_path = path or ""
+        self._root = "" if path is None else normalize(path)
         self._partition_by = tuple(partition_by)
         self._opened: SinkContext | None = None
         self._target = Target(self.describe())

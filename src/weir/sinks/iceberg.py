@@ -1,0 +1,597 @@
+"""Exactly-once appends to an Iceberg table: Spark writes the files, pyiceberg commits them.
+
+No JVM library is needed. How the rows of one batch become visible:
+
+1. ``stage``: Spark writes Parquet below the table's data location, into
+   ``weir-<job>-<sink>-<attempt>/<position>/``, with the field ids of the table. No snapshot names
+   these files, so no reader sees them. The directory name is not hidden, so that Iceberg's removal
+   of orphan files finds those that are orphaned for good. The first batch creates the table, which
+   gives its columns their ids.
+2. ``flush``: the files and the directories above them are synced, and their footers are read for
+   the metrics by which readers skip files. Files without rows are dropped here.
+3. ``commit``: one transaction adds a snapshot with all files of the epoch and sets the sink's
+   property (``iceberg_ledger``), which has the epoch. It holds only if the table's current snapshot
+   is the one that was loaded. So of two drivers that commit an epoch, the second meets a conflict,
+   looks again, and finds the epoch (PROTOCOL P18). Whether a commit landed whose answer was lost is
+   found out the same way. Iceberg does not check that the files exist, so the sink checks each of
+   them first.
+4. ``clean``: the property also has the highest position that was committed from each attempt. So a
+   dead attempt's batch was committed if and only if its position is not above that mark.
+
+An epoch without rows leaves the table alone; it is on record in the job's own log (P15).
+
+Payload::
+
+    {"directory": "weir-0a1b2c3d-orders-1", "position": 7, "flushed": true, "after": 12,
+     "owner": "5f0c..", "table": "9a7e..-..", "schema": <Iceberg's JSON text>,
+     "spec": <Iceberg's JSON text>, "files": [<iceberg_files.StagedDataFile>, ..]}
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weir.core.datasets import Dataset, file_dataset
+from weir.core.types import Payload
+from weir.errors import (
+    InvariantError,
+    LostRowsError,
+    SinkError,
+    SinkMismatchError,
+    StorageError,
+    UnsupportedEnvironmentError,
+)
+from weir.sinks.base import Batch, Commit, SinkContext
+from weir.sinks.iceberg_payload import IcebergPayload
+from weir.sinks.staging import (
+    FileSink,
+    Target,
+    check_flushed,
+    check_staged,
+    damaged_file,
+    dead_attempts,
+    is_hidden,
+    lost_rows,
+    write_frame,
+)
+from weir.storage.paths import join, normalize
+from weir.storage.records import converted
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+
+    from weir.sinks.iceberg_ledger import Record
+
+#: How often a commit that meets conflicts is tried before it raises; it is then repeated later.
+_COMMIT_TRIES = 5
+#: Spark's settings for files as Iceberg needs them.
+_SETTINGS = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}
+_NAME_MAPPING = "schema.name-mapping.default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Accepted:
+    """Rows that fit the table."""
+
+    #: What was compared: the rows' schema, and what the table has of its own.
+    key: tuple[str, ...]
+    rows: Schema
+    spec: PartitionSpec
+    #: By directory column, its SQL expression.
+    groupings: dict[str, str]
+
+
+class IcebergTable(FileSink):
+    """Appends to an Apache Iceberg table, exactly once. The first batch creates the table.
+
+    ``catalog``: the name of a catalog that pyiceberg knows, or its properties without secrets;
+    among these, ``name`` is the catalog's name (else pyiceberg's default). ``table``:
+    ``namespace.table``. ``partition_by``: columns by which a new table is partitioned (an existing
+    one keeps to its own partitions): strings, dates, whole numbers, decimals and booleans.
+
+    Raises ``SinkError`` for a secret in ``catalog`` or a table without a namespace, and
+    ``UnsupportedEnvironmentError`` if pyiceberg is not installed.
+    """
+
+    _payload_type = IcebergPayload
+    _staging_prefix = "weir-"
+
+    def __init__(
+        self, catalog: str | Mapping[str, str], table: str, *, partition_by: Sequence[str] = ()
+    ) -> None:
+        try:
+            from weir.sinks.iceberg_target import IcebergTarget
+        except ImportError as error:
+            raise UnsupportedEnvironmentError(
+                "IcebergTable needs pyiceberg, which is not installed: pip install 'weir[iceberg]'."
+            ) from error
+        self._catalog_name: str = catalog if isinstance(catalog, str) else catalog.get("name", "")
+        self._table_name = table
+        super().__init__(None, partition_by)
+        self._iceberg = IcebergTarget(catalog, table, place=self.describe())
+        #: The table as last seen; None if it does not exist yet.
+        self._table: Table | None = None
+        #: Where its data files lie, as its readers spell it; ``_root`` is Weir's spelling.
+        self._location = ""
+        #: The newest epoch known to be committed; 0 if none is.
+        self._newest = 0
+        self._accepted: _Accepted | None = None
+
+    def describe(self) -> str:
+        """What and where, for messages."""
+        catalog = f"{self._catalog_name!r}, " if self._catalog_name else ""
+        return f"IcebergTable({catalog}{self._table_name!r})"
+
+    def landmark(self) -> str | None:
+        """The directory of the table's data files; None until the table exists."""
+        return self._root or None
+
+    def dataset(self) -> Dataset | None:
+        """The table's location; None until the table exists."""
+        table = self._table
+        return None if table is None else file_dataset(normalize(table.location()))
+
+    def check(self, context: SinkContext) -> None:
+        """Refuse a catalog that does not answer, and a table that cannot be appended to."""
+        self._forget()
+        try:
+            table = self._iceberg.load()
+            if table is None:
+                self._iceberg.check_creation()
+            else:
+                self._iceberg.check_table(table, self._partition_by)
+        except StorageError as error:
+            raise SinkError(str(error)) from error
+
+    def open(self, context: SinkContext) -> None:
+        """Find the table and make the directory of its data files."""
+        from weir.sinks.iceberg_ledger import record_of
+
+        self._opened = context
+        self._forget()
+        table = self._iceberg.load()
+        if table is not None:
+            self._bind(table)
+            record = record_of(table.metadata, context, place=self.describe())
+            self._newest = 0 if record is None else record.epoch
+
+    def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
+        """Write the batch's rows below the table's data location, in one Spark job.
+
+        None if there are no rows. Raises ``SinkMismatchError`` before any row is written if the
+        columns do not fit.
+        """
+        if batch.files == ():
+            return None
+        self._accept(frame.schema.json())
+        return super().stage(frame, batch)
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Sync the staged files and read what a commit needs, once per payload (PROTOCOL P23)."""
+        return super().flush(payloads) if payloads else []
+
+    def staged_files(self, payload: Payload) -> list[str]:
+        """Where the payload's files are, before and after their commit.
+
+        Rows of a savepoint may go to a table that does not exist yet: it is created here.
+        """
+        self._check_flushed([payload])
+        if self._table is None:
+            self._bind(self._created_for(payload))
+        return [join(self._root, self._staged(payload, file)) for file in payload["files"]]
+
+    def damaged(self, payload: Payload) -> str | None:
+        """The first staged file that is gone or has another size."""
+        check_staged([payload], IcebergPayload, self.describe())
+        if not self._root:
+            return "the table is gone"
+        sizes = {
+            join(self._root, self._staged(payload, file)): file["size"] for file in payload["files"]
+        }
+        return damaged_file(self._file_system, sizes)
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        """Add the epoch's files to the table in one snapshot.
+
+        Returns 0 if that was done before or there are no rows. Raises ``LostRowsError`` if a file
+        or the table's newer state is gone, and ``SinkMismatchError`` if the table takes the rows no
+        longer; calling again is safe.
+        """
+        self._check_flushed(payloads)
+        filled = [payload for payload in payloads if payload["files"]]
+        rows = self._commit_filled(epoch, filled) if filled else 0
+        for empty in (payload for payload in payloads if not payload["files"] and self._root):
+            self._delete_batch(empty)
+        return rows
+
+    def newest_committed(self) -> int | None:
+        """The epoch in this sink's property of the table (PROTOCOL P21)."""
+        from weir.sinks.iceberg_ledger import record_of
+
+        table = self._iceberg.load()
+        if table is None:
+            return None
+        record = record_of(table.metadata, self._context, place=self.describe())
+        return None if record is None else record.epoch
+
+    def commits(self, context: SinkContext) -> Iterator[Commit]:
+        """The newest commit of each job and sink at the table, newest first."""
+        from weir.sinks.iceberg_ledger import records
+
+        table = self._iceberg.load()
+        found = [] if table is None else records(table.properties, place=self.describe())
+        return (record.commit() for record in found)
+
+    def clean(self, attempt: int) -> None:
+        """Delete dead attempts' batches above their mark, and Spark's hidden leftovers (P22)."""
+        from weir.sinks.iceberg_ledger import record_of
+
+        prefix = self._attempts_prefix
+        if not self._root or not (
+            dead := dead_attempts(self._file_system, self._root, prefix, attempt)
+        ):
+            return
+        table = self._iceberg.load()
+        if table is None:
+            return
+        record = record_of(table.metadata, self._context, place=self.describe())
+        for directory in dead:
+            number = int(directory.rpartition("-")[2])
+            mark = -1 if record is None else record.mark(number)
+            if mark is not None:
+                self._clean_attempt(directory, mark)
+
+    def _forget(self) -> None:
+        """Begin an attempt, or a run in the same process."""
+        self._target = Target(self.describe())
+        self._table = self._accepted = None
+        self._root = self._location = ""
+        self._newest = 0
+
+    def _bind(self, table: Table) -> None:
+        """Use the table, whose data lie in one place for the whole attempt."""
+        from weir.sinks.iceberg_target import data_location
+
+        location = data_location(table)
+        root = normalize(location)
+        file_system = self._context.file_system(root)
+        file_system.make_directory(root)
+        self._location, self._root = location, root
+        self._target.is_known_by(root)
+        self._table = table
+
+    def _accept(self, spark_schema: str) -> None:
+        """Raise ``SinkMismatchError`` if the table does not take the rows; create it if need be."""
+        from weir.sinks.iceberg_partitions import check_columns, groupings
+        from weir.sinks.iceberg_types import check_mapping, fitting_schema, has_field_ids
+
+        place = self.describe()
+        if self._table is None:
+            self._bind(self._created(spark_schema))
+        table = self._known_table
+        schema, spec, mapping = table.schema(), table.spec(), table.metadata.name_mapping()
+        key = (spark_schema, schema.model_dump_json(), spec.model_dump_json(), str(mapping))
+        if self._accepted is not None and self._accepted.key == key:
+            return
+        self._iceberg.check_table(table, self._partition_by)
+        rows = fitting_schema(spark_schema, schema, place=place)
+        check_columns(spec, rows, place=place)
+        if mapping is not None and not has_field_ids(rows):
+            check_mapping(mapping, rows, place=place)
+        self._accepted = _Accepted(
+            key=key, rows=rows, spec=spec, groupings=groupings(spec, schema, place=place)
+        )
+
+    def _created(self, spark_schema: str) -> Table:
+        from weir.sinks.iceberg_partitions import check_spec, new_spec
+        from weir.sinks.iceberg_types import new_schema
+
+        table = self._iceberg.load()
+        if table is None:
+            self._check_not_gone([])
+            schema = new_schema(spark_schema, place=self.describe())
+            spec = new_spec(schema, self._partition_by, place=self.describe())
+            check_spec(spec, schema, place=self.describe())
+            table = self._iceberg.create(schema, spec)
+        return table
+
+    def _created_for(self, payload: Payload) -> Table:
+        table = self._iceberg.load()
+        if table is None:
+            self._check_not_gone([payload])
+            schema, spec = _written_as(payload)
+            table = self._iceberg.create(schema, spec)
+        return table
+
+    def _check_not_gone(self, payloads: Sequence[Payload]) -> None:
+        """Raise ``SinkError`` if the table that does not exist had rows of this job."""
+        if self._known(payloads):
+            raise SinkError(
+                f"{self.describe()} is gone, with the rows that were committed to it: register the"
+                " table again (its newest metadata file names all its files); the job continues"
+                " once it is back."
+            )
+
+    def _check_flushed(self, payloads: Sequence[Payload]) -> None:
+        """Raise ``SinkMismatchError`` unless all payloads can be committed."""
+        check_flushed(payloads, IcebergPayload, self.describe())
+        for payload in payloads:
+            try:
+                _data_files(payload, self._location, 0)
+            except (ValueError, KeyError, ArithmeticError) as error:
+                raise SinkMismatchError(
+                    f"{self.describe()} cannot commit rows whose schema or partition cannot be"
+                    f" read ({' '.join(str(error).split())}): use another checkpoint or savepoint."
+                ) from error
+
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+        from weir.sinks.iceberg_types import column_metadata, has_field_ids, spark_schema_of
+
+        accepted = self._accepted_rows
+        # The class is pyspark's StructType, which sinks do not import.
+        rows = frame.to(type(frame.schema).fromJson(spark_schema_of(accepted.rows)))
+        columns = [
+            rows[_quoted(name)].alias(name, metadata=metadata)
+            for name, metadata in column_metadata(accepted.rows).items()
+        ]
+        groups = [f"{sql} AS {_quoted(name)}" for name, sql in accepted.groupings.items()]
+        with _settings(frame.sparkSession, with_ids=has_field_ids(accepted.rows)):
+            # Files of other tasks have no field ids, so the rows are written anew.
+            write_frame(
+                rows.select(*columns).selectExpr("*", *groups),
+                self._file_system,
+                path,
+                format_name="parquet",
+                partition_by=list(accepted.groupings),
+            )
+
+    def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
+        accepted = self._accepted_rows
+        table = self._known_table
+        return {
+            "after": 0,
+            "owner": self._owner,
+            "table": str(table.metadata.table_uuid),
+            "schema": accepted.rows.model_dump_json(),
+            "spec": accepted.spec.model_dump_json(),
+        }
+
+    def _completed(self, payload: Payload) -> Payload:
+        """The payload with the metrics from its files' footers, and without files without rows."""
+        from weir.sinks.iceberg_files import file_details
+
+        rows, spec = _written_as(payload)
+        files = []
+        for file in payload["files"]:
+            details = file_details(
+                self._file_system,
+                join(self._root, self._staged(payload, file)),
+                staged=file["path"],
+                rows=rows,
+                spec=spec,
+                properties=self._known_table.properties,
+            )
+            if details["rows"]:
+                files.append({**file, **details})
+        return {**payload, "files": files, "after": self._newest, "flushed": True}
+
+    def _commit_filled(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        from weir.sinks.iceberg_client import ConflictError
+        from weir.sinks.iceberg_ledger import record_of
+
+        conflict: Exception | None = None
+        for _ in range(_COMMIT_TRIES):
+            table = self._iceberg.load()
+            if table is None:
+                self._check_not_gone(payloads)
+                raise lost_rows(self.describe(), epoch, "the table is gone")
+            if not self._root:
+                self._bind(table)
+            self._target.check(self._file_system)
+            record = record_of(table.metadata, self._context, place=self.describe())
+            self._check_not_gone_back(table, record, payloads)
+            if record is not None and record.epoch >= epoch:
+                self._newest = max(self._newest, record.epoch)
+                return 0
+            if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
+                self._target.check(self._file_system)
+                raise lost_rows(self.describe(), epoch, damage)
+            try:
+                self._table = self._append(table, record, epoch, payloads)
+            except ConflictError as error:
+                # Another driver may have committed the epoch: look again.
+                conflict = error
+                continue
+            self._newest = max(self._newest, epoch)
+            return sum(int(file["rows"]) for payload in payloads for file in payload["files"])
+        raise SinkError(
+            f"Checkpoint {epoch} could not be committed to {self.describe()}, whose other writers"
+            f" commit all the time ({conflict}): the commit is repeated; its rows stay staged."
+        )
+
+    def _append(
+        self, table: Table, record: Record | None, epoch: int, payloads: Sequence[Payload]
+    ) -> Table:
+        """Add the files in one snapshot, with the ledger's next record."""
+        from weir.sinks.iceberg_ledger import as_property, key_of, next_record, summary
+
+        properties = self._checked(table, payloads)
+        spec_id = table.metadata.default_spec_id
+        files = [
+            one for payload in payloads for one in _data_files(payload, self._location, spec_id)
+        ]
+        batches = [
+            (int(attempt), payload["position"])
+            for payload in payloads
+            for prefix, _, attempt in [payload["directory"].rpartition("-")]
+            if prefix == self._attempts_prefix
+        ]
+
+        def record_with(snapshot_id: int, sequence: int) -> Record:
+            return next_record(
+                self._context,
+                record,
+                epoch=epoch,
+                snapshot_id=snapshot_id,
+                sequence=sequence,
+                batches=batches,
+            )
+
+        def all_properties(snapshot_id: int, sequence: int) -> dict[str, str]:
+            entry = as_property(record_with(snapshot_id, sequence))
+            return {**properties, key_of(self._context): entry}
+
+        return self._iceberg.append(table, files, summary(record_with(0, 0)), all_properties)
+
+    def _checked(self, table: Table, payloads: Sequence[Payload]) -> dict[str, str]:
+        """The properties that the table lacks. Raises ``SinkMismatchError`` if rows do not fit."""
+        from weir.sinks.iceberg_partitions import same_fields
+        from weir.sinks.iceberg_types import check_mapping, check_takes, has_field_ids
+
+        place = self.describe()
+        self._iceberg.check_table(table, self._partition_by)
+        properties = {}
+        uuid = str(table.metadata.table_uuid)
+        mapping = table.metadata.name_mapping()
+        for same_table, schema, spec in {
+            (payload["table"] == uuid, payload["schema"], payload["spec"]) for payload in payloads
+        }:
+            rows, written_spec = _parsed(schema, spec)
+            check_takes(table.schema(), rows, same_table=same_table, place=place)
+            if not same_fields(written_spec, table.spec()):
+                raise SinkMismatchError(
+                    f"Staged rows do not fit {place}, since its partition spec has changed from"
+                    f" {written_spec} to {table.spec()}: change it back and run the job again; stop"
+                    " the job with a savepoint before you change its table."
+                )
+            if has_field_ids(rows):
+                continue
+            if mapping is None:
+                properties[_NAME_MAPPING] = table.schema().name_mapping.model_dump_json()
+            else:
+                check_mapping(mapping, rows, place=place)
+        return properties
+
+    def _check_not_gone_back(
+        self, table: Table, record: Record | None, payloads: Sequence[Payload]
+    ) -> None:
+        """Raise ``LostRowsError`` if the table once had commits that it has no more."""
+        from weir.sinks.iceberg_ledger import has_gone_back
+
+        committed = 0 if record is None else record.epoch
+        known = self._known(payloads)
+        if committed >= known and (record is None or not has_gone_back(table.metadata, record)):
+            return
+        lost = max(committed, known)
+        raise LostRowsError(
+            f"{self.describe()} has gone back, though checkpoint {lost} was committed there: the"
+            " table was rolled back, replaced or restored, and rows are missing. Bring the newer"
+            " state back and run the job again, or start from a snapshot that is not newer than"
+            " the table with --from-savepoint PATH --accept-duplicates."
+        )
+
+    def _known(self, payloads: Sequence[Payload]) -> int:
+        """The newest epoch of this job that is known to have been committed here; 0 if none is."""
+        owner = self._owner
+        own = [int(one["after"]) for one in payloads if one["owner"] == owner]
+        return max(self._newest, *own, 0)
+
+    def _clean_attempt(self, directory: str, mark: int) -> None:
+        """Delete a dead attempt's batches above the mark, and its directory if that empties it.
+
+        In the committed batches delete only Spark's hidden leftovers.
+        """
+        file_system = self._file_system
+        base = join(self._root, directory)
+        left = 0
+        for batch in file_system.list(base):
+            path = join(base, batch.name)
+            if batch.name.isdecimal() and int(batch.name) > mark:
+                file_system.delete(path)
+                continue
+            left += 1
+            for entry in file_system.list(path) if batch.is_directory else ():
+                if is_hidden(entry.name):
+                    file_system.delete(join(path, entry.name))
+        if not left:
+            file_system.delete(base)
+
+    @property
+    def _owner(self) -> str:
+        context = self._context
+        names = [context.job_id, context.sink, self._catalog_name, self._table_name]
+        return hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
+
+    @property
+    def _accepted_rows(self) -> _Accepted:
+        if self._accepted is None:
+            raise InvariantError(f"{self.describe()} stages rows that it has not compared")
+        return self._accepted
+
+    @property
+    def _known_table(self) -> Table:
+        if self._table is None:
+            raise InvariantError(f"{self.describe()} was used before its table was found")
+        return self._table
+
+
+def _written_as(payload: Payload) -> tuple[Schema, PartitionSpec]:
+    """The rows' schema and the partition spec of a payload's files."""
+    return _parsed(payload["schema"], payload["spec"])
+
+
+def _parsed(schema: str, spec: str) -> tuple[Schema, PartitionSpec]:
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+
+    return Schema.model_validate_json(schema), PartitionSpec.model_validate_json(spec)
+
+
+def _data_files(payload: Payload, location: str, spec_id: int) -> list[DataFile]:
+    """The manifest entries of a flushed payload's files, below the table's data location.
+
+    Raises ``ValueError`` if the payload contradicts itself.
+    """
+    from weir.sinks.iceberg_files import data_file
+
+    schema, spec = _written_as(payload)
+    if not schema.fields:
+        raise ValueError("the rows have no columns")
+    said = converted(payload, IcebergPayload)
+    below = f"{location}/{said.directory}/{said.position}"
+    return [
+        data_file(file, f"{below}/{file.path}", schema=schema, spec=spec, spec_id=spec_id)
+        for file in said.files
+    ]
+
+
+@contextmanager
+def _settings(session: SparkSession, *, with_ids: bool) -> Iterator[None]:
+    """Spark's settings for files as Iceberg needs them, until the end of the block."""
+    # Columns of the rows may have ids of their own.
+    settings = {**_SETTINGS, "spark.sql.parquet.fieldId.write.enabled": str(with_ids).lower()}
+    before = {key: str(session.conf.get(key)) for key in settings}
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            session.conf.set(key, value)
+
+
+def _quoted(name: str) -> str:
+    """A column's name, quoted for Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,159 @@
+"""What a manifest says of a data file, from the file's Parquet footer.
+
+Readers skip files by their bounds, so a wrong one loses rows silently. pyiceberg derives bounds
+from the row groups that have some; a column with a row group that has none (NaN, long text, years
+that Python lacks) therefore gets only counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.types import StructType
+
+from weir.errors import invariant
+from weir.sinks.iceberg_partitions import partition_of, texts_of
+from weir.sinks.iceberg_payload import Column, StagedDataFile
+from weir.sinks.iceberg_types import has_field_ids
+from weir.sinks.parquet import read_metadata
+from weir.sinks.staging import partition_values
+from weir.storage.filesystem import FileSystem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+#: Arrow's key for the id of a Parquet field.
+_FIELD_ID = b"PARQUET:field_id"
+
+
+def file_details(
+    file_system: FileSystem,
+    path: str,
+    *,
+    staged: str,
+    rows: Schema,
+    spec: PartitionSpec,
+    properties: Mapping[str, str],
+) -> dict[str, Any]:
+    """The fields of ``StagedDataFile`` that are known once the file is written.
+
+    ``staged`` is its path below its batch; ``properties`` are the table's, which say what metrics
+    it wants.
+    """
+    from pyiceberg.io.pyarrow import (
+        MetricModeTypes,
+        MetricsMode,
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+
+    footer = read_metadata(file_system, path)
+    _check_ids(footer, rows, path)
+    ids = parquet_path_to_id_mapping(rows)
+    plan = compute_statistics_plan(rows, dict(properties))
+    for field_id in _without_bounds(footer, ids):
+        if plan[field_id].mode.type != MetricModeTypes.NONE:
+            plan[field_id] = replace(plan[field_id], mode=MetricsMode(MetricModeTypes.COUNTS))
+    found = data_file_statistics_from_parquet_metadata(footer, plan, ids).to_serialized_dict()
+    columns = [
+        Column(
+            id=field_id,
+            size=size,
+            values=found["value_counts"].get(field_id),
+            nulls=found["null_value_counts"].get(field_id),
+            lower=found["lower_bounds"].get(field_id),
+            upper=found["upper_bounds"].get(field_id),
+        )
+        for field_id, size in found["column_sizes"].items()
+    ]
+    return {
+        "rows": footer.num_rows,
+        "partition": texts_of(spec, partition_values(staged)),
+        "columns": msgspec.to_builtins(columns),
+        "splits": found["split_offsets"],
+    }
+
+
+def data_file(
+    file: StagedDataFile, location: str, *, schema: Schema, spec: PartitionSpec, spec_id: int
+) -> DataFile:
+    """The entry of a flushed file for a manifest; ``location`` as readers of the table spell it.
+
+    Raises ``ValueError`` if its partition cannot be one of the spec's.
+    """
+    columns = file.columns or []
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=partition_of(spec, schema, file.partition or []),
+        record_count=file.rows,
+        file_size_in_bytes=file.size,
+        column_sizes={one.id: one.size for one in columns},
+        value_counts={one.id: one.values for one in columns if one.values is not None},
+        null_value_counts={one.id: one.nulls for one in columns if one.nulls is not None},
+        nan_value_counts={},
+        lower_bounds={one.id: one.lower for one in columns if one.lower is not None},
+        upper_bounds={one.id: one.upper for one in columns if one.upper is not None},
+        split_offsets=file.splits,
+        sort_order_id=None,
+        spec_id=spec_id,
+        equality_ids=None,
+        key_metadata=None,
+    )
+
+
+def _without_bounds(footer: pq.FileMetaData, ids: Mapping[str, int]) -> Iterator[int]:
+    """The ids of columns whose bounds do not follow from the footer."""
+    for number in range(footer.num_columns):
+        groups = [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]
+        if not all(map(_has_bounds, groups)):
+            yield ids[footer.schema.column(number).path]
+
+
+def _has_bounds(column: pq.ColumnChunkMetaData) -> bool:
+    statistics = column.statistics
+    if statistics is None:
+        return False
+    if statistics.num_values == 0:
+        return True
+    try:
+        # A NaN differs from itself.
+        return bool(
+            statistics.has_min_max
+            and statistics.min == statistics.min
+            and statistics.max == statistics.max
+        )
+    except (ValueError, OverflowError, NotImplementedError):
+        return False
+
+
+def _check_ids(footer: pq.FileMetaData, rows: Schema, path: str) -> None:
+    """Make sure that the file has the ids of all fields, or of none."""
+    expected = dict(_ids_of(rows.as_struct())) if has_field_ids(rows) else {}
+    found = dict(_ids_in(footer.schema.to_arrow_schema(), ""))
+    invariant(found == expected, f"{path} has the field ids {found} instead of {expected}")
+
+
+def _ids_of(struct: StructType, parent: str = "") -> Iterator[tuple[str, int]]:
+    for field in struct.fields:
+        yield f"{parent}{field.name}", field.field_id
+        if isinstance(field.field_type, StructType):
+            yield from _ids_of(field.field_type, f"{parent}{field.name}.")
+
+
+def _ids_in(fields: Sequence[pa.Field] | pa.Schema, parent: str) -> Iterator[tuple[str, int]]:
+    for field in fields:
+        name = f"{parent}{field.name}"
+        if field.metadata and _FIELD_ID in field.metadata:
+            yield name, int(field.metadata[_FIELD_ID])
+        inner = [field.type.field(number) for number in range(field.type.num_fields)]
+        yield from _ids_in(inner, f"{name}.")

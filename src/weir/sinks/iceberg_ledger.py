@@ -1,0 +1,184 @@
+"""Weir's ledger in an Iceberg table: what was committed, in the table's properties.
+
+Each commit sets one property, in the transaction that adds its snapshot::
+
+    weir.commit.<job id>.<sink> = {"epoch": 41, "snapshot": "7312..", "sequence": 388, ...}
+
+Snapshots have the same facts in their summaries, for people and tools. But snapshots expire, and an
+epoch that nobody remembers would be committed twice. The property stays.
+
+A table that was rolled back still has the property. So the ledger also says which snapshot was the
+commit, and the table has gone back if that one is no longer behind the current snapshot.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from pyiceberg.table.metadata import TableMetadata
+
+from weir.core.types import AbsolutePath, Count, JobId, OperatorId, Ordinal, Position, Timestamp
+from weir.errors import SinkError
+from weir.sinks.base import Commit, SinkContext
+from weir.storage.records import converted, decoded
+
+_PREFIX = "weir.commit."
+#: Of how many attempts the ledger remembers what they had committed; older ones are not cleaned.
+_ATTEMPTS_MAX = 100
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """The newest commit of one sink of one job."""
+
+    job_id: JobId
+    job_name: str
+    #: Empty if unknown.
+    job_directory: str
+    sink: OperatorId
+    epoch: Ordinal
+    attempt: Count
+    timestamp_ms: Timestamp
+    #: The id of the snapshot; text, since it may exceed what JSON's readers take.
+    snapshot: str = msgspec.field(default="")
+    #: The sequence number of the snapshot.
+    sequence: Count
+    #: Attempts of this job and sink, each with the highest position that was committed of it.
+    marks: list[tuple[Count, Position]] = []
+    #: Attempts up to this one have no mark any more.
+    forgotten: Count = 0
+
+    def commit(self) -> Commit:
+        """The commit, as the contract of sinks has it."""
+        return Commit(
+            timestamp_ms=self.timestamp_ms,
+            job_id=self.job_id,
+            job_name=self.job_name,
+            job_directory=self.job_directory and converted(self.job_directory, AbsolutePath),
+            sink=self.sink,
+            checkpoint_id=self.epoch,
+            attempt=self.attempt,
+        )
+
+    def mark(self, attempt: int) -> int | None:
+        """The highest committed position of an attempt; -1 if there is none, None if forgotten."""
+        known = dict(self.marks)
+        return known.get(attempt, None if attempt <= self.forgotten else -1)
+
+
+def key_of(context: SinkContext) -> str:
+    """The property that has this sink's newest commit."""
+    return f"{_PREFIX}{context.job_id}.{context.sink}"
+
+
+def record_of(metadata: TableMetadata, context: SinkContext, *, place: str) -> Record | None:
+    """This sink's newest commit; None if there is none. Raises ``SinkError`` if it is damaged."""
+    text = metadata.properties.get(key_of(context))
+    return None if text is None else _decoded(key_of(context), text, place)
+
+
+def records(properties: Mapping[str, str], *, place: str) -> list[Record]:
+    """The newest commit of each job and sink, newest first. Raises ``SinkError`` for damage."""
+    found = [
+        _decoded(key, text, place) for key, text in properties.items() if key.startswith(_PREFIX)
+    ]
+    return sorted(found, key=lambda one: (one.sequence, one.timestamp_ms), reverse=True)
+
+
+def next_record(
+    context: SinkContext,
+    last: Record | None,
+    *,
+    epoch: int,
+    snapshot_id: int,
+    sequence: int,
+    batches: Sequence[tuple[int, int]],
+) -> Record:
+    """The record of a commit after ``last``.
+
+    ``batches`` are those of this job and sink in the commit, by attempt and position.
+    """
+    marks = {} if last is None else dict(last.marks)
+    for attempt, position in batches:
+        marks[attempt] = max(marks.get(attempt, -1), position)
+    forgotten = 0 if last is None else last.forgotten
+    for attempt in sorted(marks)[:-_ATTEMPTS_MAX]:
+        del marks[attempt]
+        forgotten = max(forgotten, attempt)
+    return Record(
+        job_id=context.job_id,
+        job_name=context.job_name,
+        job_directory=context.job_directory or "",
+        sink=context.sink,
+        epoch=epoch,
+        attempt=context.attempt,
+        timestamp_ms=time.time_ns() // 1_000_000,
+        snapshot=str(snapshot_id),
+        sequence=sequence,
+        marks=sorted(marks.items()),
+        forgotten=forgotten,
+    )
+
+
+def as_property(record: Record) -> str:
+    """The text of the property."""
+    return msgspec.json.encode(record).decode()
+
+
+def summary(record: Record) -> dict[str, str]:
+    """What the snapshot's summary says of the commit."""
+    return {
+        "weir.job-id": record.job_id,
+        "weir.job-name": record.job_name,
+        "weir.sink": record.sink,
+        "weir.epoch": str(record.epoch),
+        "weir.attempt": str(record.attempt),
+        "weir.timestamp-ms": str(record.timestamp_ms),
+    }
+
+
+def has_gone_back(metadata: TableMetadata, record: Record) -> bool:
+    """Whether the table is known to have lost the rows of a commit since.
+
+    Rows that were deleted or rewritten by later snapshots are not lost in this sense. If the
+    snapshot has expired, only its sequence number can show that the table is older.
+    """
+    current = metadata.current_snapshot()
+    if current is None or (current.sequence_number or 0) < record.sequence:
+        return True
+    if not any(str(one.snapshot_id) == record.snapshot for one in metadata.snapshots):
+        return False
+    for snapshot_id in _history(metadata):
+        if snapshot_id is None or str(snapshot_id) == record.snapshot:
+            return False
+    return True
+
+
+def _history(metadata: TableMetadata) -> Iterator[int | None]:
+    """The current snapshot and those before it; None in place of one that has expired."""
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        yield snapshot.snapshot_id
+        before = snapshot.parent_snapshot_id
+        if before is None:
+            return
+        snapshot = metadata.snapshot_by_id(before)
+    yield None
+
+
+def _decoded(key: str, text: str, place: str) -> Record:
+    try:
+        record = decoded(text, Record)
+        if key != f"{_PREFIX}{record.job_id}.{record.sink}" or not re.fullmatch(
+            r"[0-9]{1,19}", record.snapshot
+        ):
+            raise ValueError("it names another job, sink or snapshot")
+        record.commit()
+    except ValueError as error:
+        raise SinkError(
+            f"The property {key!r} of {place} cannot be read ({error}): only Weir writes it, so"
+            " restore the table's metadata, or write to a new table."
+        ) from error
+    return record

@@ -1,0 +1,59 @@
+"""What ``IcebergTable`` stores in checkpoints; read back by other processes, so it is checked."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from weir.core.types import Count
+from weir.sinks.staging import STAGED_BY, StagedPath, StagedPayload
+
+
+class Column(msgspec.Struct):
+    """The metrics of one column of a file; None where they are not known."""
+
+    id: Count
+    #: Bytes in the file.
+    size: Count
+    values: Count | None
+    nulls: Count | None
+    #: Iceberg's single-value serialization.
+    lower: bytes | None
+    upper: bytes | None
+
+
+class StagedDataFile(msgspec.Struct):
+    """One data file. The fields after ``size`` are set once it is flushed."""
+
+    path: StagedPath
+    #: Bytes.
+    size: Count
+    rows: Count | None = None
+    #: The texts of its partition's values (``iceberg_partitions``).
+    partition: list[str | None] | None = None
+    columns: list[Column] | None = None
+    #: Where row groups start.
+    splits: list[Count] | None = None
+
+
+class IcebergPayload(StagedPayload, kw_only=True):
+    """The data files of one batch."""
+
+    directory: Annotated[str, Meta(pattern=rf"\Aweir-{STAGED_BY}\Z")]
+    #: The newest epoch that was committed when the payload was flushed; 0 if there was none.
+    after: Count
+    #: A digest of the job, the sink and the table's name.
+    owner: Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+    #: The table's UUID.
+    table: Annotated[str, Meta(max_length=100)]
+    #: The rows' schema (``iceberg_types``) and the table's partition spec, Iceberg's JSON text.
+    schema: str
+    spec: str
+    files: list[StagedDataFile]
+
+    def __post_init__(self) -> None:
+        said = [(file.rows, file.partition, file.columns, file.splits) for file in self.files]
+        if self.flushed and any(None in one for one in said):
+            raise ValueError("a flushed file is incomplete")

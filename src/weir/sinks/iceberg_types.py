@@ -1,0 +1,352 @@
+"""Schemas of Iceberg tables and of the rows for them: what fits, and under which field ids.
+
+Iceberg finds columns by the ids of fields, so each Parquet file either has the id of every field or
+of none. Spark writes the ids of columns and of struct fields, but not those of list elements, map
+keys and map values. A file with only some ids is read differently by different engines. So files
+of rows with a list or a map, at any depth, get none: readers then find the fields by the table's
+``schema.name-mapping.default``, which the first such commit adds. Files of all other rows have
+their ids, and are independent of names.
+
+The *rows' schema* has the table's ids and types for the columns that the rows have. Its types are
+those of the files: Spark casts, without loss, before it writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from pyiceberg.exceptions import ResolveError
+from pyiceberg.schema import Schema, promote
+from pyiceberg.table.name_mapping import MappedField, NameMapping
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from weir.errors import SinkMismatchError
+
+#: By Spark's type: the type in a new table, and further ones that an existing column may have.
+_TYPES: dict[str, tuple[PrimitiveType, ...]] = {
+    "boolean": (BooleanType(),),
+    "byte": (IntegerType(), LongType()),
+    "short": (IntegerType(), LongType()),
+    "integer": (IntegerType(), LongType()),
+    "long": (LongType(),),
+    "float": (FloatType(), DoubleType()),
+    "double": (DoubleType(),),
+    "string": (StringType(),),
+    "binary": (BinaryType(),),
+    "date": (DateType(),),
+    "timestamp": (TimestamptzType(),),
+    "timestamp_ntz": (TimestampType(),),
+}
+#: The type that Spark writes; of several, the one that needs no cast.
+_SPARK_TYPES = {types[0]: kind for kind, types in _TYPES.items() if kind not in ("byte", "short")}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+#: Spark's key for the id of a Parquet field.
+_FIELD_ID = "parquet.field.id"
+
+
+def new_schema(spark_schema: str, *, place: str) -> Schema:
+    """The schema of a new table for rows of this Spark schema (JSON text).
+
+    Raises ``SinkMismatchError`` if Iceberg has no such type; ``place`` names the sink.
+    """
+    ids = count(1)
+    fields = json.loads(spark_schema)["fields"]
+    return Schema(*_new_fields(fields, ids, "", place))
+
+
+def fitting_schema(spark_schema: str, table: Schema, *, place: str) -> Schema:
+    """The rows' schema. Raises ``SinkMismatchError`` if the table does not take such rows."""
+    rows = {field["name"]: field["type"] for field in json.loads(spark_schema)["fields"]}
+    columns = {field.name: field for field in table.fields}
+    differences = [f"the table lacks {name!r}" for name in rows if name not in columns]
+    fields = []
+    for name, column in columns.items():
+        if column.required:
+            differences.append(f"{name!r} is required in the table, which Spark cannot promise")
+        elif name in rows:
+            if _fits(rows[name], column.field_type):
+                fields.append(column)
+                continue
+            differences.append(
+                f"{name!r} is {_spark_name(rows[name])} in the rows and {column.field_type} in the"
+                " table"
+            )
+    if not fields and not differences:
+        differences.append("the rows have none of the table's columns")
+    if differences:
+        raise SinkMismatchError(
+            f"The columns of the rows for {place} differ from the table's:"
+            f" {'; '.join(sorted(differences))}. Select and cast the table's columns before the"
+            " sink, change the table, or write to a new table."
+        )
+    return Schema(*fields)
+
+
+def check_takes(table: Schema, rows: Schema, *, same_table: bool, place: str) -> None:
+    """Raise ``SinkMismatchError`` unless files with the rows' schema can be added to the table.
+
+    The table may have changed since they were written. If it is another table, its fields must
+    have the same names, types and ids.
+    """
+    columns = {field.field_id: field for field in table.fields}
+    differences = [f"{one.name!r} has become required" for one in table.fields if one.required]
+    for field in rows.fields:
+        column = columns.get(field.field_id)
+        if same_table:
+            # A column that was dropped meanwhile is no longer read.
+            fits = column is None or _is_readable(field.field_type, column.field_type)
+        else:
+            fits = column is not None and (column.name, str(column.field_type)) == (
+                field.name,
+                str(field.field_type),
+            )
+        if not fits:
+            found = "missing" if column is None else f"{column.name!r} of type {column.field_type}"
+            differences.append(
+                f"field {field.field_id} is {field.name!r} of type {field.field_type} in the rows"
+                f" and {found} in the table"
+            )
+    if differences:
+        raise SinkMismatchError(
+            f"Staged rows do not fit {place}: {'; '.join(differences)}. Change the table back and"
+            " run the job again; stop the job with a savepoint before you change its table."
+        )
+
+
+def has_field_ids(rows: Schema) -> bool:
+    """Whether files of these rows have the ids of their fields."""
+    return not any(_has_list_or_map(field.field_type) for field in rows.fields)
+
+
+def check_mapping(mapping: NameMapping, rows: Schema, *, place: str) -> None:
+    """Raise ``SinkMismatchError`` unless the table's mapping finds the rows' fields by name."""
+    known = set(_mapped(mapping))
+    missing = [name for name, field_id in _paths(rows.fields) if (name, field_id) not in known]
+    if missing:
+        raise SinkMismatchError(
+            f"{place} has rows with lists or maps, whose fields readers find by the table's"
+            f" property schema.name-mapping.default, and that does not have {missing[0]!r} under"
+            " its id: add it there, or remove the property, which is then written anew."
+        )
+
+
+def spark_schema_of(rows: Schema) -> dict[str, Any]:
+    """The schema (Spark's JSON) that rows are cast to; only inner fields have their ids."""
+    schema = _spark_struct(rows.fields, with_ids=has_field_ids(rows))
+    return {**schema, "fields": [{**field, "metadata": {}} for field in schema["fields"]]}
+
+
+def column_metadata(rows: Schema) -> dict[str, dict[str, Any]]:
+    """By column, the metadata from which Spark takes the field's id.
+
+    The columns must become aliases with this metadata after they were cast. Spark's optimizer
+    forgets the metadata of a column that is merely selected, or is a literal.
+    """
+    fields = _spark_struct(rows.fields, with_ids=has_field_ids(rows))["fields"]
+    return {field["name"]: field["metadata"] for field in fields}
+
+
+def _new_fields(
+    fields: Sequence[dict[str, Any]], ids: Iterator[int], parent: str, place: str
+) -> list[NestedField]:
+    return [
+        NestedField(
+            field_id=next(ids),
+            name=field["name"],
+            field_type=_new_type(field["type"], ids, f"{parent}{field['name']}", place),
+            required=False,
+        )
+        for field in fields
+    ]
+
+
+def _new_type(kind: Any, ids: Iterator[int], column: str, place: str) -> IcebergType:
+    match kind:
+        case str() if kind in _TYPES:
+            return _TYPES[kind][0]
+        case str() if match := _DECIMAL.fullmatch(kind):
+            return DecimalType(int(match[1]), int(match[2]))
+        case {"type": "struct", "fields": fields}:
+            return StructType(*_new_fields(fields, ids, f"{column}.", place))
+        case {"type": "array", "elementType": element}:
+            return ListType(
+                element_id=next(ids),
+                element_type=_new_type(element, ids, column, place),
+                element_required=False,
+            )
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return MapType(
+                key_id=next(ids),
+                key_type=_new_type(key, ids, column, place),
+                value_id=next(ids),
+                value_type=_new_type(value, ids, column, place),
+                value_required=False,
+            )
+        case _:
+            raise SinkMismatchError(
+                f"{place} cannot hold the column {column!r} of type {_spark_name(kind)}, which"
+                " Iceberg does not have: cast it (for example to a string) or drop it before the"
+                " sink."
+            )
+
+
+def _fits(kind: Any, theirs: IcebergType) -> bool:
+    """Whether all values of Spark's type fit the type in the table without loss."""
+    match kind, theirs:
+        case str(), DecimalType() if match := _DECIMAL.fullmatch(kind):
+            return theirs.precision >= int(match[1]) and theirs.scale == int(match[2])
+        case str(), PrimitiveType():
+            return theirs in _TYPES.get(kind, ())
+        case {"type": "struct", "fields": fields}, StructType():
+            rows = {field["name"]: field["type"] for field in fields}
+            return rows.keys() == {field.name for field in theirs.fields} and all(
+                not field.required and _fits(rows[field.name], field.field_type)
+                for field in theirs.fields
+            )
+        case {"type": "array", "elementType": element}, ListType():
+            return not theirs.element_required and _fits(element, theirs.element_type)
+        case {"type": "map", "keyType": key, "valueType": value}, MapType():
+            values_fit = not theirs.value_required and _fits(value, theirs.value_type)
+            return values_fit and _fits(key, theirs.key_type)
+        case _:
+            return False
+
+
+def _is_readable(written: IcebergType, now: IcebergType) -> bool:
+    """Whether values of a type that was written can be read as the type that the table has now."""
+    match written, now:
+        case StructType(), StructType():
+            fields = {field.field_id: field.field_type for field in now.fields}
+            return all(
+                field.field_id not in fields
+                or _is_readable(field.field_type, fields[field.field_id])
+                for field in written.fields
+            )
+        case ListType(), ListType():
+            return written.element_id == now.element_id and _is_readable(
+                written.element_type, now.element_type
+            )
+        case MapType(), MapType():
+            return (
+                (written.key_id, written.value_id) == (now.key_id, now.value_id)
+                and _is_readable(written.key_type, now.key_type)
+                and _is_readable(written.value_type, now.value_type)
+            )
+        case PrimitiveType(), PrimitiveType():
+            try:
+                return written == now or promote(written, now) == now
+            except ResolveError:
+                return False
+        case _:
+            return False
+
+
+def _has_list_or_map(kind: IcebergType) -> bool:
+    match kind:
+        case ListType() | MapType():
+            return True
+        case StructType():
+            return any(_has_list_or_map(field.field_type) for field in kind.fields)
+        case _:
+            return False
+
+
+def _paths(fields: Sequence[NestedField]) -> Iterator[tuple[str, int]]:
+    """The names of all fields below, as a name mapping spells them, with their ids."""
+    for field in fields:
+        yield field.name, field.field_id
+        for name, field_id in _paths(_inner(field.field_type)):
+            yield f"{field.name}.{name}", field_id
+
+
+def _inner(kind: IcebergType) -> Sequence[NestedField]:
+    match kind:
+        case StructType():
+            return kind.fields
+        case ListType():
+            return [kind.element_field]
+        case MapType():
+            return [kind.key_field, kind.value_field]
+        case _:
+            return []
+
+
+def _mapped(fields: Iterable[MappedField], parent: str = "") -> Iterator[tuple[str, int | None]]:
+    """What a mapping finds: every spelling of a field's path, and its id."""
+    for field in fields:
+        for name in field.names:
+            yield f"{parent}{name}", field.field_id
+            yield from _mapped(field.fields, f"{parent}{name}.")
+
+
+def _spark_struct(fields: Sequence[NestedField], *, with_ids: bool) -> dict[str, Any]:
+    return {
+        "type": "struct",
+        "fields": [
+            {
+                "name": field.name,
+                "type": _spark_type(field.field_type, with_ids=with_ids),
+                "nullable": True,
+                "metadata": {_FIELD_ID: field.field_id} if with_ids else {},
+            }
+            for field in fields
+        ],
+    }
+
+
+def _spark_type(kind: IcebergType, *, with_ids: bool) -> Any:
+    match kind:
+        case StructType():
+            return _spark_struct(kind.fields, with_ids=with_ids)
+        case ListType():
+            element = _spark_type(kind.element_type, with_ids=with_ids)
+            return {"type": "array", "elementType": element, "containsNull": True}
+        case MapType():
+            return {
+                "type": "map",
+                "keyType": _spark_type(kind.key_type, with_ids=with_ids),
+                "valueType": _spark_type(kind.value_type, with_ids=with_ids),
+                "valueContainsNull": True,
+            }
+        case DecimalType():
+            return f"decimal({kind.precision},{kind.scale})"
+        case _:
+            return _SPARK_TYPES[kind]  # type: ignore[index]
+
+
+def _spark_name(kind: Any) -> str:
+    """A type in Spark SQL's short notation."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            inner = ",".join(f"{field['name']}:{_spark_name(field['type'])}" for field in fields)
+            return f"struct<{inner}>"
+        case {"type": "array", "elementType": element}:
+            return f"array<{_spark_name(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"map<{_spark_name(key)},{_spark_name(value)}>"
+        case {"type": other}:
+            return str(other)
+        case _:
+            return str(kind)

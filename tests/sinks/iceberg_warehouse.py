@@ -1,0 +1,97 @@
+"""A warehouse of a test's own: pyiceberg's SQL catalog in PostgreSQL, data files on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from tests.postgres_server import PostgresServer
+
+from weir.core.types import Payload
+from weir.sinks import Batch, IcebergTable, SinkContext
+from weir.storage.local import LocalFileSystem
+
+JOB = "0123456789abcdef0123456789abcdef"
+NAME = "shop.orders"
+_FILES = LocalFileSystem()
+
+
+def catalog_uri(server: PostgresServer, database: str, *, user: str = "") -> str:
+    """SQLAlchemy's address of a database, through the server's socket."""
+    parameters = dict(word.split("=", 1) for word in server.dsn.split())
+    return (
+        f"postgresql+psycopg2://{user or server.role}@/{database}"
+        f"?host={parameters['host']}&port={parameters['port']}"
+    )
+
+
+def context(**changes: Any) -> SinkContext:
+    values = {
+        "job_id": JOB,
+        "job_name": "orders",
+        "sink": "out",
+        "attempt": 1,
+        "file_system": lambda _: _FILES,
+        "job_directory": f"/checkpoints/{JOB}",
+    }
+    return SinkContext(**{**values, **changes})
+
+
+class Warehouse:
+    """A catalog with the namespace ``shop``, in a database of one test."""
+
+    def __init__(self, server: PostgresServer, database: str, directory: Path) -> None:
+        server.create_database(database)
+        self.directory = directory
+        self.properties = {
+            "type": "sql",
+            "uri": catalog_uri(server, database),
+            "warehouse": str(directory),
+        }
+        catalog = load_catalog("default", **self.properties)
+        assert isinstance(catalog, SqlCatalog)
+        self.catalog = catalog
+        self.catalog.create_namespace("shop")
+
+    def sink(self, **options: Any) -> IcebergTable:
+        return IcebergTable(self.properties, NAME, **options)
+
+    def opened(self, *, partition_by: tuple[str, ...] = (), **changes: Any) -> IcebergTable:
+        """A sink that has checked its table and begun an attempt."""
+        sink = self.sink(partition_by=partition_by)
+        sink.check(context(**changes))
+        sink.open(context(**changes))
+        return sink
+
+    def table(self) -> Table:
+        return self.catalog.load_table(NAME)
+
+    def ids(self, row_filter: str = "true") -> list[Any]:
+        """The ids of the rows that pass a filter, by which pyiceberg also skips files."""
+        if not self.catalog.table_exists(NAME):
+            return []
+        chosen = {} if row_filter == "true" else {"row_filter": row_filter}
+        return sorted(self.table().scan(**chosen).to_arrow()["id"].to_pylist())
+
+    def snapshots(self) -> int:
+        return len(self.table().metadata.snapshots)
+
+    def attempts(self) -> list[str]:
+        """Batches that lie below the table, by attempt and position."""
+        found = self.directory.glob("shop/orders/data/weir-*/*")
+        return sorted(f"{path.parent.name.rpartition('-')[2]}/{path.name}" for path in found)
+
+
+def staged(sink: IcebergTable, frame: Any, position: int) -> Payload:
+    payload = sink.stage(frame, Batch(batch_id=position))
+    assert payload is not None
+    return json.loads(json.dumps(payload))
+
+
+def flushed(sink: IcebergTable, frame: Any, position: int) -> Payload:
+    (payload,) = sink.flush([staged(sink, frame, position)])
+    return json.loads(json.dumps(payload))
