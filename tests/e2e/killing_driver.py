@@ -87,6 +87,14 @@ def _within_recommit(place: Callable[..., None], reached: Reached) -> None:
     )
 
 
+def _in_catalog(place: Callable[..., None], reached: Reached) -> None:
+    """Before or after (``place``) the catalog of an Iceberg table commits."""
+    # Not at the top: drivers without such a table load no pyiceberg.
+    from weir.sinks.iceberg_client import OneCommit
+
+    place(OneCommit, "commit_table", reached)
+
+
 def _completes(*_: Any, kind: RecordKind, **__: Any) -> bool:
     return kind is RecordKind.CHECKPOINT_COMPLETED
 
@@ -105,6 +113,8 @@ POINTS: dict[str, Callable[[Reached], None]] = {
     ),
     "within-one-commit": lambda reached: after(Files, "_rename", reached),
     "within-a-transaction": lambda reached: after(Insert, "run", reached),
+    "before-a-catalog-commit": lambda reached: _in_catalog(before, reached),
+    "after-a-catalog-commit": lambda reached: _in_catalog(after, reached),
     "between-two-sinks": lambda reached: after(
         SinkPort,
         "_commit_one",
