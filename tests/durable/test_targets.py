@@ -336,6 +336,16 @@ def test_a_sink_without_a_landmark_is_never_missed(tmp_path: Path, table: Path) 
     assert driver(tmp_path, FakeSink()).job.begin_attempt().restored is not None
 
 
+def test_a_sink_hears_where_the_job_had_rows(tmp_path: Path, table: Path) -> None:
+    """One that cannot name its landmark before it finds its target compares it then."""
+    found: list[str | None] = []
+    sink = FakeSink()
+    sink.open = lambda context: found.append(context.landmark)
+    driver(tmp_path, sink).job.begin_attempt()
+    driver(tmp_path, sink, accept_duplicates=True).job.begin_attempt()
+    assert found == [str(table), None]
+
+
 def test_a_checkpoint_is_not_damaged_that_went_away_with_its_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,7 +159,7 @@ def test_a_driver_that_hangs_in_its_commit_doubles_no_row(lake, place, point):
 
 @pytest.mark.slow
 def test_a_stopped_job_continues_from_its_savepoint_and_no_other_start_is_allowed(lake, place):
-    """Starting over would double rows; a table that is dropped meanwhile is not created again."""
+    """Starting over would double rows."""
     place.land(4)
     run = lake.start(NUMBERS="unbounded")
 
@@ -176,4 +176,20 @@ def test_a_stopped_job_continues_from_its_savepoint_and_no_other_start_is_allowe
     assert "rows" in lake.start("--fresh").error()
     place.land(3)
     assert lake.start("--from-savepoint", savepoint[1]).wait() == 0
+    lake.assert_exact()
+
+
+@pytest.mark.slow
+def test_a_table_that_is_dropped_meanwhile_is_waited_for(lake, place):
+    """It is not created again, since the rows up to then would be missing."""
+    place.land(4)
+    run = lake.start(NUMBERS="unbounded")
+    run.wait_for("checkpoint 3 completed")
+    run.end()
+    table = lake.catalog.load_table("sales.raw")
+    lake.catalog.drop_table("sales.raw")
+    again = lake.start()
+    again.wait_for("is gone, with the rows that were committed to it")
+    lake.catalog.register_table("sales.raw", table.metadata_location)
+    assert again.wait() == 0, again.story()
     lake.assert_exact()

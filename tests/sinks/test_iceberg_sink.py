@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.sinks.iceberg_warehouse import JOB, NAME, Warehouse, context, flushed, staged
 
-from weir.errors import LostRowsError, SinkError, StorageError
+from weir.errors import LostRowsError, StorageError
 
 pytestmark = pytest.mark.spark
 
@@ -215,8 +215,12 @@ def test_a_table_that_was_replaced_or_dropped_is_not_written_to(spark, warehouse
     metadata = warehouse.table().metadata_location
     warehouse.catalog.drop_table(NAME)
     for one in (sink, warehouse.opened(attempt=2)):
-        with pytest.raises(SinkError, match="is gone, with the rows that were committed to it"):
+        with pytest.raises(StorageError, match="is gone, with the rows that were committed to it"):
             one.commit(2, [pending])
+    with pytest.raises(StorageError, match="register the table again"):
+        warehouse.opened(attempt=2, landmark=sink.landmark())
+    # That of another table, to which the job wrote before, does not matter.
+    warehouse.opened(attempt=2, landmark="/elsewhere/_delta_log")
     warehouse.catalog.create_table(NAME, warehouse_schema())
     for one in (sink, warehouse.opened(attempt=2)):
         with pytest.raises(LostRowsError, match="has gone back, though checkpoint 1 was committed"):

@@ -184,7 +184,7 @@ class DurableJob:
         finally:
             self._winning = False
         self._attempt = record.attempt
-        self._sinks.open(self._storage.job_id, record.attempt)
+        self._sinks.open(self._storage.job_id, record.attempt, record.written)
         completed = record.completed or 0
         for name, target, newest in self._sinks.committed_beyond(completed):
             self._settle_beyond(target, name, newest, completed)
@@ -552,7 +552,7 @@ class DurableJob:
             return
         self._sinks.open(checkpoint.job_id, record.attempt)
         self._sinks.check_newest(checkpoint)
-        self._sinks.open(self._storage.job_id, record.attempt)
+        self._sinks.open(self._storage.job_id, record.attempt, record.written)
 
     def _commit_again(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
         """Repeat the checkpoint's commits; another job's under its own transaction ids (P19)."""
@@ -571,7 +571,7 @@ class DurableJob:
                 " are left out: its table has them if that job was stopped by weir stop"
             )
         if foreign:
-            self._sinks.open(self._storage.job_id, record.attempt)
+            self._sinks.open(self._storage.job_id, record.attempt, record.written)
 
     def _put_back(self, checkpoint: CompletedCheckpoint, handle: StateHandle, path: str) -> None:
         """Copy staged output from a savepoint back to where it was staged, durably."""

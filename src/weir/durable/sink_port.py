@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 import tenacity
@@ -117,15 +118,17 @@ class SinkPort:
             with place(step=name):
                 sink.check(self._context(job_id, name, 0))
 
-    def open(self, job_id: JobId, attempt: int) -> None:
-        """Prepare every target for the attempt.
+    def open(
+        self, job_id: JobId, attempt: int, written: Mapping[OperatorId, str] = MappingProxyType({})
+    ) -> None:
+        """Prepare every target for the attempt. ``written``: as of ``written``, on record.
 
         Raises ``SinkError`` if a sink still hangs in a call of an earlier attempt.
         """
         for name, sink in self._sinks.items():
             self._check_not_hanging(name)
             with self._using(name, "opening its target"):
-                sink.open(self._context(job_id, name, attempt))
+                sink.open(self._context(job_id, name, attempt, written.get(name)))
 
     def resume(self) -> None:
         """An attempt starts: commits abandoned by the one before it must not continue."""
@@ -429,7 +432,9 @@ class SinkPort:
             finally:
                 del self._busy[name]
 
-    def _context(self, job_id: JobId, name: OperatorId, attempt: int) -> SinkContext:
+    def _context(
+        self, job_id: JobId, name: OperatorId, attempt: int, landmark: str | None = None
+    ) -> SinkContext:
         return SinkContext(
             job_id=job_id,
             job_name=self.job_name,
@@ -438,6 +443,7 @@ class SinkPort:
             file_system=self._file_system,
             job_directory=self._job_directory,
             session=self._session,
+            landmark=landmark,
         )
 
 

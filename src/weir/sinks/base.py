@@ -62,6 +62,8 @@ class SinkContext:
     job_directory: str | None = None
     #: Gives the job's Spark session, for commits that read with it; None if there is none.
     session: Callable[[], SparkSession] | None = None
+    #: The sink's landmark when the job last had rows at the target; None if it had none.
+    landmark: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,6 +145,8 @@ class IcebergTable(FileSink):
 
     def check(self, context: SinkContext) -> None:
         """Refuse a catalog that does not answer, and a table that cannot be appended to."""
+        from weir.sinks.iceberg_target import data_location
+
         self._forget()
         try:
             table = self._iceberg.load()
@@ -152,6 +154,7 @@ class IcebergTable(FileSink):
                 self._iceberg.check_creation()
             else:
                 self._iceberg.check_table(table, self._partition_by)
+                self._root = normalize(data_location(table.metadata))
         except StorageError as error:
             raise SinkError(str(error)) from error
 
@@ -162,10 +165,12 @@ class IcebergTable(FileSink):
         self._opened = context
         self._forget()
         table = self._iceberg.load()
-        if table is not None:
-            self._bind(table)
-            record = record_of(table.metadata, context, place=self.describe())
-            self._newest = 0 if record is None else record.epoch
+        if table is None:
+            self._check_not_gone([])
+            return
+        self._bind(table)
+        record = record_of(table.metadata, context, place=self.describe())
+        self._newest = 0 if record is None else record.epoch
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write the batch's rows below the table's data location, in one Spark job.
@@ -264,7 +269,7 @@ class IcebergTable(FileSink):
         """Use the table, whose data lie in one place for the whole attempt."""
         from weir.sinks.iceberg_target import data_location
 
-        location = data_location(table)
+        location = data_location(table.metadata)
         root = normalize(location)
         file_system = self._context.file_system(root)
         file_system.make_directory(root)
@@ -316,12 +321,16 @@ class IcebergTable(FileSink):
         return table
 
     def _check_not_gone(self, payloads: Sequence[Payload]) -> None:
-        """Raise ``SinkError`` if the table that does not exist had rows of this job."""
-        if self._known(payloads):
-            raise SinkError(
+        """Raise ``StorageError`` if the table that does not exist had rows of this job."""
+        landmark = self._context.landmark
+        if self._known(payloads) or (
+            # Else it is that of another table, to which the job wrote before.
+            landmark is not None and landmark == normalize(self._iceberg.new_location())
+        ):
+            raise StorageError(
                 f"{self.describe()} is gone, with the rows that were committed to it: register the"
-                " table again (its newest metadata file names all its files); the job continues"
-                " once it is back."
+                " table again (its newest metadata file names all its files), and the job"
+                " continues; or continue without its rows with --accept-duplicates."
             )
 
     def _check_flushed(self, payloads: Sequence[Payload]) -> None:

@@ -27,6 +27,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import LongType, NestedField
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from weir.errors import SinkError, SinkMismatchError, StorageError, WeirError
@@ -89,6 +91,13 @@ class IcebergTarget:
                     f"{self._place} cannot be created, since the catalog has no namespace"
                     f" {'.'.join(namespace)!r}: create the namespace first."
                 )
+
+    def new_location(self) -> str:
+        """Where the catalog would put the data files of a new table; nothing is created."""
+        with self._explained():
+            schema = Schema(NestedField(1, "id", LongType(), required=False))
+            staged = self._loaded_catalog().create_table_transaction(self._identifier, schema)
+            return data_location(staged.table_metadata)
 
     def create(self, schema: Schema, spec: PartitionSpec) -> Table:
         """Create the table without rows, unless it exists; the catalog chooses the field ids."""
@@ -187,10 +196,10 @@ class IcebergTarget:
             ) from error
 
 
-def data_location(table: Table) -> str:
-    """Where the table's data files lie, as its readers spell it."""
-    given = table.properties.get(TableProperties.WRITE_DATA_PATH)
-    return (given or f"{table.location().removesuffix('/')}/data").removesuffix("/")
+def data_location(metadata: TableMetadata) -> str:
+    """Where a table's data files lie, as its readers spell it."""
+    given = metadata.properties.get(TableProperties.WRITE_DATA_PATH)
+    return (given or f"{metadata.location.removesuffix('/')}/data").removesuffix("/")
 
 
 def _check_no_secrets(properties: Mapping[str, str], place: str) -> None:
