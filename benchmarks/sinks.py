@@ -1,17 +1,18 @@
 """Rows per second into each sink: ``python -m benchmarks.sinks --dsn "host=... dbname=..."``.
 
 The same Parquet files (id, key, amount, word) go through a Weir job into ``DeltaTable``, ``Files``,
-and ``PostgresTable``, which appends or upserts by id; with a checkpoint every second. The clock
-runs from the task's status RUNNING until a checkpoint, requested when the last row was read, has
-committed every row.
+``IcebergTable``, and ``PostgresTable``, which appends or upserts by id; with a checkpoint every
+second. The clock runs from the task's status RUNNING until a checkpoint, requested when the last
+row was read, has committed every row.
 
 Two figures stand beside PostgreSQL's. ``jdbc`` is plain Structured Streaming, whose
 ``foreachBatch`` appends with Spark's JDBC writer (at least once, and readers see half a batch); it
 needs the driver's jar (``--jdbc-jar``). ``copy`` is the limit: one ``COPY`` of the same rows, made
 ready as CSV before the clock starts.
 
-Without ``--dsn``, only the files are measured. The tables ``weir_bench_*`` there are dropped.
-Proof: after each run the target holds the ids of the input, each once.
+Iceberg's catalog is an SQL one in a file beside the table. Without ``--dsn``, PostgreSQL is not
+measured. The tables ``weir_bench_*`` there are dropped. Proof: after each run
+the target holds the ids of the input, each once.
 """
 
 from __future__ import annotations
@@ -96,6 +97,24 @@ def into_files(run: Run) -> float:
     path = f"{run.target}/files"
     seconds = through_weir(run, weir.sinks.Files(path))
     check_ids(run, ds.dataset(path, format="parquet").to_table(["id"])["id"].to_numpy())
+    return seconds
+
+
+def into_iceberg(run: Run) -> float:
+    """Seconds into an Iceberg table."""
+    from pyiceberg.catalog import load_catalog
+
+    run.target.mkdir()
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{run.target}/catalog.db",
+        "warehouse": f"{run.target}/warehouse",
+    }
+    catalog = load_catalog("default", **properties)
+    catalog.create_namespace("bench")
+    seconds = through_weir(run, weir.sinks.IcebergTable(properties, "bench.rows"))
+    found = catalog.load_table("bench.rows").scan(selected_fields=("id",)).to_arrow()
+    check_ids(run, found["id"].to_numpy())
     return seconds
 
 
@@ -192,7 +211,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--files-per-batch", type=int, default=5, help="input files per batch")
     parser.add_argument("--runs", type=int, default=3, help="runs of each, after a warm-up")
     chosen = parser.parse_args(arguments)
-    sides: dict[str, Callable[[Run], float]] = {"delta": into_delta, "files": into_files}
+    sides: dict[str, Callable[[Run], float]] = {
+        "delta": into_delta,
+        "files": into_files,
+        "iceberg": into_iceberg,
+    }
     if chosen.dsn is not None:
         sides |= {"postgres": into_postgres, "postgres_upsert": into_postgres_by_key}
         sides |= {"jdbc": by_jdbc} if chosen.jdbc_jar is not None else {}

@@ -85,12 +85,17 @@ def test_commits_are_listed_newest_first(spark, warehouse):
     assert other.newest_committed() == 2
 
 
-def test_of_two_drivers_that_commit_one_epoch_exactly_one_lands(spark, warehouse, monkeypatch):
+@pytest.mark.parametrize("table_exists", [False, True])
+def test_of_two_drivers_that_commit_one_epoch_exactly_one_lands(
+    spark, warehouse, monkeypatch, table_exists
+):
     """The second has loaded the table before the first commits: a conflict makes it look again."""
-    first, second = warehouse.opened(), warehouse.opened()
-    sink = warehouse.opened()
-    sink.commit(1, [flushed(sink, spark.range(1), 0)])
+    if table_exists:
+        sink = warehouse.opened()
+        sink.commit(1, [flushed(sink, spark.range(1), 0)])
+    first = warehouse.opened()
     payload = flushed(first, spark.range(1, 4), 1)
+    second = warehouse.opened()
     load = second._iceberg.load
     counts = []
 
@@ -103,8 +108,8 @@ def test_of_two_drivers_that_commit_one_epoch_exactly_one_lands(spark, warehouse
     monkeypatch.setattr(second._iceberg, "load", overtaken)
     counts.append(second.commit(2, [payload]))
     assert counts == [3, 0]
-    assert warehouse.ids() == [0, 1, 2, 3]
-    assert warehouse.snapshots() == 2
+    assert warehouse.ids() == [0] * table_exists + [1, 2, 3]
+    assert warehouse.snapshots() == 1 + table_exists
 
 
 def test_a_commit_of_another_writer_in_between_does_no_harm(spark, warehouse, monkeypatch):

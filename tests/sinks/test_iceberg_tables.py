@@ -84,6 +84,22 @@ def test_partition_values_are_what_rows_have(spark, warehouse):
         assert (found["id"], found["c"], found["de"]) == (number, text, amount)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_columns_of_odd_names_arrive(spark, warehouse, nested):
+    """By field ids and by the name mapping; also as partitions."""
+    names = ["a b", "a/b=c", "Ä`{;", "x.y"]
+    frame = spark.createDataFrame(
+        [(1, 2, 3, 4)], ", ".join(f"`{n.replace('`', '``')}` int" for n in names)
+    )
+    if nested:
+        frame = frame.selectExpr("*", "array(1) AS `l ;`")
+    sink = warehouse.opened(partition_by=("a b", "a/b=c"))
+    assert sink.commit(1, [flushed(sink, frame, 0)]) == 1
+    (found,) = warehouse.table().scan().to_arrow().to_pylist()
+    assert [found[name] for name in names] == [1, 2, 3, 4]
+    assert found.get("l ;") == ([1] if nested else None)
+
+
 INSTANTS = [
     "1583-01-01 00:00:00", "1969-12-31 23:59:59.999999", "1970-01-01 00:00:00",
     "2026-03-29 00:59:59", "2026-03-29 01:30:00", "2026-10-25 00:30:00", "2026-10-25 01:30:00",

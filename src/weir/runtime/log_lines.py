@@ -34,7 +34,7 @@ _TASK = re.compile(r"weir-query-(.+)")
 _LINE_LENGTH_MAX = 64 * 1024
 _PY4J = "py4j"
 #: Libraries whose INFO is about themselves: py4j logs every call from the JVM.
-_CHATTY = (_PY4J, "httpx", "httpcore", "urllib3", "openlineage")
+_CHATTY = (_PY4J, "httpx", "httpcore", "urllib3", "openlineage", "pyiceberg")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

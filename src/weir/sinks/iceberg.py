@@ -154,7 +154,7 @@ class IcebergTable(FileSink):
                 self._iceberg.check_creation()
             else:
                 self._iceberg.check_table(table, self._partition_by)
-                self._root = normalize(data_location(table.metadata))
+                self._table, self._root = table, normalize(data_location(table.metadata))
         except StorageError as error:
             raise SinkError(str(error)) from error
 

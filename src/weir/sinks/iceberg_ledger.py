@@ -136,6 +136,7 @@ def summary(record: Record) -> dict[str, str]:
         "weir.epoch": str(record.epoch),
         "weir.attempt": str(record.attempt),
         "weir.timestamp-ms": str(record.timestamp_ms),
+        "weir.job-directory": record.job_directory,
     }
 
 

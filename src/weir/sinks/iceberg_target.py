@@ -205,14 +205,20 @@ def data_location(metadata: TableMetadata) -> str:
 def _check_no_secrets(properties: Mapping[str, str], place: str) -> None:
     """Raise ``SinkError`` for a property that is a secret; the message never repeats it."""
     for key, value in properties.items():
-        uri = urlsplit(value) if "://" in value else None
-        parameters = [name for name, _ in parse_qsl(uri.query)] if uri is not None else []
-        secret = uri is not None and (
-            uri.password is not None or any(map(_SECRET.search, parameters))
-        )
-        if secret or _SECRET.search(key):
+        if _SECRET.search(key) or ("://" in value and _has_secret(value)):
             raise SinkError(
                 f"The catalog property {key!r} of {place} holds a secret, which could reach logs:"
                 " remove it, and put it into ~/.pyiceberg.yaml or a variable such as"
                 " PYICEBERG_CATALOG__DEFAULT__URI, under the catalog's name."
             )
+
+
+def _has_secret(uri: str) -> bool:
+    try:
+        parts = urlsplit(uri)
+        return parts.password is not None or any(
+            _SECRET.search(name) for name, _ in parse_qsl(parts.query)
+        )
+    except ValueError:
+        # Whatever it is, it is not repeated.
+        return True
