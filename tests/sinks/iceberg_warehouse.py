@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from weir.storage.local import LocalFileSystem
 JOB = "0123456789abcdef0123456789abcdef"
 NAME = "shop.orders"
 _FILES = LocalFileSystem()
+_numbers = count(1)
 
 
-def catalog_uri(server: PostgresServer, database: str, *, user: str = "") -> str:
+def catalog_uri(server: PostgresServer, database: str) -> str:
     """SQLAlchemy's address of a database, through the server's socket."""
     parameters = dict(word.split("=", 1) for word in server.dsn.split())
     return (
-        f"postgresql+psycopg2://{user or server.role}@/{database}"
+        f"postgresql+psycopg2://{server.role}@/{database}"
         f"?host={parameters['host']}&port={parameters['port']}"
     )
 
@@ -42,17 +44,17 @@ def context(**changes: Any) -> SinkContext:
 
 
 class Warehouse:
-    """A catalog with the namespace ``shop``, in a database of one test."""
+    """A catalog of one test, with the namespace ``shop``; all catalogs are in one database."""
 
-    def __init__(self, server: PostgresServer, database: str, directory: Path) -> None:
-        server.create_database(database)
+    def __init__(self, server: PostgresServer, directory: Path) -> None:
         self.directory = directory
         self.properties = {
+            "name": f"catalog{next(_numbers)}",
             "type": "sql",
-            "uri": catalog_uri(server, database),
+            "uri": catalog_uri(server, "postgres"),
             "warehouse": str(directory),
         }
-        catalog = load_catalog("default", **self.properties)
+        catalog = load_catalog(**self.properties)
         assert isinstance(catalog, SqlCatalog)
         self.catalog = catalog
         self.catalog.create_namespace("shop")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,10 @@ from weir.errors import LostRowsError, StorageError
 
 pytestmark = pytest.mark.spark
 
-_numbers = count(1)
-
 
 @pytest.fixture
 def warehouse(server, tmp_path):
-    return Warehouse(server, f"iceberg{next(_numbers)}", tmp_path / "warehouse")
+    return Warehouse(server, tmp_path / "warehouse")
 
 
 def test_staged_rows_are_invisible_until_they_are_committed(spark, warehouse):

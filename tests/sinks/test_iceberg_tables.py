@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 from decimal import Decimal
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +31,10 @@ from weir.sinks import IcebergTable
 
 pytestmark = pytest.mark.spark
 
-_numbers = count(1)
-
 
 @pytest.fixture
 def warehouse(server, tmp_path):
-    return Warehouse(server, f"tables{next(_numbers)}", tmp_path / "warehouse")
+    return Warehouse(server, tmp_path / "warehouse")
 
 
 def columns(*fields: tuple[str, Any], required: bool = False) -> Schema:
@@ -107,7 +104,7 @@ INSTANTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", pytest.param("UTC", marks=pytest.mark.slow)])
 def test_transforms_of_existing_tables_are_computed_as_iceberg_does(spark, warehouse, zone):
     """pyiceberg computes every partition anew, from the values that it reads from the file."""
     schema = columns(
