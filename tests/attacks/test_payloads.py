@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from tests.attacks.world import JOB, STAGED, World, find_files, restore
+from tests.sinks.iceberg_warehouse import Warehouse
 
 from weir.errors import CheckpointDamagedError, CoordinatorError, SinkError
-from weir.sinks import DeltaTable, Files, Foreach
+from weir.sinks import DeltaTable, Files, Foreach, IcebergTable
 from weir.sinks.base import Sink, SinkContext
 from weir.storage.local import LocalFileSystem
 
@@ -33,6 +34,18 @@ OF_DELTA = {
         {"path": "part-0.parquet", "size": 4, "partition": {}, "rows": 1, "statistics": "{}",
          "modified_ms": 1}
     ],
+}  # fmt: skip
+OF_ICEBERG = {
+    "directory": f"weir-{STAGED}",
+    "position": 4,
+    "flushed": True,
+    "after": 0,
+    "owner": "0" * 16,
+    "table": "9a7e0c35-1111-4222-8333-444455556666",
+    "schema": '{"type":"struct","fields":[{"id":1,"name":"id","type":"long","required":false}]}',
+    "spec": '{"spec-id":0,"fields":[]}',
+    "files": [{"path": "part-0.parquet", "size": 4, "rows": 1, "partition": [], "columns": [],
+               "splits": [4]}],
 }  # fmt: skip
 #: A path that leads elsewhere, in each form that a part of a staged path can have.
 ELSEWHERE = [
@@ -118,12 +131,38 @@ def test_a_delta_sink_adds_and_deletes_nothing_but_what_it_has_staged(
     attack(world, opened(world, DeltaTable(str(world.table))), payload)
 
 
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return Warehouse(None, tmp_path_factory.mktemp("catalog") / "warehouse").properties
+
+
+@pytest.mark.parametrize(("what", "payload"), changes(OF_ICEBERG))
+def test_an_iceberg_sink_adds_and_deletes_nothing_but_what_it_has_staged(
+    world: World, catalog: dict[str, str], what: str, payload: dict[str, Any]
+) -> None:
+    """A commit adds the payload's files to the table; without rows it deletes their directory."""
+    assert what
+    attack(world, opened(world, IcebergTable(catalog, "shop.orders")), payload)
+
+
+def test_an_iceberg_file_that_an_epoch_names_twice_is_refused(
+    world: World, catalog: dict[str, str]
+) -> None:
+    """Its rows would be there twice."""
+    sink = opened(world, IcebergTable(catalog, "shop.orders"))
+    with world.untouched(), pytest.raises(SinkError, match="named twice"):
+        sink.commit(7, [OF_ICEBERG, OF_ICEBERG])
+
+
 @pytest.mark.parametrize("one", ELSEWHERE)
-def test_no_sink_syncs_or_reads_a_file_outside_of_its_target(world: World, one: Any) -> None:
+def test_no_sink_syncs_or_reads_a_file_outside_of_its_target(
+    world: World, catalog: dict[str, str], one: Any
+) -> None:
     """Restored payloads that were not flushed are flushed with the next checkpoint."""
     for sink, payload in (
         (Files(str(world.table), format="json"), OF_FILES),
         (DeltaTable(str(world.table)), OF_DELTA),
+        (IcebergTable(catalog, "shop.orders"), OF_ICEBERG),
     ):
         opened(world, sink)
         for change in ({"directory": one}, {"files": [{**payload["files"][0], "path": one}]}):
@@ -131,11 +170,14 @@ def test_no_sink_syncs_or_reads_a_file_outside_of_its_target(world: World, one: 
                 sink.flush([{**payload, "flushed": False, **change}])
 
 
-def test_an_epoch_without_rows_deletes_no_directory_of_the_user(world: World) -> None:
+def test_an_epoch_without_rows_deletes_no_directory_of_the_user(
+    world: World, catalog: dict[str, str]
+) -> None:
     """The payload names its staging directory."""
     for sink, payload in (
         (Files(str(world.table), format="json"), OF_FILES),
         (DeltaTable(str(world.table)), OF_DELTA),
+        (IcebergTable(catalog, "shop.orders"), OF_ICEBERG),
     ):
         empty = {**payload, "files": [], "directory": "../home", "position": 0}
         (world.home / "0").mkdir(exist_ok=True)

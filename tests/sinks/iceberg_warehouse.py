@@ -7,10 +7,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from tests.postgres_server import PostgresServer
+from tests.sinks.written_rows import WrittenRows
 
 from weir.core.types import Payload
 from weir.sinks import Batch, IcebergTable, SinkContext
@@ -44,14 +47,18 @@ def context(**changes: Any) -> SinkContext:
 
 
 class Warehouse:
-    """A catalog of one test, with the namespace ``shop``; all catalogs are in one database."""
+    """A catalog of one test, with the namespace ``shop``; all catalogs are in one database.
 
-    def __init__(self, server: PostgresServer, directory: Path) -> None:
+    Without a server, it is in a file beside the directory.
+    """
+
+    def __init__(self, server: PostgresServer | None, directory: Path) -> None:
         self.directory = directory
+        file = f"sqlite:///{directory.parent / 'catalog.db'}"
         self.properties = {
             "name": f"catalog{next(_numbers)}",
             "type": "sql",
-            "uri": catalog_uri(server, "postgres"),
+            "uri": file if server is None else catalog_uri(server, "postgres"),
             "warehouse": str(directory),
         }
         catalog = load_catalog(**self.properties)
@@ -97,3 +104,21 @@ def staged(sink: IcebergTable, frame: Any, position: int) -> Payload:
 def flushed(sink: IcebergTable, frame: Any, position: int) -> Payload:
     (payload,) = sink.flush([staged(sink, frame, position)])
     return json.loads(json.dumps(payload))
+
+
+def stage_by_hand(sink: IcebergTable, position: int, *rows: int) -> Payload:
+    """Stage each row in a file of its own, as Spark would write it."""
+    frame: Any = WrittenRows()
+    sink._accept(frame.json())
+    sink._target.check(_FILES)
+    directory = f"{sink._attempts_prefix}-{sink._context.attempt}"
+    place = Path(sink._root, directory, str(position))
+    field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    files = []
+    for row in rows:
+        path = place / f"part-{row}-c000.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table([pa.array([row], pa.int64())], pa.schema([field])), path)
+        files.append({"path": path.name, "size": path.stat().st_size})
+    staged = {"directory": directory, "position": position, "flushed": False, "files": files}
+    return {**staged, **sink._check_rows(frame)}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import getpass
+from pathlib import Path
 
 import pytest
+from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
 
 from weir.core.datasets import Dataset
 from weir.sinks import DeltaTable, Files, ForeachEpoch, PostgresTable
@@ -46,6 +48,16 @@ def test_a_postgres_table_without_a_database_is_in_that_of_its_user(
     monkeypatch.setenv("PGHOST", "db")
     found = PostgresTable("", "t").dataset()
     assert found == Dataset(namespace="postgres://db:5432", name=f"{getpass.getuser()}.public.t")
+
+
+def test_an_iceberg_table_is_named_by_its_location(tmp_path: Path) -> None:
+    """Once it exists: the catalog decides where it lies."""
+    warehouse = Warehouse(None, tmp_path / "warehouse")
+    assert warehouse.sink().dataset() is None
+    sink = warehouse.opened()
+    stage_by_hand(sink, 0, 1)
+    expected = Dataset(namespace="file", name=f"{tmp_path}/warehouse/shop/orders")
+    assert sink.dataset() == warehouse.opened().dataset() == expected
 
 
 def test_a_function_has_no_dataset() -> None:

@@ -324,30 +324,6 @@ def test_metadata_is_on_disk_before_the_catalog_refers_to_it(spark, warehouse, m
         assert str(Path(path).parent) in synced[synced.index(path) :]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"directory": "../../elsewhere"},
-        {"schema": "{}"},
-        {"spec": "[]"},
-        {"owner": "../x"},
-        {"files": [{"path": "../x", "size": 3}]},
-        {"files": [{"path": "x.parquet", "size": 3}]},
-    ],
-)
-def test_a_payload_from_elsewhere_is_checked(warehouse, change):
-    """Before a path or a file's entry is made from it."""
-    sink = warehouse.opened()
-    payload = {
-        "directory": "weir-01234567-out-1", "position": 0, "flushed": True, "after": 0,
-        "owner": "0" * 16, "table": "9a7e", "spec": PartitionSpec().model_dump_json(),
-        "schema": columns(("id", LongType())).model_dump_json(), "files": [],
-    }  # fmt: skip
-    sink.commit(1, [payload])
-    with pytest.raises(SinkMismatchError, match=r"use another checkpoint|Restore from another"):
-        sink.commit(1, [{**payload, **change}])
-
-
 def test_a_damaged_ledger_is_named(spark, warehouse):
     """Nothing is committed on top of it."""
     sink = warehouse.opened()

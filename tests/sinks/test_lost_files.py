@@ -15,11 +15,12 @@ from typing import Any
 
 import deltalake
 import pytest
+from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
 from tests.sinks.written_rows import rows_of_delta, rows_of_files, stage_rows
 from tests.storage.lost_syncs import LostSyncs
 
 from weir.errors import LostRowsError, LostWriteError, StorageError
-from weir.sinks import DeltaTable, Files, SinkContext
+from weir.sinks import DeltaTable, Files, IcebergTable, SinkContext
 from weir.sinks.base import Sink
 from weir.storage.filesystem import FileStatus
 from weir.storage.local import LocalFileSystem
@@ -34,6 +35,9 @@ class Target:
         self, kind: str, directory: Path, file_system: LocalFileSystem | None = None
     ) -> None:
         self.path = directory / "t"
+        if kind == "iceberg":
+            self.path = directory / "shop" / "orders"
+            self._warehouse = Warehouse(None, directory)
         self._segments = directory / "segments"
         self._files = file_system or LocalFileSystem()
         self._kind = kind
@@ -41,7 +45,11 @@ class Target:
 
     def opened(self, attempt: int = 1) -> Sink:
         """The sink in a new process."""
-        sink: Sink = DeltaTable(str(self.path)) if self._kind == "delta" else Files(str(self.path))
+        sink: Sink
+        if self._kind == "iceberg":
+            sink = self._warehouse.sink()
+        else:
+            sink = (DeltaTable if self._kind == "delta" else Files)(str(self.path))
         sink.open(self._context(attempt))
         return sink
 
@@ -60,6 +68,8 @@ class Target:
 
     def stage(self, position: int) -> dict[str, Any]:
         """Stage two rows in separate files."""
+        if isinstance(self.sink, IcebergTable):
+            return stage_by_hand(self.sink, position, position, position + 100)
         return stage_rows(self.sink, position, self._segments)
 
     def flushed(self, position: int) -> dict[str, Any]:
@@ -73,10 +83,12 @@ class Target:
 
     def rows(self) -> list[int]:
         """The rows that readers see."""
+        if self._kind == "iceberg":
+            return self._warehouse.ids()
         return rows_of_delta(self.path) if self._kind == "delta" else rows_of_files(self.path)
 
 
-@pytest.fixture(params=["delta", "files"])
+@pytest.fixture(params=["delta", "files", "iceberg"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     """One target of each kind."""
     return Target(request.param, tmp_path)

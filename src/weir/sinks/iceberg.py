@@ -135,8 +135,10 @@ class IcebergTable(FileSink):
         return f"IcebergTable({catalog}{self._table_name!r})"
 
     def landmark(self) -> str | None:
-        """The directory of the table's data files; None until the table exists."""
-        return self._root or None
+        """The directory of the table's metadata; None until the table exists."""
+        from weir.sinks.iceberg_target import metadata_directory
+
+        return None if self._table is None else metadata_directory(self._table.metadata)
 
     def dataset(self) -> Dataset | None:
         """The table's location; None until the table exists."""
@@ -148,6 +150,8 @@ class IcebergTable(FileSink):
         from weir.sinks.iceberg_target import data_location
 
         self._forget()
+        # For another run in the same process: what the previous run knew may have been deleted.
+        self._target = Target(self.describe())
         try:
             table = self._iceberg.load()
             if table is None:
@@ -163,6 +167,8 @@ class IcebergTable(FileSink):
         from weir.sinks.iceberg_ledger import record_of
 
         self._opened = context
+        if self._root:
+            self._target.check(self._file_system)
         self._forget()
         table = self._iceberg.load()
         if table is None:
@@ -259,22 +265,21 @@ class IcebergTable(FileSink):
                 self._clean_attempt(directory, mark)
 
     def _forget(self) -> None:
-        """Begin an attempt, or a run in the same process."""
-        self._target = Target(self.describe())
+        """Forget what an earlier attempt knew of the table."""
         self._table = self._accepted = None
         self._root = self._location = ""
         self._newest = 0
 
     def _bind(self, table: Table) -> None:
         """Use the table, whose data lie in one place for the whole attempt."""
-        from weir.sinks.iceberg_target import data_location
+        from weir.sinks.iceberg_target import data_location, metadata_directory
 
         location = data_location(table.metadata)
         root = normalize(location)
         file_system = self._context.file_system(root)
         file_system.make_directory(root)
         self._location, self._root = location, root
-        self._target.is_known_by(root)
+        self._target.is_known_by(metadata_directory(table.metadata))
         self._table = table
 
     def _accept(self, spark_schema: str) -> None:
@@ -322,10 +327,12 @@ class IcebergTable(FileSink):
 
     def _check_not_gone(self, payloads: Sequence[Payload]) -> None:
         """Raise ``StorageError`` if the table that does not exist had rows of this job."""
+        from weir.sinks.iceberg_target import metadata_directory
+
         landmark = self._context.landmark
         if self._known(payloads) or (
             # Else it is that of another table, to which the job wrote before.
-            landmark is not None and landmark == normalize(self._iceberg.new_location())
+            landmark is not None and landmark == metadata_directory(self._iceberg.new_table())
         ):
             raise StorageError(
                 f"{self.describe()} is gone, with the rows that were committed to it: register the"
@@ -336,13 +343,17 @@ class IcebergTable(FileSink):
     def _check_flushed(self, payloads: Sequence[Payload]) -> None:
         """Raise ``SinkMismatchError`` unless all payloads can be committed."""
         check_flushed(payloads, IcebergPayload, self.describe())
+        seen = set()
         for payload in payloads:
             try:
-                _data_files(payload, self._location, 0)
+                for file in _data_files(payload, self._location, 0):
+                    if file.file_path in seen:
+                        raise ValueError(f"{file.file_path} is named twice")
+                    seen.add(file.file_path)
             except (ValueError, KeyError, ArithmeticError) as error:
                 raise SinkMismatchError(
-                    f"{self.describe()} cannot commit rows whose schema or partition cannot be"
-                    f" read ({' '.join(str(error).split())}): use another checkpoint or savepoint."
+                    f"{self.describe()} cannot commit rows whose files cannot be understood"
+                    f" ({' '.join(str(error).split())}): use another checkpoint or savepoint."
                 ) from error
 
     def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
@@ -402,13 +413,14 @@ class IcebergTable(FileSink):
 
         conflict: Exception | None = None
         for _ in range(_COMMIT_TRIES):
+            if self._root:
+                self._target.check(self._file_system)
             table = self._iceberg.load()
             if table is None:
                 self._check_not_gone(payloads)
                 raise lost_rows(self.describe(), epoch, "the table is gone")
             if not self._root:
                 self._bind(table)
-            self._target.check(self._file_system)
             record = record_of(table.metadata, self._context, place=self.describe())
             self._check_not_gone_back(table, record, payloads)
             if record is not None and record.epoch >= epoch:

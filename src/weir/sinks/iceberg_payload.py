@@ -47,7 +47,7 @@ class IcebergPayload(StagedPayload, kw_only=True):
     #: A digest of the job, the sink and the table's name.
     owner: Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
     #: The table's UUID.
-    table: Annotated[str, Meta(max_length=100)]
+    table: Annotated[str, Meta(pattern=r"\A[0-9a-f-]{36}\Z")]
     #: The rows' schema (``iceberg_types``) and the table's partition spec, Iceberg's JSON text.
     schema: str
     spec: str

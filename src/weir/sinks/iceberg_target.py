@@ -34,6 +34,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from weir.errors import SinkError, SinkMismatchError, StorageError, WeirError
 from weir.sinks.iceberg_client import ConflictError, DurableFileIO, OneCommit
 from weir.sinks.iceberg_partitions import check_spec
+from weir.storage.paths import normalize
 
 #: What pass by themselves.
 _PASSING = (
@@ -92,12 +93,12 @@ class IcebergTarget:
                     f" {'.'.join(namespace)!r}: create the namespace first."
                 )
 
-    def new_location(self) -> str:
-        """Where the catalog would put the data files of a new table; nothing is created."""
+    def new_table(self) -> TableMetadata:
+        """What the catalog would create as a new table; nothing is created."""
         with self._explained():
             schema = Schema(NestedField(1, "id", LongType(), required=False))
             staged = self._loaded_catalog().create_table_transaction(self._identifier, schema)
-            return data_location(staged.table_metadata)
+            return staged.table_metadata
 
     def create(self, schema: Schema, spec: PartitionSpec) -> Table:
         """Create the table without rows, unless it exists; the catalog chooses the field ids."""
@@ -200,6 +201,12 @@ def data_location(metadata: TableMetadata) -> str:
     """Where a table's data files lie, as its readers spell it."""
     given = metadata.properties.get(TableProperties.WRITE_DATA_PATH)
     return (given or f"{metadata.location.removesuffix('/')}/data").removesuffix("/")
+
+
+def metadata_directory(metadata: TableMetadata) -> str:
+    """Where a table's metadata files lie, as Weir spells it: they exist as long as the table."""
+    given = metadata.properties.get(TableProperties.WRITE_METADATA_PATH)
+    return normalize(given or f"{metadata.location.removesuffix('/')}/metadata")
 
 
 def _check_no_secrets(properties: Mapping[str, str], place: str) -> None:
