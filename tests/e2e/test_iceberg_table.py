@@ -16,6 +16,8 @@ from tests.e2e.support import HERE, Place, Rows, Run, assert_same
 from tests.postgres_server import PASSWORD, PostgresServer, running_server
 from tests.waiting import wait_until
 
+import weir
+
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 PIPELINE = HERE / "iceberg_pipeline.py"
@@ -89,6 +91,21 @@ class Lake:
         for file in self.place.directory.rglob("*"):
             assert not file.is_file() or PASSWORD.encode() not in file.read_bytes(), file
 
+    def assert_one_cut(self) -> None:
+        """At one checkpoint both tables have the same rows."""
+        server = dict(word.split("=", 1) for word in self.server.dsn.split())
+        # Through the socket, which asks for no password.
+        uri = f"postgresql+psycopg2://{self.server.role}@/postgres?host={server['host']}"
+        properties = {**self._properties, "name": "shop", "uri": f"{uri}&port={server['port']}"}
+        cut = weir.read_consistent(
+            {
+                name: weir.sinks.IcebergTable(properties, f"sales.{name}")
+                for name in ("raw", "keyed")
+            }
+        )
+        found = {name: cut.scan(name).to_arrow()["id"].to_pylist() for name in ("raw", "keyed")}
+        assert sorted(found["raw"]) == sorted(found["keyed"]) != []
+
     def assert_nothing_else_is_staged(self) -> None:
         """Every data file below the tables is named by a snapshot."""
         for table in ("raw", "keyed"):
@@ -107,6 +124,7 @@ def test_a_driver_that_dies_before_it_hears_of_its_commit_doubles_no_row(lake, p
     """The catalog has the snapshot; the next driver finds the epoch in the table."""
     place.land(6)
     place.die_at("after-a-catalog-commit", 3, **lake.how())
+    lake.assert_one_cut()
     assert lake.start().wait() == 0
     lake.assert_exact()
     lake.assert_nothing_else_is_staged()
@@ -128,6 +146,7 @@ def survive(lake: Lake, *, seed: int, files: int, kills: int) -> None:
         if kill % 2 == 0:
             time.sleep(draws.uniform(0, 1))
             run.end()
+            lake.assert_one_cut()
             run = lake.start()
             run.wait_for("recovered from")
     assert run.wait() == 0, run.story()

@@ -302,7 +302,7 @@ class SinkPort:
         return {name: normalize(mark) for name, mark in marks.items() if mark is not None}
 
     def tables(self) -> dict[OperatorId, str]:
-        """The Delta table of each sink that appends to one."""
+        """Where the Delta or Iceberg table of each sink is that appends to one."""
         paths = {name: sink.table_path() for name, sink in self._sinks.items()}
         return {name: normalize(path) for name, path in paths.items() if path is not None}
 

@@ -1,9 +1,10 @@
-"""Consistent cuts: versions of several Delta tables that show the same checkpoint (MISSION G1).
+"""Consistent cuts: versions of several tables that show the same checkpoint (MISSION G1).
 
 A job commits its sinks one after the other, so reading two tables at their newest versions may show
-checkpoint 7 in one and 6 in the other. Every commit of the ``DeltaTable`` sink names its job, the
-directory of the job's records and its checkpoint, and a sink commits its checkpoints in the order
-of their ids (PROTOCOL P13). So:
+checkpoint 7 in one and 6 in the other. Every commit of the sinks ``DeltaTable`` and
+``IcebergTable`` names its job, the directory of the job's records and its checkpoint, and a sink
+commits its checkpoints in the order of their ids (PROTOCOL P13). A version of an Iceberg table is
+the id of a snapshot. So:
 
 1. Find the newest job that has committed to every table; ``--fresh`` and ``--from-savepoint`` make
    new jobs. A job that was started from a snapshot is read as soon as it has a checkpoint: in a
@@ -33,7 +34,8 @@ What a cut guarantees, and what not:
   part of the cut: their files live longer. Other writers' rows are part of it if and only if they
   were committed before the version.
 - The cut is a snapshot: later commits do not change it. Its versions can be read for as long as the
-  table keeps their files (``delta.deletedFileRetentionDuration``, a week by default).
+  table keeps their files (``delta.deletedFileRetentionDuration``, a week by default; in Iceberg,
+  until the snapshot expires).
 
 **A job's own records** (``read_job_epochs``) are needed because a checkpoint without rows for a
 sink leaves no trace at the sink's target. Two facts in the job's directory show that the checkpoint
@@ -82,8 +84,9 @@ from weir.errors import (
     WeirError,
 )
 from weir.sinks.base import Commit
-from weir.sinks.delta_log import TableLog, as_dict
+from weir.sinks.delta_log import CommitLog, TableLog, as_dict
 from weir.sinks.delta_schema import columns_ddl, quoted
+from weir.sinks.iceberg import IcebergTable
 from weir.sinks.staging import STAGED_PATH
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
@@ -104,6 +107,7 @@ from weir.storage.snapshots import Snapshots
 
 if TYPE_CHECKING:
     import deltalake
+    from pyiceberg.table import DataScan
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -124,7 +128,7 @@ class JobEpochs:
     checkpoints: tuple[int, ...]
     #: Epochs with rows that were not confirmed then, by sink. Has a key for every sink of the job.
     pending: Mapping[OperatorId, frozenset[int]]
-    #: Roots of the Delta tables that the job's sinks append to, by sink.
+    #: Where the Delta and Iceberg tables are that the job's sinks append to, by sink.
     tables: Mapping[OperatorId, str] = field(default_factory=dict)
     #: The directories of the retained checkpoints.
     paths: Mapping[int, str] = field(default_factory=dict)
@@ -225,9 +229,9 @@ class ConsistentCut:
     checkpoint_id: int
     #: The job that wrote it.
     job_id: str
-    #: The version of each table, by the caller's name for the table.
+    #: The version of each table (in Iceberg, the id of its snapshot), by the caller's name for it.
     versions: Mapping[str, int]
-    #: The path of each table; relative paths are made absolute when the cut is taken.
+    #: Where each table is; relative paths are made absolute when the cut is taken.
     paths: Mapping[str, str]
     #: None, or why the cut may be late: the job's records cannot be used to tell its empty
     #: checkpoints, or a newer job is not read yet.
@@ -236,6 +240,23 @@ class ConsistentCut:
     checkpoint_path: str | None = None
     #: For delta-rs; never shown, since it may hold credentials.
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    #: Those of the tables that are Iceberg's.
+    icebergs: Mapping[str, IcebergTable] = field(default_factory=dict, repr=False)
+
+    def scan(self, name: str) -> DataScan:
+        """An Iceberg table at its snapshot, for pyiceberg: ``cut.scan("clean").to_arrow()``.
+
+        Raises ``StorageError`` if it is not an Iceberg table, or the snapshot has expired.
+        """
+        if name not in self.icebergs:
+            raise StorageError(f"The cut has no Iceberg table named {name!r}.")
+        table, version = self.icebergs[name].target.load(), self.versions[name]
+        if table is None or table.snapshot_by_id(version) is None:
+            raise StorageError(
+                f"Snapshot {version} of table {name!r} ({self.icebergs[name].describe()}) has"
+                " expired: take a new cut, and keep snapshots longer if cuts are read late."
+            )
+        return table.scan(snapshot_id=version)
 
     def input_positions(self, spark: SparkSession | None = None) -> dict[str, list[Any]]:
         """Where the job's sources stand at the cut, as ``Savepoint.input_positions`` says.
@@ -263,12 +284,17 @@ class ConsistentCut:
         }
 
     def table(self, name: str) -> deltalake.DeltaTable:
-        """The table at its version, for use without Spark: ``cut.table("clean").to_pandas()``.
+        """A Delta table at its version, for use without Spark: ``cut.table("clean").to_pandas()``.
 
-        Raises ``StorageError`` if the version can no longer be read.
+        Raises ``StorageError`` if it is not a Delta table, or the version can no longer be read.
         """
         import deltalake
 
+        if name in self.icebergs:
+            raise StorageError(
+                f"Table {name!r} is an Iceberg table: read cut.scan(name), or cut.versions with a"
+                " Spark that has Iceberg's library."
+            )
         if name not in self.versions:
             raise StorageError(
                 f"The cut has no table named {name!r}: its tables are"
@@ -289,7 +315,7 @@ class ConsistentCut:
             ) from error
 
     def frame(self, name: str, spark: SparkSession) -> DataFrame:
-        """The table at its version as a DataFrame.
+        """A Delta table at its version as a DataFrame.
 
         Spark reads the Parquet files and needs no Delta library. Columns have the table's names,
         types and order. Filters on partition columns do not prune files. Raises ``StorageError`` if
@@ -323,17 +349,18 @@ class ConsistentCut:
 
 
 def read_consistent(
-    tables: Mapping[str, str],
+    tables: Mapping[str, str | IcebergTable],
     *,
     checkpoint_id: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> ConsistentCut:
-    """The newest versions of ``tables`` (name to path) that show the same checkpoint of one job.
+    """The newest versions of ``tables`` that show the same checkpoint of one job.
 
-    ``checkpoint_id``: show this one instead, such as that at which a table without versions stands
-    (``weir.commits`` in PostgreSQL). ``storage_options``: for delta-rs, as for the ``DeltaTable``
-    sink. ``spark``: reads the job's records if they are on HDFS or S3.
+    ``tables``: by name, the path of a Delta table, or the ``IcebergTable`` that a pipeline has as
+    its sink. ``checkpoint_id``: show this one instead, such as that at which a table without
+    versions stands (``weir.commits`` in PostgreSQL). ``storage_options``: for delta-rs, as for the
+    ``DeltaTable`` sink. ``spark``: reads the job's records if they are on HDFS or S3.
 
     Raises ``CutNotFoundError`` if a table does not exist or the checkpoint is not visible in all
     tables, both of which may come, and ``StorageError`` if a table cannot be read, if no one job
@@ -344,7 +371,7 @@ def read_consistent(
             "read_consistent needs at least one table: pass its name and path."
         )
     for _ in range(_TRIES):
-        logs = [TableLog(name, path, storage_options) for name, path in tables.items()]
+        logs = [_log(name, table, storage_options) for name, table in tables.items()]
         job = _job_to_read(logs, spark)
         # The tables must be read after the records: the cut is correct because of this order.
         for log in logs:
@@ -378,11 +405,23 @@ def read_consistent(
         checkpoint_id=shown,
         job_id=job.job_id,
         versions={name: version for name, (version, _) in found.items()},
-        paths={name: normalize(path) for name, path in tables.items()},
+        paths={log.name: log.root for log in logs},
         storage_options=storage_options,
         checkpoint_path=None if job.epochs is None else job.epochs.paths.get(shown),
+        icebergs={name: one for name, one in tables.items() if isinstance(one, IcebergTable)},
         fallback=job.fallback,
     )
+
+
+def _log(
+    name: str, table: str | IcebergTable, storage_options: Mapping[str, str] | None
+) -> CommitLog:
+    if isinstance(table, str):
+        return TableLog(name, table, storage_options)
+    # Not at the top: pyiceberg may not be installed.
+    from weir.sinks.iceberg_log import SnapshotLog
+
+    return SnapshotLog(name, table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,7 +441,7 @@ class _Job:
         """Older jobs whose commits count as this job's beginning, each with its last checkpoint."""
         return self.epochs.origins if self.continues and self.epochs is not None else {}
 
-    def commits(self, logs: list[TableLog]) -> dict[str, Commit] | None:
+    def commits(self, logs: list[CommitLog]) -> dict[str, Commit] | None:
         """The job's newest commit in each table that has one; None if another job must be read."""
         if not self.continues:
             job_id, commits = _newest_shared_job(logs)
@@ -412,7 +451,7 @@ class _Job:
             return None
         return {name: commit for name, commit in newest.items() if commit.job_id == self.job_id}
 
-    def left_out(self, log: TableLog, newest: Commit) -> str | None:
+    def left_out(self, log: CommitLog, newest: Commit) -> str | None:
         """Why a table with this newest commit cannot be read at this job's checkpoints, or None."""
         if newest.job_id == self.job_id or self.epochs is None:
             return None
@@ -428,7 +467,7 @@ class _Job:
             return f"it has not committed rows yet to {log.place}"
         return None
 
-    def sink_of(self, log: TableLog, commits: Mapping[str, Commit]) -> str:
+    def sink_of(self, log: CommitLog, commits: Mapping[str, Commit]) -> str:
         """The sink that writes a table."""
         commit = commits.get(log.name)
         return (
@@ -437,7 +476,7 @@ class _Job:
             else (self.epochs.sink_of(log.root) if self.epochs else None) or ""
         )
 
-    def whole_up_to(self, log: TableLog, commits: Mapping[str, Commit]) -> int:
+    def whole_up_to(self, log: CommitLog, commits: Mapping[str, Commit]) -> int:
         """The checkpoint up to which a table has all rows."""
         commit = commits.get(log.name)
         committed = commit.checkpoint_id if commit else 0
@@ -446,7 +485,7 @@ class _Job:
         return self.epochs.whole_up_to(self.sink_of(log, commits), committed)
 
 
-def _job_to_read(logs: list[TableLog], spark: SparkSession | None) -> _Job:
+def _job_to_read(logs: list[CommitLog], spark: SparkSession | None) -> _Job:
     """The newest job at whose checkpoints all tables can be read."""
     newest = max((log.newest() for log in logs), key=lambda commit: commit.timestamp_ms)
     try:
@@ -467,7 +506,9 @@ def _job_to_read(logs: list[TableLog], spark: SparkSession | None) -> _Job:
     return job
 
 
-def _continuing_job(newest: Commit, logs: list[TableLog], spark: SparkSession | None) -> _Job | str:
+def _continuing_job(
+    newest: Commit, logs: list[CommitLog], spark: SparkSession | None
+) -> _Job | str:
     """The job that made the newest commit, if it continues what the other tables have.
 
     Otherwise a sentence that says why it is not read.
@@ -524,7 +565,7 @@ def _file_systems(spark: SparkSession | None) -> FileSystems:
     return FileSystems(hadoop)
 
 
-def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
+def _newest_shared_job(logs: list[CommitLog]) -> tuple[str, dict[str, Commit]]:
     """The newest job that has committed to every table, and its newest commit in each.
 
     All logs are walked back in time together, so that none is read further than the commit that is
@@ -562,7 +603,7 @@ def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
     )
 
 
-def _version_at(log: TableLog, job: _Job, checkpoint_id: int) -> tuple[int, Commit]:
+def _version_at(log: CommitLog, job: _Job, checkpoint_id: int) -> tuple[int, Commit]:
     """The version to read of a table, and the commit that it shows.
 
     That commit is the job's newest not above the checkpoint, or else the newest that counts as its

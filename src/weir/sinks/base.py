@@ -123,7 +123,7 @@ class Sink(abc.ABC):
         """What and where, for messages: ``DeltaTable('out/orders')``."""
 
     def table_path(self) -> str | None:
-        """The root of the Delta table that the sink appends to, for readers; None otherwise."""
+        """Where the Delta or Iceberg table is that the sink appends to, for readers; else None."""
         return None
 
     def dataset(self) -> Dataset | None:

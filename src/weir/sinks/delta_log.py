@@ -7,6 +7,7 @@ then read directly.
 
 from __future__ import annotations
 
+import abc
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -74,8 +75,51 @@ class _Change(msgspec.Struct):
     changes_data: bool = msgspec.field(name="dataChange", default=True)
 
 
-class TableLog:
-    """The log of one table as of the last ``look_again``. Each entry is read once."""
+class CommitLog(abc.ABC):
+    """What was committed to one table, for readers of several tables at one checkpoint."""
+
+    def __init__(self, name: str, place: str, root: str) -> None:
+        """``name`` is the caller's; ``place`` the table, for messages; ``root`` where it lies."""
+        self.name = name
+        self.place = place
+        self.root = root
+
+    @abc.abstractmethod
+    def look_again(self) -> None:
+        """Update the log to the newest version."""
+
+    @abc.abstractmethod
+    def entries(self) -> Iterator[Entry]:
+        """All entries, newest first, as far back as the table has them."""
+
+    @abc.abstractmethod
+    def check_one_sink(self, job_id: str, job_name: str, sink: str) -> None:
+        """Raise ``StorageError`` if another sink of the job writes to the table.
+
+        With two sinks, no single commit says what the table shows, and there may be no version that
+        shows exactly one checkpoint.
+        """
+
+    @abc.abstractmethod
+    def cleaned_up(self) -> str:
+        """What to add to an error if older entries are gone."""
+
+    def commits(self, *, among: int | None = None) -> Iterator[Commit]:
+        """The commits of Weir jobs, newest first; with ``among``, in that many newest entries."""
+        return (entry.commit for entry in islice(self.entries(), among) if entry.commit is not None)
+
+    def newest(self) -> Commit:
+        """The newest commit of a Weir job. Raises ``StorageError`` if there is none."""
+        for commit in self.commits():
+            return commit
+        raise StorageError(
+            f"No Weir job has written to {self.place}{self.cleaned_up()}: remove it from the list,"
+            " or write it with a sink for such tables."
+        )
+
+
+class TableLog(CommitLog):
+    """The log of one Delta table as of the last ``look_again``. Each entry is read once."""
 
     def __init__(
         self,
@@ -94,9 +138,7 @@ class TableLog:
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
 
-        self.name = name
-        self.place = f"table {name!r} at {path}"
-        self.root = normalize(path)
+        super().__init__(name, f"table {name!r} at {path}", normalize(path))
         #: The oldest version whose entry still exists, once ``entries`` has reached it; else 0.
         self.oldest = 0
         self._entries: dict[int, Entry] = {}
@@ -134,25 +176,8 @@ class TableLog:
                     raise self._unreadable(error) from error
             yield self._entries[version]
 
-    def commits(self, *, among: int | None = None) -> Iterator[Commit]:
-        """The commits of Weir jobs, newest first; with ``among``, in that many newest entries."""
-        return (entry.commit for entry in islice(self.entries(), among) if entry.commit is not None)
-
-    def newest(self) -> Commit:
-        """The newest commit of a Weir job. Raises ``StorageError`` if there is none."""
-        for commit in self.commits():
-            return commit
-        raise StorageError(
-            f"No Weir job has written to {self.place}{self.cleaned_up()}: remove it from the list,"
-            " or write it with a DeltaTable sink."
-        )
-
     def check_one_sink(self, job_id: str, job_name: str, sink: str) -> None:
-        """Raise ``StorageError`` if another sink of the job stages below the table's root.
-
-        With two sinks, no single commit says what the table shows, and there may be no version that
-        shows exactly one checkpoint.
-        """
+        """Raise ``StorageError`` if another sink of the job stages below the table's root."""
         from pyarrow.fs import FileSelector, FileType
 
         prefix = f"weir-{job_id[:8]}-"

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from weir.sinks.iceberg_ledger import Record
+    from weir.sinks.iceberg_target import IcebergTarget
 
 #: How often a commit that meets conflicts is tried before it raises; it is then repeated later.
 _COMMIT_TRIES = 5
@@ -134,6 +135,15 @@ class IcebergTable(FileSink):
         catalog = f"{self._catalog_name!r}, " if self._catalog_name else ""
         return f"IcebergTable({catalog}{self._table_name!r})"
 
+    @property
+    def target(self) -> IcebergTarget:
+        """The table in its catalog, for readers."""
+        return self._iceberg
+
+    def table_path(self) -> str | None:
+        """The table's location; None until the table exists."""
+        return None if self._table is None else normalize(self._table.location())
+
     def landmark(self) -> str | None:
         """The directory of the table's metadata; None until the table exists."""
         from weir.sinks.iceberg_target import metadata_directory
@@ -142,8 +152,8 @@ class IcebergTable(FileSink):
 
     def dataset(self) -> Dataset | None:
         """The table's location; None until the table exists."""
-        table = self._table
-        return None if table is None else file_dataset(normalize(table.location()))
+        location = self.table_path()
+        return None if location is None else file_dataset(location)
 
     def check(self, context: SinkContext) -> None:
         """Refuse a catalog that does not answer, and a table that cannot be appended to."""
