@@ -214,13 +214,15 @@ def test_a_table_that_was_replaced_or_dropped_is_not_written_to(spark, warehouse
     sink = warehouse.opened()
     sink.commit(1, [flushed(sink, spark.range(1), 0)])
     pending = flushed(sink, spark.range(1), 1)
-    metadata = warehouse.table().metadata_location
+    metadata, landmark = warehouse.table().metadata_location, sink.landmark()
     warehouse.catalog.drop_table(NAME)
     for one in (sink, warehouse.opened(attempt=2)):
         with pytest.raises(StorageError, match="is gone, with the rows that were committed to it"):
             one.commit(2, [pending])
     with pytest.raises(StorageError, match="register the table again"):
-        warehouse.opened(attempt=2, landmark=sink.landmark())
+        sink.open(context(attempt=2))
+    with pytest.raises(StorageError, match="register the table again"):
+        warehouse.opened(attempt=2, landmark=landmark)
     # That of another table, to which the job wrote before, does not matter.
     warehouse.opened(attempt=2, landmark="/elsewhere/_delta_log")
     warehouse.catalog.create_table(NAME, warehouse_schema())
@@ -229,6 +231,7 @@ def test_a_table_that_was_replaced_or_dropped_is_not_written_to(spark, warehouse
             one.commit(2, [pending])
     warehouse.catalog.drop_table(NAME)
     warehouse.catalog.register_table(NAME, metadata)
+    sink.open(context(attempt=2))
     assert sink.commit(2, [pending]) == 1
 
 

@@ -24,7 +24,15 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
 )
-from tests.sinks.iceberg_warehouse import NAME, Warehouse, catalog_uri, context, flushed, staged
+from tests.sinks.iceberg_warehouse import (
+    NAME,
+    Warehouse,
+    catalog_uri,
+    context,
+    flushed,
+    stage_by_hand,
+    staged,
+)
 
 from weir.errors import SinkError, SinkMismatchError, UnsupportedEnvironmentError
 from weir.sinks import IcebergTable
@@ -322,6 +330,31 @@ def test_metadata_is_on_disk_before_the_catalog_refers_to_it(spark, warehouse, m
     for path in needed:
         assert path in synced
         assert str(Path(path).parent) in synced[synced.index(path) :]
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_data_may_lie_apart_from_the_metadata(warehouse, tmp_path, scheme):
+    """Manifests spell the place as the table does; dead attempts are found there."""
+    place = tmp_path / "data of orders"
+    properties = {"write.data.path": f"{scheme}{place}/"}
+    warehouse.catalog.create_table(NAME, columns(("id", LongType())), properties=properties)
+    dead = warehouse.opened()
+    assert dead.commit(1, dead.flush([stage_by_hand(dead, 0, 1, 2)])) == 2
+    stage_by_hand(dead, 1, 3)
+    sink = warehouse.opened(attempt=2)
+    sink.clean(2)
+    assert [path.name for path in place.glob("weir-*/*")] == ["0"]
+    assert warehouse.ids("id > 1") == [2]
+    for task in warehouse.table().scan().plan_files():
+        assert task.file.file_path.startswith(f"{scheme}{place}/weir-")
+
+
+def test_a_warehouse_of_any_name_is_written_to(server, tmp_path):
+    """Its path is plain, not a URI."""
+    warehouse = Warehouse(server, tmp_path / "ware %20#house?")
+    sink = warehouse.opened()
+    assert sink.commit(1, sink.flush([stage_by_hand(sink, 0, 1, 2)])) == 2
+    assert warehouse.ids("id > 1") == [2]
 
 
 def test_a_damaged_ledger_is_named(spark, warehouse):

@@ -162,6 +162,7 @@ class IcebergTable(FileSink):
         self._forget()
         # For another run in the same process: what the previous run knew may have been deleted.
         self._target = Target(self.describe())
+        self._opened, self._newest = None, 0
         try:
             table = self._iceberg.load()
             if table is None:
@@ -176,6 +177,8 @@ class IcebergTable(FileSink):
         """Find the table and make the directory of its data files."""
         from weir.sinks.iceberg_ledger import record_of
 
+        if self._opened is not None and self._opened.job_id != context.job_id:
+            self._newest = 0
         self._opened = context
         if self._root:
             self._target.check(self._file_system)
@@ -186,7 +189,8 @@ class IcebergTable(FileSink):
             return
         self._bind(table)
         record = record_of(table.metadata, context, place=self.describe())
-        self._newest = 0 if record is None else record.epoch
+        # What an earlier attempt has committed must still be there when this one commits.
+        self._newest = max(self._newest, 0 if record is None else record.epoch)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write the batch's rows below the table's data location, in one Spark job.
@@ -275,10 +279,9 @@ class IcebergTable(FileSink):
                 self._clean_attempt(directory, mark)
 
     def _forget(self) -> None:
-        """Forget what an earlier attempt knew of the table."""
+        """Forget where an earlier attempt found the table, and what fitted it."""
         self._table = self._accepted = None
         self._root = self._location = ""
-        self._newest = 0
 
     def _bind(self, table: Table) -> None:
         """Use the table, whose data lie in one place for the whole attempt."""
