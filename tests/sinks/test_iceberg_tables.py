@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import (
     DateType,
@@ -36,6 +38,7 @@ from tests.sinks.iceberg_warehouse import (
 
 from weir.errors import SinkError, SinkMismatchError, UnsupportedEnvironmentError
 from weir.sinks import IcebergTable
+from weir.sinks.iceberg_target import data_location, data_root, metadata_directory
 
 pytestmark = pytest.mark.spark
 
@@ -347,6 +350,15 @@ def test_data_may_lie_apart_from_the_metadata(warehouse, tmp_path, scheme):
     assert warehouse.ids("id > 1") == [2]
     for task in warehouse.table().scan().plan_files():
         assert task.file.file_path.startswith(f"{scheme}{place}/weir-")
+
+
+def test_a_location_in_s3_is_reached_as_hadoop_spells_it():
+    """Manifests keep the spelling of the table."""
+    schema = columns(("id", LongType()))
+    metadata = new_table_metadata(schema, PartitionSpec(), UNSORTED_SORT_ORDER, "s3://lake/t", {})
+    assert data_location(metadata) == "s3://lake/t/data"
+    assert data_root(metadata) == "s3a://lake/t/data"
+    assert metadata_directory(metadata) == "s3a://lake/t/metadata"
 
 
 def test_a_warehouse_of_any_name_is_written_to(server, tmp_path):

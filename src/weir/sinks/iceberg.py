@@ -157,7 +157,7 @@ class IcebergTable(FileSink):
 
     def check(self, context: SinkContext) -> None:
         """Refuse a catalog that does not answer, and a table that cannot be appended to."""
-        from weir.sinks.iceberg_target import data_location
+        from weir.sinks.iceberg_target import data_root
 
         self._forget()
         # For another run in the same process: what the previous run knew may have been deleted.
@@ -169,7 +169,7 @@ class IcebergTable(FileSink):
                 self._iceberg.check_creation()
             else:
                 self._iceberg.check_table(table, self._partition_by)
-                self._table, self._root = table, normalize(data_location(table.metadata))
+                self._table, self._root = table, data_root(table.metadata)
         except StorageError as error:
             raise SinkError(str(error)) from error
 
@@ -285,13 +285,11 @@ class IcebergTable(FileSink):
 
     def _bind(self, table: Table) -> None:
         """Use the table, whose data lie in one place for the whole attempt."""
-        from weir.sinks.iceberg_target import data_location, metadata_directory
+        from weir.sinks.iceberg_target import data_location, data_root, metadata_directory
 
-        location = data_location(table.metadata)
-        root = normalize(location)
-        file_system = self._context.file_system(root)
-        file_system.make_directory(root)
-        self._location, self._root = location, root
+        root = data_root(table.metadata)
+        self._context.file_system(root).make_directory(root)
+        self._location, self._root = data_location(table.metadata), root
         self._target.is_known_by(metadata_directory(table.metadata))
         self._table = table
 

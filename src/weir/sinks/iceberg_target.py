@@ -53,6 +53,7 @@ _SECRET = re.compile(
     r"passw|secret|token|credential|authorization|account-key|access-key|private-key|connection-str",
     re.IGNORECASE,
 )
+_S3 = re.compile(r"\As3n?://")
 _FORMAT_VERSION = 2
 
 
@@ -203,10 +204,20 @@ def data_location(metadata: TableMetadata) -> str:
     return (given or f"{metadata.location.removesuffix('/')}/data").removesuffix("/")
 
 
+def data_root(metadata: TableMetadata) -> str:
+    """Where a table's data files lie, as Weir and Spark spell it."""
+    return _for_hadoop(data_location(metadata))
+
+
 def metadata_directory(metadata: TableMetadata) -> str:
     """Where a table's metadata files lie, as Weir spells it: they exist as long as the table."""
     given = metadata.properties.get(TableProperties.WRITE_METADATA_PATH)
-    return normalize(given or f"{metadata.location.removesuffix('/')}/metadata")
+    return _for_hadoop(given or f"{metadata.location.removesuffix('/')}/metadata")
+
+
+def _for_hadoop(location: str) -> str:
+    """A location in a table's metadata; Iceberg says ``s3://`` where Hadoop says ``s3a://``."""
+    return normalize(_S3.sub("s3a://", location))
 
 
 def _check_no_secrets(properties: Mapping[str, str], place: str) -> None:
