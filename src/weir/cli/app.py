@@ -10,6 +10,7 @@ shown instead.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -506,10 +507,13 @@ def demo(
 ) -> None:
     """Kill a real job repeatedly and verify its tables."""
     from weir.demo import run_demo
+    from weir.demo.postgres_server import running_server
 
-    raise typer.Exit(
-        run_demo(kill=kill, seed=seed, directory=keep, postgres=postgres, dsn=dsn, master=master)
-    )
+    with contextlib.ExitStack() as server:
+        if postgres and dsn is None:
+            dsn = server.enter_context(running_server()).dsn
+        code = run_demo(kill=kill, seed=seed, directory=keep, postgres=dsn, master=master)
+    raise typer.Exit(code)
 
 
 def _key_values(pairs: list[str]) -> dict[str, str]:

@@ -26,7 +26,6 @@ import weir
 from weir.demo.driver import Chaos, Driver, Outcome
 from weir.demo.landing import Landing, land
 from weir.demo.postgres import DemoDatabase
-from weir.demo.postgres_server import running_server
 from weir.demo.reference import AFTER_MINUTES, RuleChange, anomalies_of, expected_tables
 from weir.demo.verify import Cut, TableReport, look, verify_tables
 from weir.errors import ConfigurationError
@@ -42,8 +41,7 @@ def run_demo(
     seed: int | None,
     directory: Path | None,
     master: str | None,
-    postgres: bool = False,
-    dsn: str | None = None,
+    postgres: str | None = None,
     flights: int | None = None,
     console: Console | None = None,
 ) -> int:
@@ -55,10 +53,8 @@ def run_demo(
         directory: Where all files of the run are kept (must be empty or not exist). None: a new
             directory below ``.weir/demo``, removed on success.
         master: Spark's master; None leaves it to the configuration.
-        postgres: Whether two of the tables go to PostgreSQL as well, to a server that the demo
-            starts, or to that of ``dsn``.
-        dsn: Connection string, without a password, of a PostgreSQL database that gets the two
-            tables in a schema of its own, removed on success.
+        postgres: Connection string, without a password, of a PostgreSQL database that gets two of
+            the tables as well, in a schema of its own, removed on success.
         flights: Process only this many flights, the first in event time; None: all.
         console: Where to print; standard output by default.
 
@@ -68,18 +64,6 @@ def run_demo(
     console = console or (Console() if sys.stdout.isatty() else Console(width=120))
     if kill < 0:
         raise ConfigurationError(f"The number of kills must be at least 0, not {kill}.")
-    if postgres and dsn is None:
-        with running_server() as server:
-            _say(console, f"PostgreSQL started on port {server.port}")
-            return run_demo(
-                kill=kill,
-                seed=seed,
-                directory=directory,
-                master=master,
-                dsn=server.dsn,
-                flights=flights,
-                console=console,
-            )
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     place = _place(directory)
     landing = land(place / "landing", flights=flights)
@@ -92,7 +76,7 @@ def run_demo(
     )
     _say(console, f"kills: {kill}, seed {seed}")
     tables = place / "out"
-    database = None if dsn is None else DemoDatabase(dsn)
+    database = None if postgres is None else DemoDatabase(postgres)
     outcome, cuts, change = _run(
         console,
         kill,
