@@ -474,10 +474,10 @@ class Stream:
     ) -> None:
         """Write the stream to a sink. A step may have several sinks.
 
-        ``min_commit_interval`` is a duration such as ``"5 min"``: the sink leaves out checkpoints
-        that are triggered sooner after one at which it committed, and commits their rows with those
-        of the next. Fewer, larger commits make fewer small files; readers see rows later. The end
-        of the input and a stop commit everything.
+        ``min_commit_interval`` is a duration such as ``"5 min"``: of the checkpoints in each such
+        span of the clock the sink commits at the first, with all rows since its last commit. Fewer,
+        larger commits make fewer small files; readers see rows later. The end of the input and a
+        stop commit everything.
 
         ``uid`` is the id by which the sink's state is matched and under which it commits.
         """

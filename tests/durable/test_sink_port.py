@@ -23,6 +23,7 @@ from weir.core.types import (
     StateHandle,
     TaskState,
 )
+from weir.durable.sink_port import pending_of
 from weir.errors import DuplicatesError, JobError, LostRowsError, LostWriteError, SinkError
 from weir.runtime.concurrency import ThreadWaits
 
@@ -571,3 +572,41 @@ def test_going_back_is_refused_once_a_sink_has_committed_beyond(
             port.check_not_beyond(5, 7)
     else:
         port.check_not_beyond(5, 7)
+
+
+@pytest.mark.parametrize(
+    ("marks", "epoch"),
+    [
+        ({}, 9),
+        ({"barrier": 7}, 7),
+        ({"barrier": 7, "epoch": 8}, 8),
+        ({"left_out": 5}, 5),
+        ({"left_out": 5, "barrier": 7}, 5),
+        ({"left_out": 5, "barrier": 7, "epoch": 8}, 5),
+        ({"barrier": 12}, 9),
+    ],
+)
+def test_a_savepoint_commits_rows_under_the_first_id_that_its_job_may_have_used(
+    marks: dict[str, int], epoch: int
+) -> None:
+    """A job restored from a checkpoint that a sink had left out commits them under that one's id,
+    and whoever commits them later does so under a later one (P14, P19, P21)."""
+    one = replace(item("s", 1), **marks)
+    savepoint = replace(checkpoint((one,)), kind=SnapshotKind.SAVEPOINT)
+    assert list(pending_of(savepoint)["s"]) == [epoch]
+
+
+def test_a_sink_with_rows_that_it_left_out_in_an_earlier_run_is_opened_as_one_that_does() -> None:
+    """Readers of its commits must know that these may join several checkpoints."""
+    contexts: list[Any] = []
+
+    class Noted(FakeSink):
+        def open(self, context: Any) -> None:
+            contexts.append(context.leaves_out)
+
+    port = sink_port(Noted("s"))
+    port.open("j", 1)
+    assert port.learn_left_out(checkpoint((replace(item("s", 1), left_out=5),)))
+    port.open("j", 1)
+    assert contexts == [False, True]
+    assert not port.learn_left_out(checkpoint((replace(item("s", 1), left_out=5),)))

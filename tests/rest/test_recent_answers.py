@@ -93,3 +93,18 @@ def test_asking_for_the_head_alone_gets_no_body(http: httpx.Client) -> None:
     for _ in range(2):
         assert http.head("/jobs").content == b""
         assert http.get("/jobs").json()["jobs"][0]["id"] == JOB_ID
+
+
+def test_a_failure_inside_is_answered_with_its_name(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """Starlette raises after it has answered; the answer counts."""
+
+    def broken() -> None:
+        raise ZeroDivisionError("a bug")
+
+    gateway.view = broken  # type: ignore[assignment,method-assign]
+    for _ in range(2):
+        answer = http.get(f"/jobs/{JOB_ID}")
+        assert answer.status_code == 500
+        assert "a bug" in answer.json()["errors"][0]

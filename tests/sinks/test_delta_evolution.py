@@ -93,6 +93,8 @@ def test_what_does_not_fit_is_one_sentence_that_shows_both(spark, tmp_path):
         opened(tmp_path).stage(spark.sql("SELECT 1 AS id"), Batch(batch_id=1))
     with pytest.raises(SinkMismatchError, match="'id' is long in the rows and integer in the tab"):
         opened(tmp_path, **ADDS).stage(spark.sql("SELECT 1L AS id"), Batch(batch_id=1))
+    with pytest.raises(SinkMismatchError, match="'ID' of the rows is 'id' in the table"):
+        opened(tmp_path, **ADDS).stage(spark.sql("SELECT 1 AS ID"), Batch(batch_id=1))
     with pytest.raises(SinkError, match="schema_evolution='merge': use 'add', or None"):
         DeltaTable(str(tmp_path), schema_evolution="merge")  # type: ignore[arg-type]
 

@@ -27,8 +27,9 @@ def opened(path: Path, key: list[str], partition_by: tuple[str, ...] = ()) -> De
 
 
 def batch(sink: DeltaTable, spark: SparkSession, position: int, *rows: Any) -> dict[str, Any]:
-    """Stage and flush rows of (k, n)."""
-    return flushed(sink, spark.createDataFrame(list(rows), "k string, n long"), position)
+    """Stage and flush rows of (k, n), in one file."""
+    frame = spark.createDataFrame(list(rows), "k string, n long").coalesce(1)
+    return flushed(sink, frame, position)
 
 
 def shown(path: Path) -> dict[Any, Any]:
@@ -102,3 +103,47 @@ def test_a_key_that_does_not_fit_is_refused_in_one_sentence(spark, tmp_path):
     for key, said in ((["x"], "only the columns 'd', 'k'"), (["d"], "'d' of type double")):
         with pytest.raises(SinkMismatchError, match=said):
             opened(tmp_path / "t", key).stage(rows, Batch(batch_id=0))
+
+
+def test_staged_files_are_deleted_when_the_sink_is_closed(spark, tmp_path):
+    """Nobody reads them any more; until then a snapshot might need them."""
+    sink = opened(tmp_path, ["k"])
+    for epoch in (1, 2):
+        sink.commit(epoch, [batch(sink, spark, epoch, ("a", epoch))])
+    staged = tmp_path / "weir-01234567-out-1"
+    assert len(list(staged.glob("*/*.parquet"))) >= 2
+    sink.close()
+    assert list(staged.iterdir()) == []
+    assert shown(tmp_path) == {"a": 2}
+
+
+def test_rows_that_were_staged_in_another_mode_are_not_committed(spark, tmp_path):
+    """Their files lack partition columns, or have them; columns would be null (no row is lost)."""
+
+    def appending() -> DeltaTable:
+        sink = DeltaTable(str(tmp_path / "t"), partition_by=("k",))
+        sink.open(context())
+        return sink
+
+    appended = batch(appending(), spark, 0, ("a", 1))
+    upserting = opened(tmp_path / "t", ["k"], ("k",))
+    with pytest.raises(SinkMismatchError, match="were staged with another mode"):
+        upserting.commit(1, [appended])
+    with pytest.raises(SinkMismatchError, match="were staged with another mode"):
+        appending().commit(1, [batch(upserting, spark, 1, ("a", 1))])
+    assert appending().commit(1, [appended]) == 1
+    assert shown(tmp_path / "t") == {"a": 1}
+
+
+def test_what_delta_could_not_do_at_a_commit_is_refused_before_it(spark, tmp_path):
+    """A table that forbids to replace rows, and a name that delta-rs misreads in a merge."""
+    deltalake.DeltaTable.create(
+        str(tmp_path),
+        deltalake.Schema.from_arrow(pa.schema([("k", pa.string()), ("n", pa.int64())])),
+        configuration={"delta.appendOnly": "true"},
+    )
+    with pytest.raises(SinkMismatchError, match=r"delta\.appendOnly forbids to replace rows"):
+        opened(tmp_path, ["k"])
+    odd = spark.sql("SELECT 'a' AS k, 1 AS `a``b`")
+    with pytest.raises(SinkMismatchError, match="misreads the column name 'a`b'"):
+        opened(tmp_path / "t", ["k"]).stage(odd, Batch(batch_id=0))

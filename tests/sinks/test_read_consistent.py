@@ -51,6 +51,7 @@ class Writer:
         sink: str | None = None,
         directory: str | None = None,
         attempt: int = 1,
+        leaves_out: bool = False,
     ) -> None:
         self.path = path
         self._context = SinkContext(
@@ -60,6 +61,7 @@ class Writer:
             attempt=attempt,
             file_system=lambda _: FILE_SYSTEM,
             job_directory=directory,
+            leaves_out=leaves_out,
         )
         self._sink = DeltaTable(str(path))
         self._sink.open(self._context)
@@ -267,8 +269,45 @@ def test_an_older_checkpoint_may_be_asked_for_and_a_later_one_has_to_come(clean,
     older = weir.read_consistent(paths, checkpoint_id=5)
     assert older.checkpoint_id == 5
     assert (ids(older, "clean"), ids(older, "revenue")) == ([4, 5], [40, 50])
-    with pytest.raises(CutNotFoundError, match=r"Checkpoint 7 of job .* not visible .* only 6"):
+    with pytest.raises(CutNotFoundError, match=r"Checkpoint 7 of job .* not visible .* but 6 is"):
         weir.read_consistent(paths, checkpoint_id=7)
+
+
+def test_between_two_commits_of_a_sink_that_leaves_out_checkpoints_only_the_first_is_shown(
+    tmp_path, records
+):
+    """Its commit 5 has rows of 2 to 5, but the other table has not committed 5 yet."""
+    clean = Writer(tmp_path / "clean", directory=records.directory)
+    revenue = Writer(tmp_path / "revenue", directory=records.directory, leaves_out=True)
+    for checkpoint in (1, 2, 3, 4):
+        clean.commit(checkpoint, checkpoint)
+    revenue.commit(1, 10)
+    revenue.commit(5, 20, 30, 40, 50)
+    records.complete(5, clean={5: 1})
+    held = cut_of(clean, revenue)
+    assert (held.checkpoint_id, ids(held, "clean"), ids(held, "revenue")) == (1, [1], [10])
+    with pytest.raises(CutNotFoundError, match="has left it out"):
+        weir.read_consistent(
+            {"clean": str(clean.path), "revenue": str(revenue.path)}, checkpoint_id=3
+        )
+    clean.commit(5, 5)
+    assert cut_of(clean, revenue).checkpoint_id == 5
+
+
+def test_two_sinks_that_leave_out_checkpoints_are_shown_where_both_have_committed(
+    tmp_path, records
+):
+    """Never at one that either has left out."""
+    one, other = (
+        Writer(tmp_path / name, directory=records.directory, leaves_out=True)
+        for name in ("clean", "revenue")
+    )
+    for writer, checkpoints in ((one, (1, 3)), (other, (1, 4))):
+        for checkpoint in checkpoints:
+            writer.commit(checkpoint, checkpoint)
+    records.complete(4, left_out=4, clean={4: 1})
+    held = cut_of(one, other)
+    assert (held.checkpoint_id, ids(held, "clean"), ids(held, "revenue")) == (1, [1], [1])
 
 
 def test_rows_of_a_checkpoint_that_a_sink_has_left_out_hold_the_cut_before_it(tmp_path, records):

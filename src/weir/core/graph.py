@@ -220,14 +220,20 @@ class JobGraph:
         return self._steps[name].kind is StepKind.SOURCE
 
     def has_updates(self, name: OperatorId) -> bool:
-        """Whether rows of the step's output may replace earlier ones: it or one before says so.
+        """Whether rows of the step's output may replace earlier ones."""
+        return name in self._updated()
+
+    def _updated(self) -> frozenset[OperatorId]:
+        """The steps whose rows may replace earlier ones: they or some before them say so.
 
         The output of a Python operator is what the operator makes of its input.
         """
-        step = self._steps[name]
-        return step.emits_updates or (
-            step.kind is not StepKind.PROCESS and any(map(self.has_updates, step.inputs))
-        )
+        found: set[OperatorId] = set()
+        for name, step in self._steps.items():
+            reads = step.kind is not StepKind.PROCESS and not found.isdisjoint(step.inputs)
+            if step.emits_updates or reads:
+                found.add(name)
+        return frozenset(found)
 
     def cut(self, name: OperatorId, *, upstream: bool = False, downstream: bool = False) -> None:
         """Cut the chain upstream or downstream of a step."""
@@ -341,7 +347,7 @@ class JobGraph:
             end=ends[end.operator_id],
             inputs=tuple(inputs),
             parallelism=_parallelism(steps.values()),
-            updated=frozenset(filter(self.has_updates, (*steps, *inputs))),
+            updated=self._updated() & {*steps, *inputs},
         )
 
 

@@ -557,8 +557,9 @@ class DurableJob:
     def _commit_again(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
         """Repeat the checkpoint's commits; another job's under its own transaction ids (P19)."""
         foreign = checkpoint.job_id != self._storage.job_id
-        if foreign:
-            self._sinks.open(checkpoint.job_id, record.attempt)
+        if self._sinks.learn_left_out(checkpoint) or foreign:
+            written = {} if foreign else record.written
+            self._sinks.open(checkpoint.job_id, record.attempt, written)
         removed = self._sinks.commit_again(
             checkpoint,
             partial(self._put_back, checkpoint),
@@ -570,7 +571,8 @@ class DurableJob:
                 f"the rows of removed sink {name!r} that {checkpoint.external_path} has to commit"
                 " are left out: its table has them if that job was stopped by weir stop"
             )
-        if foreign:
+        if foreign or any(task.committables for task in checkpoint.tasks):
+            # The commits may have made a target, to which rows must fit from now on.
             self._sinks.open(self._storage.job_id, record.attempt, record.written)
 
     def _put_back(self, checkpoint: CompletedCheckpoint, handle: StateHandle, path: str) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -86,11 +86,15 @@ class SinkPort:
         waits: Waits,
         job_directory: str | None = None,
         session: Callable[[], SparkSession] | None = None,
+        leave_out: Collection[OperatorId] = (),
     ) -> None:
         """``job_directory``: where the job keeps its records.
 
         Sinks may publish it to readers of their targets. ``session``: see ``SinkContext``.
+        ``leave_out``: the sinks that leave out checkpoints.
         """
+        #: Also those that did so in an earlier run, and have such rows to commit.
+        self._leave_out = set(leave_out)
         self._sinks = sinks
         self.job_name = job_name
         self._job_directory = job_directory
@@ -204,6 +208,16 @@ class SinkPort:
         for name in names:
             with self._using(name, "closing"):
                 self._sinks[name].close()
+
+    def learn_left_out(self, checkpoint: CompletedCheckpoint) -> bool:
+        """Learn which sinks had left out checkpoints before this one; whether some were not known.
+
+        Those have to be opened again.
+        """
+        items = (item for task in checkpoint.tasks for item in task.committables)
+        found = {item.sink for item in items if item.left_out is not None} - self._leave_out
+        self._leave_out |= found
+        return bool(found)
 
     def commit_again(
         self,
@@ -409,7 +423,7 @@ class SinkPort:
 
         An item's epoch is the first completed checkpoint at or after its barrier.
         """
-        first = item.barrier if item.epoch is None else item.epoch
+        first = next((n for n in (item.epoch, item.barrier, item.left_out) if n is not None), None)
         return first is not None and any(first <= n <= last for n in self._committed[item.sink])
 
     def _check_not_hanging(self, name: OperatorId) -> None:
@@ -444,6 +458,7 @@ class SinkPort:
             job_directory=self._job_directory,
             session=self._session,
             landmark=landmark,
+            leaves_out=name in self._leave_out,
         )
 
 
@@ -485,11 +500,13 @@ def _epoch(item: Committable, checkpoint: CompletedCheckpoint) -> int:
     1. The savepoint may have overtaken the checkpoint that was to commit the item. If that
        checkpoint, or a later one, completed, the savepoint's job has committed the item under an id
        at or after its barrier. So an item without an epoch gets its barrier's id (P14, P19).
+       If its sink has left checkpoints out, the job may also have been restored from the first of
+       them, and have committed it under that one's id; any later commit of the sink has it, too.
     2. A later checkpoint may have completed before the savepoint. The id never exceeds the
        savepoint's, since commits beyond that count as rows that the original job wrote after the
        savepoint (P21).
     """
     if checkpoint.kind is not SnapshotKind.SAVEPOINT:
         return checkpoint.checkpoint_id if item.epoch is None else item.epoch
-    first = item.barrier if item.epoch is None else item.epoch
-    return checkpoint.checkpoint_id if first is None else min(first, checkpoint.checkpoint_id)
+    marks = (item.left_out, item.barrier if item.epoch is None else item.epoch)
+    return min([checkpoint.checkpoint_id, *(n for n in marks if n is not None)])

@@ -54,7 +54,8 @@ table itself shows that::
     table     newest commit 3: complete up to 5     newest commit 6: complete up to 7
 
 A sink that commits at intervals leaves out checkpoints. Its rows count as missing from the first
-checkpoint after them on, so the cut is one at which all sinks have committed everything.
+checkpoint after them on, and its commits say that they join several (``Commit.joins``): between two
+of them its table shows the former only. Sinks of one interval commit at the same checkpoints.
 
 A job that was started from another job's snapshot continues in the same tables, but adds no version
 to a table before it has rows for it. So its records also name its tables and that snapshot: the
@@ -68,7 +69,6 @@ left its last epochs pending.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -83,9 +83,10 @@ from weir.errors import (
     UnsupportedEnvironmentError,
     WeirError,
 )
+from weir.readers.delta_frames import check_plain, with_partitions
 from weir.sinks.base import Commit
 from weir.sinks.delta_log import CommitLog, TableLog, as_dict
-from weir.sinks.delta_schema import columns_ddl, quoted
+from weir.sinks.delta_schema import columns_ddl
 from weir.sinks.iceberg import IcebergTable
 from weir.sinks.staging import STAGED_PATH
 from weir.storage.checkpoints import CheckpointStorage
@@ -214,13 +215,6 @@ def _pending(checkpoint: CompletedCheckpoint) -> dict[OperatorId, frozenset[int]
     return {sink: frozenset(epochs) for sink, epochs in pending.items()}
 
 
-#: Table features with which the Parquet files of a version still are exactly its rows.
-_PLAIN_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
-#: Columns of the lookup frame that gives rows their partition values.
-_PATH_COLUMN = "__weir_path"
-_KNOWN_COLUMN = "__weir_known"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ConsistentCut:
     """Versions of several tables that show the same checkpoint (see the module's docstring)."""
@@ -322,7 +316,7 @@ class ConsistentCut:
         the table has features that plain Parquet files cannot represent.
         """
         table = self.table(name)
-        _check_plain(name, table)
+        check_plain(name, table)
         fields = json.loads(table.schema().to_json())["fields"]
         schema = columns_ddl(fields)
         partition_by = table.metadata().partition_columns
@@ -345,7 +339,7 @@ class ConsistentCut:
         if not partition_by:
             return frame
         values = zip(files, actions.column("partition").to_pylist(), strict=True)
-        return _with_partitions(frame, dict(values), fields, partition_by)
+        return with_partitions(frame, dict(values), fields, partition_by)
 
 
 def read_consistent(
@@ -388,13 +382,13 @@ def read_consistent(
     for log in logs:
         log.check_one_sink(job.job_id, job.name, job.sink_of(log, commits))
     up_to = min(job.whole_up_to(log, commits) for log in logs)
-    if checkpoint_id is not None:
-        if checkpoint_id > up_to:
-            raise CutNotFoundError(
-                f"Checkpoint {checkpoint_id} of job {job.name!r} is not visible in all tables yet,"
-                f" only {up_to}: read again in a moment."
-            )
-        up_to = checkpoint_id
+    asked = up_to if checkpoint_id is None else min(up_to, checkpoint_id)
+    up_to = _common(logs, job, asked)
+    if checkpoint_id is not None and up_to < checkpoint_id:
+        raise CutNotFoundError(
+            f"Checkpoint {checkpoint_id} of job {job.name!r} is not visible in all tables, but"
+            f" {up_to} is: a sink has yet to commit it, or has left it out (min_commit_interval)."
+        )
     found = {log.name: _version_at(log, job, up_to) for log in logs}
     own = (commit.checkpoint_id for _, commit in found.values() if commit.job_id == job.job_id)
     retained = () if job.epochs is None else job.epochs.checkpoints
@@ -603,6 +597,29 @@ def _newest_shared_job(logs: list[CommitLog]) -> tuple[str, dict[str, Commit]]:
     )
 
 
+def _common(logs: list[CommitLog], job: _Job, checkpoint_id: int) -> int:
+    """The newest checkpoint up to this one that a version of every table shows.
+
+    A commit of a sink that leaves out checkpoints has rows of those before its own. So between the
+    commit before it and this one, the table shows only the checkpoint of the former.
+    """
+    while True:
+        shown = min(_shown(log, job.job_id, checkpoint_id) for log in logs)
+        if shown == checkpoint_id:
+            return shown
+        checkpoint_id = shown
+
+
+def _shown(log: CommitLog, job_id: str, checkpoint_id: int) -> int:
+    """The newest checkpoint up to this one that a version of the table shows; 0 if none does."""
+    newer: Commit | None = None
+    for commit in log.commits():
+        if commit.job_id == job_id and commit.checkpoint_id <= checkpoint_id:
+            return commit.checkpoint_id if newer is not None and newer.joins else checkpoint_id
+        newer = commit if commit.job_id == job_id else newer
+    return 0 if newer is not None and newer.joins else checkpoint_id
+
+
 def _version_at(log: CommitLog, job: _Job, checkpoint_id: int) -> tuple[int, Commit]:
     """The version to read of a table, and the commit that it shows.
 
@@ -625,61 +642,3 @@ def _version_at(log: CommitLog, job: _Job, checkpoint_id: int) -> tuple[int, Com
         f" it{log.cleaned_up()}. Wait until every table has rows of a newer checkpoint, and read"
         " again."
     )
-
-
-def _with_partitions(
-    frame: DataFrame,
-    values: Mapping[str, Mapping[str, Any]],
-    fields: list[dict[str, Any]],
-    partition_by: list[str],
-) -> DataFrame:
-    """The files' rows with the partition values that the log has for each file.
-
-    Columns are in the order of ``fields``. Values are not taken from directory names, which would
-    have to be parsed and their types guessed. If Spark names a row's file in an unknown way, the
-    query fails; an inner join would lose the row.
-    """
-    by_name = {column["name"]: column for column in fields}
-    rows = []
-    for uri in frame.inputFiles():
-        path = re.sub("^file:/+", "/", unquote(uri))
-        # Rows name a local file with one slash after the scheme, ``inputFiles`` with three.
-        row_spelling = re.sub("^file:/+", "file:/", uri)
-        rows.append((row_spelling, True, *(values[path][column] for column in partition_by)))
-    keys = [{"name": _PATH_COLUMN, "type": "string"}, {"name": _KNOWN_COLUMN, "type": "boolean"}]
-    columns = columns_ddl([*keys, *(by_name[column] for column in partition_by)])
-    partitions = frame.sparkSession.createDataFrame(rows, columns).hint("broadcast")
-    stored = [quoted(name) for name in by_name if name not in partition_by]
-    path_of_row = frame.metadataColumn("_metadata")["file_path"].alias(_PATH_COLUMN)
-    joined = frame.select(*stored, path_of_row).join(partitions, _PATH_COLUMN, "left")
-    return joined.selectExpr(
-        *(
-            (
-                f"IF({_KNOWN_COLUMN}, {quoted(name)}, raise_error('a file of the cut has no"
-                f" partition')) AS {quoted(name)}"
-                if name in partition_by
-                else quoted(name)
-            )
-            for name in by_name
-        )
-    )
-
-
-def _check_plain(name: str, table: deltalake.DeltaTable) -> None:
-    """Raise ``StorageError`` if the Parquet files alone are not the table's rows."""
-    features = [
-        feature
-        for feature in table.protocol().reader_features or ()
-        if feature not in _PLAIN_FEATURES
-    ]
-    if (
-        not features
-        and table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
-    ):
-        features.append("columnMapping")
-    if features:
-        raise StorageError(
-            f"Table {name!r} has the features {', '.join(sorted(features))}, so its Parquet files"
-            " alone do not give its rows: read cut.table(name) with delta-rs, or cut.versions"
-            " with a Spark that has Delta's library."
-        )

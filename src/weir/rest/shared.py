@@ -95,5 +95,10 @@ class RecentAnswers:
             answer.append(message)
 
         # The client whose request this is may be gone before the others have their answer.
-        await self._app(scope, receive, keep)
+        try:
+            await self._app(scope, receive, keep)
+        except Exception:
+            # Starlette answers with 500 and raises, so that a server can log it.
+            if not any(message["type"] == "http.response.body" for message in answer):
+                raise
         return answer

@@ -210,6 +210,7 @@ def _sinks(
         waits=ThreadWaits(),
         job_directory=storage.job_directory,
         session=session.get,
+        leave_out=steps_of(job).commit_intervals_ms,
     )
 
 

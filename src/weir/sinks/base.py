@@ -16,7 +16,8 @@ Breaking any of these rules loses or duplicates rows:
    every crash whose outcome is unknown, also by a process that wrongly believes it is alone (P18).
    It may raise at any time; it is retried with backoff, and once more by the restored job (P13).
 5. Epochs are committed in the order of their ids; an epoch without rows is committed with no
-   payloads (P15).
+   payloads (P15). Those that the sink leaves out (``min_commit_interval``) are not committed: their
+   rows come with a later one, or with their own if the job is restored from that very checkpoint.
 6. ``clean`` deletes only what attempts older than the given one staged and did not commit (P22).
 7. When the input ends, ``finish`` comes after the last ``stage``, and ``close`` after the last
    ``commit`` (P37).
@@ -62,6 +63,9 @@ class SinkContext:
     job_directory: str | None = None
     #: Gives the job's Spark session, for commits that read with it; None if there is none.
     session: Callable[[], SparkSession] | None = None
+    #: Whether the sink leaves out checkpoints (``min_commit_interval``), so that a commit may have
+    #: rows of several. Readers of several tables need to know.
+    leaves_out: bool = False
     #: The sink's landmark when the job last had rows at the target; None if it had none.
     landmark: str | None = None
 
@@ -93,6 +97,8 @@ class Commit:
     checkpoint_id: Ordinal
     #: The attempt that committed.
     attempt: Count
+    #: Whether it may have rows of checkpoints before its own, which the sink has left out.
+    joins: bool = False
 
     @property
     def runner(self) -> str:

@@ -42,13 +42,9 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 import uuid
-from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
-from urllib.parse import unquote
 
 import msgspec
 
@@ -56,7 +52,13 @@ from weir.core.datasets import Dataset, file_dataset
 from weir.core.types import Count, Payload, Timestamp
 from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
 from weir.sinks.base import Commit, SinkContext
-from weir.sinks.delta_log import TableLog, commit_metadata
+from weir.sinks.delta_log import (
+    TableLog,
+    add_action,
+    batches_in_log,
+    commit_metadata,
+    files_in_log,
+)
 from weir.sinks.delta_schema import (
     added_fields,
     cast_columns,
@@ -68,7 +70,7 @@ from weir.sinks.delta_schema import (
     with_fields,
 )
 from weir.sinks.delta_upsert import check_key, newest_rows, upsert
-from weir.sinks.merging import Added, described, left_out, merge_small
+from weir.sinks.merging import Added, ReplacedFiles, described, left_out, merge_small
 from weir.sinks.staging import (
     STAGED_BY,
     FileSink,
@@ -90,7 +92,6 @@ from weir.storage.paths import as_delta_path, is_local, join
 if TYPE_CHECKING:
     import deltalake
     from deltalake import CommitProperties
-    from deltalake.transaction import AddAction
     from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
@@ -173,8 +174,7 @@ class DeltaTable(FileSink):
         self._uri = as_delta_path(self._root)
         self._storage_options = storage_options
         self._target_file_size = target_file_size
-        #: Files whose rows were committed in merged files: when, in monotonic seconds, and which.
-        self._merged_away: deque[tuple[float, list[str]]] = deque()
+        self._replaced = ReplacedFiles()
         self._table: deltalake.DeltaTable | None = None
         self._log_sync = SureSync()
         #: The table's schema when the attempt began; ``stage`` must not touch the table, which a
@@ -285,15 +285,21 @@ class DeltaTable(FileSink):
         """
         self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
-        self._forget_merged_away(_KEPT_S)
+        self._delete_replaced(_KEPT_S)
         rows = self._commit_filled(epoch, filled) if filled else 0
         for empty in (payload for payload in payloads if not payload["files"]):
             self._delete_batch(empty)
         return rows
 
     def close(self) -> None:
-        """Delete the files whose rows were committed in merged ones."""
-        self._forget_merged_away(0.0)
+        """Delete the staged files whose rows were committed in others."""
+        self._delete_replaced(0.0)
+
+    def _delete_replaced(self, kept_s: float) -> None:
+        if self._replaced.are_due(kept_s):
+            table = self._load()
+            named = frozenset() if table is None else files_in_log(table)
+            self._replaced.delete(kept_s, self._file_system, self._root, named)
 
     def newest_committed(self) -> int | None:
         """The version of this job's application transaction in the table (PROTOCOL P21)."""
@@ -381,6 +387,11 @@ class DeltaTable(FileSink):
                 f" {list(self._partition_by)}: give the sink"
                 f" partition_by={list(metadata.partition_columns)} or write to another path."
             )
+        if self.takes_updates and metadata.configuration.get("delta.appendOnly") == "true":
+            raise SinkMismatchError(
+                f"{self.describe()} has mode='upsert', but the table's property delta.appendOnly"
+                " forbids to replace rows: remove the property, or write to another table."
+            )
         features = table.protocol().writer_features or ()
         check_no_rules(
             table.schema().to_json(), metadata.configuration, features, place=self.describe()
@@ -444,7 +455,9 @@ class DeltaTable(FileSink):
                     f" {damage}. Check that its volume is mounted; the commit is repeated once it"
                     " is back."
                 )
-            self._merged_away.append((time.monotonic(), left_out(files, self._staged_in(payloads))))
+            # The rows of an upsert are in files of delta-rs.
+            added = [] if self.takes_updates else files
+            self._replaced.add(left_out(added, self._staged_in(payloads)))
             return sum(file["rows"] for payload in payloads for file in payload["files"])
         raise SinkError(
             f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"
@@ -487,14 +500,6 @@ class DeltaTable(FileSink):
             )
             return staged
 
-    def _forget_merged_away(self, kept_s: float) -> None:
-        """Delete files whose rows were committed in merged ones that long ago."""
-        while self._merged_away and time.monotonic() - self._merged_away[0][0] >= kept_s:
-            for path in self._merged_away.popleft()[1]:
-                # What cannot be deleted is left to VACUUM.
-                with suppress(StorageError):
-                    self._file_system.delete(join(self._root, path))
-
     def _add_files(
         self,
         table: deltalake.DeltaTable | None,
@@ -505,6 +510,7 @@ class DeltaTable(FileSink):
         """Add the files in one log entry, which creates the table if needed."""
         from deltalake import Schema, transaction
 
+        self._check_staged_for_mode(payloads)
         schemas = list(dict.fromkeys(payload["schema"] for payload in payloads))
         known = table.schema().to_json() if table else schemas[0]
         for schema in schemas:
@@ -517,7 +523,7 @@ class DeltaTable(FileSink):
         if self.takes_updates:
             self._upsert(table, epoch, payloads, schema_of_rows)
             return
-        actions = [_add_action(one.path, one.file) for one in files]
+        actions = [add_action(one.path, one.file) for one in files]
         properties = self._commit_properties(epoch, payloads)
         if table is None:
             transaction.create_table_with_add_actions(
@@ -538,6 +544,21 @@ class DeltaTable(FileSink):
             list(self._partition_by),
             commit_properties=properties,
         )
+
+    def _check_staged_for_mode(self, payloads: Sequence[Payload]) -> None:
+        """Raise ``SinkMismatchError`` for rows that were staged in another way than now.
+
+        Files for an append have no partition columns, files for an upsert have all columns.
+        """
+        expected = set() if self.takes_updates else set(self._partition_by)
+        for payload in payloads:
+            for file in payload["files"]:
+                if set(file["partition"]) != expected:
+                    raise SinkMismatchError(
+                        f"{self.describe()} has rows to commit that were staged with another mode"
+                        " or other partition columns: run the job as it was, stop it with weir"
+                        " stop, which commits them, and change the sink then."
+                    )
 
     def _upsert(
         self,
@@ -659,7 +680,7 @@ class DeltaTable(FileSink):
                 if is_hidden(entry.name):
                     file_system.delete(join(path, entry.name))
         # The table's files are listed only if there is something to delete.
-        named = set() if table is None or not above else _batches_in_log(table)
+        named = set() if table is None or not above else batches_in_log(table)
         for name in above:
             staged = f"{directory}/{name}"
             invariant(
@@ -669,25 +690,3 @@ class DeltaTable(FileSink):
             file_system.delete(join(base, name))
         if not left:
             file_system.delete(base)
-
-
-def _add_action(path: str, file: dict[str, Any]) -> AddAction:
-    from deltalake.transaction import AddAction
-
-    return AddAction(
-        path=path,
-        size=file["size"],
-        partition_values=file["partition"],
-        modification_time=file["modified_ms"],
-        data_change=True,
-        stats=file["statistics"],
-    )
-
-
-def _batches_in_log(table: deltalake.DeltaTable) -> set[str]:
-    """The first two parts of the paths of all files of the table's current version.
-
-    For a file that Weir has staged: the attempt's directory and the batch's.
-    """
-    paths = table.get_add_actions().column("path").to_pylist()
-    return {"/".join(unquote(path).split("/", 2)[:2]) for path in paths}

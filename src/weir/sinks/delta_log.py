@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import unquote
 
 import msgspec
 
@@ -25,6 +26,7 @@ from weir.storage.records import converted, decoded
 
 if TYPE_CHECKING:
     import deltalake
+    from deltalake.transaction import AddAction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,7 @@ class _CommitInfo(msgspec.Struct):
         name="weir.attempt", default="0"
     )
     job_directory: str = msgspec.field(name="weir.job.directory", default="")
+    joins: Literal["true", "false"] = msgspec.field(name="weir.joins", default="false")
     timestamp_ms: Timestamp = msgspec.field(name="timestamp", default=0)
 
 
@@ -64,6 +67,7 @@ def commit_metadata(context: SinkContext, epoch: int) -> dict[str, str]:
         checkpoint_id=str(epoch),
         attempt=str(context.attempt),
         job_directory=context.job_directory or "",
+        joins="true" if context.leaves_out else "false",
     )
     fields: dict[str, str] = msgspec.to_builtins(info)
     # The table's log has a time of its own.
@@ -253,9 +257,37 @@ def _commit(info: bytes) -> Commit | None:
         sink=said.sink,
         checkpoint_id=int(said.checkpoint_id),
         attempt=int(said.attempt),
+        joins=said.joins == "true",
     )
 
 
 def as_dict(options: Mapping[str, str] | None) -> dict[str, str] | None:
     """Storage options as a ``dict``, which delta-rs needs."""
     return None if options is None else dict(options)
+
+
+def add_action(path: str, file: dict[str, Any]) -> AddAction:
+    """The action that adds a flushed payload's file; ``path`` is below the table's root."""
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=path,
+        size=file["size"],
+        partition_values=file["partition"],
+        modification_time=file["modified_ms"],
+        data_change=True,
+        stats=file["statistics"],
+    )
+
+
+def files_in_log(table: deltalake.DeltaTable) -> frozenset[str]:
+    """The paths of all files of the table's current version."""
+    return frozenset(map(unquote, table.get_add_actions().column("path").to_pylist()))
+
+
+def batches_in_log(table: deltalake.DeltaTable) -> set[str]:
+    """The first two parts of the paths of all files of the table's current version.
+
+    For a file that Weir has staged: the attempt's directory and the batch's.
+    """
+    return {"/".join(path.split("/", 2)[:2]) for path in files_in_log(table)}

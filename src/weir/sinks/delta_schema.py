@@ -89,6 +89,10 @@ def check_fits(table_schema: str, rows_schema: str, *, place: str, adds: bool = 
         differences.append(f"the rows lack {_names(missing)}")
     if not adds and (unknown := [name for name in rows if name not in table]):
         differences.append(f"the table lacks {_names(unknown)}")
+    by_case = {name.lower(): name for name in table}
+    for name in rows.keys() - table.keys():
+        if (known := by_case.get(name.lower())) is not None:
+            differences.append(f"{name!r} of the rows is {known!r} in the table")
     for name in table.keys() & rows.keys():
         ours, theirs = (
             _type_name(_nullable(rows[name]["type"])),

@@ -38,6 +38,11 @@ def check_key(schema: str, key: Sequence[str], *, place: str) -> None:
     ``schema`` is Delta's, as JSON text.
     """
     types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
+    if key and (misread := next((name for name in types if "`" in name), None)) is not None:
+        raise SinkMismatchError(
+            f"{place} has mode='upsert', and delta-rs misreads the column name {misread!r} there:"
+            " rename the column before the sink."
+        )
     for column in key:
         if column not in types:
             raise SinkMismatchError(
@@ -67,7 +72,14 @@ def newest_rows(file_system: FileSystem, paths: Sequence[str], key: Sequence[str
         )
         for path in paths
     ]
-    rows = pa.concat_tables(tables)
+    # Spark writes some columns as never null, and a pipeline that was changed has other columns.
+    rows = pa.concat_tables(
+        [
+            table.cast(pa.schema([field.with_nullable(True) for field in table.schema]))
+            for table in tables
+        ],
+        promote_options="default",
+    )
     keys = rows.select(list(key)).rename_columns([f"k{place}" for place in range(len(key))])
     numbered = keys.append_column("row", pa.array(range(rows.num_rows), pa.int64()))
     newest = numbered.group_by(keys.column_names).aggregate([("row", "max")])
@@ -84,10 +96,7 @@ def upsert(
 
     A null is a key like any other. Raises ``DeltaError``.
     """
-    same = (
-        f"(target.{name} = source.{name} OR (target.{name} IS NULL AND source.{name} IS NULL))"
-        for name in map(_quoted, key)
-    )
+    same = (f"(target.{name} IS NOT DISTINCT FROM source.{name})" for name in map(_quoted, key))
     merger = table.merge(
         rows,
         " AND ".join(same),

@@ -485,7 +485,9 @@ class IcebergTable(FileSink):
             entry = as_property(record_with(snapshot_id, sequence))
             return {**properties, key_of(self._context): entry}
 
-        return self._iceberg.append(table, files, summary(record_with(0, 0)), all_properties)
+        return self._iceberg.append(
+            table, files, summary(record_with(0, 0), joins=self._context.leaves_out), all_properties
+        )
 
     def _checked(self, table: Table, payloads: Sequence[Payload]) -> dict[str, str]:
         """The properties that the table lacks. Raises ``SinkMismatchError`` if rows do not fit."""

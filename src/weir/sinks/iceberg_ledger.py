@@ -127,9 +127,10 @@ def as_property(record: Record) -> str:
     return msgspec.json.encode(record).decode()
 
 
-def summary(record: Record) -> dict[str, str]:
-    """What the snapshot's summary says of the commit."""
+def summary(record: Record, *, joins: bool) -> dict[str, str]:
+    """What the snapshot's summary says of the commit. ``joins``: as ``Commit.joins``."""
     return {
+        "weir.joins": "true" if joins else "false",
         "weir.job-id": record.job_id,
         "weir.job-name": record.job_name,
         "weir.sink": record.sink,

@@ -7,7 +7,7 @@ a commit says of itself stands in its snapshot's summary.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -39,6 +39,7 @@ class _Summary(msgspec.Struct):
     timestamp_ms: Annotated[str, Meta(pattern=r"\A[0-9]{1,14}\Z")] = msgspec.field(
         name="weir.timestamp-ms"
     )
+    joins: Literal["true", "false"] = msgspec.field(name="weir.joins", default="false")
 
 
 class SnapshotLog(CommitLog):
@@ -128,4 +129,5 @@ def _commit(said: _Summary) -> Commit:
         sink=said.sink,
         checkpoint_id=int(said.epoch),
         attempt=int(said.attempt),
+        joins=said.joins == "true",
     )

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weir.errors import SinkError
+from weir.errors import SinkError, StorageError
 from weir.sinks.delta_schema import columns_ddl
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import StagedFile, sync_below, visible_files, write_frame
@@ -106,6 +108,41 @@ def merge_small(
     sync_below(file_system, root, [one.path for one in merged])
     gone = {one.path for group in groups for one in group}
     return [*(one for one in staged if one.path not in gone), *merged]
+
+
+class ReplacedFiles:
+    """Staged files whose rows were committed in others, until nobody can need them any more."""
+
+    def __init__(self) -> None:
+        #: When, in monotonic seconds, and the paths below the table's root.
+        self._files: deque[tuple[float, list[str]]] = deque()
+
+    def add(self, paths: list[str]) -> None:
+        """Note files that a commit has replaced."""
+        if paths:
+            self._files.append((time.monotonic(), paths))
+
+    def are_due(self, kept_s: float) -> bool:
+        """Whether some were replaced that long ago."""
+        return bool(self._files) and time.monotonic() - self._files[0][0] >= kept_s
+
+    def delete(
+        self, kept_s: float, file_system: FileSystem, root: str, named: frozenset[str]
+    ) -> None:
+        """Delete those, and the directories of batches that this empties.
+
+        Not those in ``named``, the files in the table's log: it may have had the same rows before,
+        from another snapshot. What cannot be deleted is left to VACUUM.
+        """
+        while self.are_due(kept_s):
+            paths = [path for path in self._files.popleft()[1] if path not in named]
+            with suppress(StorageError):
+                for path in paths:
+                    file_system.delete(join(root, path))
+                # <attempt>/<position>
+                for batch in {"/".join(path.split("/", 2)[:2]) for path in paths}:
+                    if not visible_files(file_system, join(root, batch)):
+                        file_system.delete(join(root, batch))
 
 
 def groups_to_merge(

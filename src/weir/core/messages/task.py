@@ -319,10 +319,11 @@ class CloseOperators:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitSinks:
-    """Commit one epoch in every sink of the task. Owes ``SinksCommitted`` or ``SinkCommitFailed``.
+    """Commit one epoch in the sinks of the task. Owes ``SinksCommitted`` or ``SinkCommitFailed``.
 
     Failed commits are retried; afterwards the task's checkpoint listeners are notified.
-    ``payloads`` names every sink, with an empty tuple for one that staged nothing (PROTOCOL P15).
+    ``payloads`` names every sink that does not leave the epoch out, with an empty tuple for one
+    that staged nothing (PROTOCOL P15).
     Never issued before the record of ``checkpoint_id`` is durable.
     """
 

@@ -40,8 +40,8 @@ class TaskPlan:
     externally_induced: bool = False
     #: Whether any of its operators have coordinators.
     coordinated: bool = False
-    #: For sinks that do not commit at every completed checkpoint: the least time between two that
-    #: they commit at, in milliseconds.
+    #: For sinks that do not commit at every completed checkpoint, a length of time in milliseconds:
+    #: they commit at the first one in each such span since the Unix epoch.
     commit_intervals_ms: Mapping[OperatorId, int] = field(default_factory=dict)
 
     @property
