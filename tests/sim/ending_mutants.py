@@ -82,6 +82,17 @@ def a_final_checkpoint_that_sinks_leave_out() -> AbstractContextManager[None]:
     return _with(patch.object(PendingCommits, "barrier", never_last))
 
 
+def a_checkpoint_that_a_sink_leaves_out_committed_without_rows() -> AbstractContextManager[None]:
+    """A restored job could not commit its rows under that id any more (P15)."""
+    real = PendingCommits.completed
+
+    def for_all(self: PendingCommits, checkpoint_id: int) -> None:
+        real(self, checkpoint_id)
+        self._queue[-1] = (checkpoint_id, self._sinks)
+
+    return _with(patch.object(PendingCommits, "completed", for_all))
+
+
 def sinks_that_are_not_finished() -> AbstractContextManager[None]:
     """What sinks have held back until the end of the records is not staged (E2)."""
     return _with(patch.object(SinkPort, "finish", lambda *_: ()))
@@ -123,6 +134,7 @@ ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
     for variant, known_seed, *says in (
         (a_savepoint_taken_before_the_drain, 135, "not drained"),
         (a_final_checkpoint_that_sinks_leave_out, 1, "missing"),
+        (a_checkpoint_that_a_sink_leaves_out_committed_without_rows, 68, "without rows"),
         (a_drain_that_nobody_downstream_hears_of, 11, "not drained", "did not finish", "missing"),
         (a_task_that_finishes_though_one_channel_did_not, 6, "did not finish", "missing"),
         (a_stop_with_drain_taken_for_one_without, 135, "not drained"),

@@ -483,9 +483,9 @@ def attempts_that_stage_in_one_directory() -> AbstractContextManager[None]:
     """Sinks open every attempt under one number, whose executors may write late (P22)."""
     open_sinks = SinkPort.open
 
-    def open_first(self: SinkPort, job_id: str, attempt: int) -> None:
+    def open_first(self: SinkPort, job_id: str, attempt: int, *written: Any) -> None:
         del attempt
-        open_sinks(self, job_id, 1)
+        open_sinks(self, job_id, 1, *written)
 
     return _with(patch.object(SinkPort, "open", open_first))
 

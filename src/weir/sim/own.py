@@ -24,6 +24,8 @@ class OwnCode:
 
     def __init__(self, job: SimJob) -> None:
         self._job = job
+        #: By table, transaction and epoch, what was committed without rows.
+        self._empty: set[tuple[str, str, int]] = set()
 
     def load(self, environment: Environment) -> DriverCode:
         """The objects of one driver."""
@@ -40,6 +42,7 @@ class OwnCode:
                     f"{TABLES_DIRECTORY}/{name}",
                     environment.fs,
                     fails=environment.strikes[Fault.COMMIT_FAILED],
+                    empty=self._empty,
                 )
                 for vertex in job.vertices
                 for name in vertex.sinks

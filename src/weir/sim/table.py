@@ -53,8 +53,13 @@ class SimTable(Sink):
         file_system: ProcessFileSystem,
         *,
         fails: Callable[[], bool] = lambda: False,
+        empty: set[tuple[str, str, int]] | None = None,
     ) -> None:
-        """Open a table. ``fails`` decides whether a commit fails before it has done anything."""
+        """Open a table. ``fails`` decides whether a commit fails before it has done anything.
+
+        ``empty``: the epochs that were committed without rows, whoever did it.
+        """
+        self._empty = set() if empty is None else empty
         self.root = root
         self._fs = file_system
         self._fails = fails
@@ -124,8 +129,12 @@ class SimTable(Sink):
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Add the files in one transaction, unless the table has that epoch."""
         invariant(not self._closed, f"{self.describe()} commits after it was closed")
+        key = (self.root, self._transaction, epoch)
         if not payloads:
+            self._empty.add(key)
             return 0
+        # A sink may keep a ledger of all epochs, and ignore what it has there.
+        invariant(key not in self._empty, f"{self.describe()} has committed {epoch} without rows")
         if self._fails():
             raise SinkError(f"Simulated: {self.describe()} rejects the commit.")
         for _ in range(_COMMIT_TRIES):
