@@ -74,7 +74,7 @@ def test_the_history_server_serves_the_directory(base: str) -> None:
     )
     try:
         assert server.stdout is not None
-        address = server.stdout.readline().rpartition(" ")[2].strip()
+        address = server.stdout.readline().rpartition(" ")[2].strip().rstrip("/")
         (job,) = httpx.get(f"{address}/jobs/overview", trust_env=False).json()["jobs"]
         assert (job["jid"], job["name"]) == (JOB, "orders")
     finally:

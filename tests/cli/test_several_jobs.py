@@ -161,7 +161,7 @@ def test_a_history_of_no_directory_is_refused_in_one_sentence(
     result = weir("history", asked)
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
-        f"weir: error: There is no directory {asked} on this machine: name the checkpoint directory"
-        " of the jobs."
+        f"weir: error: There is no directory {asked} that can be read without Spark: name the"
+        " checkpoint directory of the jobs."
     ]
     assert not (tmp_path / "gone").exists()

@@ -280,6 +280,7 @@ def test_a_commit_says_who_made_it(spark, tmp_path):
     assert {key: value for key, value in info.items() if key.startswith("weir.")} == {
         "weir.job.id": JOB, "weir.job.name": "orders", "weir.sink": "out",
         "weir.checkpoint.id": "7", "weir.attempt": "3", "weir.job.directory": f"/checkpoints/{JOB}",
+        "weir.joins": "false",
     }  # fmt: skip
     transactions = [action["txn"] for action in log_entry(tmp_path / "t", 0) if "txn" in action]
     assert {entry["appId"]: entry["version"] for entry in transactions} == {

@@ -11,7 +11,9 @@ from unittest.mock import MagicMock
 from weir.core.messages.task import StartDrain, StreamTaskEvent
 from weir.spark.query_task import QueryTask
 
-VERTEX = SimpleNamespace(name="windows", inputs=("clean",), bounded=True, is_enumerated=False)
+VERTEX = SimpleNamespace(
+    name="windows", inputs=("clean",), bounded=True, is_enumerated=False, emits_updates=False
+)
 
 
 def progress(batch: int, rows: int) -> Any:
