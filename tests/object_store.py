@@ -89,6 +89,11 @@ class ObjectStore:
         httpx.put(f"{self.url}/{name}", content=location, trust_env=False).raise_for_status()
         return f"s3://{name}"
 
+    def put(self, path: str) -> None:
+        """Put an empty object, whatever its name, as another tool would."""
+        url = f"{self.url}/{path.removeprefix('s3://')}"
+        httpx.put(url, content=b"", trust_env=False).raise_for_status()
+
     def uploads(self, bucket: str) -> str:
         """The bucket's unfinished multipart uploads, as the server lists them."""
         name = bucket.removeprefix("s3://")

@@ -247,6 +247,54 @@ def test_an_endpoint_that_cannot_be_used_says_what_to_set(
         FileSystems()("s3://bucket/x")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_ENDPOINT_URL", "http://user:hunter2@127.0.0.1:1"),
+        ("AWS_ENDPOINT_URL", "http://us er:hunter2@127.0.0.1:1"),
+        ("AWS_ALLOW_HTTP", "hunter2"),
+        ("AWS_SESSION_TOKEN", "hunter2\nhunter2"),
+    ],
+)
+def test_no_message_has_the_value_of_a_setting(
+    base: str, monkeypatch: pytest.MonkeyPatch, impatient: None, name: str, value: str
+) -> None:
+    """Whatever is put into which variable, also if obstore's code panics over it."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(StorageError) as refused:
+        FileSystems()(base).read(f"{base}/a")
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "hunter2" not in shown and "AWS_*" in shown
+
+
+def test_a_folder_that_another_tool_has_made_is_not_deleted_without_end(
+    fs: FileSystem, base: str, object_store: ObjectStore
+) -> None:
+    """An object whose name ends with a slash, as the console of S3 makes it."""
+    fs.write(f"{base}/chk-6/a", b"a")
+    object_store.put(f"{base}/chk-6/")
+    assert [one.name for one in fs.list(f"{base}/chk-6")] == ["a"]
+    fs.delete(f"{base}/chk-6")
+    assert (fs.list(f"{base}/chk-6"), fs.status(f"{base}/chk-6")) == ([], None)
+
+
+def test_a_large_file_is_read_in_ranges(
+    fs: FileSystem, base: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may be repeated for a minute; if the object is replaced meanwhile, it is no mixture."""
+    monkeypatch.setattr(module, "_RANGE_BYTES", 2 << 20)
+    data = bytes(range(256)) * (5 << 12)
+    fs.write(f"{base}/large", data)
+    object_store.counted()
+    assert b"".join(fs.blocks(f"{base}/large")) == data
+    assert object_store.counted()["GET"] == 4
+    blocks = fs.blocks(f"{base}/large")
+    next(blocks)
+    fs.write(f"{base}/large", data[::-1])
+    with pytest.raises(StorageError):
+        b"".join(blocks)
+
+
 def test_a_password_in_a_path_is_refused_and_not_repeated() -> None:
     """Paths get into records and logs."""
     with pytest.raises(StorageError, match="put credentials into the environment") as raised:

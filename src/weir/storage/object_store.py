@@ -48,6 +48,8 @@ _TRANSFERS = 8
 #: A larger file goes up in parts of this size, two at a time. A store allows 10,000 parts.
 _PART_BYTES = 8 << 20
 _PARTS_AT_ONCE = 2
+#: A larger file is read in ranges of this size.
+_RANGE_BYTES = 16 << 20
 #: Above this size a store does not copy in one request.
 _COPY_BYTES_MAX = 5_000_000_000
 #: The name of the metadata that holds a create's token: stores differ in what names may contain.
@@ -81,6 +83,9 @@ _FOR_ONE = frozenset({"read", "look at", "copy", "delete"})
 _ERROR_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
 #: What the operating system says, in the debug output.
 _CAUSE = re.compile(r'(?:message|error): "([A-Za-z][A-Za-z ,:-]{1,100})"')
+#: A user and password in an endpoint's URL.
+_USERINFO = re.compile(r"//[^/@\s]*@")
+_REASON_CHARACTERS = 300
 _ERROR_MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 
 
@@ -104,10 +109,26 @@ class ObjectStoreFileSystem:
                 f"A path in {self._scheme}: has an @ before its first name: name only the bucket,"
                 f" and put credentials into the environment ({_VARIABLES[self._scheme]})."
             )
-        starting = self._ask("reach", uri, lambda: self._connect(_AT_START))
-        # Only below the path: credentials may be for this one.
-        self._ask("reach", uri, lambda: next(iter(obstore.list(starting, self._key(uri))), None))
-        self._store = self._ask("reach", uri, lambda: self._connect(_PATIENT))
+        starting = self._connected(_AT_START)
+        # Only the path: credentials may be for this one, and others may have odd names below it.
+        self._ask("reach", uri, lambda: obstore.list_with_delimiter(starting, self._key(uri)))
+        self._store = self._connected(_PATIENT)
+
+    def _connected(self, retries: RetryConfig) -> S3Store | GCSStore | AzureStore:
+        """A client of the store.
+
+        Raises ``StorageError``, outside of the ``except``: what obstore says of a setting may quote
+        its value.
+        """
+        try:
+            return self._connect(retries)
+        except BaseException as error:
+            if not (isinstance(error, Exception) or _is_panic(error)):
+                raise
+        raise StorageError(
+            f"The settings of {self._root} in the environment ({_VARIABLES[self._scheme]}) cannot"
+            " be used: one of them is malformed."
+        )
 
     def _connect(self, retries: RetryConfig) -> S3Store | GCSStore | AzureStore:
         bucket = self._root.rpartition("/")[2]
@@ -210,9 +231,24 @@ class ObjectStoreFileSystem:
     def blocks(self, path: str) -> Iterator[bytes]:
         """The content in blocks. Raises ``FileNotFoundError`` if there is no such object."""
         key = self._key(path)
-        chunks = self._ask(
-            "read", path, lambda: iter(obstore.get(self._store, key).stream(BLOCK_BYTES))
-        )
+        whole = self._ask("read", path, lambda: obstore.get(self._store, key))
+        size, tag = whole.meta["size"], whole.meta["e_tag"]
+        if size > _RANGE_BYTES and tag is not None:
+            # Each range may be repeated on its own, for as long as a small file may.
+            for start in range(0, size, _RANGE_BYTES):
+                options: Any = {
+                    "range": (start, min(size, start + _RANGE_BYTES)),
+                    "if_match": tag,
+                }
+                part = self._ask(
+                    "read",
+                    path,
+                    lambda: bytes(obstore.get(self._store, key, options=options).bytes()),  # noqa: B023
+                )
+                for at in range(0, len(part), BLOCK_BYTES):
+                    yield part[at : at + BLOCK_BYTES]
+            return
+        chunks = self._ask("read", path, lambda: iter(whole.stream(BLOCK_BYTES)))
         while (chunk := self._ask("read", path, lambda: next(chunks, None))) is not None:
             view = memoryview(chunk)
             for start in range(0, len(view), BLOCK_BYTES):
@@ -233,12 +269,13 @@ class ObjectStoreFileSystem:
 
     def list(self, path: str) -> list[FileStatus]:
         """Entries of a directory, sorted by name; empty if nothing has the prefix."""
-        found = self._ask(
-            "list", path, lambda: obstore.list_with_delimiter(self._store, self._key(path))
-        )
+        key = self._key(path)
+        found = self._ask("list", path, lambda: obstore.list_with_delimiter(self._store, key))
         entries = [
             FileStatus(name=name_of(one["path"]), size=one["size"], is_directory=False)
             for one in found["objects"]
+            # Other tools mark a directory by an object of its name with a slash.
+            if one["path"] != key
         ]
         entries += [
             FileStatus(name=name_of(prefix), size=0, is_directory=True)
@@ -270,8 +307,15 @@ class ObjectStoreFileSystem:
             self._delete(path, [self._key(path)])
             return
         # Once more if another process was deleting the same objects.
+        before: list[str] = []
         while keys := [*self._below(path)]:
+            if keys == before:
+                raise StorageError(
+                    f"Could not delete {path}: the store keeps {len(keys)} objects below it, such"
+                    f" as {keys[0]!r}. Check the bucket's policy, or delete them by hand."
+                )
             self._delete(path, keys)
+            before = keys
 
     def rename(self, source: str, target: str) -> None:
         """Copy a file and delete the source. A crash in between leaves both.
@@ -350,7 +394,8 @@ class ObjectStoreFileSystem:
         prefix = self._key(path)
         pages = self._ask("list", path, lambda: iter(obstore.list(self._store, prefix)))
         while (page := self._ask("list", path, lambda: next(pages, None))) is not None:
-            yield from (one["path"] for one in page)
+            # Not the mark of another tool for the directory itself, which obstore cannot delete.
+            yield from (one["path"] for one in page if one["path"] != prefix)
 
     def _delete(self, path: str, keys: Sequence[str]) -> None:
         try:
@@ -390,12 +435,20 @@ class ObjectStoreFileSystem:
                 failure = StorageError(
                     f"Could not {what} {path}: {_reason(text)}. {self._way_out(text)}"
                 )
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            failure = StorageError(
+                f"Could not {what} {path}: a setting in {_VARIABLES[self._scheme]} is malformed."
+            )
         if failure is None:
             raise FileNotFoundError(path)
         raise failure
 
     def _way_out(self, text: str) -> str:
         variables = _VARIABLES[self._scheme]
+        if "invalid path" in text:
+            return "Delete or move the object that has this name; Weir has none like it."
         if "BadScheme" in text:
             return "Use an https: endpoint or, on a network you trust, set AWS_ALLOW_HTTP=true."
         if _NO_BUCKET.search(text):
@@ -419,4 +472,9 @@ def _reason(text: str) -> str:
     told = re.sub(r"^Generic \w+ error: |\?[^\s)]*|, max_retries: .*?(?= - |$)", "", line)
     told = told.strip().rstrip(".:")
     more = ": ".join(filter(None, (code, message) if code else (cause,))).rstrip(".")
-    return f"{told} ({more})" if more else told
+    return _USERINFO.sub("//", f"{told} ({more})" if more else told)[:_REASON_CHARACTERS]
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether obstore's Rust code has panicked, for which it exports no class."""
+    return type(error).__name__ == "PanicException"
