@@ -146,7 +146,7 @@ def cost(
     return Counter(
         PUT=new + 3,
         LIST=6 + touched + emptied,
-        HEAD=tasks + 7 + unneeded + emptied,
+        HEAD=tasks + 7 + emptied,
         DELETE=3 + unneeded,
     )
 

@@ -243,8 +243,7 @@ class TaskSnapshots:
             written = self._new_files(pending)
         if written is not None:
             fs, paths = written
-            for path in paths:
-                fs.delete(path)
+            fs.delete_files(list(paths))
 
     def confirm(self, checkpoint_id: int) -> None:
         """The checkpoint completed: it is the base of the next one. Forget older snapshots.

@@ -13,7 +13,7 @@ and ``write`` after it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Protocol
 
@@ -313,6 +313,11 @@ class ProcessFileSystem:
             self._disk.delete(file)
             self._begin("delete", path)
         self._disk.delete(path)
+
+    def delete_files(self, paths: Sequence[str]) -> None:
+        """Delete files."""
+        for path in paths:
+            self.delete(path)
 
     def rename(self, source: str, target: str) -> None:
         """Move a file."""

@@ -15,7 +15,7 @@ name and renamed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -149,6 +149,11 @@ class HadoopFileSystem:
             self._fs.delete(self._path(path), True)
         except Exception as error:
             raise _failure("delete", path, error) from error
+
+    def delete_files(self, paths: Sequence[str]) -> None:
+        """Delete files."""
+        for path in paths:
+            self.delete(path)
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory; a target file is replaced."""

@@ -305,9 +305,9 @@ class CheckpointStorage(Snapshots):
         emptied: set[str] = set()
         for path in files:
             invariant(stays_below(path), f"state file {path!r} is not below the directory {base}")
-            fs.delete(join(base, path))
             parts = path.split("/")[:-1]
             emptied.update("/".join(parts[:length]) for length in range(1, len(parts) + 1))
+        fs.delete_files([join(base, path) for path in files])
         emptied.discard(_SHARED)
         # Inner directories come first.
         for name in sorted(emptied, reverse=True):

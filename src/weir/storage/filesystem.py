@@ -15,7 +15,7 @@ put with ``If-None-Match``. A file system without such an operation is refused.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -127,6 +127,10 @@ class FileSystem(Protocol):
 
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with everything below it; no error if it is missing."""
+        ...
+
+    def delete_files(self, paths: Sequence[str]) -> None:
+        """Delete files, none of which is a directory; no error if one is missing."""
         ...
 
     def rename(self, source: str, target: str) -> None:

@@ -28,7 +28,7 @@ import os
 import shutil
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -200,6 +200,11 @@ class LocalFileSystem:
                     # If it still exists, another process is deleting below it: delete the rest.
                     if not os.path.lexists(target):
                         return
+
+    def delete_files(self, paths: Sequence[str]) -> None:
+        """Delete files."""
+        for path in paths:
+            self.delete(path)
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory, replacing a target file. The target's directory must exist.

@@ -317,6 +317,11 @@ class ObjectStoreFileSystem:
             self._delete(path, keys)
             before = keys
 
+    def delete_files(self, paths: Sequence[str]) -> None:
+        """Delete objects, several at once."""
+        if paths:
+            self._delete(paths[0], [self._key(path) for path in paths])
+
     def rename(self, source: str, target: str) -> None:
         """Copy a file and delete the source. A crash in between leaves both.
 
