@@ -48,7 +48,7 @@ from dataclasses import dataclass
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_result
 from tenacity.nap import sleep as nap
-from tenacity.stop import stop_after_attempt
+from tenacity.stop import stop_after_attempt, stop_after_delay
 from tenacity.wait import wait_exponential
 
 from weir.core.types import Recorded
@@ -158,8 +158,9 @@ class NumberedLog:
 _logger = logging.getLogger(__name__)
 
 _CREATE_ATTEMPTS = 5
-#: With waits of up to 10 s: about ten minutes.
+#: With waits of up to 10 s: about ten minutes. An object store's answer may take a minute itself.
 _READ_BACK_ATTEMPTS = 64
+_READ_BACK_S = 600
 
 
 class Recorder:
@@ -185,7 +186,7 @@ class Recorder:
                     isinstance(error, StorageError) and not isinstance(error, LostWriteError)
                 )
             ),
-            stop=stop_after_attempt(_READ_BACK_ATTEMPTS),
+            stop=stop_after_attempt(_READ_BACK_ATTEMPTS) | stop_after_delay(_READ_BACK_S),
             wait=wait_exponential(multiplier=0.1, max=10.0),
             sleep=sleep,
             reraise=True,
