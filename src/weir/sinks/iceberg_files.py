@@ -2,12 +2,13 @@
 
 Readers skip files by their bounds, so a wrong one loses rows silently. pyiceberg derives bounds
 from the row groups that have some; a column with a row group that has none (NaN, long text, years
-that Python lacks) therefore gets only counts.
+that Python lacks) therefore gets only counts. The same holds for nulls: a column with a row group
+that does not say how many it has gets no count of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import msgspec
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import StructType
+from pyiceberg.types import StringType, StructType
 
 from weir.errors import invariant
 from weir.sinks.iceberg_partitions import partition_of, texts_of
@@ -28,6 +29,7 @@ from weir.storage.filesystem import FileSystem
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import StatisticsCollector
 
 #: Arrow's key for the id of a Parquet field.
 _FIELD_ID = b"PARQUET:field_id"
@@ -47,28 +49,22 @@ def file_details(
     ``staged`` is its path below its batch; ``properties`` are the table's, which say what metrics
     it wants.
     """
-    from pyiceberg.io.pyarrow import (
-        MetricModeTypes,
-        MetricsMode,
-        compute_statistics_plan,
-        data_file_statistics_from_parquet_metadata,
-        parquet_path_to_id_mapping,
-    )
+    from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_mapping
 
     footer = read_metadata(file_system, path)
     _check_ids(footer, rows, path)
     ids = parquet_path_to_id_mapping(rows)
-    plan = compute_statistics_plan(rows, dict(properties))
-    for field_id in _without_bounds(footer, ids):
-        if plan[field_id].mode.type != MetricModeTypes.NONE:
-            plan[field_id] = replace(plan[field_id], mode=MetricsMode(MetricModeTypes.COUNTS))
-    found = data_file_statistics_from_parquet_metadata(footer, plan, ids).to_serialized_dict()
+    plan = _with_counts_only(
+        compute_statistics_plan(rows, dict(properties)), _lacking(footer, ids, _has_bounds)
+    )
+    found = _statistics(footer, plan, ids, rows)
+    uncounted = set(_lacking(footer, ids, _has_null_count))
     columns = [
         Column(
             id=field_id,
             size=size,
             values=found["value_counts"].get(field_id),
-            nulls=found["null_value_counts"].get(field_id),
+            nulls=None if field_id in uncounted else found["null_value_counts"].get(field_id),
             lower=found["lower_bounds"].get(field_id),
             upper=found["upper_bounds"].get(field_id),
         )
@@ -111,17 +107,63 @@ def data_file(
     )
 
 
-def _without_bounds(footer: pq.FileMetaData, ids: Mapping[str, int]) -> Iterator[int]:
-    """The ids of columns whose bounds do not follow from the footer."""
+def _statistics(
+    footer: pq.FileMetaData,
+    plan: dict[int, StatisticsCollector],
+    ids: dict[str, int],
+    rows: Schema,
+) -> dict[str, Any]:
+    """pyiceberg's statistics of the file."""
+    from pyiceberg.io.pyarrow import data_file_statistics_from_parquet_metadata as statistics
+
+    try:
+        return statistics(footer, plan, ids).to_serialized_dict()
+    except UnicodeEncodeError:
+        # The upper bound of long text is a shorter one whose last character is the next greater,
+        # and what follows U+D7FF is not a character.
+        texts = [
+            field_id
+            for field_id in ids.values()
+            if isinstance(rows.find_type(field_id), StringType)
+        ]
+        return statistics(footer, _with_counts_only(plan, texts), ids).to_serialized_dict()
+
+
+def _with_counts_only(
+    plan: dict[int, StatisticsCollector], columns: Iterable[int]
+) -> dict[int, StatisticsCollector]:
+    """The plan, by which these columns get no bounds."""
+    from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode
+
+    counts = MetricsMode(MetricModeTypes.COUNTS)
+    fewer = {
+        field_id: replace(plan[field_id], mode=counts)
+        for field_id in columns
+        if plan[field_id].mode.type != MetricModeTypes.NONE
+    }
+    return {**plan, **fewer}
+
+
+def _lacking(
+    footer: pq.FileMetaData,
+    ids: Mapping[str, int],
+    is_known: Callable[[pq.ColumnChunkMetaData], bool],
+) -> Iterator[int]:
+    """The ids of columns of which something is not known in every row group."""
     for number in range(footer.num_columns):
         groups = [footer.row_group(group).column(number) for group in range(footer.num_row_groups)]
-        if not all(map(_has_bounds, groups)):
+        if not all(map(is_known, groups)):
             yield ids[footer.schema.column(number).path]
+
+
+def _has_null_count(column: pq.ColumnChunkMetaData) -> bool:
+    statistics = column.statistics
+    return statistics is not None and bool(statistics.has_null_count)
 
 
 def _has_bounds(column: pq.ColumnChunkMetaData) -> bool:
     statistics = column.statistics
-    if statistics is None:
+    if not _has_null_count(column):
         return False
     if statistics.num_values == 0:
         return True
