@@ -91,7 +91,7 @@ class Warehouse:
 
     def attempts(self) -> list[str]:
         """Batches that lie below the table, by attempt and position."""
-        found = self.directory.glob("shop/orders/data/weir-*/*")
+        found = self.directory.glob("shop/orders/data/weir-*/[0-9]*")
         return sorted(f"{path.parent.name.rpartition('-')[2]}/{path.name}" for path in found)
 
 

@@ -15,8 +15,9 @@ No JVM library is needed. How the rows of one batch become visible:
    looks again, and finds the epoch (PROTOCOL P18). Whether a commit landed whose answer was lost is
    found out the same way. Iceberg does not check that the files exist, so the sink checks each of
    them first.
-4. ``clean``: the property also has the highest position that was committed from each attempt. So a
-   dead attempt's batch was committed if and only if its position is not above that mark.
+4. ``clean``: the property also has the highest position that was committed from each attempt. A
+   dead attempt's batch is deleted if its position is above that mark, and above the one that its
+   own directory has (``iceberg_leftovers``), since the table in the catalog may be another one.
 
 An epoch without rows leaves the table alone; it is on record in the job's own log (P15).
 
@@ -54,7 +55,6 @@ from weir.sinks.staging import (
     check_staged,
     damaged_file,
     dead_attempts,
-    is_hidden,
     lost_rows,
     write_frame,
 )
@@ -260,8 +260,12 @@ class IcebergTable(FileSink):
         return (record.commit() for record in found)
 
     def clean(self, attempt: int) -> None:
-        """Delete dead attempts' batches above their mark, and Spark's hidden leftovers (P22)."""
+        """Delete dead attempts' batches above their marks, and Spark's hidden leftovers (P22).
+
+        Nothing is deleted below a table that has gone back: its newer state may return.
+        """
         from weir.sinks.iceberg_ledger import record_of
+        from weir.sinks.iceberg_leftovers import clean_attempt
 
         prefix = self._attempts_prefix
         if not self._root or not (
@@ -272,11 +276,13 @@ class IcebergTable(FileSink):
         if table is None:
             return
         record = record_of(table.metadata, self._context, place=self.describe())
+        if self._lost(table, record, []):
+            return
         for directory in dead:
             number = int(directory.rpartition("-")[2])
             mark = -1 if record is None else record.mark(number)
             if mark is not None:
-                self._clean_attempt(directory, mark)
+                clean_attempt(self._file_system, join(self._root, directory), mark)
 
     def _forget(self) -> None:
         """Forget where an earlier attempt found the table, and what fitted it."""
@@ -421,6 +427,7 @@ class IcebergTable(FileSink):
     def _commit_filled(self, epoch: int, payloads: Sequence[Payload]) -> int:
         from weir.sinks.iceberg_client import ConflictError
         from weir.sinks.iceberg_ledger import record_of
+        from weir.sinks.iceberg_leftovers import note_commit
 
         conflict: Exception | None = None
         for _ in range(_COMMIT_TRIES):
@@ -440,6 +447,9 @@ class IcebergTable(FileSink):
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
                 self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
+            for payload in payloads:
+                attempt = join(self._root, payload["directory"])
+                note_commit(self._file_system, attempt, payload["position"])
             try:
                 self._table = self._append(table, record, epoch, payloads)
             except ConflictError as error:
@@ -522,13 +532,8 @@ class IcebergTable(FileSink):
         self, table: Table, record: Record | None, payloads: Sequence[Payload]
     ) -> None:
         """Raise ``LostRowsError`` if the table once had commits that it has no more."""
-        from weir.sinks.iceberg_ledger import has_gone_back
-
-        committed = 0 if record is None else record.epoch
-        known = self._known(payloads)
-        if committed >= known and (record is None or not has_gone_back(table.metadata, record)):
+        if not (lost := self._lost(table, record, payloads)):
             return
-        lost = max(committed, known)
         raise LostRowsError(
             f"{self.describe()} has gone back, though checkpoint {lost} was committed there: the"
             " table was rolled back, replaced or restored, and rows are missing. Bring the newer"
@@ -536,31 +541,21 @@ class IcebergTable(FileSink):
             " the table with --from-savepoint PATH --accept-duplicates."
         )
 
+    def _lost(self, table: Table, record: Record | None, payloads: Sequence[Payload]) -> int:
+        """The newest epoch that the table once had and has no more; 0 if none is known."""
+        from weir.sinks.iceberg_ledger import has_gone_back
+
+        committed = 0 if record is None else record.epoch
+        known = self._known(payloads)
+        if committed >= known and (record is None or not has_gone_back(table.metadata, record)):
+            return 0
+        return max(committed, known)
+
     def _known(self, payloads: Sequence[Payload]) -> int:
         """The newest epoch of this job that is known to have been committed here; 0 if none is."""
         owner = self._owner
         own = [int(one["after"]) for one in payloads if one["owner"] == owner]
         return max(self._newest, *own, 0)
-
-    def _clean_attempt(self, directory: str, mark: int) -> None:
-        """Delete a dead attempt's batches above the mark, and its directory if that empties it.
-
-        In the committed batches delete only Spark's hidden leftovers.
-        """
-        file_system = self._file_system
-        base = join(self._root, directory)
-        left = 0
-        for batch in file_system.list(base):
-            path = join(base, batch.name)
-            if batch.name.isdecimal() and int(batch.name) > mark:
-                file_system.delete(path)
-                continue
-            left += 1
-            for entry in file_system.list(path) if batch.is_directory else ():
-                if is_hidden(entry.name):
-                    file_system.delete(join(path, entry.name))
-        if not left:
-            file_system.delete(base)
 
     @property
     def _owner(self) -> str:

@@ -1,0 +1,63 @@
+"""What dead attempts of the Iceberg sink have left behind, and what of it may be deleted.
+
+The table's ledger says how far each attempt was committed. But the table that a catalog shows may
+be older than the ledger that once was: it was restored, or it is a new table beside a renamed one
+whose data lie in the same place. So before a commit, a file beside the batches says up to which
+position they may be some table's from now on::
+
+    weir-0a1b2c3d-orders-1/_committed          "7"
+    weir-0a1b2c3d-orders-1/7/part-....parquet
+
+Neither the ledger nor this file alone is trusted: a batch is deleted only if it is above both. The
+name is hidden, so that Spark's removal of orphan files leaves it alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from weir.core.types import Position
+from weir.sinks.staging import is_hidden
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import join
+
+_NAME = "_committed"
+
+
+def note_commit(file_system: FileSystem, directory: str, position: Position) -> None:
+    """Record durably that the attempt's batches up to this one are about to be committed."""
+    mark = _noted(file_system, directory)
+    if mark is not None and mark < position:
+        file_system.write(join(directory, _NAME), str(position).encode())
+
+
+def clean_attempt(file_system: FileSystem, directory: str, mark: Position) -> None:
+    """Delete a dead attempt's batches above its marks, and its directory if that empties it.
+
+    ``mark`` is the ledger's. In the committed batches delete only Spark's hidden leftovers.
+    """
+    noted = _noted(file_system, directory)
+    if noted is None:
+        return
+    mark = max(mark, noted)
+    left = 0
+    for batch in file_system.list(directory):
+        path = join(directory, batch.name)
+        if batch.name.isdecimal() and int(batch.name) > mark:
+            file_system.delete(path)
+            continue
+        left += 1
+        for entry in file_system.list(path) if batch.is_directory else ():
+            if is_hidden(entry.name):
+                file_system.delete(join(path, entry.name))
+    if not left:
+        file_system.delete(directory)
+
+
+def _noted(file_system: FileSystem, directory: str) -> Position | None:
+    """The position in the attempt's file; -1 without one, and None if it cannot be understood."""
+    try:
+        text = file_system.read(join(directory, _NAME))
+    except FileNotFoundError:
+        return -1
+    return int(text) if re.fullmatch(rb"[0-9]{1,18}", text) else None
