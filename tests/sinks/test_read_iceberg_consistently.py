@@ -114,3 +114,22 @@ def test_a_snapshot_with_nonsense_about_its_job_is_refused(warehouse):
     table.append(rows, snapshot_properties={"weir.epoch": "7", "weir.job-id": "../x"})
     with pytest.raises(StorageError, match=r"Snapshot \d+ of table 'clean' .* cannot be read"):
         weir.read_consistent({"clean": clean.sink})
+
+
+def test_a_table_that_was_rolled_back_is_not_part_of_a_cut(warehouse, tmp_path):
+    """It lacks rows of checkpoints that the job's records, which go on, call whole."""
+    records = Records(str(tmp_path / "checkpoints"))
+    clean = Writer(warehouse, "clean", job_directory=records.directory)
+    revenue = Writer(warehouse, "revenue", job_directory=records.directory)
+    for checkpoint in (1, 2):
+        clean.commit(checkpoint, checkpoint)
+        revenue.commit(checkpoint, 10 * checkpoint)
+    records.complete(2)
+    table = warehouse.catalog.load_table("shop.revenue")
+    newest = table.metadata.snapshots[-1].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(table.metadata.snapshots[0].snapshot_id).commit()
+    tables = {"clean": clean.sink, "revenue": revenue.sink}
+    with pytest.raises(StorageError, match=r"Table 'revenue' .* committed checkpoint 2 there"):
+        weir.read_consistent(tables)
+    table.manage_snapshots().set_current_snapshot(newest).commit()
+    assert ids(weir.read_consistent(tables), "revenue") == [10, 20]

@@ -17,7 +17,7 @@ from weir.core.types import AbsolutePath, JobId, OperatorId
 from weir.errors import CutNotFoundError, SinkError, StorageError
 from weir.sinks.base import Commit
 from weir.sinks.delta_log import CommitLog, Entry
-from weir.sinks.iceberg_ledger import records
+from weir.sinks.iceberg_ledger import has_gone_back, records
 from weir.storage.paths import normalize
 from weir.storage.records import converted
 
@@ -71,9 +71,21 @@ class SnapshotLog(CommitLog):
             self._has_expired = before is not None and snapshot is None
 
     def check_one_sink(self, job_id: str, job_name: str, sink: str) -> None:
-        """Raise ``StorageError`` if another sink of the job has committed to the table."""
+        """Raise ``StorageError`` if another sink of the job has committed to the table.
+
+        Also if the table has gone back since this sink's commit: a cut would lack its rows.
+        """
         for record in records(self._table.properties, place=self.place):
-            if record.job_id == job_id and record.sink != sink:
+            if record.job_id != job_id:
+                continue
+            if has_gone_back(self._table.metadata, record):
+                raise StorageError(
+                    f"{self.place[:1].upper()}{self.place[1:]} has gone back, though job"
+                    f" {job_name!r} has committed checkpoint {record.epoch} there: the table was"
+                    " rolled back, and rows are missing. Bring the newer state back, or read the"
+                    " tables without it."
+                )
+            if record.sink != sink:
                 raise StorageError(
                     f"Several sinks of job {job_name!r} write to {self.place} ({sink!r} and"
                     f" {record.sink!r}), so no snapshot of it belongs to a single checkpoint: give"
