@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField, StringType
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DecimalType, LongType, NestedField, StringType
+from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
 
+from weir.errors import SinkMismatchError
 from weir.sinks.iceberg_files import file_details
+from weir.sinks.iceberg_partitions import partition_of
 from weir.sinks.iceberg_payload import StagedDataFile
 from weir.storage.local import LocalFileSystem
 from weir.storage.records import converted
@@ -77,3 +82,21 @@ def test_text_whose_upper_bound_cannot_be_written_has_no_bounds(tmp_path):
     number, text = details(tmp_path / "odd").columns or []
     assert number.upper == (1).to_bytes(8, "little")
     assert (text.values, text.nulls, text.lower, text.upper) == (2, 1, None, None)
+
+
+@pytest.mark.parametrize("text", ["9" * 28 + ".0123456789", "-" + "9" * 38 + "E-10", "0E-10"])
+def test_decimal_partitions_have_all_their_digits(text):
+    """Up to 38, of which Python's own context keeps 28; Spark may write an exponent."""
+    schema = Schema(NestedField(1, "amount", DecimalType(38, 10), required=False))
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "amount"))
+    (found,) = partition_of(spec, schema, [text])
+    assert (found, found.as_tuple().exponent) == (Decimal(text), -10)
+
+
+def test_what_cannot_be_committed_fails_before_the_checkpoint(tmp_path, monkeypatch):
+    """Else each restart would fail again, with rows that no checkpoint can do without."""
+    sink = Warehouse(None, tmp_path / "warehouse").opened()
+    staged = stage_by_hand(sink, 0, 1)
+    monkeypatch.setattr("weir.sinks.iceberg_files.texts_of", lambda *_: ["one too many"])
+    with pytest.raises(SinkMismatchError, match="files cannot be understood"):
+        sink.flush([staged])

@@ -422,7 +422,10 @@ class IcebergTable(FileSink):
             )
             if details["rows"]:
                 files.append({**file, **details})
-        return {**payload, "files": files, "after": self._newest, "flushed": True}
+        completed = {**payload, "files": files, "after": self._newest, "flushed": True}
+        # What cannot be committed must fail before a checkpoint has it.
+        self._check_flushed([completed])
+        return completed
 
     def _commit_filled(self, epoch: int, payloads: Sequence[Payload]) -> int:
         from weir.sinks.iceberg_client import ConflictError

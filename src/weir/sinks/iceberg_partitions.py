@@ -15,7 +15,7 @@ exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, TypeAlias
 
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
@@ -48,6 +48,8 @@ from weir.errors import SinkMismatchError
 _PREFIX = "weir-"
 _DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
+#: As many digits as Iceberg's decimals have; Python's own context has fewer.
+_DIGITS = Context(prec=38)
 _WHOLE = (IntegerType, LongType)
 _TIMES = (DateType, TimestampType, TimestamptzType)
 
@@ -153,7 +155,7 @@ def _parsed(text: str, transform: Transform[Any, Any], schema: Schema, source_id
             return text == "true"
         case DecimalType():
             # Spark may write it with an exponent; Iceberg stores the digits.
-            return Decimal(text).quantize(Decimal(1).scaleb(-kind.scale))
+            return Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), context=_DIGITS)
         case _:
             return int(text)
 
