@@ -388,12 +388,23 @@ def test_a_damaged_ledger_is_named(spark, warehouse):
         {"uri": "https://catalog", "token": "hunter2"},
         {"uri": "https://catalog", "s3.secret-access-key": "hunter2"},
         {"uri": "https://catalog", "header.Authorization": "hunter2"},
+        {"uri": "https://catalog", "header.X-Anything": "hunter2"},
+        {"uri": "https://catalog?apikey=hunter2"},
+        {"uri": "https://catalog", "lake.api-key": "hunter2"},
+        {"uri": "https://catalog", "auth": {"type": "basic", "basic": {"word": "hunter2"}}},
     ],
 )
 def test_properties_with_a_secret_are_refused_without_repeating_it(properties):
     """They would reach logs."""
-    with pytest.raises(SinkError, match="holds a secret") as caught:
+    with pytest.raises(SinkError, match="may be a secret") as caught:
         IcebergTable(properties, NAME)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_property_that_is_not_a_string_is_refused_without_repeating_it():
+    """pyiceberg would fail with it later, and nested ones are not searched for secrets."""
+    with pytest.raises(SinkError, match=r"'rest\.sigv4-enabled' of .* is not a string") as caught:
+        IcebergTable({"uri": "https://catalog", "rest.sigv4-enabled": {"x": "hunter2"}}, NAME)
     assert "hunter2" not in str(caught.value)
 
 

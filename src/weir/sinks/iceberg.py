@@ -102,7 +102,7 @@ class IcebergTable(FileSink):
     ``namespace.table``. ``partition_by``: columns by which a new table is partitioned (an existing
     one keeps to its own partitions): strings, dates, whole numbers, decimals and booleans.
 
-    Raises ``SinkError`` for a secret in ``catalog`` or a table without a namespace, and
+    Raises ``SinkError`` for what may be a secret in ``catalog`` or a table without a namespace, and
     ``UnsupportedEnvironmentError`` if pyiceberg is not installed.
     """
 

@@ -48,9 +48,10 @@ _PASSING = (
     TooManyRequestsError,
     WaitingForLockException,
 )
-#: Properties and parameters of URIs that are secrets.
+#: Properties and parameters of URIs that are, or may be, secrets. A header can be any.
 _SECRET = re.compile(
-    r"passw|secret|token|credential|authorization|account-key|access-key|private-key|connection-str",
+    r"\A(auth|header)(\.|\Z)|api[-_.]?key|passw|secret|token|credential|authorization"
+    r"|account-key|access-key|private-key|connection-str",
     re.IGNORECASE,
 )
 _S3 = re.compile(r"\As3n?://")
@@ -72,7 +73,7 @@ class IcebergTarget:
             raise SinkError(f"{place} needs a table such as 'sales.orders': add its namespace.")
         properties = {} if isinstance(catalog, str) else dict(catalog)
         self._catalog_name = catalog if isinstance(catalog, str) else properties.pop("name", None)
-        _check_no_secrets(properties, place)
+        _check_properties(properties, place)
         self._properties = properties
         self._catalog: Catalog | None = None
 
@@ -220,14 +221,23 @@ def _for_hadoop(location: str) -> str:
     return normalize(_S3.sub("s3a://", location))
 
 
-def _check_no_secrets(properties: Mapping[str, str], place: str) -> None:
-    """Raise ``SinkError`` for a property that is a secret; the message never repeats it."""
+def _check_properties(properties: Mapping[str, object], place: str) -> None:
+    """Raise ``SinkError`` for a property that may be a secret or is not a string.
+
+    The message never repeats its value.
+    """
     for key, value in properties.items():
-        if _SECRET.search(key) or ("://" in value and _has_secret(value)):
+        if _SECRET.search(key) or ("://" in str(value) and _has_secret(str(value))):
             raise SinkError(
-                f"The catalog property {key!r} of {place} holds a secret, which could reach logs:"
+                f"The catalog property {key!r} of {place} may be a secret, which could reach logs:"
                 " remove it, and put it into ~/.pyiceberg.yaml or a variable such as"
                 " PYICEBERG_CATALOG__DEFAULT__URI, under the catalog's name."
+            )
+        # A pipeline is not checked for types before it runs.
+        if not isinstance(value, str):
+            raise SinkError(
+                f"The catalog property {key!r} of {place} is not a string, as pyiceberg needs it:"
+                " write it in quotes, or put it into ~/.pyiceberg.yaml under the catalog's name."
             )
 
 
