@@ -505,15 +505,20 @@ class IcebergTable(FileSink):
     def _checked(self, table: Table, payloads: Sequence[Payload]) -> dict[str, str]:
         """The properties that the table lacks. Raises ``SinkMismatchError`` if rows do not fit."""
         from weir.sinks.iceberg_partitions import same_fields
-        from weir.sinks.iceberg_types import check_mapping, check_takes, has_field_ids
+        from weir.sinks.iceberg_types import (
+            check_mapping,
+            check_takes,
+            has_field_ids,
+            new_mapping,
+        )
 
         place = self.describe()
         self._iceberg.check_table(table, self._partition_by)
-        properties = {}
         uuid = str(table.metadata.table_uuid)
-        mapping = table.metadata.name_mapping()
+        without_ids = []
         for same_table, schema, spec in {
-            (payload["table"] == uuid, payload["schema"], payload["spec"]) for payload in payloads
+            (payload["table"] == uuid, payload["schema"], payload["spec"]): None
+            for payload in payloads
         }:
             rows, written_spec = _parsed(schema, spec)
             check_takes(table.schema(), rows, same_table=same_table, place=place)
@@ -523,13 +528,15 @@ class IcebergTable(FileSink):
                     f" {written_spec} to {table.spec()}: change it back and run the job again; stop"
                     " the job with a savepoint before you change its table."
                 )
-            if has_field_ids(rows):
-                continue
-            if mapping is None:
-                properties[_NAME_MAPPING] = table.schema().name_mapping.model_dump_json()
-            else:
-                check_mapping(mapping, rows, place=place)
-        return properties
+            if not has_field_ids(rows):
+                without_ids.append(rows)
+        known = table.metadata.name_mapping()
+        mapping = new_mapping(without_ids, table.schema()) if known is None else known
+        for rows in without_ids:
+            check_mapping(mapping, rows, place=place)
+        if without_ids and known is None:
+            return {_NAME_MAPPING: mapping.model_dump_json()}
+        return {}
 
     def _check_not_gone_back(
         self, table: Table, record: Record | None, payloads: Sequence[Payload]

@@ -21,7 +21,7 @@ from typing import Any
 
 from pyiceberg.exceptions import ResolveError
 from pyiceberg.schema import Schema, promote
-from pyiceberg.table.name_mapping import MappedField, NameMapping
+from pyiceberg.table.name_mapping import MappedField, NameMapping, update_mapping
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -140,6 +140,23 @@ def has_field_ids(rows: Schema) -> bool:
     return not any(_has_list_or_map(field.field_type) for field in rows.fields)
 
 
+def new_mapping(written: Iterable[Schema], table: Schema) -> NameMapping:
+    """A mapping for the table that also has the names under which the rows were written.
+
+    A name that belongs to two fields by now is the table's: ``check_mapping`` then fails.
+    """
+    mapping = NameMapping([])
+    for schema in (*written, table):
+        ids = {field_id for _, field_id in _mapped(mapping)}
+        fields = {field_id: schema.find_field(field_id) for field_id in schema.field_ids}
+        added = {
+            parent: [field for field in inner if field.field_id not in ids]
+            for parent, inner in _by_parent(schema.fields)
+        }
+        mapping = update_mapping(mapping, fields, added)
+    return mapping
+
+
 def check_mapping(mapping: NameMapping, rows: Schema, *, place: str) -> None:
     """Raise ``SinkMismatchError`` unless the table's mapping finds the rows' fields by name."""
     known = set(_mapped(mapping))
@@ -148,7 +165,8 @@ def check_mapping(mapping: NameMapping, rows: Schema, *, place: str) -> None:
         raise SinkMismatchError(
             f"{place} has rows with lists or maps, whose fields readers find by the table's"
             f" property schema.name-mapping.default, and that does not have {missing[0]!r} under"
-            " its id: add it there, or remove the property, which is then written anew."
+            " its id: add it there, or remove the property, which is then written anew, or give the"
+            " columns their former names."
         )
 
 
@@ -279,6 +297,15 @@ def _paths(fields: Sequence[NestedField]) -> Iterator[tuple[str, int]]:
         yield field.name, field.field_id
         for name, field_id in _paths(_inner(field.field_type)):
             yield f"{field.name}.{name}", field_id
+
+
+def _by_parent(
+    fields: Sequence[NestedField], parent: int = -1
+) -> Iterator[tuple[int, Sequence[NestedField]]]:
+    """All fields below, by the id of the field that they are in; -1 for the columns."""
+    yield parent, fields
+    for field in fields:
+        yield from _by_parent(_inner(field.field_type), field.field_id)
 
 
 def _inner(kind: IcebergType) -> Sequence[NestedField]:
