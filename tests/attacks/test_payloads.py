@@ -145,6 +145,13 @@ def test_an_iceberg_sink_adds_and_deletes_nothing_but_what_it_has_staged(
     attack(world, opened(world, IcebergTable(catalog, "shop.orders")), payload)
 
 
+@pytest.mark.parametrize("location", [7, "", "a\0b", ["a"], {}])
+def test_an_iceberg_location_is_text(world: World, catalog: dict[str, str], location: Any) -> None:
+    """The table itself then decides whether its data ever lay there."""
+    sink = opened(world, IcebergTable(catalog, "shop.orders"))
+    attack(world, sink, {**OF_ICEBERG, "location": location})
+
+
 def test_an_iceberg_file_that_an_epoch_names_twice_is_refused(
     world: World, catalog: dict[str, str]
 ) -> None:

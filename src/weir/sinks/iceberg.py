@@ -24,13 +24,15 @@ An epoch without rows leaves the table alone; it is on record in the job's own l
 Payload::
 
     {"directory": "weir-0a1b2c3d-orders-1", "position": 7, "flushed": true, "after": 12,
-     "owner": "5f0c..", "table": "9a7e..-..", "schema": <Iceberg's JSON text>,
-     "spec": <Iceberg's JSON text>, "files": [<iceberg_files.StagedDataFile>, ..]}
+     "owner": "5f0c..", "table": "9a7e..-..", "location": "s3://lake/orders/data",
+     "schema": <Iceberg's JSON text>, "spec": <Iceberg's JSON text>,
+     "files": [<iceberg_files.StagedDataFile>, ..]}
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +58,7 @@ from weir.sinks.staging import (
     damaged_file,
     dead_attempts,
     lost_rows,
+    sync_below,
     write_frame,
 )
 from weir.storage.paths import join, normalize
@@ -129,6 +132,8 @@ class IcebergTable(FileSink):
         #: The newest epoch known to be committed; 0 if none is.
         self._newest = 0
         self._accepted: _Accepted | None = None
+        #: By location in a payload, whether the table's data once lay there.
+        self._earlier: dict[str, bool] = {}
 
     def describe(self) -> str:
         """What and where, for messages."""
@@ -215,17 +220,16 @@ class IcebergTable(FileSink):
         self._check_flushed([payload])
         if self._table is None:
             self._bind(self._created_for(payload))
-        return [join(self._root, self._staged(payload, file)) for file in payload["files"]]
+        return self._paths(payload)
 
     def damaged(self, payload: Payload) -> str | None:
         """The first staged file that is gone or has another size."""
         check_staged([payload], IcebergPayload, self.describe())
         if not self._root:
             return "the table is gone"
-        sizes = {
-            join(self._root, self._staged(payload, file)): file["size"] for file in payload["files"]
-        }
-        return damaged_file(self._file_system, sizes)
+        sizes = [file["size"] for file in payload["files"]]
+        files = self._context.file_system(self._root_of(payload))
+        return damaged_file(files, dict(zip(self._paths(payload), sizes, strict=True)))
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Add the epoch's files to the table in one snapshot.
@@ -288,6 +292,7 @@ class IcebergTable(FileSink):
         """Forget where an earlier attempt found the table, and what fitted it."""
         self._table = self._accepted = None
         self._root = self._location = ""
+        self._earlier = {}
 
     def _bind(self, table: Table) -> None:
         """Use the table, whose data lie in one place for the whole attempt."""
@@ -298,6 +303,36 @@ class IcebergTable(FileSink):
         self._location, self._root = data_location(table.metadata), root
         self._target.is_known_by(metadata_directory(table.metadata))
         self._table = table
+
+    def _location_of(self, payload: Payload) -> str:
+        """Where the payload's files lie: in another place if the table's data have moved since.
+
+        A checkpoint may be forged, so only the table itself is believed where its data lay.
+        """
+        given, table = payload.get("location"), self._table
+        if given in (None, self._location) or table is None:
+            return self._location
+        if given not in self._earlier:
+            self._earlier[given] = self._iceberg.had_data_location(table, given)
+        return str(given) if self._earlier[given] else self._location
+
+    def _root_of(self, payload: Payload) -> str:
+        """The location of the payload's files as Weir spells it."""
+        from weir.sinks.iceberg_target import for_hadoop
+
+        return for_hadoop(self._location_of(payload))
+
+    def _paths(self, payload: Payload) -> list[str]:
+        root = self._root_of(payload)
+        return [join(root, self._staged(payload, file)) for file in payload["files"]]
+
+    def _sync(self, payloads: Sequence[Payload]) -> None:
+        files: defaultdict[str, list[str]] = defaultdict(list)
+        for payload in payloads:
+            names = [self._staged(payload, file) for file in payload["files"]]
+            files[self._root_of(payload)] += names
+        for root, below in files.items():
+            sync_below(self._context.file_system(root), root, below)
 
     def _accept(self, spark_schema: str) -> None:
         """Raise ``SinkMismatchError`` if the table does not take the rows; create it if need be."""
@@ -363,7 +398,7 @@ class IcebergTable(FileSink):
         seen = set()
         for payload in payloads:
             try:
-                for file in _data_files(payload, self._location, 0):
+                for file in _data_files(payload, self._location_of(payload), 0):
                     if file.file_path in seen:
                         raise ValueError(f"{file.file_path} is named twice")
                     seen.add(file.file_path)
@@ -401,6 +436,7 @@ class IcebergTable(FileSink):
             "after": 0,
             "owner": self._owner,
             "table": str(table.metadata.table_uuid),
+            "location": self._location,
             "schema": accepted.rows.model_dump_json(),
             "spec": accepted.spec.model_dump_json(),
         }
@@ -411,10 +447,11 @@ class IcebergTable(FileSink):
 
         rows, spec = _written_as(payload)
         files = []
-        for file in payload["files"]:
+        file_system = self._context.file_system(self._root_of(payload))
+        for file, path in zip(payload["files"], self._paths(payload), strict=True):
             details = file_details(
-                self._file_system,
-                join(self._root, self._staged(payload, file)),
+                file_system,
+                path,
                 staged=file["path"],
                 rows=rows,
                 spec=spec,
@@ -451,8 +488,9 @@ class IcebergTable(FileSink):
                 self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
             for payload in payloads:
-                attempt = join(self._root, payload["directory"])
-                note_commit(self._file_system, attempt, payload["position"])
+                root = self._root_of(payload)
+                attempt = join(root, payload["directory"])
+                note_commit(self._context.file_system(root), attempt, payload["position"])
             try:
                 self._table = self._append(table, record, epoch, payloads)
             except ConflictError as error:
@@ -475,7 +513,9 @@ class IcebergTable(FileSink):
         properties = self._checked(table, payloads)
         spec_id = table.metadata.default_spec_id
         files = [
-            one for payload in payloads for one in _data_files(payload, self._location, spec_id)
+            one
+            for payload in payloads
+            for one in _data_files(payload, self._location_of(payload), spec_id)
         ]
         batches = [
             (int(attempt), payload["position"])

@@ -52,6 +52,9 @@ class IcebergPayload(StagedPayload, kw_only=True):
     schema: str
     spec: str
     files: list[StagedDataFile]
+    #: The table's data location when the rows were staged, as its readers spell it; None: as now.
+    #: Used only if the table's own metadata have it.
+    location: Annotated[str, Meta(pattern=r"\A[^\x00]+\Z")] | None = None
 
     def __post_init__(self) -> None:
         said = [(file.rows, file.partition, file.columns, file.splits) for file in self.files]

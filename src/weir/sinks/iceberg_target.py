@@ -26,6 +26,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import LongType, NestedField
@@ -149,6 +150,18 @@ class IcebergTarget:
             snapshot.commit()
             return transaction.commit_transaction()
 
+    def had_data_location(self, table: Table, location: str) -> bool:
+        """Whether the table's data once lay there, as far as its earlier metadata remain."""
+        with self._explained():
+            for entry in reversed(table.metadata.metadata_log):
+                try:
+                    earlier = FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
+                except FileNotFoundError:
+                    continue
+                if data_location(earlier) == location:
+                    return True
+        return False
+
     def check_table(self, table: Table, partition_by: Sequence[str]) -> None:
         """Raise ``SinkMismatchError`` for a table to which the sink cannot append exactly."""
         version = table.metadata.format_version
@@ -207,16 +220,16 @@ def data_location(metadata: TableMetadata) -> str:
 
 def data_root(metadata: TableMetadata) -> str:
     """Where a table's data files lie, as Weir and Spark spell it."""
-    return _for_hadoop(data_location(metadata))
+    return for_hadoop(data_location(metadata))
 
 
 def metadata_directory(metadata: TableMetadata) -> str:
     """Where a table's metadata files lie, as Weir spells it: they exist as long as the table."""
     given = metadata.properties.get(TableProperties.WRITE_METADATA_PATH)
-    return _for_hadoop(given or f"{metadata.location.removesuffix('/')}/metadata")
+    return for_hadoop(given or f"{metadata.location.removesuffix('/')}/metadata")
 
 
-def _for_hadoop(location: str) -> str:
+def for_hadoop(location: str) -> str:
     """A location in a table's metadata; Iceberg says ``s3://`` where Hadoop says ``s3a://``."""
     return normalize(_S3.sub("s3a://", location))
 

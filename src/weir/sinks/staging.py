@@ -421,8 +421,7 @@ class FileSink(Sink):
         check_staged(payloads, self._payload_type, self.describe())
         self._target.check(self._file_system)
         new = [payload for payload in payloads if not payload["flushed"]]
-        files = [self._staged(payload, file) for payload in new for file in payload["files"]]
-        sync_below(self._file_system, self._root, files)
+        self._sync(new)
         return [payload if payload["flushed"] else self._completed(payload) for payload in payloads]
 
     def _names_found(self, context: SinkContext) -> list[str]:
@@ -442,6 +441,11 @@ class FileSink(Sink):
         if status is not None and not status.is_directory:
             raise SinkError(f"{self.describe()} is a file: choose a directory.")
         return [entry.name for entry in file_system.list(self._root)]
+
+    def _sync(self, payloads: Sequence[Payload]) -> None:
+        """Make the files of staged payloads durable, where they are."""
+        files = [self._staged(payload, file) for payload in payloads for file in payload["files"]]
+        sync_below(self._file_system, self._root, files)
 
     @abc.abstractmethod
     def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
