@@ -216,7 +216,8 @@ def test_a_table_that_was_replaced_or_dropped_is_not_written_to(spark, warehouse
     pending = flushed(sink, spark.range(1), 1)
     metadata, landmark = warehouse.table().metadata_location, sink.landmark()
     warehouse.catalog.drop_table(NAME)
-    for one in (sink, warehouse.opened(attempt=2)):
+    other = warehouse.opened(attempt=2, landmark="/lake/shop-of-yesterday/metadata")
+    for one in (sink, other):
         with pytest.raises(StorageError, match="is gone, with the rows that were committed to it"):
             one.commit(2, [pending])
     with pytest.raises(StorageError, match="register the table again"):
@@ -226,7 +227,7 @@ def test_a_table_that_was_replaced_or_dropped_is_not_written_to(spark, warehouse
     # That of another table, to which the job wrote before, does not matter.
     warehouse.opened(attempt=2, landmark="/elsewhere/_delta_log")
     warehouse.catalog.create_table(NAME, warehouse_schema())
-    for one in (sink, warehouse.opened(attempt=2)):
+    for one in (sink, warehouse.opened(attempt=2, landmark=landmark)):
         with pytest.raises(LostRowsError, match="has gone back, though checkpoint 1 was committed"):
             one.commit(2, [pending])
     warehouse.catalog.drop_table(NAME)

@@ -382,7 +382,7 @@ class IcebergTable(FileSink):
         from weir.sinks.iceberg_target import metadata_directory
 
         landmark = self._context.landmark
-        if self._known(payloads) or (
+        if self._known(payloads, None) or (
             # Else it is that of another table, to which the job wrote before.
             landmark is not None and landmark == metadata_directory(self._iceberg.new_table())
         ):
@@ -475,8 +475,7 @@ class IcebergTable(FileSink):
                 self._target.check(self._file_system)
             table = self._iceberg.load()
             if table is None:
-                self._check_not_gone(payloads)
-                raise lost_rows(self.describe(), epoch, "the table is gone")
+                table = self._created_for(payloads[0])
             if not self._root:
                 self._bind(table)
             record = record_of(table.metadata, self._context, place=self.describe())
@@ -596,15 +595,25 @@ class IcebergTable(FileSink):
         from weir.sinks.iceberg_ledger import has_gone_back
 
         committed = 0 if record is None else record.epoch
-        known = self._known(payloads)
+        known = self._known(payloads, table)
         if committed >= known and (record is None or not has_gone_back(table.metadata, record)):
             return 0
         return max(committed, known)
 
-    def _known(self, payloads: Sequence[Payload]) -> int:
-        """The newest epoch of this job that is known to have been committed here; 0 if none is."""
-        owner = self._owner
-        own = [int(one["after"]) for one in payloads if one["owner"] == owner]
+    def _known(self, payloads: Sequence[Payload], table: Table | None) -> int:
+        """The newest epoch of this job that is known to have been committed here; 0 if none is.
+
+        Payloads know it of the table that they were staged for. That it should be this one, though
+        it is another, follows from the landmark: a savepoint that has moved to another catalog has
+        none, nor has a job that accepts duplicates.
+        """
+        uuid = None if table is None else str(table.metadata.table_uuid)
+        own = [
+            int(one["after"])
+            for one in payloads
+            if one["owner"] == self._owner
+            and (self._context.landmark is not None or one["table"] == uuid)
+        ]
         return max(self._newest, *own, 0)
 
     @property
