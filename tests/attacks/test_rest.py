@@ -161,7 +161,31 @@ def test_a_name_that_is_configured_is_answered(start: StartServer) -> None:
 def test_two_hosts_in_one_request_are_refused(http: httpx.Client) -> None:
     """A proxy in front of the server could use the other one."""
     head = b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
-    assert b" 400 " in talk(str(http.base_url), head).split(b"\r\n")[0]
+    assert b" 403 " in talk(str(http.base_url), head).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"GET /",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ",
+        b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+    ],
+)
+def test_a_head_without_end_is_refused_before_it_fills_the_memory(
+    http: httpx.Client, start: bytes
+) -> None:
+    """The parser would collect it; so would it the trailers of a body in chunks."""
+    url = http.base_url
+    with closing(socket.create_connection((url.host, url.port or 80), timeout=30)) as connection:
+        connection.sendall(start)
+        sent = 0
+        with suppress(OSError):
+            while sent < 64 << 20:
+                connection.sendall(b"x" * 65_536)
+                sent += 65_536
+        # What is in the buffers of the system counts as sent.
+        assert sent < 16 << 20
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "unheard-of"])

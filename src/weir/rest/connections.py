@@ -15,14 +15,18 @@ import asyncio
 import socket
 import weakref
 from functools import partial
+from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 #: Concurrent connections.
 MAX_CONNECTIONS = 128
 #: A connection is cut off after this many seconds without the head of another request.
 STALL_S = 30.0
+#: Bytes of a request that are not its body: those of a head that the parser still collects. The
+#: guard refuses shorter ones in words.
+MAX_HEAD = 64 * 1024
 #: A TLS handshake is given up after this many seconds.
 HANDSHAKE_S = 5.0
 
@@ -59,19 +63,71 @@ class BoundedServer(uvicorn.Server):
         await super().startup(sockets)
 
 
-class BoundedProtocol(H11Protocol):
-    """uvicorn's h11 protocol with these limits.
+class _Gathering:
+    """A transport that sends what one turn of the event loop writes in one call of the system.
+
+    uvicorn writes the head of an answer and its body apart, and a send takes as long as all else
+    that an answer from memory needs.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send it soon."""
+        if not self._written:
+            self._loop.call_soon(self._flush)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """Send what was written, and close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._written:
+            self._transport.write(b"".join(self._written))
+            self._written.clear()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's httptools protocol with these limits. It takes half the time of the one with h11.
 
     uvicorn itself closes a connection that is idle for 5 seconds.
     """
 
+    #: Since the request began.
+    _head_bytes = 0
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch the connection."""
-        super().connection_made(transport)
+        super().connection_made(_Gathering(transport, self.loop))  # type: ignore[arg-type]
         # asyncio does not set this for sockets that it did not make; without it an answer in two
         # parts takes 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._watch(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; refuse an endless head of a request, or what is between parts of its body."""
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > MAX_HEAD and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        """Another request begins."""
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body, which the guard bounds."""
+        self._head_bytes -= len(body)
+        super().on_body(body)
 
     def _watch(self, before: RequestResponseCycle | None) -> None:
         self.loop.call_later(STALL_S, self._cut_off_if_still, before)

@@ -28,6 +28,7 @@ import asyncio
 import hmac
 import ipaddress
 from collections.abc import Collection
+from functools import lru_cache
 
 import msgspec
 from starlette.responses import Response
@@ -51,6 +52,8 @@ _QUOTED = 80
 #: The content type of every answer, as Flink spells it.
 JSON = "application/json; charset=UTF-8"
 _READING = ("GET", "HEAD")
+#: Without these a request has no body.
+_BODY_HEADERS = (b"content-length", b"transfer-encoding")
 #: On answers to those who may only look.
 _READ_ACCESS = ((b"weir-access", b"read"),)
 
@@ -104,6 +107,8 @@ class Guard:
         ``reading_token`` counts only beside a ``token``.
         """
         self._app = app
+        #: Whether a ``Host`` header names this server. Clients send few different ones.
+        self._is_own = lru_cache(maxsize=64)(self._names_it)
         self._bound = ipaddress.ip_address(bound_address)
         self._hosts = {"localhost", *hosts}
         self._token = None if token is None else token.encode()
@@ -127,7 +132,8 @@ class Guard:
             except _RefusedError:
                 await _take_body(receive, keep=0)
                 raise
-            body = await _take_body(receive, keep=MAX_BODY)
+            has_body = any(name in _BODY_HEADERS for name, _ in scope["headers"])
+            body = await _take_body(receive, keep=MAX_BODY) if has_body else b""
             _check_content_type(scope, body)
         except _RefusedError as refused:
             headers = {"connection": "close"}
@@ -184,7 +190,7 @@ class Guard:
             and _has_token(scope, self._reading_token)
         )
 
-    def _is_own(self, host: str) -> bool:
+    def _names_it(self, host: str) -> bool:
         """Whether a ``Host`` header names this server."""
         name = host.lower()
         name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
