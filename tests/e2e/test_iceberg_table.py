@@ -120,6 +120,7 @@ def lake(place: Place, server: PostgresServer) -> Lake:
     return Lake(place, server)
 
 
+@pytest.mark.slow
 def test_a_driver_that_dies_before_it_hears_of_its_commit_doubles_no_row(lake, place):
     """The catalog has the snapshot; the next driver finds the epoch in the table."""
     place.land(6)

@@ -122,7 +122,7 @@ def longs_job(place: Place, marks: Path, *, parallelism: int) -> weir.Job:
         pytest.param(1, False, id="1 subtask, aligned", marks=pytest.mark.slow),
         pytest.param(1, True, id="1 subtask, unaligned", marks=pytest.mark.slow),
         pytest.param(3, False, id="3 subtasks, aligned", marks=pytest.mark.slow),
-        pytest.param(3, True, id="3 subtasks, unaligned"),
+        pytest.param(3, True, id="3 subtasks, unaligned", marks=pytest.mark.slow),
     ],
 )
 def test_failures_in_the_middle_of_a_graph_lose_double_and_reorder_nothing(

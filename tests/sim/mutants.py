@@ -521,7 +521,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (no_pre_checks_after_the_allocation, 11, "while it is"),
         (no_pre_checks_after_hooks, 11, "while it is"),
         (notify_before_the_record, 0, "tasks are notified"),
-        (delete_on_an_in_doubt_create, 22, "needs it"),
+        (delete_on_an_in_doubt_create, 207, "needs it"),
         (abort_in_finalizing, 144, "needs it", "without its metadata"),
         (pending_base_for_an_increment, 720, "is not there", "needs it"),
         (staged_data_dropped_on_abort, 8, "missing"),
