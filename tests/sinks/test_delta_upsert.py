@@ -117,6 +117,16 @@ def test_staged_files_are_deleted_when_the_sink_is_closed(spark, tmp_path):
     assert shown(tmp_path) == {"a": 2}
 
 
+def test_a_job_that_runs_on_deletes_staged_files_after_a_while(spark, tmp_path, monkeypatch):
+    """With a later commit; the newest ones stay."""
+    monkeypatch.setattr("weir.sinks.delta._KEPT_S", 0.0)
+    sink = opened(tmp_path, ["k"])
+    for epoch in (1, 2):
+        sink.commit(epoch, [batch(sink, spark, epoch, ("a", epoch))])
+    staged = tmp_path / "weir-01234567-out-1"
+    assert [path.name for path in staged.iterdir()] == ["2"]
+
+
 def test_rows_that_were_staged_in_another_mode_are_not_committed(spark, tmp_path):
     """Their files lack partition columns, or have them; columns would be null (no row is lost)."""
 

@@ -285,7 +285,9 @@ class DeltaTable(FileSink):
         """
         self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
-        self._delete_replaced(_KEPT_S)
+        # This reads the list of the table's files, so not at each commit.
+        if self._replaced.are_due(2 * _KEPT_S):
+            self._delete_replaced(_KEPT_S)
         rows = self._commit_filled(epoch, filled) if filled else 0
         for empty in (payload for payload in payloads if not payload["files"]):
             self._delete_batch(empty)
