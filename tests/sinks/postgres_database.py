@@ -23,7 +23,15 @@ class Frame:
 
     def __init__(self, *partitions: list[dict[str, Any]], **types: str) -> None:
         self._types = types or {"id": "long", "v": "string"}
-        kinds = {"long": pa.int64(), "string": pa.string(), "integer": pa.int32()}
+        kinds = {
+            "long": pa.int64(),
+            "string": pa.string(),
+            "integer": pa.int32(),
+            "short": pa.int16(),
+            "double": pa.float64(),
+            "decimal(12,4)": pa.decimal128(12, 4),
+            "array<long>": pa.list_(pa.int64()),
+        }
         arrow = pa.schema([(name, kinds[kind]) for name, kind in self._types.items()])
         self._partitions = [
             [pa.RecordBatch.from_pylist([row], schema=arrow) for row in rows] for rows in partitions
@@ -32,7 +40,10 @@ class Frame:
 
     @property
     def schema(self) -> Any:
-        fields = [{"name": name, "type": kind} for name, kind in self._types.items()]
+        lists = {"array<long>": {"type": "array", "elementType": "long"}}
+        fields = [
+            {"name": name, "type": lists.get(kind, kind)} for name, kind in self._types.items()
+        ]
         return SimpleNamespace(json=lambda: json.dumps({"fields": fields}))
 
     def selectExpr(self, *expressions: str) -> Frame:

@@ -41,6 +41,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
 
@@ -60,6 +61,7 @@ from weir.errors import (
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.sinks.postgres_copy import REPORT, WRITER, CopyRows, create_staging_table
 from weir.sinks.postgres_insert import Insert, Rejects
+from weir.sinks.postgres_schema import check_owner, evolved
 from weir.sinks.postgres_session import connected, is_violation, parameters_of, quoted
 from weir.sinks.postgres_target import Ledger, PostgresTarget, check_server
 from weir.sinks.postgres_types import (
@@ -103,7 +105,10 @@ class PostgresTable(Sink):
     needs ``key``, the columns of a unique index that are not null. ``order_by``: the column whose
     greatest value wins. ``create``: create the table with the first rows, with ``key`` as its
     primary key. ``rejects``: a table, created if necessary, for rows that violate a constraint or
-    do not fit their column; without it, such a row fails the job.
+    do not fit their column; without it, such a row fails the job. ``schema_evolution="add"``:
+    columns that the table lacks are added to it, and narrower ones get the type of the rows, with
+    the commit of the first rows that need it; without it, the table must take the rows as it is.
+    In both cases columns that the rows lack get their default, or null.
 
     Raises ``SinkError`` for arguments that contradict each other or a password in ``dsn``, and
     ``UnsupportedEnvironmentError`` if psycopg is not installed.
@@ -119,6 +124,7 @@ class PostgresTable(Sink):
         order_by: str | None = None,
         create: bool = False,
         rejects: str | None = None,
+        schema_evolution: Literal["add"] | None = None,
     ) -> None:
         self._parameters = parameters_of(dsn)
         self._table = table
@@ -128,6 +134,7 @@ class PostgresTable(Sink):
         self._order_by = order_by
         self._create = create
         self._rejects = rejects
+        self._adds = schema_evolution == "add"
         self._opened: SinkContext | None = None
         #: ``schema.table``, once opened.
         self._target_name = ""
@@ -141,6 +148,10 @@ class PostgresTable(Sink):
         #: The rows' schema that last fitted (Spark's JSON), so that it is checked once.
         self._accepted: tuple[str, tuple[StagedColumn, ...]] | None = None
         self._check_arguments()
+        if schema_evolution not in (None, "add"):
+            raise SinkError(
+                f"{self.describe()} has schema_evolution={schema_evolution!r}: use 'add', or None."
+            )
 
     def describe(self) -> str:
         """What and where, for messages."""
@@ -329,12 +340,15 @@ class PostgresTable(Sink):
             )
         rows = 0
         # A restored job may have pending rows of an older version of the pipeline.
-        for columns, group in groupby(payloads, _columns_of):
-            target = self._ready_target(connection, columns, committed)
+        groups = [(one, _writers_of(group)) for one, group in groupby(payloads, _columns_of)]
+        # Before the first row: what is locked only for rows is not locked harder later, by which
+        # two sinks of one table would wait for each other.
+        target = self._ready_target(connection, [columns for columns, _ in groups], committed)
+        for columns, writers in groups:
             insert = Insert(
                 target=target,
                 columns=columns,
-                writers=_writers_of(group),
+                writers=writers,
                 key=self._key if self._mode == "upsert" else (),
                 order_by=self._order_by,
             )
@@ -357,9 +371,12 @@ class PostgresTable(Sink):
             )
 
     def _ready_target(
-        self, connection: psycopg.Connection, columns: tuple[StagedColumn, ...], committed: int
+        self,
+        connection: psycopg.Connection,
+        groups: Sequence[tuple[StagedColumn, ...]],
+        committed: int,
     ) -> PostgresTarget:
-        """The table that takes rows with these columns; created if it should be.
+        """The table that takes rows of each group's columns; created or changed if it should be.
 
         It is never created anew: the rows of the epochs up to ``committed`` would be missing.
         """
@@ -370,11 +387,18 @@ class PostgresTable(Sink):
                     f"{self.describe()} is gone, with the rows that were committed to it: restore"
                     " the table, or create an empty one; the commit is repeated."
                 )
-            target.create(connection, columns, self._key)
+            target.create(connection, groups[0], self._key)
             target = self._find(connection)
         self._check_target(target)
-        check_fits(target.columns, columns, place=self.describe())
+        for columns in groups:
+            self._check_fits(target, columns)
+            if self._adds:
+                find = partial(self._find, connection)
+                target = evolved(connection, find, columns, place=self.describe())
         return target
+
+    def _check_fits(self, target: PostgresTarget, columns: Sequence[StagedColumn]) -> None:
+        check_fits(target.columns, columns, place=self.describe(), adds=self._adds)
 
     def _check_access(self, connection: psycopg.Connection, target: PostgresTarget) -> None:
         place = self.describe()
@@ -385,6 +409,8 @@ class PostgresTable(Sink):
             )
         needed = ("INSERT", "SELECT", "UPDATE") if self._key else ("INSERT",)
         target.check_access(connection, needed, place=place)
+        if self._adds:
+            check_owner(connection, target, place=place)
         if (rejects := self._rejects_name(target)) is not None:
             found = PostgresTarget.find(connection, rejects, place=f"The table {rejects!r}")
             found.check_access(connection, ("INSERT",), place=place)
@@ -472,7 +498,7 @@ class PostgresTable(Sink):
             with self._session(self._session_name) as connection:
                 target = self._find(connection)
             if target.exists:
-                check_fits(target.columns, columns, place=self.describe())
+                self._check_fits(target, columns)
             self._accepted = (spark_schema, columns)
         return self._accepted[1]
 
