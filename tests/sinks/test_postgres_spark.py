@@ -11,9 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
+import weir
 from weir.demo.postgres_server import PostgresServer, running_server
 from weir.errors import SinkMismatchError
-from weir.sinks import Batch, PostgresTable, SinkContext
+from weir.sinks import Batch, DeltaTable, PostgresTable, SinkContext
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
@@ -92,17 +93,20 @@ def server() -> Iterator[PostgresServer]:
         yield running
 
 
-def opened(server: PostgresServer, table: str, **options: Any) -> PostgresTable:
-    context = SinkContext(
+def context(sink: str) -> SinkContext:
+    return SinkContext(
         job_id="0" * 32,
         job_name="types",
-        sink=table,
+        sink=sink,
         attempt=1,
         file_system=lambda _: LocalFileSystem(),
     )
+
+
+def opened(server: PostgresServer, table: str, **options: Any) -> PostgresTable:
     sink = PostgresTable(server.dsn, table, **options)
-    sink.check(context)
-    sink.open(context)
+    sink.check(context(table))
+    sink.open(context(table))
     return sink
 
 
@@ -210,3 +214,28 @@ def test_an_upsert_takes_the_latest_row_within_a_task(spark, server):
     assert server.rows("SELECT key, v FROM latest ORDER BY key") == [
         (key, 49_990 + key) for key in range(10)
     ]
+
+
+def test_each_checkpoint_has_the_rows_that_delta_has(spark, server, tmp_path):
+    """Read by Spark, while columns come and types become wider; later commits change neither."""
+    delta = DeltaTable(str(tmp_path / "rows"), schema_evolution="add")
+    delta.open(context("rows"))
+    table = opened(server, "rows", create=True, schema_evolution="add", epoch_column="weir_epoch")
+    selects = {
+        2: "SELECT id, id * 1.5D AS d FROM range(100)",
+        3: "SELECT id + 100 AS id, NULL::double AS d, CAST(id AS int) AS n FROM range(50)",
+        7: "SELECT id + 200 AS id, array('a', 'b') AS a FROM range(10)",
+    }
+    tables: dict[str, Any] = {"delta": str(tmp_path / "rows"), "postgres": table}
+    for number, (checkpoint, select) in enumerate(selects.items()):
+        for sink in (delta, table):
+            payload = sink.stage(spark.sql(select).repartition(2), Batch(batch_id=number))
+            assert payload is not None
+            sink.commit(checkpoint, sink.flush([payload]))
+    for checkpoint, count in ((2, 100), (3, 150), (6, 150), (7, 160)):
+        cut = weir.read_consistent(tables, checkpoint_id=checkpoint)
+        frame = cut.frame("delta", spark)
+        columns = ", ".join(frame.columns)
+        found = server.rows(f"SELECT {columns} FROM ({cut.query('postgres')}) AS cut ORDER BY id")
+        assert found == [tuple(row) for row in frame.orderBy("id").collect()]
+        assert len(found) == count

@@ -2,9 +2,10 @@
 
 A job commits its sinks one after the other, so reading two tables at their newest versions may show
 checkpoint 7 in one and 6 in the other. Every commit of the sinks ``DeltaTable`` and
-``IcebergTable`` names its job, the directory of the job's records and its checkpoint, and a sink
-commits its checkpoints in the order of their ids (PROTOCOL P13). A version of an Iceberg table is
-the id of a snapshot. So:
+``IcebergTable``, and of ``PostgresTable`` with an ``epoch_column``, names its job, the directory of
+the job's records and its checkpoint, and a sink commits its checkpoints in the order of their ids
+(PROTOCOL P13). A version of an Iceberg table is the id of a snapshot, one of a PostgreSQL table the
+checkpoint of its newest rows. So:
 
 1. Find the newest job that has committed to every table; ``--fresh`` and ``--from-savepoint`` make
    new jobs. A job that was started from a snapshot is read as soon as it has a checkpoint: in a
@@ -88,6 +89,8 @@ from weir.sinks.base import Commit
 from weir.sinks.delta_log import CommitLog, TableLog, as_dict
 from weir.sinks.delta_schema import columns_ddl
 from weir.sinks.iceberg import IcebergTable
+from weir.sinks.postgres import PostgresTable
+from weir.sinks.postgres_history import HistoryLog
 from weir.sinks.staging import STAGED_PATH
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
@@ -223,7 +226,8 @@ class ConsistentCut:
     checkpoint_id: int
     #: The job that wrote it.
     job_id: str
-    #: The version of each table (in Iceberg, the id of its snapshot), by the caller's name for it.
+    #: The version of each table (in Iceberg, the id of its snapshot; in PostgreSQL, the checkpoint
+    #: of its newest rows), by the caller's name for it.
     versions: Mapping[str, int]
     #: Where each table is; relative paths are made absolute when the cut is taken.
     paths: Mapping[str, str]
@@ -236,6 +240,8 @@ class ConsistentCut:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     #: Those of the tables that are Iceberg's.
     icebergs: Mapping[str, IcebergTable] = field(default_factory=dict, repr=False)
+    #: SQL for those of the tables that are PostgreSQL's.
+    queries: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def scan(self, name: str) -> DataScan:
         """An Iceberg table at its snapshot, for pyiceberg: ``cut.scan("clean").to_arrow()``.
@@ -251,6 +257,16 @@ class ConsistentCut:
                 " expired: take a new cut, and keep snapshots longer if cuts are read late."
             )
         return table.scan(snapshot_id=version)
+
+    def query(self, name: str) -> str:
+        """The rows of a PostgreSQL table at the cut, as SQL for psycopg or Spark's JDBC reader.
+
+        Later commits change nothing that it returns. Raises ``StorageError`` if the table is not
+        PostgreSQL's.
+        """
+        if name not in self.queries:
+            raise StorageError(f"The cut has no PostgreSQL table named {name!r}.")
+        return self.queries[name]
 
     def input_positions(self, spark: SparkSession | None = None) -> dict[str, list[Any]]:
         """Where the job's sources stand at the cut, as ``Savepoint.input_positions`` says.
@@ -289,6 +305,8 @@ class ConsistentCut:
                 f"Table {name!r} is an Iceberg table: read cut.scan(name), or cut.versions with a"
                 " Spark that has Iceberg's library."
             )
+        if name in self.queries:
+            raise StorageError(f"Table {name!r} is a PostgreSQL table: run cut.query({name!r}).")
         if name not in self.versions:
             raise StorageError(
                 f"The cut has no table named {name!r}: its tables are"
@@ -343,7 +361,7 @@ class ConsistentCut:
 
 
 def read_consistent(
-    tables: Mapping[str, str | IcebergTable],
+    tables: Mapping[str, str | IcebergTable | PostgresTable],
     *,
     checkpoint_id: int | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -352,9 +370,10 @@ def read_consistent(
     """The newest versions of ``tables`` that show the same checkpoint of one job.
 
     ``tables``: by name, the path of a Delta table, or the ``IcebergTable`` that a pipeline has as
-    its sink. ``checkpoint_id``: show this one instead, such as that at which a table without
-    versions stands (``weir.commits`` in PostgreSQL). ``storage_options``: for delta-rs, as for the
-    ``DeltaTable`` sink. ``spark``: reads the job's records if they are on HDFS or S3.
+    its sink, or its ``PostgresTable`` with an ``epoch_column``. ``checkpoint_id``: show this one
+    instead, such as that at which a table without versions stands (``weir.commits`` in PostgreSQL).
+    ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads the job's
+    records if they are on HDFS or S3.
 
     Raises ``CutNotFoundError`` if a table does not exist or the checkpoint is not visible in all
     tables, both of which may come, and ``StorageError`` if a table cannot be read, if no one job
@@ -403,15 +422,22 @@ def read_consistent(
         storage_options=storage_options,
         checkpoint_path=None if job.epochs is None else job.epochs.paths.get(shown),
         icebergs={name: one for name, one in tables.items() if isinstance(one, IcebergTable)},
+        queries={
+            log.name: log.query(found[log.name][0]) for log in logs if isinstance(log, HistoryLog)
+        },
         fallback=job.fallback,
     )
 
 
 def _log(
-    name: str, table: str | IcebergTable, storage_options: Mapping[str, str] | None
+    name: str,
+    table: str | IcebergTable | PostgresTable,
+    storage_options: Mapping[str, str] | None,
 ) -> CommitLog:
     if isinstance(table, str):
         return TableLog(name, table, storage_options)
+    if isinstance(table, PostgresTable):
+        return table.history(name)
     # Not at the top: pyiceberg may not be installed.
     from weir.sinks.iceberg_log import SnapshotLog
 

@@ -23,6 +23,9 @@ With ``mode="upsert"`` only the last row of a key counts within an epoch: the on
 ``order_by`` a row never replaces one with a greater value, so the result does not depend on where
 one checkpoint ends and the next begins.
 
+``schema_evolution`` changes the target within the commit (``postgres_schema``); ``epoch_column``
+keeps the number of each row's checkpoint (``postgres_history``).
+
 An epoch without rows leaves the database alone; it is on record in the job's own log (P15).
 
 Payload::
@@ -60,6 +63,7 @@ from weir.errors import (
 )
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.sinks.postgres_copy import REPORT, WRITER, CopyRows, create_staging_table
+from weir.sinks.postgres_history import History, HistoryLog, epoch_column
 from weir.sinks.postgres_insert import Insert, Rejects
 from weir.sinks.postgres_schema import check_owner, evolved
 from weir.sinks.postgres_session import connected, is_violation, parameters_of, quoted
@@ -67,6 +71,7 @@ from weir.sinks.postgres_target import Ledger, PostgresTarget, check_server
 from weir.sinks.postgres_types import (
     StagedColumn,
     check_fits,
+    is_column_name,
     staged_columns,
     staging_expressions,
 )
@@ -106,9 +111,11 @@ class PostgresTable(Sink):
     greatest value wins. ``create``: create the table with the first rows, with ``key`` as its
     primary key. ``rejects``: a table, created if necessary, for rows that violate a constraint or
     do not fit their column; without it, such a row fails the job. ``schema_evolution="add"``:
-    columns that the table lacks are added to it, and narrower ones get the type of the rows, with
-    the commit of the first rows that need it; without it, the table must take the rows as it is.
-    In both cases columns that the rows lack get their default, or null.
+    columns that the table lacks are added to it, and narrower ones get the rows' type, with the
+    commit of the first rows that need it; without it, the table must take the rows as it is.
+    In both cases columns that the rows lack get their default, or null. ``epoch_column``, with
+    ``mode="append"``: a column (``bigint``) that gets the number of the checkpoint that commits the
+    row, by which ``read_consistent`` reads older checkpoints; one job and sink may write it.
 
     Raises ``SinkError`` for arguments that contradict each other or a password in ``dsn``, and
     ``UnsupportedEnvironmentError`` if psycopg is not installed.
@@ -125,6 +132,7 @@ class PostgresTable(Sink):
         create: bool = False,
         rejects: str | None = None,
         schema_evolution: Literal["add"] | None = None,
+        epoch_column: str | None = None,
     ) -> None:
         self._parameters = parameters_of(dsn)
         self._table = table
@@ -135,6 +143,7 @@ class PostgresTable(Sink):
         self._create = create
         self._rejects = rejects
         self._adds = schema_evolution == "add"
+        self._epoch_column = epoch_column
         self._opened: SinkContext | None = None
         #: ``schema.table``, once opened.
         self._target_name = ""
@@ -183,6 +192,8 @@ class PostgresTable(Sink):
                 target = self._find(connection)
                 self._check_access(connection, target)
                 self._check_target(target)
+                if self._epoch_column is not None:
+                    self._history(context, target, self._epoch_column).check(connection)
         except StorageError as error:
             raise SinkError(str(error)) from error
 
@@ -192,6 +203,8 @@ class PostgresTable(Sink):
         with self._session("weir open") as connection:
             self._target_name = self._find(connection).name
             self._ledger.create(connection)
+            if self._epoch_column is not None:
+                History.create(connection)
             self._newest = self._ledger.newest(connection) or 0
         with self._lock:
             self._accepted = None
@@ -296,6 +309,28 @@ class PostgresTable(Sink):
             # The rows are gone with their table.
             return iter(Ledger.commits(connection, target.name) if target.exists else ())
 
+    def history(self, name: str) -> HistoryLog:
+        """The checkpoints that the table shows, for readers who call it ``name``.
+
+        Raises ``CutNotFoundError`` if it does not exist, and ``StorageError`` if it has none or
+        does not answer.
+        """
+        if self._epoch_column is None:
+            raise StorageError(
+                f"Table {name!r} ({self.describe()}) keeps no older rows: give the sink"
+                " epoch_column='weir_epoch', or read the others at the checkpoint at which it"
+                " stands in weir.commits (checkpoint_id=)."
+            )
+        where = self.dataset()
+        return HistoryLog(
+            name,
+            f"{where.namespace}/{where.name}",
+            self._epoch_column,
+            place=self.describe(),
+            session=partial(self._session, "weir read"),
+            find=self._find,
+        )
+
     def clean(self, attempt: int) -> None:
         """End the sessions of dead attempts and drop their staging tables (PROTOCOL P22)."""
         with self._session(self._session_name) as connection:
@@ -343,7 +378,9 @@ class PostgresTable(Sink):
         groups = [(one, _writers_of(group)) for one, group in groupby(payloads, _columns_of)]
         # Before the first row: what is locked only for rows is not locked harder later, by which
         # two sinks of one table would wait for each other.
-        target = self._ready_target(connection, [columns for columns, _ in groups], committed)
+        target = self._created_target(connection, groups[0][0], committed)
+        number = self._number(connection, target, committed, epoch)
+        target = self._changed_target(connection, target, [columns for columns, _ in groups])
         for columns, writers in groups:
             insert = Insert(
                 target=target,
@@ -351,6 +388,7 @@ class PostgresTable(Sink):
                 writers=writers,
                 key=self._key if self._mode == "upsert" else (),
                 order_by=self._order_by,
+                number=number,
             )
             rows += insert.run(connection, self._rejects_at(target, epoch))
         ledger.enter(connection, epoch, rows)
@@ -370,13 +408,10 @@ class PostgresTable(Sink):
                 " --from-savepoint PATH."
             )
 
-    def _ready_target(
-        self,
-        connection: psycopg.Connection,
-        groups: Sequence[tuple[StagedColumn, ...]],
-        committed: int,
+    def _created_target(
+        self, connection: psycopg.Connection, columns: tuple[StagedColumn, ...], committed: int
     ) -> PostgresTarget:
-        """The table that takes rows of each group's columns; created or changed if it should be.
+        """The table, created for rows with these columns if it should be.
 
         It is never created anew: the rows of the epochs up to ``committed`` would be missing.
         """
@@ -387,18 +422,45 @@ class PostgresTable(Sink):
                     f"{self.describe()} is gone, with the rows that were committed to it: restore"
                     " the table, or create an empty one; the commit is repeated."
                 )
-            target.create(connection, groups[0], self._key)
+            target.create(connection, self._with_number(columns), self._key)
             target = self._find(connection)
         self._check_target(target)
+        return target
+
+    def _changed_target(
+        self,
+        connection: psycopg.Connection,
+        target: PostgresTarget,
+        groups: Iterable[tuple[StagedColumn, ...]],
+    ) -> PostgresTarget:
+        """The table as it takes rows of each group's columns; changed if it should be."""
         for columns in groups:
             self._check_fits(target, columns)
             if self._adds:
-                find = partial(self._find, connection)
-                target = evolved(connection, find, columns, place=self.describe())
+                find, given = partial(self._find, connection), self._with_number(columns)
+                target = evolved(connection, find, given, place=self.describe())
         return target
 
-    def _check_fits(self, target: PostgresTarget, columns: Sequence[StagedColumn]) -> None:
-        check_fits(target.columns, columns, place=self.describe(), adds=self._adds)
+    def _number(
+        self, connection: psycopg.Connection, target: PostgresTarget, committed: int, epoch: int
+    ) -> tuple[str, int] | None:
+        """The column and value by which the epoch's rows are found, if there is a history."""
+        if self._epoch_column is None:
+            return None
+        history = self._history(self._context, target, self._epoch_column)
+        return self._epoch_column, history.enter(connection, committed, epoch)
+
+    def _history(self, context: SinkContext, target: PostgresTarget, column: str) -> History:
+        return History(context=context, target=target, column=column, place=self.describe())
+
+    def _with_number(self, columns: tuple[StagedColumn, ...]) -> tuple[StagedColumn, ...]:
+        """The columns of the target that a commit fills."""
+        name = self._epoch_column
+        return columns if name is None else (*columns, epoch_column(name))
+
+    def _check_fits(self, target: PostgresTarget, columns: tuple[StagedColumn, ...]) -> None:
+        given = self._with_number(columns)
+        check_fits(target.columns, given, place=self.describe(), adds=self._adds)
 
     def _check_access(self, connection: psycopg.Connection, target: PostgresTarget) -> None:
         place = self.describe()
@@ -489,6 +551,12 @@ class PostgresTable(Sink):
         if self._accepted is None or self._accepted[0] != spark_schema:
             columns = staged_columns(spark_schema, place=self.describe())
             names = [column.name for column in columns]
+            if self._epoch_column in names:
+                raise SinkMismatchError(
+                    f"{self.describe()} writes the numbers of checkpoints into"
+                    f" {self._epoch_column!r}, but the rows have a column of that name: rename it"
+                    " before the sink, or give another epoch_column."
+                )
             for column in filter(None, (*self._key, self._order_by)):
                 if column not in names:
                     raise SinkMismatchError(
@@ -553,6 +621,12 @@ class PostgresTable(Sink):
             raise SinkError(
                 f"{self.describe()} has order_by={self._order_by!r}, which only mode='upsert' uses:"
                 " remove it."
+            )
+        name = self._epoch_column
+        if name is not None and (self._key or not is_column_name(name)):
+            raise SinkError(
+                f"{self.describe()} has epoch_column={name!r}: give the name of a column, and only"
+                " with mode='append', since an upsert keeps no older rows."
             )
 
 

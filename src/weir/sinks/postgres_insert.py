@@ -52,6 +52,8 @@ class Insert:
     #: Empty to append.
     key: Sequence[str]
     order_by: str | None
+    #: A column of the target, and its value in each row; None if there is none.
+    number: tuple[str, int] | None = None
 
     def run(self, connection: psycopg.Connection, rejects: Rejects | None) -> int:
         """Insert the rows; return how many rows of the target that inserted or changed.
@@ -62,7 +64,7 @@ class Insert:
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         selected = ", ".join((*map(self._cast, self.columns), *self._order))
         whole = self._last_rows(f"SELECT {selected} FROM ({self._staged}) AS staged")
-        statement = self._insert(f"SELECT {self._names} FROM ({whole}) AS counted")
+        statement = self._insert(f"SELECT {self._names}{self._value} FROM ({whole}) AS counted")
         if rejects is None:
             return connection.execute(statement).rowcount
         try:
@@ -85,7 +87,7 @@ class Insert:
         ).rowcount
         connection.execute("CREATE INDEX ON pg_temp.weir_rows (weir_number)")
         selected = ", ".join(map(self._cast, self.columns))
-        rows = f"SELECT {selected} FROM pg_temp.weir_rows WHERE weir_number"
+        rows = f"SELECT {selected}{self._value} FROM pg_temp.weir_rows WHERE weir_number"
         inserted = rejected = 0
         parts = [(0, count)] if count else []
         while parts:
@@ -170,7 +172,13 @@ class Insert:
         )
 
     def _insert(self, rows: str) -> str:
-        return f"INSERT INTO {self.target.sql} AS target ({self._names}) {rows}{self._conflict}"
+        number = "" if self.number is None else f", {quoted(self.number[0])}"
+        into = f"{self.target.sql} AS target ({self._names}{number})"
+        return f"INSERT INTO {into} {rows}{self._conflict}"
+
+    @property
+    def _value(self) -> str:
+        return "" if self.number is None else f", {self.number[1]}"
 
     @property
     def _conflict(self) -> str:

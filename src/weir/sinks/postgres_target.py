@@ -154,7 +154,7 @@ class PostgresTarget:
     ) -> None:
         """Raise ``SinkError`` unless the role has these privileges, or may create the table."""
         if self.exists:
-            _check_privileges(connection, self.sql, privileges, place=place)
+            check_privileges(connection, self.sql, privileges, place=place)
             return
         may = connection.execute(
             "SELECT has_schema_privilege(%s::regnamespace, 'CREATE')", [quoted(self.schema)]
@@ -189,10 +189,10 @@ def check_server(connection: psycopg.Connection, *, rejects: bool, place: str) -
             f"{place} needs a temporary table to set rejects aside: run GRANT TEMPORARY ON DATABASE"
             f" {quoted(connection.info.dbname)} to the role that Weir connects as."
         )
-    _check_privileges(connection, "weir.commits", ("INSERT", "SELECT", "UPDATE"), place=place)
+    check_privileges(connection, "weir.commits", ("INSERT", "SELECT", "UPDATE"), place=place)
 
 
-def _check_privileges(
+def check_privileges(
     connection: psycopg.Connection, table: str, privileges: Sequence[str], *, place: str
 ) -> None:
     """Raise ``SinkError`` if the table exists and the role lacks a privilege on it."""

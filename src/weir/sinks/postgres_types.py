@@ -142,7 +142,7 @@ def staged_columns(spark_schema: str, *, place: str) -> tuple[StagedColumn, ...]
     columns = []
     for field in json.loads(spark_schema)["fields"]:
         name = field["name"]
-        if not name or "\0" in name or len(name.encode()) > _NAME_BYTES:
+        if not is_column_name(name):
             raise SinkMismatchError(
                 f"{place} cannot have a column {name!r}, since names in PostgreSQL have 1 to"
                 f" {_NAME_BYTES} bytes: rename it before the sink."
@@ -154,6 +154,11 @@ def staged_columns(spark_schema: str, *, place: str) -> tuple[StagedColumn, ...]
             )
         columns.append(StagedColumn(name, _staged_type(name, field["type"], place)))
     return tuple(columns)
+
+
+def is_column_name(name: str) -> bool:
+    """Whether PostgreSQL can have a column of this name."""
+    return 0 < len(name.encode()) <= _NAME_BYTES and "\0" not in name
 
 
 def staging_expressions(spark_schema: str) -> list[str]:
