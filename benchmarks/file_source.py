@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 import weir
 from benchmarks.machine import make_parser, working_directory
 from benchmarks.measured_job import check_running, measure_job
-from benchmarks.process import all_committed
+from benchmarks.process import all_completed
 from benchmarks.tables import TablesDifferError
 from benchmarks.weir_side import job_options
 from weir.core.status import JobStatus
@@ -98,7 +98,7 @@ def measure_growing(side: str, source: Path, target: Path, rows: int) -> float:
     def committed(gateway: JobGateway, over: threading.Event) -> float:
         with ThreadPoolExecutor(1) as pool:
             landed = pool.submit(_land, source, landing, gateway, over)
-            seconds = all_committed(rows, gateway, over)
+            seconds = all_completed(rows, gateway, over)
             landed.result()
             return seconds
 

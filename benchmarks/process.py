@@ -169,8 +169,8 @@ def make_job(
     return job
 
 
-def all_committed(rows: int, gateway: JobGateway, over: threading.Event) -> float:
-    """Seconds from the task's status RUNNING until every row is committed."""
+def all_completed(rows: int, gateway: JobGateway, over: threading.Event) -> float:
+    """Seconds from the task's status RUNNING until a completed checkpoint holds every row."""
     while gateway.view().vertices[0].status is not TaskStatus.RUNNING:
         check_running(over)
         time.sleep(_POLL_S)
@@ -189,7 +189,7 @@ def measure_throughput(directory: Path, *, files: int, rows: int, keys: int) -> 
         write_keys(source, files=files, rows=rows // files, keys=keys)
     job = make_job(target, source, RunningCount(), None, "key")
     seconds = measure_job(
-        job, job_options(str(target)), lambda g, over: all_committed(rows, g, over)
+        job, job_options(str(target)), lambda g, over: all_completed(rows, g, over)
     )
     check_counts(source, target / "out")
     print(
@@ -211,7 +211,7 @@ def measure_timers(directory: Path, *, files: int, rows: int) -> float:
     job = make_job(target, source, Alarms(), None, "key")
     count = files * rows
     seconds = measure_job(
-        job, job_options(str(target)), lambda g, over: all_committed(count, g, over)
+        job, job_options(str(target)), lambda g, over: all_completed(count, g, over)
     )
     fired = np.sort(ds.dataset(target / "out", format="parquet").to_table()["key"].to_numpy())
     if not np.array_equal(fired, np.arange(count)):
@@ -254,7 +254,7 @@ def measure_batches(
     seconds = measure_job(
         job,
         job_options(str(target), interval="10 s"),
-        lambda g, over: all_committed(files * 100, g, over),
+        lambda g, over: all_completed(files * 100, g, over),
     )
     return seconds / files * 1000
 

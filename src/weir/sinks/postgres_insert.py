@@ -58,13 +58,18 @@ class Insert:
     def run(self, connection: psycopg.Connection, rejects: Rejects | None) -> int:
         """Insert the rows; return how many rows of the target that inserted or changed.
 
+        Their order counts only where a key has several.
+
         Raises psycopg's error for a violation, unless there is a table of rejects.
         """
         # Constraints that are deferred to the end of the transaction would name no row there.
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        selected = ", ".join((*map(self._cast, self.columns), *self._order))
-        whole = self._last_rows(f"SELECT {selected} FROM ({self._staged}) AS staged")
-        statement = self._insert(f"SELECT {self._names}{self._value} FROM ({whole}) AS counted")
+        if self.key:
+            selected = ", ".join((*map(self._cast, self.columns), *self._order))
+            whole = self._last_rows(f"SELECT {selected} FROM ({self._staged}) AS staged")
+            statement = self._insert(f"SELECT {self._names}{self._value} FROM ({whole}) AS counted")
+        else:
+            statement = self._insert(self._unordered)
         if rejects is None:
             return connection.execute(statement).rowcount
         try:
@@ -136,6 +141,16 @@ class Insert:
                 str(error).splitlines()[0],
                 number,
             ],
+        )
+
+    @property
+    def _unordered(self) -> str:
+        """A query for the rows that count, as the target takes them."""
+        selected = ", ".join(map(self._cast, self.columns))
+        return " UNION ALL ".join(
+            f"SELECT {selected}{self._value} FROM {table}"
+            f" WHERE {WRITER} = ANY ({_array([writer for writer, _ in pairs])})"
+            for table, pairs in self.writers.items()
         )
 
     @property

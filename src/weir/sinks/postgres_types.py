@@ -162,7 +162,7 @@ def is_column_name(name: str) -> bool:
 
 
 def staging_expressions(spark_schema: str) -> list[str]:
-    """Spark SQL that selects the rows as they are staged: nested values as JSON, bytes as hex."""
+    """Spark SQL that selects the rows as they are staged: nested values as JSON."""
     return [
         _expression(field["name"], field["type"]) for field in json.loads(spark_schema)["fields"]
     ]
@@ -214,6 +214,9 @@ def check_fits(
 def cast_type(target: TargetColumn, staged: StagedColumn) -> str | None:
     """The type (SQL) to which a staged column must be cast before it is inserted; or None."""
     name = target.type_name.removeprefix("_")
+    if staged.type == "timestamptz[]":
+        # Staged as instants in UTC without their zone (postgres_copy.physical_type).
+        return staged.type
     if not staged.type.startswith("text") or not (target.is_enum or name in _CAST_FROM_TEXT):
         return None
     # A cast to char(5) would cut off the rest.
@@ -314,10 +317,6 @@ def _scalar_type(kind: Any) -> str | None:
 def _expression(name: str, kind: Any) -> str:
     column = f"`{name.replace('`', '``')}`"
     match kind:
-        case "binary":
-            return f"hex({column}) AS {column}"
-        case {"type": "array", "elementType": "binary"}:
-            return f"transform({column}, x -> hex(x)) AS {column}"
         case {"type": "array", "elementType": element} if _scalar_type(element) is not None:
             return column
         case {"type": "array" | "struct" | "map"}:
