@@ -9,7 +9,7 @@ first status RUNNING until the job has finished, its session's end included on b
 
 ``file_source_growing``: the job is unbounded, and the files land while it runs, twenty every 50 ms,
 which is faster than they are read. The clock runs from the first status RUNNING until a checkpoint,
-requested when the last row was read, has committed every row.
+requested when the last row was read, is complete.
 
 The sides alternate, and so does their order within a pair, after one pair for warm-up. The figures
 are medians of the pairs' ratios of rows per second. Proof: after each run the sink holds the ids of

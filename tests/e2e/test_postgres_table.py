@@ -1,4 +1,4 @@
-"""PostgreSQL tables are exact after kills of the driver and of the server, at random moments."""
+"""PostgreSQL tables are exact after kills of driver, executors and server, at random moments."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import re
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from tests.e2e.support import HERE, Place, Rows, Run, assert_same
 from tests.waiting import wait_until
@@ -51,20 +53,23 @@ def start(
 
 
 def assert_exact(place: Place, server: PostgresServer) -> None:
-    """Both tables are right, nothing staged is left, and the password is nowhere."""
+    """The tables are right, nothing staged is left, and the password is nowhere."""
     assert_rows(place, server)
     assert server.rows(
         "SELECT relname::text FROM pg_class WHERE relnamespace = 'weir'::regnamespace"
-        " AND relkind = 'r'"
-    ) == [("commits",)]
+        " AND relkind = 'r' ORDER BY 1"
+    ) == [("commits",), ("prepared",)]
+    assert server.rows("SELECT name FROM weir.prepared") == []
+    assert server.rows("SELECT gid FROM pg_prepared_xacts") == []
     for file in place.directory.rglob("*"):
         assert not file.is_file() or PASSWORD.encode() not in file.read_bytes(), file
 
 
 def assert_rows(place: Place, server: PostgresServer) -> None:
-    """One table has the input, the other the newest row of each key."""
-    raw = Rows(server.rows("SELECT id, ts FROM raw"))
-    assert_same(raw, place.rows(), "the appended table")
+    """Two tables have the input, the third the newest row of each key."""
+    for table in ("raw", "prepared"):
+        found = Rows(server.rows(f"SELECT id, ts FROM {table}"))
+        assert_same(found, place.rows(), f"the table {table}")
     newest: dict[int, int] = {}
     for number, _ in place.rows():
         newest[number % 7] = max(number, newest.get(number % 7, -1))
@@ -81,9 +86,7 @@ def survive(place: Place, server: PostgresServer, *, seed: int, files: int, kill
         time.sleep(draws.uniform(0.1, 1.0))
         if run.process.poll() is not None:  # a fast machine is through before the last kill
             break
-        server.kill()
-        time.sleep(draws.choice([0, 0, 0.3]))
-        server.start()
+        bounce(server, draws)
         if kill % 5 == 0:
             time.sleep(draws.uniform(0, 1))
             run.end()
@@ -91,6 +94,41 @@ def survive(place: Place, server: PostgresServer, *, seed: int, files: int, kill
             run.wait_for("recovered from")
     assert run.wait() == 0, run.story()
     assert_exact(place, server)
+
+
+def bounce(server: PostgresServer, draws: random.Random) -> None:
+    """Kill the server and start it again, at once or not."""
+    server.kill()
+    time.sleep(draws.choice([0, 0, 0.3]))
+    server.start()
+
+
+def start_cluster(place: Place, server: PostgresServer) -> Run:
+    """A driver with two executors of their own."""
+    return start(
+        place,
+        server,
+        "--master",
+        "local-cluster[2,1,1024]",
+        "--conf",
+        # Executors come back however often they die.
+        "spark.deploy.maxExecutorRetries=-1",
+        SPARK_LOCAL_IP="127.0.0.1",
+        PYSPARK_PYTHON=sys.executable,
+    )
+
+
+def executors(run: Run) -> list[psutil.Process]:
+    """Those that live."""
+    return [one for one in run.processes() if "CoarseGrainedExecutorBackend" in command(one)]
+
+
+def command(process: psutil.Process) -> str:
+    """The command line; empty if the process has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def test_kills_of_driver_and_server_at_random_moments_lose_and_double_no_row(place, server):
@@ -125,7 +163,9 @@ def test_a_stopped_job_continues_from_its_savepoint_and_no_other_start_is_allowe
     assert start(place, server, "--from-savepoint", savepoint[1]).wait() == 0
     assert_exact(place, server)
     epochs = server.rows("SELECT sink, count(*) FROM weir.commits GROUP BY sink ORDER BY sink")
-    assert epochs == [("newest", 2), ("raw", 2)], "the resumed job is a job of its own"
+    assert epochs == [(name, 2) for name in ("newest", "prepared", "raw")], (
+        "the resumed job is a job of its own"
+    )
 
 
 @pytest.mark.slow
@@ -147,22 +187,41 @@ def test_a_refused_row_fails_the_job_by_name_until_the_table_takes_it(place, ser
 def test_an_executor_that_is_lost_doubles_no_row(place, server):
     """Its tasks run again elsewhere; what their first runs staged is never read."""
     place.land(16)
-    run = start(
-        place,
-        server,
-        "--master",
-        "local-cluster[2,1,1024]",
-        SPARK_LOCAL_IP="127.0.0.1",
-        PYSPARK_PYTHON=sys.executable,
-    )
+    run = start_cluster(place, server)
     run.wait_for("checkpoint 2 completed")
-    executors = [
-        process
-        for process in run.processes()
-        if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
-    ]
-    assert len(executors) == 2, run.story()
-    executors[0].kill()
+    found = executors(run)
+    assert len(found) == 2, run.story()
+    found[0].kill()
+    assert run.wait() == 0, run.story()
+    assert_exact(place, server)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_hundred_kills_of_driver_executors_and_server_lose_and_double_no_row(place, server):
+    """Each at a random moment of staging, commits or recovery, half of them the server's."""
+    draws = random.Random(11)
+    place.land(500)
+    run = start_cluster(place, server)
+    run.wait_for("completed in")
+    killed = Counter[str]()
+    while killed.total() < 100:
+        time.sleep(draws.uniform(0.1, 2.0))
+        assert run.process.poll() is None, run.story()
+        what = draws.choices(["server", "executor", "driver"], [5, 3, 2])[0]
+        if what == "server":
+            bounce(server, draws)
+        elif what == "driver":
+            run.end()
+            run = start_cluster(place, server)
+            run.wait_for("recovered from")
+        elif found := executors(run):
+            draws.choice(found).kill()
+        else:
+            continue
+        killed[what] += 1
+    print(dict(killed))
+    assert min(killed.values()) >= 10, killed
     assert run.wait() == 0, run.story()
     assert_exact(place, server)
 

@@ -120,6 +120,14 @@ class Database:
             )
         ]
 
+    def prepared(self) -> list[str]:
+        return [
+            name
+            for (name,) in self.sql(
+                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() ORDER BY gid"
+            )
+        ]
+
 
 def staged(sink: PostgresTable, position: int, *partitions: list[dict[str, Any]]) -> Payload:
     frame: Any = Frame(*partitions)

@@ -111,17 +111,28 @@ def batch(number: int) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    "mode", ["append", "upsert", pytest.param("history", marks=pytest.mark.slow)]
+    "options",
+    [
+        pytest.param({}, id="append"),
+        pytest.param({"two_phase": True}, id="two-phase"),
+        pytest.param({"mode": "upsert", "key": ["id"]}, id="upsert"),
+        pytest.param(
+            {"schema_evolution": "add", "epoch_column": "weir_epoch"},
+            id="history",
+            marks=pytest.mark.slow,
+        ),
+    ],
 )
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 7))]
 )
-def test_a_server_that_dies_at_random_steps_loses_and_doubles_no_row(monkeypatch, mode, seed):
+def test_a_server_that_dies_at_random_steps_loses_and_doubles_no_row(monkeypatch, options, seed):
     """Ten times in one job; nothing staged is left at its end. In a table with a history, whose
     columns the first commit changes, each row has the number of its checkpoint."""
+    has_history = "epoch_column" in options
     with running_server() as server:
         database = Database(server, server.create_database("kills"))
-        columns = "id int, weir_epoch bigint" if mode == "history" else "id bigint, v text"
+        columns = "id int, weir_epoch bigint" if has_history else "id bigint, v text"
         database.sql(f"CREATE TABLE t ({columns}, PRIMARY KEY (id))")
         database.sql("CREATE TABLE log (id bigint)")
         database.sql(
@@ -133,23 +144,20 @@ def test_a_server_that_dies_at_random_steps_loses_and_doubles_no_row(monkeypatch
             "CREATE TRIGGER noted AFTER INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION note()"
         )
         killer = Killer(server, random.Random(seed), kills=10)
-        options: dict[str, dict[str, Any]] = {
-            "append": {},
-            "upsert": {"mode": "upsert", "key": ["id"]},
-            "history": {"schema_evolution": "add", "epoch_column": "weir_epoch"},
-        }
         with monkeypatch.context() as patched:
             killer.watch(patched, psycopg.Connection, "execute")
             killer.watch(patched, psycopg.Connection, "commit")
             killer.watch(patched, psycopg.Copy, "write")
-            Job(database, options[mode]).run()
+            Job(database, options).run()
         assert killer.left == 0
         expected = [(one, f"{one}") for one in range(BATCHES * 10)]
         assert database.shown() == expected
         assert database.sql("SELECT id FROM log ORDER BY id") == [(one,) for one, _ in expected]
-        if mode != "history":
+        if not has_history:
             assert database.staging() == []
         else:
             # With one of the seeds, the last kill strikes while the last table is dropped.
             wrong = "SELECT id FROM t WHERE weir_epoch IS DISTINCT FROM id / 20 + 1"
             assert database.sql(wrong) == []
+        assert database.prepared() == []
+        assert database.sql("SELECT * FROM weir.prepared") == []

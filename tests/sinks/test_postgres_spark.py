@@ -119,23 +119,26 @@ def same(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
+@pytest.mark.parametrize("two_phase", [False, True])
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_values_of_every_type_arrive_as_they_were(spark, server, zone):
+def test_values_of_every_type_arrive_as_they_were(spark, server, zone, two_phase):
     """Into a table that the sink creates, whatever the session's time zone; nulls too."""
+    # Binary COPY names the type of an array's elements, and these have no zone on the way.
+    given = [one for one in VALUES if not (two_phase and one[0] == "ats")]
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
-    table = f"types_{zone[:3].lower()}"
+    table = f"types_{zone[:3].lower()}_{two_phase}".lower()
     try:
         selects = [
             f"SELECT {number} AS id, "
             + ", ".join(
                 f"CAST({'NULL' if number == 2 else values[number]} AS {kind}) AS {name}"
-                for name, kind, values, _ in VALUES
+                for name, kind, values, _ in given
             )
             for number in range(3)
         ]
         frame = spark.sql(" UNION ALL ".join(selects)).repartition(3)
-        sink = opened(server, table, create=True)
+        sink = opened(server, table, create=True, two_phase=two_phase)
         payload = sink.stage(frame, Batch(batch_id=0))
         assert payload is not None
         assert sink.commit(1, sink.flush([payload])) == 3
@@ -144,8 +147,8 @@ def test_values_of_every_type_arrive_as_they_were(spark, server, zone):
     with psycopg.connect(server.dsn) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         rows = connection.execute(f"SELECT * FROM {table} ORDER BY id").fetchall()
-    assert rows[2] == (2, *(None for _ in VALUES))
-    for at, (name, _, _, expected) in enumerate(VALUES, start=1):
+    assert rows[2] == (2, *(None for _ in given))
+    for at, (name, _, _, expected) in enumerate(given, start=1):
         found = [rows[0][at], rows[1][at]]
         assert same(found, list(expected)), (name, found, expected)
 

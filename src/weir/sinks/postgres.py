@@ -6,9 +6,7 @@ is empty after a crash of the server, and a checkpoint is acknowledged on the st
 1. ``stage``: each Spark task copies its rows into a staging table of the attempt, in a transaction
    of its own (``postgres_copy``). Readers of the target see nothing of it.
 2. ``flush``: the rows are on disk since their transaction was committed; the next batch begins a
-   new staging table. So an epoch's rows lie in one or two tables, which are dropped when all their
-   batches are committed. Deleted rows would stay behind, and slow every commit down, whenever
-   something keeps VACUUM from removing them.
+   new staging table (``postgres_staging``).
 3. ``commit``: one transaction locks the sink's row in ``weir.commits``, inserts the epoch's rows
    into the target and enters the epoch in that row. A repeated commit finds the epoch there. Two
    drivers that commit the same epoch wait for each other at the lock (PROTOCOL P18). Before the
@@ -41,18 +39,14 @@ import getpass
 import logging
 import os
 import re
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, get_args
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from weir.core.datasets import Dataset, postgres_dataset
-from weir.core.types import Count, Payload
+from weir.core.types import Payload
 from weir.errors import (
     InvariantError,
     LostRowsError,
@@ -62,11 +56,30 @@ from weir.errors import (
     StorageError,
 )
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
-from weir.sinks.postgres_copy import REPORT, WRITER, CopyRows, create_staging_table
+from weir.sinks.postgres_copy import REPORT, CopyRows
 from weir.sinks.postgres_history import History, HistoryLog, epoch_column
 from weir.sinks.postgres_insert import Insert, Rejects
+from weir.sinks.postgres_prepared import (
+    REPORT_PREPARED,
+    PreparedPayload,
+    PreparedTransactions,
+    PrepareRows,
+    check_copied,
+    check_prepares,
+    create_records,
+    wait_until_ended,
+)
 from weir.sinks.postgres_schema import check_owner, evolved
 from weir.sinks.postgres_session import connected, is_violation, parameters_of, quoted
+from weir.sinks.postgres_staging import (
+    StagingTables,
+    TablePayload,
+    columns_of,
+    damage,
+    in_sql,
+    table_payload,
+    writers_of,
+)
 from weir.sinks.postgres_target import Ledger, PostgresTarget, check_server
 from weir.sinks.postgres_types import (
     StagedColumn,
@@ -85,22 +98,6 @@ _log = logging.getLogger(__name__)
 
 Mode: TypeAlias = Literal["append", "upsert"]
 
-#: How long to wait for a table that is to be dropped; commits come first.
-_DROP_TIMEOUT_MS = 1_000
-
-
-class _Payload(StagedPayload, kw_only=True):
-    table: Annotated[str, Meta(pattern=r"\As_[0-9a-f]{16}_[0-9]{1,18}_[0-9]{1,18}\Z")]
-    #: The newest epoch that was committed when the payload was flushed; 0 if there was none.
-    after: Count
-    rows: Count
-    writers: list[tuple[Count, Count]]
-    columns: list[StagedColumn]
-
-    def __post_init__(self) -> None:
-        if sum(rows for _, rows in self.writers) != self.rows:
-            raise ValueError("its writers have another number of rows")
-
 
 class PostgresTable(Sink):
     """Appends to a PostgreSQL table, or updates it by key, exactly once.
@@ -116,9 +113,11 @@ class PostgresTable(Sink):
     In both cases columns that the rows lack get their default, or null. ``epoch_column``, with
     ``mode="append"``: a column (``bigint``) that gets the number of the checkpoint that commits the
     row, by which ``read_consistent`` reads older checkpoints; one job and sink may write it.
+    ``two_phase``, with ``mode="append"``: write each row once, in transactions that are prepared
+    with the batch and committed one by one (see ``postgres_prepared``).
 
     Raises ``SinkError`` for arguments that contradict each other or a password in ``dsn``, and
-    ``UnsupportedEnvironmentError`` if psycopg is not installed.
+    ``UnsupportedEnvironmentError`` if psycopg or pgpq is not installed.
     """
 
     def __init__(
@@ -133,6 +132,7 @@ class PostgresTable(Sink):
         rejects: str | None = None,
         schema_evolution: Literal["add"] | None = None,
         epoch_column: str | None = None,
+        two_phase: bool = False,
     ) -> None:
         self._parameters = parameters_of(dsn)
         self._table = table
@@ -144,16 +144,15 @@ class PostgresTable(Sink):
         self._rejects = rejects
         self._adds = schema_evolution == "add"
         self._epoch_column = epoch_column
+        self._two_phase = two_phase
         self._opened: SinkContext | None = None
+        #: Of this attempt; others may be pending even where one way is not used.
+        self._staging: StagingTables
+        self._prepared: PreparedTransactions
         #: ``schema.table``, once opened.
         self._target_name = ""
         #: The newest epoch known to be committed; 0 if none is.
         self._newest = 0
-        #: Guards the fields below, since ``stage`` may overlap any other method.
-        self._lock = threading.Lock()
-        self._generation = 0
-        #: This attempt's staging tables, each with its batches that are not committed.
-        self._uncommitted: dict[str, set[int]] = {}
         #: The rows' schema that last fitted (Spark's JSON), so that it is checked once.
         self._accepted: tuple[str, tuple[StagedColumn, ...]] | None = None
         self._check_arguments()
@@ -205,12 +204,17 @@ class PostgresTable(Sink):
             self._ledger.create(connection)
             if self._epoch_column is not None:
                 History.create(connection)
+            create_records(connection)
             self._newest = self._ledger.newest(connection) or 0
-        with self._lock:
-            self._accepted = None
-            # An older attempt's are dropped by ``clean``.
-            self._uncommitted = {}
-            self._generation += 1
+        session = partial(self._session, self._session_name)
+        self._staging = StagingTables(ledger=self._ledger, session=session)
+        self._prepared = PreparedTransactions(
+            ledger=self._ledger,
+            place=self.describe(),
+            session=session,
+            statements=partial(session, autocommit=True),
+        )
+        self._accepted = None
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Copy the batch's rows into a staging table, in one Spark job.
@@ -222,28 +226,48 @@ class PostgresTable(Sink):
         columns = self._fitting_columns(schema)
         if batch.files == ():
             return None
-        table = self._staging_table(columns, batch.batch_id)
+        if self._two_phase:
+            return self._prepare(frame, columns, batch.batch_id)
+        table = self._staging.take(columns, batch.batch_id)
         copy = CopyRows(
             parameters=self._parameters,
-            table=_staging(table),
+            table=in_sql(table),
             columns=columns,
             place=self.describe(),
             session=self._session_name,
         )
         selected = frame.selectExpr(*staging_expressions(schema))
-        # In the order of the partitions, as Spark's ``collect`` returns them.
-        writers = [[row.writer, row.rows] for row in selected.mapInArrow(copy, REPORT).collect()]
-        if not writers:
-            self._settle([(table, batch.batch_id)])
+        reports = selected.mapInArrow(copy, REPORT).collect()
+        if not reports:
+            self._staging.settle([(table, batch.batch_id)])
+            return None
+        return table_payload(table, batch.batch_id, columns, reports)
+
+    def _prepare(
+        self, frame: DataFrame, columns: tuple[StagedColumn, ...], position: int
+    ) -> Payload | None:
+        """Copy the batch's rows into the target, in prepared transactions."""
+        copy = PrepareRows(
+            parameters=self._parameters,
+            table=".".join(map(quoted, self._target_name.split(".", 1))),
+            columns=columns,
+            place=self.describe(),
+            session=self._session_name,
+            target=self._target_name,
+            prefix=self._prepared.prefix(position),
+        )
+        selected = frame.selectExpr(*staging_expressions(frame.schema.json()))
+        reports = selected.mapInArrow(copy, REPORT_PREPARED).collect()
+        self._prepared.staged(report.transaction for report in reports)
+        if not reports:
             return None
         return {
-            "table": table,
-            "position": batch.batch_id,
+            "target": self._target_name,
+            "position": position,
             "flushed": False,
             "after": 0,
-            "rows": sum(rows for _, rows in writers),
-            "writers": writers,
-            "columns": [msgspec.to_builtins(column) for column in columns],
+            "rows": sum(report.rows for report in reports),
+            "transactions": [[report.transaction, report.rows] for report in reports],
         }
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
@@ -252,23 +276,14 @@ class PostgresTable(Sink):
         They are durable since they were copied. Raises ``LostWriteError`` if some are gone, since
         the server was restored or a standby that lagged behind took over.
         """
-        check_staged(payloads, _Payload, self.describe())
-        with self._lock:
-            # A table without rows so far goes on; none is made for each epoch without rows.
-            if self._uncommitted.get(self._current_table):
-                self._generation += 1
-            # Others are committed.
-            mine = [
-                one
-                for one in payloads
-                if one["position"] in self._uncommitted.get(one["table"], ())
-            ]
-        with self._session(self._session_name) as connection:
-            damage = _damage(connection, mine)
-        if damage is not None:
+        staged, prepared = self._checked(payloads)
+        if self._two_phase:
+            self._prepared.flush(prepared)
+        lost = self._staging.flush(staged)
+        if lost is not None:
             raise LostWriteError(
                 f"Output that {self.describe()} staged cannot be part of a checkpoint, because"
-                f" {damage}: its rows are recomputed from the last checkpoint. Make sure that"
+                f" {lost}: its rows are recomputed from the last checkpoint. Make sure that"
                 " nothing else changes tables in the schema weir."
             )
         return [
@@ -279,14 +294,18 @@ class PostgresTable(Sink):
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Insert the epoch's rows into the target in one transaction, with the epoch's record.
 
+        What is in prepared transactions is committed before, so ``two_phase`` shows it in steps.
         Returns 0 if that was done before or there are no rows. Raises ``LostRowsError`` if staged
         rows are gone, and ``SinkMismatchError`` if the table refuses a row and there is no table of
         rejects; calling again is safe.
         """
-        check_flushed(payloads, _Payload, self.describe())
+        staged, prepared = self._checked(payloads)
+        check_flushed(payloads, StagedPayload, self.describe())
         if not payloads:
             return 0
         try:
+            if prepared:
+                self._show(epoch, prepared)
             with self._session(self._session_name) as connection:
                 rows = self._commit(connection, epoch, payloads)
         except Exception as error:
@@ -294,13 +313,15 @@ class PostgresTable(Sink):
                 raise
             raise self._violation(epoch, error) from error
         self._newest = max(self._newest, epoch)
-        self._settle([(payload["table"], payload["position"]) for payload in payloads])
+        self._staging.settle((payload["table"], payload["position"]) for payload in staged)
         return rows
 
     def newest_committed(self) -> int | None:
-        """The epoch in the sink's row of ``weir.commits`` (PROTOCOL P21)."""
+        """The epoch in the sink's row of ``weir.commits`` (PROTOCOL P21), or shown in part."""
         with self._session(self._session_name) as connection:
-            return self._ledger.newest(connection)
+            newest = self._ledger.newest(connection)
+            shown = self._prepared.newest_shown(connection)
+        return max(newest or 0, shown) or None
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
         """The newest commit of each job and sink at the target, newest first."""
@@ -332,55 +353,83 @@ class PostgresTable(Sink):
         )
 
     def clean(self, attempt: int) -> None:
-        """End the sessions of dead attempts and drop their staging tables (PROTOCOL P22)."""
+        """End the sessions of dead attempts and delete what they staged (PROTOCOL P22)."""
         with self._session(self._session_name) as connection:
             sessions = connection.execute(
                 "SELECT DISTINCT application_name FROM pg_stat_activity"
                 " WHERE usename = current_user AND pid <> pg_backend_pid()"
             ).fetchall()
+            dead = [name for (name,) in sessions if self._is_dead(name, attempt)]
             # By their names: a pooler may give a process to another session meanwhile.
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE usename = current_user AND pid <> pg_backend_pid()"
                 " AND application_name = ANY (%s)",
-                [[name for (name,) in sessions if self._is_dead(name, attempt)]],
+                [dead],
             )
-            tables = connection.execute(
-                "SELECT relname FROM pg_class WHERE relnamespace = 'weir'::regnamespace"
-                " AND relkind = 'r'"
-            ).fetchall()
-        self._drop([name for (name,) in tables if self._is_dead(name, attempt)])
+            wait_until_ended(connection, dead)
+        self._staging.clean(attempt)
+        self._prepared.clean(attempt)
 
     def close(self) -> None:
-        """Drop this attempt's staging tables: every epoch is committed."""
-        with self._lock:
-            tables, self._uncommitted = list(self._uncommitted), {}
-            self._generation += 1
-        self._drop(tables)
+        """Delete what this attempt staged: every epoch is committed."""
+        self._staging.close()
+        self._prepared.close()
+
+    def _checked(self, payloads: Sequence[Payload]) -> tuple[list[Payload], list[Payload]]:
+        """Those whose rows are in staging tables, and those in prepared transactions."""
+        staged = [one for one in payloads if "transactions" not in one]
+        prepared = [one for one in payloads if "transactions" in one]
+        check_staged(staged, TablePayload, self.describe())
+        check_staged(prepared, PreparedPayload, self.describe())
+        return staged, prepared
+
+    def _show(self, epoch: int, prepared: Sequence[Payload]) -> None:
+        for payload in prepared:
+            if payload["target"] != self._target_name:
+                raise SinkMismatchError(
+                    f"Rows of checkpoint {epoch} are in prepared transactions for"
+                    f" {payload['target']}, and cannot go to {self.describe()}: give the sink that"
+                    " table, or stop the job that took the snapshot with 'weir stop' first."
+                )
+        if self._epoch_column is not None:
+            raise SinkError(
+                f"Rows of checkpoint {epoch} were prepared without a number for"
+                f" {self._epoch_column!r} of {self.describe()}: run the job without epoch_column"
+                " until they are committed."
+            )
+        with self._session(self._session_name) as connection:
+            committed = self._ledger.newest(connection) or 0
+        if committed < epoch:
+            self._check_not_gone_back(committed, prepared)
+            self._prepared.show(epoch, prepared)
 
     def _commit(
         self, connection: psycopg.Connection, epoch: int, payloads: Sequence[Payload]
     ) -> int:
+        """Insert what is staged, note what was prepared, enter the epoch; return the rows."""
+        staged, prepared = self._checked(payloads)
         ledger = self._ledger
         committed = ledger.lock(connection)
         if committed >= epoch:
             return 0
         self._check_not_gone_back(committed, payloads)
-        if (damage := _damage(connection, payloads)) is not None:
+        if (lost := damage(connection, staged)) is not None:
             raise LostRowsError(
-                f"Checkpoint {epoch} cannot be committed to {self.describe()}, since {damage}: none"
+                f"Checkpoint {epoch} cannot be committed to {self.describe()}, since {lost}: none"
                 " of its rows are visible there, and the job cannot continue without them. Restore"
                 " the schema weir of the database and run the job again, or start from an older"
                 " snapshot with --from-savepoint PATH --accept-duplicates."
             )
-        rows = 0
+        rows = self._prepared.finish(connection, prepared) if prepared else 0
         # A restored job may have pending rows of an older version of the pipeline.
-        groups = [(one, _writers_of(group)) for one, group in groupby(payloads, _columns_of)]
-        # Before the first row: what is locked only for rows is not locked harder later, by which
-        # two sinks of one table would wait for each other.
-        target = self._created_target(connection, groups[0][0], committed)
-        number = self._number(connection, target, committed, epoch)
-        target = self._changed_target(connection, target, [columns for columns, _ in groups])
+        groups = [(one, writers_of(group)) for one, group in groupby(staged, columns_of)]
+        if groups:
+            # Before the first row: what is locked only for rows is not locked harder later, by
+            # which two sinks of one table would wait for each other.
+            target = self._created_target(connection, groups[0][0], committed)
+            number = self._number(connection, target, committed, epoch)
+            target = self._changed_target(connection, target, [columns for columns, _ in groups])
         for columns, writers in groups:
             insert = Insert(
                 target=target,
@@ -397,8 +446,7 @@ class PostgresTable(Sink):
     def _check_not_gone_back(self, committed: int, payloads: Sequence[Payload]) -> None:
         """Raise ``LostRowsError`` if the ledger once had a newer epoch than it has now."""
         # Rows of another job's savepoint may go to another target, which has a ledger of its own.
-        own = f"s_{self._ledger.digest}_"
-        known = [one["after"] for one in payloads if one["table"].startswith(own)]
+        known = [one["after"] for one in payloads if self._is_own(one)]
         if committed < (newest := max([self._newest, *known])):
             raise LostRowsError(
                 f"{self.describe()} has gone back to checkpoint {committed}, though checkpoint"
@@ -407,6 +455,11 @@ class PostgresTable(Sink):
                 " run the job again, or start from a snapshot that is not newer than that with"
                 " --from-savepoint PATH."
             )
+
+    def _is_own(self, payload: Payload) -> bool:
+        if "transactions" in payload:
+            return self._prepared.is_own(payload)
+        return self._staging.is_own(payload)
 
     def _created_target(
         self, connection: psycopg.Connection, columns: tuple[StagedColumn, ...], committed: int
@@ -465,6 +518,8 @@ class PostgresTable(Sink):
     def _check_access(self, connection: psycopg.Connection, target: PostgresTarget) -> None:
         place = self.describe()
         check_server(connection, rejects=self._rejects is not None, place=place)
+        if self._two_phase:
+            check_prepares(connection, place=place)
         if not (target.exists or self._create):
             raise SinkError(
                 f"{place} does not exist: create the table, or give the sink create=True."
@@ -503,49 +558,6 @@ class PostgresTable(Sink):
             " rows, and run the job again."
         )
 
-    def _staging_table(self, columns: Sequence[StagedColumn], position: int) -> str:
-        """The table for a batch's rows, created if it is the first there; notes the batch."""
-        context = self._context
-        with self._lock:
-            table = self._current_table
-            exists = table in self._uncommitted
-            self._uncommitted.setdefault(table, set()).add(position)
-        if not exists:
-            about = f"Staged by job {context.job_name} ({context.job_id}), sink {context.sink}"
-            with self._session(self._session_name) as connection:
-                create_staging_table(connection, _staging(table), columns, about)
-        return table
-
-    @property
-    def _current_table(self) -> str:
-        """The staging table for the next batch."""
-        return f"s_{self._ledger.digest}_{self._context.attempt}_{self._generation}"
-
-    def _settle(self, batches: Sequence[tuple[str, int]]) -> None:
-        """Forget committed batches; drop tables of which none is left."""
-        with self._lock:
-            for table, position in batches:
-                self._uncommitted.get(table, set()).discard(position)
-            current = self._current_table
-            done = [
-                table
-                for table, positions in self._uncommitted.items()
-                if not positions and table != current
-            ]
-            for table in done:
-                del self._uncommitted[table]
-        self._drop(done)
-
-    def _drop(self, tables: Sequence[str]) -> None:
-        """Drop staging tables; a task that is late may keep one until the next attempt."""
-        for table in tables:
-            try:
-                with self._session(self._session_name) as connection:
-                    connection.execute(f"SET LOCAL lock_timeout = {_DROP_TIMEOUT_MS}")
-                    connection.execute(f"DROP TABLE IF EXISTS {_staging(table)}")
-            except (SinkError, StorageError) as error:
-                _log.warning("The staging table %s could not be dropped: %s", table, error)
-
     def _fitting_columns(self, spark_schema: str) -> tuple[StagedColumn, ...]:
         """The rows' columns. Raises ``SinkMismatchError`` if the table does not take them."""
         if self._accepted is None or self._accepted[0] != spark_schema:
@@ -565,16 +577,19 @@ class PostgresTable(Sink):
                     )
             with self._session(self._session_name) as connection:
                 target = self._find(connection)
+                if self._two_phase and not target.exists:
+                    target = self._created_target(connection, columns, self._newest)
             if target.exists:
                 self._check_fits(target, columns)
+            if self._two_phase:
+                check_copied(target, columns, place=self.describe())
             self._accepted = (spark_schema, columns)
         return self._accepted[1]
 
     def _is_dead(self, name: str, attempt: int) -> bool:
-        """Whether a session or staging table is this sink's, of an attempt before the given one."""
-        pattern = rf"weir {self._ledger.digest} (\d+)|s_{self._ledger.digest}_(\d+)_\d+"
-        found = re.fullmatch(pattern, name)
-        return found is not None and int(found[1] or found[2]) < attempt
+        """Whether a session is this sink's, of an attempt before the given one."""
+        found = re.fullmatch(rf"weir {self._ledger.digest} (\d+)", name)
+        return found is not None and int(found[1]) < attempt
 
     def _find(self, connection: psycopg.Connection) -> PostgresTarget:
         return PostgresTarget.find(connection, self._table, place=self.describe())
@@ -582,8 +597,10 @@ class PostgresTable(Sink):
     def _check_target(self, target: PostgresTarget) -> None:
         target.check_key(self._key, place=self.describe())
 
-    def _session(self, name: str) -> AbstractContextManager[psycopg.Connection]:
-        return connected(self._parameters, self.describe(), name=name)
+    def _session(
+        self, name: str, *, autocommit: bool = False
+    ) -> AbstractContextManager[psycopg.Connection]:
+        return connected(self._parameters, self.describe(), name=name, autocommit=autocommit)
 
     @property
     def _session_name(self) -> str:
@@ -628,41 +645,9 @@ class PostgresTable(Sink):
                 f"{self.describe()} has epoch_column={name!r}: give the name of a column, and only"
                 " with mode='append', since an upsert keeps no older rows."
             )
-
-
-def _staging(table: str) -> str:
-    return f"weir.{quoted(table)}"
-
-
-def _columns_of(payload: Payload) -> tuple[StagedColumn, ...]:
-    return tuple(msgspec.convert(payload["columns"], list[StagedColumn]))
-
-
-def _writers_of(payloads: Iterable[Payload]) -> dict[str, list[tuple[int, int]]]:
-    """By staging table, the writers of these batches, each with its place in the order of all."""
-    writers: dict[str, list[tuple[int, int]]] = {}
-    count = 0
-    for payload in payloads:
-        for writer, _ in payload["writers"]:
-            writers.setdefault(_staging(payload["table"]), []).append((writer, count))
-            count += 1
-    return writers
-
-
-def _damage(connection: psycopg.Connection, payloads: Sequence[Payload]) -> str | None:
-    """The first staging table that is gone or lacks rows, in words; None if all are whole."""
-    expected: dict[str, dict[int, int]] = {}
-    for payload in payloads:
-        expected.setdefault(payload["table"], {}).update(payload["writers"])
-    for table, writers in expected.items():
-        found = connection.execute("SELECT to_regclass(%s)::text", [_staging(table)]).fetchone()
-        if found == (None,):
-            return f"the staging table weir.{table} is gone"
-        counts: dict[int, int] = dict(
-            connection.execute(
-                f"SELECT {WRITER}, count(*) FROM {_staging(table)} GROUP BY {WRITER}"
-            ).fetchall()
-        )
-        if any(counts.get(writer) != rows for writer, rows in writers.items()):
-            return f"the staging table weir.{table} lacks rows"
-    return None
+        ours = self._key or self._rejects is not None or self._adds or name is not None
+        if self._two_phase and ours:
+            raise SinkError(
+                f"{self.describe()} has two_phase=True, which is for mode='append' without rejects,"
+                " schema_evolution and epoch_column: rows are in the table before their commit."
+            )

@@ -65,55 +65,53 @@ class CopyRows:
     session: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
 
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
             return
+        yield self._run(chain([first], filled))
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+        """Copy the rows; return the report."""
+        import pyarrow as pa
+
         writer = secrets.randbits(62)
-        rows = self._copy(writer, chain([first], filled))
-        yield pa.RecordBatch.from_pydict(
+        with connected(self.parameters, self.place, name=self.session) as connection:
+            rows = self._copy(connection, _marked(batches, writer), own=(WRITER, ROW))
+        return pa.RecordBatch.from_pydict(
             {"writer": pa.array([writer], pa.int64()), "rows": pa.array([rows], pa.int64())}
         )
 
-    def _copy(self, writer: int, batches: Iterator[pa.RecordBatch]) -> int:
+    def _copy(
+        self,
+        connection: psycopg.Connection,
+        batches: Iterator[pa.RecordBatch],
+        own: Sequence[str] = (),
+    ) -> int:
+        """Copy batches of the rows' columns and then Weir's own; return the number of rows."""
         import psycopg
 
-        names = ", ".join(quoted(name) for name in (*self._names, WRITER, ROW))
-        statement = f"COPY {self.table} ({names}) FROM STDIN (FORMAT binary)"
+        names = [*(column.name for column in self.columns), *own]
+        listed = ", ".join(map(quoted, names))
+        statement = f"COPY {self.table} ({listed}) FROM STDIN (FORMAT binary)"
         rows = 0
-        with (
-            connected(self.parameters, self.place, name=self.session) as connection,
-            connection.cursor() as cursor,
-        ):
-            try:
-                with cursor.copy(statement) as copy:
-                    encoder: ArrowToPostgresBinaryEncoder | None = None
-                    for batch in batches:
-                        marked = self._marked(batch, writer, rows)
-                        if encoder is None:
-                            encoder = self._encoder(marked.schema)
-                            copy.write(encoder.write_header())
-                        copy.write(self._packed(encoder, marked))
-                        rows += batch.num_rows
-                    if encoder is not None:
-                        copy.write(encoder.finish())
-            except psycopg.DataError as error:
-                told = f"{error.diag.message_primary} ({error.diag.context})"
-                raise self._mismatch(told) from error
+        try:
+            with connection.cursor() as cursor, cursor.copy(statement) as copy:
+                encoder: ArrowToPostgresBinaryEncoder | None = None
+                for given in batches:
+                    batch = given.rename_columns(names)
+                    if encoder is None:
+                        encoder = self._encoder(batch.schema)
+                        copy.write(encoder.write_header())
+                    copy.write(self._packed(encoder, batch))
+                    rows += batch.num_rows
+                if encoder is not None:
+                    copy.write(encoder.finish())
+        except psycopg.DataError as error:
+            told = f"{error.diag.message_primary} ({error.diag.context})"
+            raise self._mismatch(told) from error
         return rows
-
-    def _marked(self, batch: pa.RecordBatch, writer: int, first_row: int) -> pa.RecordBatch:
-        """The rows with the columns of Weir's own, under the staging table's names."""
-        import numpy as np
-        import pyarrow as pa
-
-        writers = pa.repeat(pa.scalar(writer, pa.int64()), batch.num_rows)
-        rows = pa.array(np.arange(first_row, first_row + batch.num_rows))
-        return pa.RecordBatch.from_arrays(
-            [*batch.columns, writers, rows], [*self._names, WRITER, ROW]
-        )
 
     def _encoder(self, schema: pa.Schema) -> ArrowToPostgresBinaryEncoder:
         import pyarrow as pa
@@ -132,9 +130,9 @@ class CopyRows:
         return ArrowToPostgresBinaryEncoder.new_with_encoders(schema, builders)
 
     def _packed(self, encoder: ArrowToPostgresBinaryEncoder, batch: pa.RecordBatch) -> bytes:
-        for name in self._names:
-            if _has_minus_infinity(batch[name]):
-                raise self._mismatch(f"the date in {name!r} is out of range")
+        for column in self.columns:
+            if _has_minus_infinity(batch[column.name]):
+                raise self._mismatch(f"the date in {column.name!r} is out of range")
         try:
             return encoder.write_batch(batch)
         except ValueError as error:
@@ -146,9 +144,19 @@ class CopyRows:
             " sink; text must not contain the character NUL."
         )
 
-    @property
-    def _names(self) -> list[str]:
-        return [column.name for column in self.columns]
+
+def _marked(batches: Iterable[pa.RecordBatch], writer: int) -> Iterator[pa.RecordBatch]:
+    """The batches, each row with its writer and its number."""
+    import numpy as np
+    import pyarrow as pa
+
+    first = 0
+    for batch in batches:
+        after = first + batch.num_rows
+        writers = pa.repeat(pa.scalar(writer, pa.int64()), batch.num_rows)
+        columns = [*batch.columns, writers, pa.array(np.arange(first, after))]
+        yield pa.RecordBatch.from_arrays(columns, [str(number) for number in range(len(columns))])
+        first = after
 
 
 def physical_type(column: StagedColumn) -> str:

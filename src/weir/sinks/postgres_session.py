@@ -64,12 +64,13 @@ def parameters_of(dsn: str) -> dict[str, str]:
     Raises ``SinkError`` if it cannot be read or holds a password; the message never repeats it.
     """
     try:
+        import pgpq  # noqa: F401
         from psycopg import ProgrammingError
         from psycopg.conninfo import conninfo_to_dict
     except ImportError as error:
         raise UnsupportedEnvironmentError(
-            "PostgresTable needs psycopg 3, which is not installed: pip install 'weir[postgres]',"
-            " also where Spark's executors run."
+            "PostgresTable needs psycopg 3 and pgpq, which are not installed: pip install"
+            " 'weir[postgres]', also where Spark's executors run."
         ) from error
     try:
         parameters = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
@@ -90,12 +91,13 @@ def parameters_of(dsn: str) -> dict[str, str]:
 
 @contextmanager
 def connected(
-    parameters: Mapping[str, str], place: str, *, name: str = "weir"
+    parameters: Mapping[str, str], place: str, *, name: str = "weir", autocommit: bool = False
 ) -> Iterator[psycopg.Connection]:
     """A connection in a transaction, which is committed at the end; closed in any case.
 
-    ``name`` is the session's ``application_name``. Raises ``StorageError`` for what passes by
-    itself (the outcome of the transaction may then be unknown), ``SinkError`` for what does not.
+    With ``autocommit`` each statement stands alone, under the server's settings. ``name`` is the
+    session's ``application_name``. Raises ``StorageError`` for what passes by itself (the outcome
+    of the transaction may then be unknown), ``SinkError`` for what does not.
     Errors in data and violated constraints pass through as psycopg's.
     """
     import psycopg
@@ -106,10 +108,11 @@ def connected(
             **{**parameters, "client_encoding": "utf8", "application_name": name}
         )
         # A pooler in transaction mode knows no prepared statements.
-        with psycopg.connect(conninfo, prepare_threshold=None) as connection:
-            connection.execute(_SETTINGS)
-            if connection.info.server_version >= 170_000:
-                connection.execute("SELECT set_config('transaction_timeout', '0', true)")
+        with psycopg.connect(conninfo, prepare_threshold=None, autocommit=autocommit) as connection:
+            if not autocommit:
+                connection.execute(_SETTINGS)
+                if connection.info.server_version >= 170_000:
+                    connection.execute("SELECT set_config('transaction_timeout', '0', true)")
             yield connection
     except psycopg.Error as error:
         if is_violation(error):
