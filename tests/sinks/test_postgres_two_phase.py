@@ -7,13 +7,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from pyspark import TaskContext
-from tests.sinks.postgres_database import Database, Frame, flushed, rows, staged
+from tests.sinks.postgres_database import Database, flushed, rows, staged
 
 from weir.demo import postgres_server
 from weir.demo.postgres_server import running_server
 from weir.errors import LostRowsError, LostWriteError, SinkError, SinkMismatchError, StorageError
-from weir.sinks import Batch, PostgresTable, postgres_prepared
+from weir.sinks import PostgresTable, postgres_prepared
 
 
 def opened(database: Database, **options: Any) -> PostgresTable:
@@ -126,13 +125,15 @@ def test_records_that_somebody_deleted_are_missed(table, monkeypatch):
 
 
 def test_what_a_task_prepared_that_does_not_count_is_rolled_back_with_the_next_checkpoint(table):
-    """Such as a task's that Spark ran twice at once."""
+    """Such as a task's that Spark ran twice at once. What a later batch staged stays."""
     sink = opened(table)
-    frame: Any = Frame(rows((1, "a")))
-    sink.stage(frame, Batch(batch_id=0))
-    sink._prepared._open.clear()
     payload = staged(sink, 0, rows((1, "a")))
+    twin = payload["transactions"][0][0][:-16] + "0" * 16
+    with psycopg.connect(table.dsn) as connection:
+        connection.execute("INSERT INTO t VALUES (1, 'a')")
+        connection.execute(f"PREPARE TRANSACTION '{twin}'")
     later = staged(sink, 1, rows((2, "b")))
+    assert len(table.prepared()) == 3
     (kept,) = sink.flush([payload])
     assert len(table.prepared()) == 2
     (then,) = sink.flush([later])
@@ -141,22 +142,13 @@ def test_what_a_task_prepared_that_does_not_count_is_rolled_back_with_the_next_c
     assert table.shown() == [(1, "a"), (2, "b")]
 
 
-def test_a_task_that_runs_again_rolls_back_what_its_first_run_prepared(keyed, monkeypatch):
+def test_a_task_that_runs_again_rolls_back_what_its_first_run_prepared(keyed):
     """Otherwise it would wait for the lock on the same key."""
     sink = opened(keyed)
-    staged(sink, 0, rows((1, "a")))
-
-    class Repeated:
-        def partitionId(self) -> int:
-            return 0
-
-        def attemptNumber(self) -> int:
-            return 1
-
-    monkeypatch.setattr(TaskContext, "get", Repeated)
-    payload = flushed(sink, 0, rows((1, "a")))
+    staged(sink, 0, rows((1, "a")), rows((2, "b")))
+    payload = flushed(sink, 0, rows((1, "a")), rows((2, "b")))
     sink.commit(1, [payload])
-    assert keyed.shown() == [(1, "a")]
+    assert keyed.shown() == [(1, "a"), (2, "b")]
 
 
 def test_cleaning_rolls_back_what_dead_attempts_prepared(table):

@@ -60,6 +60,7 @@ from weir.sinks.postgres_copy import REPORT, CopyRows
 from weir.sinks.postgres_history import History, HistoryLog, epoch_column
 from weir.sinks.postgres_insert import Insert, Rejects
 from weir.sinks.postgres_prepared import (
+    PARTITION,
     REPORT_PREPARED,
     PreparedPayload,
     PreparedTransactions,
@@ -256,7 +257,7 @@ class PostgresTable(Sink):
             target=self._target_name,
             prefix=self._prepared.prefix(position),
         )
-        selected = frame.selectExpr(*staging_expressions(frame.schema.json()))
+        selected = frame.selectExpr(*staging_expressions(frame.schema.json()), PARTITION)
         reports = selected.mapInArrow(copy, REPORT_PREPARED).collect()
         self._prepared.staged(report.transaction for report in reports)
         if not reports:

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 #: The schema of what a Spark task reports.
 REPORT_PREPARED = "transaction string, rows long"
+#: The Spark SQL of the last column.
+PARTITION = "spark_partition_id() AS weir_partition"
 _NAME = r"weir_[0-9a-f]{16}_[0-9]{1,18}_[0-9]{1,18}_[0-9]{1,18}_[0-9a-f]{16}"
 _RECORDS = "(name text PRIMARY KEY, target text NOT NULL, rows bigint NOT NULL)"
 #: How long sessions that were told to end may still prepare something.
@@ -88,7 +91,8 @@ class PreparedPayload(StagedPayload, kw_only=True):
 class PrepareRows(CopyRows):
     """For ``mapInArrow``: copies a partition's rows into the target, in a prepared transaction.
 
-    Emits its name and how many rows it has; nothing for an empty partition.
+    The last column is ``PARTITION``. Emits the transaction's name and how many rows it has; nothing
+    for an empty partition.
     """
 
     #: ``schema.table``.
@@ -100,18 +104,14 @@ class PrepareRows(CopyRows):
         import psycopg
         import pyarrow as pa
 
-        partition, is_repeated = _spark_task()
-        prefix = f"{self.prefix}_{partition}_"
-        if is_repeated:
-            # It holds locks on rows that this run writes again.
-            with connected(
-                self.parameters, self.place, name=self.session, autocommit=True
-            ) as connection:
-                end_prepared(connection, "ROLLBACK", _waiting(connection, prefix))
+        first = next(batches)
+        prefix = f"{self.prefix}_{first.column(first.num_columns - 1)[0].as_py()}_"
+        rest = (batch.select(range(len(self.columns))) for batch in chain([first], batches))
         name = prefix + secrets.token_hex(8)
         try:
+            self._forget(prefix)
             with connected(self.parameters, self.place, name=self.session) as connection:
-                rows = self._copy(connection, batches)
+                rows = self._copy(connection, rest)
                 connection.execute(
                     "INSERT INTO weir.prepared VALUES (%s, %s, %s)", [name, self.target, rows]
                 )
@@ -126,6 +126,13 @@ class PrepareRows(CopyRows):
         return pa.RecordBatch.from_pydict(
             {"transaction": pa.array([name]), "rows": pa.array([rows], pa.int64())}
         )
+
+    def _forget(self, prefix: str) -> None:
+        """Roll back what an earlier run of this task prepared: it locks what this one writes."""
+        with connected(
+            self.parameters, self.place, name=self.session, autocommit=True
+        ) as connection:
+            end_prepared(connection, "ROLLBACK", _waiting(connection, prefix))
 
 
 class PreparedTransactions:
@@ -324,14 +331,6 @@ def wait_until_ended(connection: psycopg.Connection, sessions: Sequence[str]) ->
         if found is None:
             return
         time.sleep(_POLL_S)
-
-
-def _spark_task() -> tuple[int, bool]:
-    """The partition of the Spark task that runs, and whether it ran before."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    return (0, False) if task is None else (task.partitionId(), task.attemptNumber() > 0)
 
 
 def _waiting(
