@@ -219,10 +219,8 @@ def test_of_two_jobs_that_begin_at_once_one_has_the_column(table):
     assert table.sql("SELECT count(*) FROM t") == [(1,)]
 
 
-def test_pending_rows_of_another_jobs_savepoint_are_older_than_every_checkpoint(database):
-    """They are committed in that job's name, whose ids mean nothing here (PROTOCOL P14, P19)."""
-    old = database.opened("old", create=True)
-    pending = flushed(old, 0, rows((1, "a")))
+def resumed_elsewhere(database: Database, column: str) -> PostgresTable:
+    """The sink of job OTHER while it commits what was pending in the savepoint of JOB."""
     context = SinkContext(
         job_id=JOB,
         job_name="orders",
@@ -231,13 +229,33 @@ def test_pending_rows_of_another_jobs_savepoint_are_older_than_every_checkpoint(
         file_system=lambda _: LocalFileSystem(),
         job_directory=f"/checkpoints/{OTHER}",
     )
-    new = PostgresTable(database.dsn, "t", **NUMBERED)
-    new.check(context)
-    new.open(context)
-    assert new.commit(19, [pending]) == 1
+    sink = PostgresTable(database.dsn, "t", create=True, epoch_column=column)
+    sink.open(context)
+    return sink
+
+
+def test_pending_rows_of_another_jobs_savepoint_are_older_than_every_checkpoint(database):
+    """They are committed in that job's name, whose ids mean nothing here (PROTOCOL P14, P19)."""
+    old = database.opened("old", create=True)
+    pending = flushed(old, 0, rows((1, "a")))
+    assert resumed_elsewhere(database, "weir_epoch").commit(19, [pending]) == 1
     resumed = database.opened(job=OTHER, **NUMBERED)
     resumed.commit(1, [flushed(resumed, 0, rows((2, "b")))])
     assert [as_of(database, 0), as_of(database, 1)] == [[1], [1, 2]]
+
+
+def test_the_column_of_a_job_whose_pending_rows_went_to_another_column_is_not_read(database):
+    """Its history lacks them."""
+    old = database.opened(**NUMBERED)
+    old.commit(1, [flushed(old, 0, rows((1, "a")))])
+    pending = flushed(old, 1, rows((2, "b")))
+    assert weir.read_consistent({"out": old}).checkpoint_id == 1
+    database.sql("ALTER TABLE t ADD COLUMN weir_epoch_2 bigint DEFAULT 0")
+    database.sql("ALTER TABLE t ALTER COLUMN weir_epoch_2 DROP DEFAULT")
+    assert resumed_elsewhere(database, "weir_epoch_2").commit(2, [pending]) == 1
+    assert as_of(database, 0, "weir_epoch_2") == [1, 2]
+    with pytest.raises(StorageError, match=r"rows of checkpoint 2 of job .* without a number"):
+        weir.read_consistent({"out": old})
 
 
 def test_a_history_that_would_lack_rows_is_not_continued(table, tmp_path):
