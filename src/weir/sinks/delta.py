@@ -77,6 +77,7 @@ from weir.sinks.staging import (
     StagedPath,
     StagedPayload,
     SureSync,
+    check_evolution,
     check_flushed,
     check_partition_names,
     check_staged,
@@ -208,10 +209,7 @@ class DeltaTable(FileSink):
                 f"{self.describe()} needs key= for mode='upsert', and only for that: name the"
                 " columns by which a row is found again, as a list."
             )
-        if schema_evolution not in (None, "add"):
-            raise SinkError(
-                f"{self.describe()} has schema_evolution={schema_evolution!r}: use 'add', or None."
-            )
+        check_evolution(schema_evolution, self.describe())
         if self.takes_updates and self._target_file_size is not None:
             raise SinkError(
                 f"{self.describe()} has mode='upsert', which writes its own files: remove"

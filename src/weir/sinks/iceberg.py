@@ -36,7 +36,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from weir.core.datasets import Dataset, file_dataset
 from weir.core.types import Payload
@@ -53,6 +53,7 @@ from weir.sinks.iceberg_payload import IcebergPayload
 from weir.sinks.staging import (
     FileSink,
     Target,
+    check_evolution,
     check_flushed,
     check_staged,
     damaged_file,
@@ -62,10 +63,8 @@ from weir.sinks.staging import (
     write_frame,
 )
 from weir.storage.paths import join, normalize
-from weir.storage.records import converted
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
@@ -82,7 +81,6 @@ _SETTINGS = {
     "spark.sql.parquet.writeLegacyFormat": "false",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-_NAME_MAPPING = "schema.name-mapping.default"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +102,9 @@ class IcebergTable(FileSink):
     among these, ``name`` is the catalog's name (else pyiceberg's default). ``table``:
     ``namespace.table``. ``partition_by``: columns by which a new table is partitioned (an existing
     one keeps to its own partitions): strings, dates, whole numbers, decimals and booleans.
+    ``schema_evolution="add"``: fields that the table lacks are added to it, also in structs, and
+    its columns are widened (int to long, float to double, decimals to more digits), in the
+    transaction of the rows that need it; without it, such rows are refused.
 
     Raises ``SinkError`` for what may be a secret in ``catalog`` or a table without a namespace, and
     ``UnsupportedEnvironmentError`` if pyiceberg is not installed.
@@ -113,7 +114,12 @@ class IcebergTable(FileSink):
     _staging_prefix = "weir-"
 
     def __init__(
-        self, catalog: str | Mapping[str, str], table: str, *, partition_by: Sequence[str] = ()
+        self,
+        catalog: str | Mapping[str, str],
+        table: str,
+        *,
+        partition_by: Sequence[str] = (),
+        schema_evolution: Literal["add"] | None = None,
     ) -> None:
         try:
             from weir.sinks.iceberg_target import IcebergTarget
@@ -124,6 +130,8 @@ class IcebergTable(FileSink):
         self._catalog_name: str = catalog if isinstance(catalog, str) else catalog.get("name", "")
         self._table_name = table
         super().__init__(None, partition_by)
+        check_evolution(schema_evolution, self.describe())
+        self._adds = schema_evolution == "add"
         self._iceberg = IcebergTarget(catalog, table, place=self.describe())
         #: The table as last seen; None if it does not exist yet.
         self._table: Table | None = None
@@ -336,6 +344,7 @@ class IcebergTable(FileSink):
 
     def _accept(self, spark_schema: str) -> None:
         """Raise ``SinkMismatchError`` if the table does not take the rows; create it if need be."""
+        from weir.sinks.iceberg_evolution import evolve
         from weir.sinks.iceberg_partitions import check_columns, groupings
         from weir.sinks.iceberg_types import check_mapping, fitting_schema, has_field_ids
 
@@ -348,8 +357,10 @@ class IcebergTable(FileSink):
         if self._accepted is not None and self._accepted.key == key:
             return
         self._iceberg.check_table(table, self._partition_by)
-        rows = fitting_schema(spark_schema, schema, place=place)
+        rows = fitting_schema(spark_schema, schema, adds=self._adds, place=place)
         check_columns(spec, rows, place=place)
+        # What the commit would refuse. This transaction is dropped.
+        evolve(self._iceberg.transaction(table), [rows], adds=self._adds, place=place)
         if mapping is not None and not has_field_ids(rows):
             check_mapping(mapping, rows, place=place)
         self._accepted = _Accepted(
@@ -370,10 +381,12 @@ class IcebergTable(FileSink):
         return table
 
     def _created_for(self, payload: Payload) -> Table:
+        from weir.sinks.iceberg_files import written_as
+
         table = self._iceberg.load()
         if table is None:
             self._check_not_gone([payload])
-            schema, spec = _written_as(payload)
+            schema, spec = written_as(payload)
             table = self._iceberg.create(schema, spec)
         return table
 
@@ -394,11 +407,13 @@ class IcebergTable(FileSink):
 
     def _check_flushed(self, payloads: Sequence[Payload]) -> None:
         """Raise ``SinkMismatchError`` unless all payloads can be committed."""
+        from weir.sinks.iceberg_files import data_files
+
         check_flushed(payloads, IcebergPayload, self.describe())
         seen = set()
         for payload in payloads:
             try:
-                for file in _data_files(payload, self._location_of(payload), 0):
+                for file in data_files(payload, self._location_of(payload), 0):
                     if file.file_path in seen:
                         raise ValueError(f"{file.file_path} is named twice")
                     seen.add(file.file_path)
@@ -443,9 +458,9 @@ class IcebergTable(FileSink):
 
     def _completed(self, payload: Payload) -> Payload:
         """The payload with the metrics from its files' footers, and without files without rows."""
-        from weir.sinks.iceberg_files import file_details
+        from weir.sinks.iceberg_files import file_details, written_as
 
-        rows, spec = _written_as(payload)
+        rows, spec = written_as(payload)
         files = []
         file_system = self._context.file_system(self._root_of(payload))
         for file, path in zip(payload["files"], self._paths(payload), strict=True):
@@ -507,14 +522,20 @@ class IcebergTable(FileSink):
         self, table: Table, record: Record | None, epoch: int, payloads: Sequence[Payload]
     ) -> Table:
         """Add the files in one snapshot, with the ledger's next record."""
+        from weir.sinks.iceberg_evolution import prepare
+        from weir.sinks.iceberg_files import data_files
         from weir.sinks.iceberg_ledger import as_property, key_of, next_record, summary
 
-        properties = self._checked(table, payloads)
+        self._iceberg.check_table(table, self._partition_by)
+        transaction = self._iceberg.transaction(table)
+        rows = prepare(transaction, payloads, adds=self._adds, place=self.describe())
         spec_id = table.metadata.default_spec_id
         files = [
             one
             for payload in payloads
-            for one in _data_files(payload, self._location_of(payload), spec_id)
+            for one in data_files(
+                payload, self._location_of(payload), spec_id, rows=rows[payload["schema"]]
+            )
         ]
         batches = [
             (int(attempt), payload["position"])
@@ -533,49 +554,12 @@ class IcebergTable(FileSink):
                 batches=batches,
             )
 
-        def all_properties(snapshot_id: int, sequence: int) -> dict[str, str]:
-            entry = as_property(record_with(snapshot_id, sequence))
-            return {**properties, key_of(self._context): entry}
+        def ledger(snapshot_id: int, sequence: int) -> dict[str, str]:
+            return {key_of(self._context): as_property(record_with(snapshot_id, sequence))}
 
         return self._iceberg.append(
-            table, files, summary(record_with(0, 0), joins=self._context.leaves_out), all_properties
+            transaction, files, summary(record_with(0, 0), joins=self._context.leaves_out), ledger
         )
-
-    def _checked(self, table: Table, payloads: Sequence[Payload]) -> dict[str, str]:
-        """The properties that the table lacks. Raises ``SinkMismatchError`` if rows do not fit."""
-        from weir.sinks.iceberg_partitions import same_fields
-        from weir.sinks.iceberg_types import (
-            check_mapping,
-            check_takes,
-            has_field_ids,
-            new_mapping,
-        )
-
-        place = self.describe()
-        self._iceberg.check_table(table, self._partition_by)
-        uuid = str(table.metadata.table_uuid)
-        without_ids = []
-        for same_table, schema, spec in {
-            (payload["table"] == uuid, payload["schema"], payload["spec"]): None
-            for payload in payloads
-        }:
-            rows, written_spec = _parsed(schema, spec)
-            check_takes(table.schema(), rows, same_table=same_table, place=place)
-            if not same_fields(written_spec, table.spec()):
-                raise SinkMismatchError(
-                    f"Staged rows do not fit {place}, since its partition spec has changed from"
-                    f" {written_spec} to {table.spec()}: change it back and run the job again; stop"
-                    " the job with a savepoint before you change its table."
-                )
-            if not has_field_ids(rows):
-                without_ids.append(rows)
-        known = table.metadata.name_mapping()
-        mapping = new_mapping(without_ids, table.schema()) if known is None else known
-        for rows in without_ids:
-            check_mapping(mapping, rows, place=place)
-        if without_ids and known is None:
-            return {_NAME_MAPPING: mapping.model_dump_json()}
-        return {}
 
     def _check_not_gone_back(
         self, table: Table, record: Record | None, payloads: Sequence[Payload]
@@ -633,36 +617,6 @@ class IcebergTable(FileSink):
         if self._table is None:
             raise InvariantError(f"{self.describe()} was used before its table was found")
         return self._table
-
-
-def _written_as(payload: Payload) -> tuple[Schema, PartitionSpec]:
-    """The rows' schema and the partition spec of a payload's files."""
-    return _parsed(payload["schema"], payload["spec"])
-
-
-def _parsed(schema: str, spec: str) -> tuple[Schema, PartitionSpec]:
-    from pyiceberg.partitioning import PartitionSpec
-    from pyiceberg.schema import Schema
-
-    return Schema.model_validate_json(schema), PartitionSpec.model_validate_json(spec)
-
-
-def _data_files(payload: Payload, location: str, spec_id: int) -> list[DataFile]:
-    """The manifest entries of a flushed payload's files, below the table's data location.
-
-    Raises ``ValueError`` if the payload contradicts itself.
-    """
-    from weir.sinks.iceberg_files import data_file
-
-    schema, spec = _written_as(payload)
-    if not schema.fields:
-        raise ValueError("the rows have no columns")
-    said = converted(payload, IcebergPayload)
-    below = f"{location}/{said.directory}/{said.position}"
-    return [
-        data_file(file, f"{below}/{file.path}", schema=schema, spec=spec, spec_id=spec_id)
-        for file in said.files
-    ]
 
 
 @contextmanager

@@ -18,13 +18,16 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import StringType, StructType
 
+from weir.core.types import Payload
 from weir.errors import invariant
+from weir.sinks.iceberg_evolution import new_ids
 from weir.sinks.iceberg_partitions import partition_of, texts_of
-from weir.sinks.iceberg_payload import Column, StagedDataFile
+from weir.sinks.iceberg_payload import Column, IcebergPayload, StagedDataFile
 from weir.sinks.iceberg_types import has_field_ids
 from weir.sinks.parquet import read_metadata
 from weir.sinks.staging import partition_values
 from weir.storage.filesystem import FileSystem
+from weir.storage.records import converted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,14 +81,48 @@ def file_details(
     }
 
 
-def data_file(
-    file: StagedDataFile, location: str, *, schema: Schema, spec: PartitionSpec, spec_id: int
-) -> DataFile:
-    """The entry of a flushed file for a manifest; ``location`` as readers of the table spell it.
+def written_as(payload: Payload) -> tuple[Schema, PartitionSpec]:
+    """The rows' schema and the partition spec of a payload's files."""
+    return (
+        Schema.model_validate_json(payload["schema"]),
+        PartitionSpec.model_validate_json(payload["spec"]),
+    )
 
-    Raises ``ValueError`` if its partition cannot be one of the spec's.
+
+def data_files(
+    payload: Payload, location: str, spec_id: int, *, rows: Schema | None = None
+) -> list[DataFile]:
+    """The manifest entries of a flushed payload's files, below the table's data location.
+
+    ``rows``: their schema with the table's ids. Raises ``ValueError`` if the payload contradicts
+    itself.
     """
-    columns = file.columns or []
+    schema, spec = written_as(payload)
+    if not schema.fields:
+        raise ValueError("the rows have no columns")
+    ids = {} if rows is None else new_ids(schema, rows)
+    said = converted(payload, IcebergPayload)
+    below = f"{location}/{said.directory}/{said.position}"
+    return [
+        _data_file(file, f"{below}/{file.path}", schema=schema, spec=spec, ids=ids, spec_id=spec_id)
+        for file in said.files
+    ]
+
+
+def _data_file(
+    file: StagedDataFile,
+    location: str,
+    *,
+    schema: Schema,
+    spec: PartitionSpec,
+    ids: Mapping[int, int],
+    spec_id: int,
+) -> DataFile:
+    """The entry of a file; raises ``ValueError`` if its partition cannot be one of the spec's.
+
+    ``ids``: by id in the payload, that in the table.
+    """
+    columns = {ids.get(one.id, one.id): one for one in file.columns or []}
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=location,
@@ -93,12 +130,12 @@ def data_file(
         partition=partition_of(spec, schema, file.partition or []),
         record_count=file.rows,
         file_size_in_bytes=file.size,
-        column_sizes={one.id: one.size for one in columns},
-        value_counts={one.id: one.values for one in columns if one.values is not None},
-        null_value_counts={one.id: one.nulls for one in columns if one.nulls is not None},
+        column_sizes={key: one.size for key, one in columns.items()},
+        value_counts={key: one.values for key, one in columns.items() if one.values is not None},
+        null_value_counts={key: one.nulls for key, one in columns.items() if one.nulls is not None},
         nan_value_counts={},
-        lower_bounds={one.id: one.lower for one in columns if one.lower is not None},
-        upper_bounds={one.id: one.upper for one in columns if one.upper is not None},
+        lower_bounds={key: one.lower for key, one in columns.items() if one.lower is not None},
+        upper_bounds={key: one.upper for key, one in columns.items() if one.upper is not None},
         split_offsets=file.splits,
         sort_order_id=None,
         spec_id=spec_id,

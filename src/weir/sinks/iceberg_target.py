@@ -27,7 +27,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import LongType, NestedField
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -117,35 +117,38 @@ class IcebergTarget:
             except TableAlreadyExistsError:
                 return catalog.load_table(self._identifier)
 
+    def transaction(self, table: Table) -> Transaction:
+        """What is to be committed at once, if the table is still as it was when it was loaded."""
+        # Manifests are merged by default, as Iceberg has it, but not pyiceberg. Properties that are
+        # only here are not committed.
+        defaults = {TableProperties.MANIFEST_MERGE_ENABLED: "true"}
+        once = Table(
+            table.name(),
+            table.metadata.model_copy(update={"properties": {**defaults, **table.properties}}),
+            table.metadata_location,
+            table.io,
+            OneCommit(self._loaded_catalog()),
+        )
+        return once.transaction()
+
     def append(
         self,
-        table: Table,
+        transaction: Transaction,
         files: Sequence[DataFile],
         summary: Mapping[str, str],
         properties: Callable[[int, int], dict[str, str]],
     ) -> Table:
-        """Add the files in one snapshot, if the table is still as it was when it was loaded.
+        """Commit the transaction with one more snapshot, which adds the files.
 
         ``properties`` gives the table properties to be set with it, from the snapshot's id and
         sequence number. Raises ``ConflictError`` if the table has changed.
         """
         with self._explained():
-            # Manifests are merged by default, as Iceberg has it, but not pyiceberg. Properties that
-            # are only here are not committed.
-            defaults = {TableProperties.MANIFEST_MERGE_ENABLED: "true"}
-            once = Table(
-                table.name(),
-                table.metadata.model_copy(update={"properties": {**defaults, **table.properties}}),
-                table.metadata_location,
-                table.io,
-                OneCommit(self._loaded_catalog()),
-            )
-            transaction = once.transaction()
             update = transaction.update_snapshot(snapshot_properties=dict(summary))
             snapshot = update.merge_append()
             for file in files:
                 snapshot.append_data_file(file)
-            sequence = table.metadata.next_sequence_number()
+            sequence = transaction.table_metadata.next_sequence_number()
             transaction.set_properties(properties(snapshot.snapshot_id, sequence))
             snapshot.commit()
             return transaction.commit_transaction()

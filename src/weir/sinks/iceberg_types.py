@@ -4,11 +4,13 @@ Iceberg finds columns by the ids of fields, so each Parquet file either has the 
 of none. Spark writes the ids of columns and of struct fields, but not those of list elements, map
 keys and map values. A file with only some ids is read differently by different engines. So files
 of rows with a list or a map, at any depth, get none: readers then find the fields by the table's
-``schema.name-mapping.default``, which the first such commit adds. Files of all other rows have
-their ids, and are independent of names.
+``schema.name-mapping.default``, which the first such commit adds. The same holds for rows with a
+field that the table lacks, whose id is known only once they are committed (``iceberg_evolution``).
+Files of all other rows have their ids, and are independent of names.
 
-The *rows' schema* has the table's ids and types for the columns that the rows have. Its types are
-those of the files: Spark casts, without loss, before it writes.
+The *rows' schema* has the table's ids for the columns that the rows have, and ids from ``NEW_IDS``
+for fields that the table lacks. Its types are those of the files: the table's, to which Spark casts
+without loss before it writes, or wider ones, to which the table's are widened by the commit.
 """
 
 from __future__ import annotations
@@ -62,6 +64,9 @@ _TYPES: dict[str, tuple[PrimitiveType, ...]] = {
 #: The type that Spark writes; of several, the one that needs no cast.
 _SPARK_TYPES = {types[0]: kind for kind, types in _TYPES.items() if kind not in ("byte", "short")}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+#: From here on, ids in rows' schemas stand for fields that the table lacked. No table has as many,
+#: and those that Iceberg reserves are greater.
+NEW_IDS = 1 << 30
 #: Spark's key for the id of a Parquet field.
 _FIELD_ID = "parquet.field.id"
 
@@ -76,51 +81,89 @@ def new_schema(spark_schema: str, *, place: str) -> Schema:
     return Schema(*_new_fields(fields, ids, "", place))
 
 
-def fitting_schema(spark_schema: str, table: Schema, *, place: str) -> Schema:
-    """The rows' schema. Raises ``SinkMismatchError`` if the table does not take such rows."""
+def fitting_schema(spark_schema: str, table: Schema, *, adds: bool = False, place: str) -> Schema:
+    """The rows' schema. Raises ``SinkMismatchError`` if the table does not take such rows.
+
+    ``adds``: the rows may have fields that the table lacks, and types that are wider than its own.
+    """
     rows = {field["name"]: field["type"] for field in json.loads(spark_schema)["fields"]}
     columns = {field.name: field for field in table.fields}
-    differences = [f"the table lacks {name!r}" for name in rows if name not in columns]
-    fields = []
+    unknown = [name for name in rows if name not in columns]
+    ids = count(NEW_IDS)
+    differences, fields = [], []
     for name, column in columns.items():
         if column.required:
             differences.append(f"{name!r} is required in the table, which Spark cannot promise")
         elif name in rows:
-            if _fits(rows[name], column.field_type):
-                fields.append(column)
+            kind = _fitted(rows[name], column.field_type, ids if adds else None, name, place)
+            if kind is not None:
+                fields.append(_optional(column.field_id, name, kind))
                 continue
             differences.append(
                 f"{name!r} is {_spark_name(rows[name])} in the rows and {column.field_type} in the"
                 " table"
             )
+    for name in unknown:
+        if adds and (known := in_other_case(name, columns)) is not None:
+            differences.append(f"{name!r} of the rows is {known!r} in the table")
+        elif adds:
+            kind = _new_type(rows[name], ids, name, place)
+            fields.append(_optional(next(ids), name, kind))
+        else:
+            differences.append(f"the table lacks {name!r}")
     if not fields and not differences:
         differences.append("the rows have none of the table's columns")
     if differences:
         raise SinkMismatchError(
             f"The columns of the rows for {place} differ from the table's:"
             f" {'; '.join(sorted(differences))}. Select and cast the table's columns before the"
-            " sink, change the table, or write to a new table."
+            " sink, change the table, or write to a new table"
+            f"{'' if adds else '; schema_evolution=' + repr('add') + ' adds and widens columns'}."
         )
     return Schema(*fields)
+
+
+def in_other_case(name: str, names: Iterable[str]) -> str | None:
+    """The name that differs from this one only in case, so that Spark takes both for one."""
+    return next((one for one in names if one != name and one.lower() == name.lower()), None)
+
+
+def widens(narrow: IcebergType, wide: IcebergType) -> bool:
+    """Whether Iceberg may change a column from the one type to the other."""
+    match narrow, wide:
+        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+            return True
+        case DecimalType(), DecimalType():
+            return narrow.scale == wide.scale and narrow.precision < wide.precision
+        case _:
+            return False
 
 
 def check_takes(table: Schema, rows: Schema, *, same_table: bool, place: str) -> None:
     """Raise ``SinkMismatchError`` unless files with the rows' schema can be added to the table.
 
-    The table may have changed since they were written. If it is another table, its fields must
-    have the same names, types and ids.
+    Fields have the table's ids (``iceberg_evolution``). The table may have changed since they were
+    written. If it is another table, its fields must have the same names and ids, and the same types
+    or wider ones.
     """
     columns = {field.field_id: field for field in table.fields}
     differences = [f"{one.name!r} has become required" for one in table.fields if one.required]
     for field in rows.fields:
         column = columns.get(field.field_id)
-        if same_table:
+        if has_new_fields(Schema(field)):
+            # It is in a column that was dropped, or has another type by now.
+            fits = False
+        elif same_table:
             # A column that was dropped meanwhile is no longer read.
             fits = column is None or _is_readable(field.field_type, column.field_type)
         else:
-            fits = column is not None and (column.name, str(column.field_type)) == (
-                field.name,
-                str(field.field_type),
+            fits = (
+                column is not None
+                and column.name == field.name
+                and (
+                    str(column.field_type) == str(field.field_type)
+                    or widens(field.field_type, column.field_type)
+                )
             )
         if not fits:
             found = "missing" if column is None else f"{column.name!r} of type {column.field_type}"
@@ -137,7 +180,14 @@ def check_takes(table: Schema, rows: Schema, *, same_table: bool, place: str) ->
 
 def has_field_ids(rows: Schema) -> bool:
     """Whether files of these rows have the ids of their fields."""
-    return not any(_has_list_or_map(field.field_type) for field in rows.fields)
+    return not has_new_fields(rows) and not any(
+        _has_list_or_map(field.field_type) for field in rows.fields
+    )
+
+
+def has_new_fields(rows: Schema) -> bool:
+    """Whether rows have fields that the table lacked when they were staged."""
+    return any(field_id >= NEW_IDS for field_id in rows.field_ids)
 
 
 def new_mapping(written: Iterable[Schema], table: Schema) -> NameMapping:
@@ -147,7 +197,7 @@ def new_mapping(written: Iterable[Schema], table: Schema) -> NameMapping:
     """
     mapping = NameMapping([])
     for schema in (*written, table):
-        ids = {field_id for _, field_id in _mapped(mapping)}
+        ids = {field_id for _, field_id in mapped(mapping)}
         fields = {field_id: schema.find_field(field_id) for field_id in schema.field_ids}
         added = {
             parent: [field for field in inner if field.field_id not in ids]
@@ -159,14 +209,18 @@ def new_mapping(written: Iterable[Schema], table: Schema) -> NameMapping:
 
 def check_mapping(mapping: NameMapping, rows: Schema, *, place: str) -> None:
     """Raise ``SinkMismatchError`` unless the table's mapping finds the rows' fields by name."""
-    known = set(_mapped(mapping))
-    missing = [name for name, field_id in _paths(rows.fields) if (name, field_id) not in known]
+    known = set(mapped(mapping))
+    missing = [
+        name
+        for name, field_id in paths(rows.fields)
+        if field_id < NEW_IDS and (name, field_id) not in known
+    ]
     if missing:
         raise SinkMismatchError(
-            f"{place} has rows with lists or maps, whose fields readers find by the table's"
-            f" property schema.name-mapping.default, and that does not have {missing[0]!r} under"
-            " its id: add it there, or remove the property, which is then written anew, or give the"
-            " columns their former names."
+            f"{place} has rows with lists, maps or new columns, whose fields readers find by the"
+            " table's property schema.name-mapping.default, and that does not have"
+            f" {missing[0]!r} under its id: add it there, or remove the property, which is then"
+            " written anew, or give the columns their former names."
         )
 
 
@@ -190,22 +244,23 @@ def _new_fields(
     fields: Sequence[dict[str, Any]], ids: Iterator[int], parent: str, place: str
 ) -> list[NestedField]:
     return [
-        NestedField(
-            field_id=next(ids),
-            name=field["name"],
-            field_type=_new_type(field["type"], ids, f"{parent}{field['name']}", place),
-            required=False,
+        _optional(
+            next(ids),
+            field["name"],
+            _new_type(field["type"], ids, f"{parent}{field['name']}", place),
         )
         for field in fields
     ]
 
 
+def _optional(field_id: int, name: str, kind: IcebergType) -> NestedField:
+    return NestedField(field_id=field_id, name=name, field_type=kind, required=False)
+
+
 def _new_type(kind: Any, ids: Iterator[int], column: str, place: str) -> IcebergType:
     match kind:
-        case str() if kind in _TYPES:
-            return _TYPES[kind][0]
-        case str() if match := _DECIMAL.fullmatch(kind):
-            return DecimalType(int(match[1]), int(match[2]))
+        case str() if (primitive := _primitive(kind)) is not None:
+            return primitive
         case {"type": "struct", "fields": fields}:
             return StructType(*_new_fields(fields, ids, f"{column}.", place))
         case {"type": "array", "elementType": element}:
@@ -228,6 +283,81 @@ def _new_type(kind: Any, ids: Iterator[int], column: str, place: str) -> Iceberg
                 " Iceberg does not have: cast it (for example to a string) or drop it before the"
                 " sink."
             )
+
+
+def _fitted(
+    kind: Any, theirs: IcebergType, ids: Iterator[int] | None, column: str, place: str
+) -> IcebergType | None:
+    """The type in the files of values of Spark's type; None if the table's does not take them.
+
+    ``ids`` for fields that the table lacks; None if it must have all.
+    """
+    if ids is None or _fits(kind, theirs):
+        return theirs if _fits(kind, theirs) else None
+    match kind, theirs:
+        case str(), PrimitiveType():
+            ours = _primitive(kind)
+            return ours if ours is not None and widens(theirs, ours) else None
+        case {"type": "struct", "fields": fields}, StructType():
+            return _fitted_struct(fields, theirs, ids, column, place)
+        case {"type": "array", "elementType": element}, ListType() if not theirs.element_required:
+            fitted = _fitted(element, theirs.element_type, ids, column, place)
+            return (
+                None
+                if fitted is None
+                else ListType(
+                    element_id=theirs.element_id, element_type=fitted, element_required=False
+                )
+            )
+        # A map's keys keep their type.
+        case {"type": "map", "keyType": key, "valueType": value}, MapType() if (
+            _fits(key, theirs.key_type) and not theirs.value_required
+        ):
+            fitted = _fitted(value, theirs.value_type, ids, column, place)
+            return (
+                None
+                if fitted is None
+                else MapType(
+                    key_id=theirs.key_id,
+                    key_type=theirs.key_type,
+                    value_id=theirs.value_id,
+                    value_type=fitted,
+                    value_required=False,
+                )
+            )
+        case _:
+            return None
+
+
+def _fitted_struct(
+    fields: Sequence[dict[str, Any]],
+    theirs: StructType,
+    ids: Iterator[int],
+    column: str,
+    place: str,
+) -> StructType | None:
+    rows = {field["name"]: field["type"] for field in fields}
+    known = {field.name: field for field in theirs.fields}
+    if any(field.required for field in theirs.fields) or any(
+        in_other_case(name, known) for name in rows.keys() - known.keys()
+    ):
+        return None
+    fitted = []
+    for name, field in known.items():
+        if name in rows:
+            kind = _fitted(rows[name], field.field_type, ids, f"{column}.{name}", place)
+            if kind is None:
+                return None
+            fitted.append(_optional(field.field_id, name, kind))
+    new = [field for field in fields if field["name"] not in known]
+    return StructType(*fitted, *_new_fields(new, ids, f"{column}.", place))
+
+
+def _primitive(kind: str) -> PrimitiveType | None:
+    """The type in a new table; None if Iceberg has no such type."""
+    if match := _DECIMAL.fullmatch(kind):
+        return DecimalType(int(match[1]), int(match[2]))
+    return _TYPES[kind][0] if kind in _TYPES else None
 
 
 def _fits(kind: Any, theirs: IcebergType) -> bool:
@@ -291,11 +421,11 @@ def _has_list_or_map(kind: IcebergType) -> bool:
             return False
 
 
-def _paths(fields: Sequence[NestedField]) -> Iterator[tuple[str, int]]:
+def paths(fields: Sequence[NestedField]) -> Iterator[tuple[str, int]]:
     """The names of all fields below, as a name mapping spells them, with their ids."""
     for field in fields:
         yield field.name, field.field_id
-        for name, field_id in _paths(_inner(field.field_type)):
+        for name, field_id in paths(_inner(field.field_type)):
             yield f"{field.name}.{name}", field_id
 
 
@@ -320,12 +450,12 @@ def _inner(kind: IcebergType) -> Sequence[NestedField]:
             return []
 
 
-def _mapped(fields: Iterable[MappedField], parent: str = "") -> Iterator[tuple[str, int | None]]:
+def mapped(fields: Iterable[MappedField], parent: str = "") -> Iterator[tuple[str, int | None]]:
     """What a mapping finds: every spelling of a field's path, and its id."""
     for field in fields:
         for name in field.names:
             yield f"{parent}{name}", field.field_id
-            yield from _mapped(field.fields, f"{parent}{name}.")
+            yield from mapped(field.fields, f"{parent}{name}.")
 
 
 def _spark_struct(fields: Sequence[NestedField], *, with_ids: bool) -> dict[str, Any]:

@@ -119,6 +119,12 @@ def check_staged(payloads: Iterable[Payload], kind: type[object], place: str) ->
             ) from error
 
 
+def check_evolution(given: str | None, place: str) -> None:
+    """Raise ``SinkError`` for an unknown ``schema_evolution``."""
+    if given not in (None, "add"):
+        raise SinkError(f"{place} has schema_evolution={given!r}: use 'add', or None.")
+
+
 def check_flushed(payloads: Sequence[Payload], kind: type[object], place: str) -> None:
     """Like ``check_staged``, for payloads to be committed: they must also be flushed."""
     check_staged(payloads, kind, place)
