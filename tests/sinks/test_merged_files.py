@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.sinks.test_delta_sink import column, context, flushed
 
+from weir.errors import SinkError
 from weir.sinks import DeltaTable
 from weir.sinks.merging import groups_to_merge
 
@@ -132,6 +133,35 @@ def test_a_snapshot_taken_before_the_commit_finds_what_it_needs_until_the_sink_i
     sink.close()
     assert not any(Path(path).exists() for path in originals)
     assert column(tmp_path / "t") == [0, 1, 2]
+
+
+@pytest.mark.spark
+def test_originals_of_another_job_stay(spark, tmp_path, opened):
+    """It has them pending, too, if this job has started from its savepoint."""
+    origin = opened(target_file_size=None)
+    payloads = [flushed(origin, spark.range(number, number + 1), number) for number in range(2)]
+    sink = opened(job_id="f" * 32)
+    assert sink.commit(1, payloads) == 2
+    sink.close()
+    assert [origin.damaged(payload) for payload in payloads] == [None] * 2
+
+
+@pytest.mark.spark
+def test_a_commit_that_is_repeated_adds_the_files_that_it_has_merged(
+    spark, tmp_path, opened, monkeypatch
+):
+    """Else each try would leave a copy."""
+    sink = opened()
+    payloads = [flushed(sink, spark.range(number, number + 1), number) for number in range(2)]
+
+    def fails(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(SinkError, match="no space left"):
+        patch.setattr(sink, "_add_files", fails)
+        sink.commit(1, payloads)
+    assert sink.commit(1, payloads) == 2
+    assert len(list(tmp_path.glob("t/weir-*/m1-*"))) == len(files_of(tmp_path / "t")) == 1
 
 
 @pytest.mark.spark

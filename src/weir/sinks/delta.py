@@ -40,9 +40,7 @@ Payload::
 
 from __future__ import annotations
 
-import logging
 import re
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -59,6 +57,7 @@ from weir.sinks.delta_log import (
     commit_metadata,
     files_in_log,
 )
+from weir.sinks.delta_merging import DeltaMerger, described
 from weir.sinks.delta_schema import (
     added_fields,
     cast_columns,
@@ -70,7 +69,13 @@ from weir.sinks.delta_schema import (
     with_fields,
 )
 from weir.sinks.delta_upsert import check_key, newest_rows, upsert
-from weir.sinks.merging import Added, ReplacedFiles, described, left_out, merge_small
+from weir.sinks.merging import (
+    KEPT_S,
+    MERGED,
+    Added,
+    Merging,
+    ReplacedFiles,
+)
 from weir.sinks.staging import (
     STAGED_BY,
     FileSink,
@@ -95,8 +100,6 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties
     from pyspark.sql import DataFrame
 
-_log = logging.getLogger(__name__)
-
 Mode = Literal["append", "upsert"]
 
 #: How often a commit is tried before it raises; delta-rs itself retries on conflicts with other
@@ -107,11 +110,6 @@ _MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
 #: How many log entries a starting job searches, from the newest back, for other jobs' commits. It
 #: misses one only behind this many newer entries of other writers or of jobs of other names.
 _LOG_ENTRIES = 200
-#: For how long the originals of merged files are kept, in seconds, since a snapshot that was taken
-#: before the commit may still need them: the time-out of a checkpoint.
-_KEPT_S = 600.0
-#: A directory of merged files.
-_MERGED = re.compile(r"m([1-9][0-9]{0,17})-[0-9a-f]{8}")
 _STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
 
 
@@ -174,7 +172,7 @@ class DeltaTable(FileSink):
         #: The root as delta-rs spells it.
         self._uri = as_delta_path(self._root)
         self._storage_options = storage_options
-        self._target_file_size = target_file_size
+        self._merging: Merging[Added] = Merging(target_file_size, place=self.describe())
         self._replaced = ReplacedFiles()
         self._table: deltalake.DeltaTable | None = None
         self._log_sync = SureSync()
@@ -187,19 +185,20 @@ class DeltaTable(FileSink):
         #: The columns of those rows that are cast, and the table's type.
         self._casts: dict[str, str] = {}
         check_partition_names(self._partition_by, ".", place=self.describe())
-        self._check_options(mode, key, schema_evolution)
-        if target_file_size is not None and target_file_size <= 0:
-            raise SinkError(
-                f"target_file_size of {self.describe()} is {target_file_size}: give a number of"
-                " bytes above 0, such as 128 << 20."
-            )
+        self._check_options(mode, key, schema_evolution, target_file_size)
         if misread := _MISREAD.search(self._root):
             raise SinkError(
                 f"{self.describe()} cannot be used, since delta-rs misreads {misread[0]!r} in a"
                 " path: rename it."
             )
 
-    def _check_options(self, mode: str, key: Sequence[str], schema_evolution: str | None) -> None:
+    def _check_options(
+        self,
+        mode: str,
+        key: Sequence[str],
+        schema_evolution: str | None,
+        target_file_size: int | None,
+    ) -> None:
         if mode not in get_args(Mode):
             raise SinkError(
                 f"{self.describe()} has the unknown mode {mode!r}: use one of {get_args(Mode)}."
@@ -210,7 +209,7 @@ class DeltaTable(FileSink):
                 " columns by which a row is found again, as a list."
             )
         check_evolution(schema_evolution, self.describe())
-        if self.takes_updates and self._target_file_size is not None:
+        if self.takes_updates and target_file_size is not None:
             raise SinkError(
                 f"{self.describe()} has mode='upsert', which writes its own files: remove"
                 " target_file_size."
@@ -259,6 +258,7 @@ class DeltaTable(FileSink):
         self._file_system.make_directory(self._root)
         self._target.is_known_by(self._root)
         self._table = self._accepted = None
+        self._merging.forget()
         table = self._load()
         self._schema_at_open = None if table is None else table.schema().to_json()
 
@@ -284,8 +284,8 @@ class DeltaTable(FileSink):
         self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
         # This reads the list of the table's files, so not at each commit.
-        if self._replaced.are_due(2 * _KEPT_S):
-            self._delete_replaced(_KEPT_S)
+        if self._replaced.are_due(2 * KEPT_S):
+            self._delete_replaced(KEPT_S)
         rows = self._commit_filled(epoch, filled) if filled else 0
         for empty in (payload for payload in payloads if not payload["files"]):
             self._delete_batch(empty)
@@ -299,7 +299,7 @@ class DeltaTable(FileSink):
         if self._replaced.are_due(kept_s):
             table = self._load()
             named = frozenset() if table is None else files_in_log(table)
-            self._replaced.delete(kept_s, self._file_system, self._root, named)
+            self._replaced.delete(kept_s, self._context.file_system, named=named)
 
     def newest_committed(self) -> int | None:
         """The version of this job's application transaction in the table (PROTOCOL P21)."""
@@ -439,7 +439,14 @@ class DeltaTable(FileSink):
                 self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
             if files is None:
-                files = self._merged(epoch, payloads)
+                files = self._merging.files(
+                    epoch,
+                    self._staged_in(payloads),
+                    DeltaMerger(self._context.file_system, self._partition_by),
+                    self._context,
+                    root=self._root,
+                    attempts=self._attempts_prefix,
+                )
             try:
                 self._add_files(table, epoch, payloads, files)
             except (DeltaError, OSError) as error:
@@ -457,7 +464,7 @@ class DeltaTable(FileSink):
                 )
             # The rows of an upsert are in files of delta-rs.
             added = [] if self.takes_updates else files
-            self._replaced.add(left_out(added, self._staged_in(payloads)))
+            self._replaced.add(self._staged_in(payloads), added, attempts=self._attempts_prefix)
             return sum(file["rows"] for payload in payloads for file in payload["files"])
         raise SinkError(
             f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"
@@ -467,38 +474,16 @@ class DeltaTable(FileSink):
 
     def _staged_in(self, payloads: Sequence[Payload]) -> list[Added]:
         return [
-            Added(path=self._staged(payload, file), file=file, schema=payload["schema"])
+            Added(
+                root=self._root,
+                path=self._staged(payload, file),
+                file=file,
+                layout=payload["schema"],
+                partition=tuple(sorted(file["partition"].items())),
+            )
             for payload in payloads
             for file in payload["files"]
         ]
-
-    def _merged(self, epoch: int, payloads: Sequence[Payload]) -> list[Added]:
-        """The epoch's files, small ones merged. If that fails, they are committed as they are."""
-        staged = self._staged_in(payloads)
-        session = self._context.session
-        if self._target_file_size is None or session is None:
-            return staged
-        # A directory that was never there: a commit that seemed to fail may name its files.
-        below = f"{self._attempts_prefix}-{self._context.attempt}/m{epoch}-{uuid.uuid4().hex[:8]}"
-        try:
-            return merge_small(
-                staged,
-                session(),
-                self._file_system,
-                self._root,
-                below,
-                target_size=self._target_file_size,
-                partition_by=self._partition_by,
-            )
-        except Exception:
-            _log.warning(
-                "Small files of checkpoint %d could not be merged for %s: they are committed as"
-                " they are.",
-                epoch,
-                self.describe(),
-                exc_info=True,
-            )
-            return staged
 
     def _add_files(
         self,
@@ -672,7 +657,7 @@ class DeltaTable(FileSink):
             if batch.name.isdecimal() and int(batch.name) > mark:
                 above.append(batch.name)
                 continue
-            if (merged := _MERGED.fullmatch(batch.name)) and int(merged[1]) > epoch:
+            if (match := MERGED.fullmatch(batch.name)) and int(match[1]) > epoch:
                 above.append(batch.name)
                 continue
             left += 1

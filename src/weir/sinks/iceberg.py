@@ -34,7 +34,6 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,6 +49,7 @@ from weir.errors import (
 )
 from weir.sinks.base import Batch, Commit, SinkContext
 from weir.sinks.iceberg_payload import IcebergPayload
+from weir.sinks.merging import KEPT_S, Merging, ReplacedFiles
 from weir.sinks.staging import (
     FileSink,
     Target,
@@ -60,7 +60,6 @@ from weir.sinks.staging import (
     dead_attempts,
     lost_rows,
     sync_below,
-    write_frame,
 )
 from weir.storage.paths import join, normalize
 
@@ -68,19 +67,14 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from weir.sinks.iceberg_ledger import Record
+    from weir.sinks.iceberg_merging import AddedDataFile
     from weir.sinks.iceberg_target import IcebergTarget
 
 #: How often a commit that meets conflicts is tried before it raises; it is then repeated later.
 _COMMIT_TRIES = 5
-#: Spark's settings for files as Iceberg needs them.
-_SETTINGS = {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +98,10 @@ class IcebergTable(FileSink):
     one keeps to its own partitions): strings, dates, whole numbers, decimals and booleans.
     ``schema_evolution="add"``: fields that the table lacks are added to it, also in structs, and
     its columns are widened (int to long, float to double, decimals to more digits), in the
-    transaction of the rows that need it; without it, such rows are refused.
+    transaction of the rows that need it; without it, such rows are refused. ``target_file_size``:
+    in bytes, such as ``128 << 20``: before a commit, smaller files of one partition are merged up
+    to about this size, in a Spark job beside the batches. None: files stay as the batches wrote
+    them.
 
     Raises ``SinkError`` for what may be a secret in ``catalog`` or a table without a namespace, and
     ``UnsupportedEnvironmentError`` if pyiceberg is not installed.
@@ -120,6 +117,7 @@ class IcebergTable(FileSink):
         *,
         partition_by: Sequence[str] = (),
         schema_evolution: Literal["add"] | None = None,
+        target_file_size: int | None = None,
     ) -> None:
         try:
             from weir.sinks.iceberg_target import IcebergTarget
@@ -132,6 +130,8 @@ class IcebergTable(FileSink):
         super().__init__(None, partition_by)
         check_evolution(schema_evolution, self.describe())
         self._adds = schema_evolution == "add"
+        self._merging: Merging[AddedDataFile] = Merging(target_file_size, place=self.describe())
+        self._replaced = ReplacedFiles()
         self._iceberg = IcebergTarget(catalog, table, place=self.describe())
         #: The table as last seen; None if it does not exist yet.
         self._table: Table | None = None
@@ -248,10 +248,15 @@ class IcebergTable(FileSink):
         """
         self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
+        self._replaced.delete(KEPT_S, self._context.file_system)
         rows = self._commit_filled(epoch, filled) if filled else 0
         for empty in (payload for payload in payloads if not payload["files"] and self._root):
             self._delete_batch(empty)
         return rows
+
+    def close(self) -> None:
+        """Delete the staged files whose rows were committed in others."""
+        self._replaced.delete(0.0, self._context.file_system)
 
     def newest_committed(self) -> int | None:
         """The epoch in this sink's property of the table (PROTOCOL P21)."""
@@ -297,7 +302,8 @@ class IcebergTable(FileSink):
                 clean_attempt(self._file_system, join(self._root, directory), mark)
 
     def _forget(self) -> None:
-        """Forget where an earlier attempt found the table, and what fitted it."""
+        """Forget where an earlier attempt found the table, what fitted it, and what it merged."""
+        self._merging.forget()
         self._table = self._accepted = None
         self._root = self._location = ""
         self._earlier = {}
@@ -424,25 +430,12 @@ class IcebergTable(FileSink):
                 ) from error
 
     def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
-        from weir.sinks.iceberg_types import column_metadata, has_field_ids, spark_schema_of
+        from weir.sinks.iceberg_writing import write_rows
 
         accepted = self._accepted_rows
-        # The class is pyspark's StructType, which sinks do not import.
-        rows = frame.to(type(frame.schema).fromJson(spark_schema_of(accepted.rows)))
-        columns = [
-            rows[_quoted(name)].alias(name, metadata=metadata)
-            for name, metadata in column_metadata(accepted.rows).items()
-        ]
-        groups = [f"{sql} AS {_quoted(name)}" for name, sql in accepted.groupings.items()]
-        with _settings(frame.sparkSession, with_ids=has_field_ids(accepted.rows)):
-            # Files of other tasks have no field ids, so the rows are written anew.
-            write_frame(
-                rows.select(*columns).selectExpr("*", *groups),
-                self._file_system,
-                path,
-                format_name="parquet",
-                partition_by=list(accepted.groupings),
-            )
+        write_rows(
+            frame, accepted.rows, accepted.groupings, file_system=self._file_system, path=path
+        )
 
     def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
         accepted = self._accepted_rows
@@ -482,8 +475,9 @@ class IcebergTable(FileSink):
     def _commit_filled(self, epoch: int, payloads: Sequence[Payload]) -> int:
         from weir.sinks.iceberg_client import ConflictError
         from weir.sinks.iceberg_ledger import record_of
-        from weir.sinks.iceberg_leftovers import note_commit
+        from weir.sinks.iceberg_merging import note_additions, replaceable
 
+        files: list[AddedDataFile] | None = None
         conflict: Exception | None = None
         for _ in range(_COMMIT_TRIES):
             if self._root:
@@ -501,42 +495,69 @@ class IcebergTable(FileSink):
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
                 self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
-            for payload in payloads:
-                root = self._root_of(payload)
-                attempt = join(root, payload["directory"])
-                note_commit(self._context.file_system(root), attempt, payload["position"])
+            if files is None:
+                staged = self._staged_in(payloads)
+                originals = replaceable(self._context.file_system, staged)
+                files = self._merged(epoch, staged, table)
+            note_additions(self._context.file_system, staged, files)
             try:
-                self._table = self._append(table, record, epoch, payloads)
+                self._table = self._append(table, record, epoch, payloads, files)
             except ConflictError as error:
                 # Another driver may have committed the epoch: look again.
                 conflict = error
                 continue
             self._newest = max(self._newest, epoch)
+            self._replaced.add(originals, files, attempts=self._attempts_prefix)
             return sum(int(file["rows"]) for payload in payloads for file in payload["files"])
         raise SinkError(
             f"Checkpoint {epoch} could not be committed to {self.describe()}, whose other writers"
             f" commit all the time ({conflict}): the commit is repeated; its rows stay staged."
         )
 
+    def _staged_in(self, payloads: Sequence[Payload]) -> list[AddedDataFile]:
+        from weir.sinks.iceberg_merging import staged_data_file
+
+        return [
+            staged_data_file(
+                payload,
+                number,
+                root=self._root_of(payload),
+                path=self._staged(payload, file),
+                location=self._location_of(payload),
+            )
+            for payload in payloads
+            for number, file in enumerate(payload["files"])
+        ]
+
+    def _merged(self, epoch: int, staged: list[AddedDataFile], table: Table) -> list[AddedDataFile]:
+        from weir.sinks.iceberg_merging import IcebergMerger
+
+        return self._merging.files(
+            epoch,
+            staged,
+            IcebergMerger(self._context.file_system, table.properties, self._location),
+            self._context,
+            root=self._root,
+            attempts=self._attempts_prefix,
+        )
+
     def _append(
-        self, table: Table, record: Record | None, epoch: int, payloads: Sequence[Payload]
+        self,
+        table: Table,
+        record: Record | None,
+        epoch: int,
+        payloads: Sequence[Payload],
+        added: Sequence[AddedDataFile],
     ) -> Table:
         """Add the files in one snapshot, with the ledger's next record."""
         from weir.sinks.iceberg_evolution import prepare
-        from weir.sinks.iceberg_files import data_files
         from weir.sinks.iceberg_ledger import as_property, key_of, next_record, summary
+        from weir.sinks.iceberg_merging import manifest_entries
 
         self._iceberg.check_table(table, self._partition_by)
         transaction = self._iceberg.transaction(table)
         rows = prepare(transaction, payloads, adds=self._adds, place=self.describe())
-        spec_id = table.metadata.default_spec_id
-        files = [
-            one
-            for payload in payloads
-            for one in data_files(
-                payload, self._location_of(payload), spec_id, rows=rows[payload["schema"]]
-            )
-        ]
+        files = list(manifest_entries(added, rows, table.metadata.default_spec_id))
         batches = [
             (int(attempt), payload["position"])
             for payload in payloads
@@ -617,23 +638,3 @@ class IcebergTable(FileSink):
         if self._table is None:
             raise InvariantError(f"{self.describe()} was used before its table was found")
         return self._table
-
-
-@contextmanager
-def _settings(session: SparkSession, *, with_ids: bool) -> Iterator[None]:
-    """Spark's settings for files as Iceberg needs them, until the end of the block."""
-    # Columns of the rows may have ids of their own.
-    settings = {**_SETTINGS, "spark.sql.parquet.fieldId.write.enabled": str(with_ids).lower()}
-    before = {key: str(session.conf.get(key)) for key in settings}
-    for key, value in settings.items():
-        session.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            session.conf.set(key, value)
-
-
-def _quoted(name: str) -> str:
-    """A column's name, quoted for Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"

@@ -89,39 +89,39 @@ def written_as(payload: Payload) -> tuple[Schema, PartitionSpec]:
     )
 
 
-def data_files(
-    payload: Payload, location: str, spec_id: int, *, rows: Schema | None = None
-) -> list[DataFile]:
+def data_files(payload: Payload, location: str, spec_id: int) -> list[DataFile]:
     """The manifest entries of a flushed payload's files, below the table's data location.
 
-    ``rows``: their schema with the table's ids. Raises ``ValueError`` if the payload contradicts
-    itself.
+    Raises ``ValueError`` if the payload contradicts itself.
     """
     schema, spec = written_as(payload)
     if not schema.fields:
         raise ValueError("the rows have no columns")
-    ids = {} if rows is None else new_ids(schema, rows)
     said = converted(payload, IcebergPayload)
     below = f"{location}/{said.directory}/{said.position}"
     return [
-        _data_file(file, f"{below}/{file.path}", schema=schema, spec=spec, ids=ids, spec_id=spec_id)
+        data_file(
+            file, f"{below}/{file.path}", schema=schema, spec=spec, spec_id=spec_id, rows=schema
+        )
         for file in said.files
     ]
 
 
-def _data_file(
+def data_file(
     file: StagedDataFile,
     location: str,
     *,
     schema: Schema,
     spec: PartitionSpec,
-    ids: Mapping[int, int],
     spec_id: int,
+    rows: Schema,
 ) -> DataFile:
-    """The entry of a file; raises ``ValueError`` if its partition cannot be one of the spec's.
+    """The entry of a flushed file for a manifest; ``location`` as readers of the table spell it.
 
-    ``ids``: by id in the payload, that in the table.
+    ``schema`` is that with which it was written, ``rows`` the same with the table's ids. Raises
+    ``ValueError`` if its partition cannot be one of the spec's.
     """
+    ids = new_ids(schema, rows)
     columns = {ids.get(one.id, one.id): one for one in file.columns or []}
     return DataFile.from_args(
         content=DataFileContent.DATA,

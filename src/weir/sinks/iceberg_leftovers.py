@@ -7,6 +7,8 @@ position they may be some table's from now on::
 
     weir-0a1b2c3d-orders-1/_committed          "7"
     weir-0a1b2c3d-orders-1/7/part-....parquet
+    weir-0a1b2c3d-orders-1/m12-89abcdef/_committed          merged files may be, too
+    weir-0a1b2c3d-orders-1/m12-89abcdef/0/....parquet
 
 Neither the ledger nor this file alone is trusted: a batch is deleted only if it is above both. The
 name is hidden, so that Spark's removal of orphan files leaves it alone.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import re
 
 from weir.core.types import Position
+from weir.sinks.merging import MERGED
 from weir.sinks.staging import is_hidden
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
@@ -31,10 +34,22 @@ def note_commit(file_system: FileSystem, directory: str, position: Position) -> 
         file_system.write(join(directory, _NAME), str(position).encode())
 
 
+def note_merged(file_system: FileSystem, directory: str) -> None:
+    """Record durably that the merged files of a directory are about to be committed."""
+    file_system.write(join(directory, _NAME), b"")
+
+
+def may_be_committed(file_system: FileSystem, directory: str, position: Position) -> bool:
+    """Whether a file of the attempt's batch may be some table's."""
+    mark = _noted(file_system, directory)
+    return mark is None or mark >= position
+
+
 def clean_attempt(file_system: FileSystem, directory: str, mark: Position) -> None:
     """Delete a dead attempt's batches above its marks, and its directory if that empties it.
 
-    ``mark`` is the ledger's. In the committed batches delete only Spark's hidden leftovers.
+    So too what it has merged and never tried to commit: nobody can commit it any more. ``mark`` is
+    the ledger's. In the committed batches delete only Spark's hidden leftovers.
     """
     noted = _noted(file_system, directory)
     if noted is None:
@@ -45,6 +60,12 @@ def clean_attempt(file_system: FileSystem, directory: str, mark: Position) -> No
         path = join(directory, batch.name)
         if batch.name.isdecimal() and int(batch.name) > mark:
             file_system.delete(path)
+            continue
+        if MERGED.fullmatch(batch.name):
+            if file_system.status(join(path, _NAME)) is None:
+                file_system.delete(path)
+            else:
+                left += 1
             continue
         left += 1
         for entry in file_system.list(path) if batch.is_directory else ():

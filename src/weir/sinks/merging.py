@@ -1,148 +1,286 @@
-"""Merges small staged Parquet files before their commit, so that readers open few large ones.
+"""Merges small staged files before their commit, so that readers open few large ones.
 
 Nobody sees staged files, so merging conflicts with nothing, unlike compaction afterwards. Spark
 does it, in one job beside the batches: each group of files is one Spark task, on any executor.
+
+A sink says by ``Merger`` how its files are read, written and described. Merged files lie in
+``<attempt's directory>/m<epoch>-<random>/``, so that whoever finds them there knows for what they
+were made. The originals stay until no snapshot can need them any more (``ReplacedFiles``).
 """
 
 from __future__ import annotations
 
-import json
+import abc
+import logging
+import re
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from weir.errors import SinkError, StorageError
-from weir.sinks.delta_schema import columns_ddl
-from weir.sinks.parquet import read_footer
-from weir.sinks.staging import StagedFile, sync_below, visible_files, write_frame
+from weir.errors import InvariantError, SinkError, StorageError
+from weir.sinks.base import SinkContext
+from weir.sinks.staging import StagedFile, damaged_file, sync_below, visible_files, write_frame
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import NO_PATTERNS, as_spark_path, join
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: For how long the originals of merged files are kept, in seconds, since a snapshot that was taken
+#: before the commit may still need them: the time-out of a checkpoint.
+KEPT_S = 600.0
+#: A directory of merged files.
+MERGED = re.compile(r"m([1-9][0-9]{0,17})-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
     """A file that a commit adds."""
 
-    #: Below the table's root.
+    #: The directory below which it lies, and the path below that.
+    root: str
     path: str
-    #: Its ``size``, ``partition``, ``rows``, ``statistics`` and ``modified_ms``.
+    #: What is known of it, among that its ``size`` in bytes and its ``rows``.
     file: dict[str, Any]
-    #: Delta's, as JSON text.
-    schema: str
+    #: What decides how it is read and written: its columns, in the sink's words.
+    layout: str
+    #: Of files with different partitions, no rows may be in one file.
+    partition: Hashable
+
+    @property
+    def full_path(self) -> str:
+        """Where it is."""
+        return join(self.root, self.path)
+
+    @property
+    def batch(self) -> str:
+        """Where the files of its batch are, or those that were merged for its epoch."""
+        # <attempt>/<position>
+        return join(self.root, *self.path.split("/", 2)[:2])
 
 
-def described(file_system: FileSystem, path: str) -> dict[str, Any]:
-    """The ``rows``, ``statistics`` and ``modified_ms`` of a file."""
-    footer = read_footer(file_system, path)
-    return {
-        "rows": footer.rows,
-        "statistics": footer.statistics,
-        "modified_ms": time.time_ns() // 1_000_000,
-    }
+A = TypeVar("A", bound=Added)
 
 
-def left_out(added: Sequence[Added], staged: Sequence[Added]) -> list[str]:
-    """Paths of the staged files that are not added themselves."""
-    paths = {one.path for one in added}
-    return [one.path for one in staged if one.path not in paths]
+class Merger(abc.ABC, Generic[A]):
+    """How the files of a sink are read, written and described."""
+
+    def session(self, session: SparkSession) -> SparkSession:
+        """The session in which the files are read and written, of the job's."""
+        return session
+
+    @abc.abstractmethod
+    def columns(self, layout: str) -> str:
+        """The columns of files of a layout, as Spark's DDL."""
+
+    @abc.abstractmethod
+    def added(self, like: A, root: str, path: str, size: int) -> A:
+        """A new file, whose rows are those of ``like`` and others of its layout and partition."""
+
+    def shaped(self, frame: DataFrame, layout: str, column: str) -> DataFrame:
+        """The rows as they are written; ``column`` is not one of theirs, and stays."""
+        del layout, column
+        return frame
 
 
-def merge_small(
-    staged: Sequence[Added],
-    session: SparkSession,
-    file_system: FileSystem,
+class Merging(Generic[A]):
+    """Merges the files of a sink's epochs, each once."""
+
+    def __init__(self, target_size: int | None, *, place: str) -> None:
+        """``target_size`` in bytes; None: nothing is merged. ``place`` is the sink, for messages.
+
+        Raises ``SinkError`` for a size that is not above 0.
+        """
+        if target_size is not None and target_size <= 0:
+            raise SinkError(
+                f"target_file_size of {place} is {target_size}: give a number of bytes above 0,"
+                " such as 128 << 20."
+            )
+        self._target_size = target_size
+        self._place = place
+        #: The files of the newest epoch, whose commit may be repeated.
+        self._newest: tuple[int, list[A]] | None = None
+
+    def forget(self) -> None:
+        """Begin a new attempt."""
+        self._newest = None
+
+    def files(
+        self,
+        epoch: int,
+        staged: list[A],
+        merger: Merger[A],
+        context: SinkContext,
+        *,
+        root: str,
+        attempts: str,
+    ) -> list[A]:
+        """The epoch's files, small ones merged into durable files below ``root``.
+
+        If that fails, they are the staged ones. ``attempts``: how the names of the attempts'
+        directories begin.
+        """
+        if self._target_size is None or context.session is None:
+            return staged
+        if self._newest is not None and self._newest[0] == epoch:
+            known = self._newest[1]
+            sizes = {one.full_path: int(one.file["size"]) for one in known}
+            if damaged_file(context.file_system(root), sizes) is None:
+                return known
+        # A directory that was never there: a commit that seemed to fail may name its files.
+        below = f"{attempts}-{context.attempt}/m{epoch}-{uuid.uuid4().hex[:8]}"
+        try:
+            files = _merge_small(
+                staged, merger, context, root=root, below=below, target_size=self._target_size
+            )
+        except Exception:
+            _log.warning(
+                "Small files of checkpoint %d could not be merged for %s: they are committed as"
+                " they are.",
+                epoch,
+                self._place,
+                exc_info=True,
+            )
+            return staged
+        self._newest = epoch, files
+        return files
+
+
+def _merge_small(
+    staged: list[A],
+    merger: Merger[A],
+    context: SinkContext,
+    *,
     root: str,
     below: str,
-    *,
     target_size: int,
-    partition_by: Sequence[str],
-) -> list[Added]:
-    """The staged files, small ones merged into durable files below ``root/below``.
-
-    Raises ``SinkError`` if rows are missing afterwards, and whatever Spark does.
-    """
+) -> list[A]:
+    """Raises ``SinkError`` if rows are missing afterwards, and whatever Spark does."""
+    file_system = context.file_system(root)
     groups = groups_to_merge(
         staged,
-        key=lambda one: (one.schema, tuple(sorted(one.file["partition"].items()))),
+        key=lambda one: (one.layout, one.partition),
         size=lambda one: int(one.file["size"]),
         target_size=target_size,
     )
-    merged: list[Added] = []
-    for number, schema in enumerate({group[0].schema for group in groups}):
-        ours = [group for group in groups if group[0].schema == schema]
-        fields = json.loads(schema)["fields"]
-        found = merge(
-            session,
-            file_system,
-            join(root, below, f"{number}"),
-            [[join(root, one.path) for one in group] for group in ours],
-            schema=columns_ddl(one for one in fields if one["name"] not in partition_by),
-        )
+    new: list[A] = []
+    for number, layout in enumerate(dict.fromkeys(group[0].layout for group in groups)):
+        ours = [group for group in groups if group[0].layout == layout]
+        found = _merge(context, file_system, join(root, below, f"{number}"), ours, merger)
         for group, files in zip(ours, found, strict=True):
-            own = [f"{below}/{number}/{file.path}" for file in files]
             added = [
-                Added(
-                    path=path,
-                    file={
-                        **described(file_system, join(root, path)),
-                        "size": file.size,
-                        "partition": group[0].file["partition"],
-                    },
-                    schema=schema,
-                )
-                for path, file in zip(own, files, strict=True)
+                merger.added(group[0], root, f"{below}/{number}/{file.path}", file.size)
+                for file in files
             ]
             rows, expected = (sum(one.file["rows"] for one in each) for each in (added, group))
             if rows != expected:
                 raise SinkError(f"{expected} rows were merged into {rows}.")
-            merged += added
-    sync_below(file_system, root, [one.path for one in merged])
-    gone = {one.path for group in groups for one in group}
-    return [*(one for one in staged if one.path not in gone), *merged]
+            new += added
+    sync_below(file_system, root, [one.path for one in new])
+    gone = {one.full_path for group in groups for one in group}
+    return [*(one for one in staged if one.full_path not in gone), *new]
+
+
+def _merge(
+    context: SinkContext,
+    file_system: FileSystem,
+    directory: str,
+    groups: Sequence[Sequence[A]],
+    merger: Merger[A],
+) -> list[list[StagedFile]]:
+    """Write the rows of each group of Parquet files into files of its own, below ``directory``.
+
+    The groups have one layout. Usually a group becomes one file. Paths are relative to
+    ``directory``, whose previous content is deleted.
+    """
+    if context.session is None:
+        raise InvariantError("files are merged without a session")
+    layout = groups[0][0].layout
+    session = merger.session(context.session())
+    reader = session.read.schema(merger.columns(layout)).options(recursiveFileLookup="true")
+    reader = reader.option(*NO_PATTERNS)
+    frames = [
+        reader.parquet(*(as_spark_path(one.full_path) for one in group)).coalesce(1)
+        for group in groups
+    ]
+    # A name that no column has.
+    column = "group" + "_" * max(len(name) for name in frames[0].columns)
+    numbered = [
+        frame.selectExpr("*", f"{number} AS {column}") for number, frame in enumerate(frames)
+    ]
+    together = reduce(lambda one, other: one.unionAll(other), numbered)
+    write_frame(
+        merger.shaped(together, layout, column),
+        file_system,
+        directory,
+        format_name="parquet",
+        partition_by=[column],
+    )
+    found: list[list[StagedFile]] = [[] for _ in groups]
+    for file in visible_files(file_system, directory):
+        number = int(file.path.partition("/")[0].partition("=")[2])
+        found[number].append(file)
+    return found
 
 
 class ReplacedFiles:
     """Staged files whose rows were committed in others, until nobody can need them any more."""
 
     def __init__(self) -> None:
-        #: When, in monotonic seconds, and the paths below the table's root.
-        self._files: deque[tuple[float, list[str]]] = deque()
+        #: When, in monotonic seconds, and the files, by their batch's directory. A batch of which
+        #: no file was added has only these, and what has no rows.
+        self._files: deque[tuple[float, dict[str, list[Added]]]] = deque()
+        self._kept: set[str] = set()
 
-    def add(self, paths: list[str]) -> None:
-        """Note files that a commit has replaced."""
-        if paths:
-            self._files.append((time.monotonic(), paths))
+    def add(self, staged: Sequence[Added], added: Sequence[Added], *, attempts: str) -> None:
+        """Note the staged files that a commit has not added.
+
+        But not those of another job, from whose savepoint this one has started: they are that
+        job's, which may still have to commit them. ``attempts``: how the names of this job's
+        directories begin.
+        """
+        paths = {one.full_path for one in added}
+        own = [one for one in staged if one.path.startswith(f"{attempts}-")]
+        batches: dict[str, list[Added]] = {}
+        for one in own:
+            if one.full_path not in paths:
+                batches.setdefault(one.batch, []).append(one)
+        self._kept |= batches.keys() & {one.batch for one in own if one.full_path in paths}
+        if batches:
+            self._files.append((time.monotonic(), batches))
 
     def are_due(self, kept_s: float) -> bool:
         """Whether some were replaced that long ago."""
         return bool(self._files) and time.monotonic() - self._files[0][0] >= kept_s
 
     def delete(
-        self, kept_s: float, file_system: FileSystem, root: str, named: frozenset[str]
+        self,
+        kept_s: float,
+        file_system: Callable[[str], FileSystem],
+        *,
+        named: frozenset[str] = frozenset(),
     ) -> None:
-        """Delete those, and the directories of batches that this empties.
+        """Delete those, and the directories of batches of which nothing was added.
 
-        Not those in ``named``, the files in the table's log: it may have had the same rows before,
-        from another snapshot. What cannot be deleted is left to VACUUM.
+        Not those whose paths are in ``named``: a table has them, from another snapshot of the same
+        rows. What cannot be deleted is left to the table's own clean-up.
         """
         while self.are_due(kept_s):
-            paths = [path for path in self._files.popleft()[1] if path not in named]
-            with suppress(StorageError):
-                for path in paths:
-                    file_system.delete(join(root, path))
-                # <attempt>/<position>
-                for batch in {"/".join(path.split("/", 2)[:2]) for path in paths}:
-                    if not visible_files(file_system, join(root, batch)):
-                        file_system.delete(join(root, batch))
+            for batch, files in self._files.popleft()[1].items():
+                free = [one.full_path for one in files if one.path not in named]
+                whole = batch not in self._kept and len(free) == len(files)
+                self._kept.discard(batch)
+                with suppress(StorageError):
+                    for path in [batch] if whole else free:
+                        file_system(files[0].root).delete(path)
 
 
 def groups_to_merge(
@@ -167,38 +305,3 @@ def groups_to_merge(
             groups.append(group)
         group.append(file)
     return [group for group in groups if len(group) > 1]
-
-
-def merge(
-    session: SparkSession,
-    file_system: FileSystem,
-    directory: str,
-    groups: Sequence[Sequence[str]],
-    *,
-    schema: str,
-) -> list[list[StagedFile]]:
-    """Write the rows of each group of Parquet files into files of its own, below ``directory``.
-
-    ``schema``: of all files, as Spark's DDL. Usually a group becomes one file. Paths are relative
-    to ``directory``, whose previous content is deleted.
-    """
-    reader = session.read.schema(schema).options(recursiveFileLookup="true")
-    reader = reader.option(*NO_PATTERNS)
-    frames = [reader.parquet(*map(as_spark_path, group)).coalesce(1) for group in groups]
-    # A name that no column has.
-    column = "group" + "_" * max(len(name) for name in frames[0].columns)
-    numbered = [
-        frame.selectExpr("*", f"{number} AS {column}") for number, frame in enumerate(frames)
-    ]
-    write_frame(
-        reduce(lambda one, other: one.unionAll(other), numbered),
-        file_system,
-        directory,
-        format_name="parquet",
-        partition_by=[column],
-    )
-    merged: list[list[StagedFile]] = [[] for _ in groups]
-    for file in visible_files(file_system, directory):
-        number = int(file.path.partition("/")[0].partition("=")[2])
-        merged[number].append(file)
-    return merged
