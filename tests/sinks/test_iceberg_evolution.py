@@ -126,7 +126,7 @@ def test_nested_fields_come_go_and_widen(spark, warehouse):
     assert kinds(warehouse)["n"] == "list<long>"
 
 
-@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("newest_first", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_one_epoch_may_have_rows_from_before_and_after_the_change(spark, warehouse, newest_first):
     """What an older pipeline had staged is committed by the new one, in whatever order."""
     sink = opened(warehouse)
@@ -188,7 +188,7 @@ def test_of_two_drivers_that_add_a_column_the_second_finds_it(
     assert list(kinds(warehouse)) == ["id", "a", "b"]
 
 
-@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("landed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_commit_that_is_cut_short_adds_the_column_with_its_rows_or_not_at_all(
     spark, warehouse, monkeypatch, landed
 ):

@@ -93,7 +93,7 @@ def frame_of(spark: SparkSession, *, nested: bool) -> Any:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("nested", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_batches_of_an_epoch_become_one_file_with_the_same_rows(
     spark, warehouse, opened, nested
 ):
@@ -160,6 +160,7 @@ def test_files_with_and_without_a_new_column_are_merged_apart(spark, warehouse, 
     assert warehouse.ids("c is null") == [0, 1]
 
 
+@pytest.mark.slow
 def test_large_files_stay_as_they_are(spark, warehouse, opened):
     """Beside merged ones."""
     sink = opened(target_file_size=8_000)
@@ -198,6 +199,7 @@ def test_originals_of_another_job_stay(spark, warehouse, opened):
     assert [origin.damaged(payload) for payload in payloads] == [None] * 2
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_merged_are_committed_as_they_are(spark, warehouse, opened, caplog):
     """Merging is a service to readers; the rows come first."""
 
@@ -212,7 +214,10 @@ def test_files_that_cannot_be_merged_are_committed_as_they_are(spark, warehouse,
     assert warehouse.ids() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("step", ["merge", "note", "commit", "after"])
+@pytest.mark.parametrize(
+    "step",
+    ["commit", *(pytest.param(one, marks=pytest.mark.slow) for one in ("merge", "note", "after"))],
+)
 def test_a_driver_may_die_at_every_step(spark, warehouse, opened, monkeypatch, step):
     """The next attempt commits the epoch once, and deletes what nobody can have committed (P22)."""
     sink = opened()

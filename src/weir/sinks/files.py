@@ -17,21 +17,27 @@ is done. No file is renamed before all files of the epoch are known to be comple
 are durable, the ledger gets its entry; an epoch at or below the newest entry is never looked at
 again, even if readers have moved its files.
 
+With ``target_file_size``, small files of an epoch are merged first, into files that a plan names
+(``files_merging``), as ``<job>-<sink>-<attempt>-m<epoch>-<random>-<number>``. Payloads of such a
+sink have their schema, and the originals stay until no snapshot can need them any more.
+
 A rename shows a whole file or nothing. The files of one epoch appear one after the other; a reader
 that must see a whole epoch at once needs ``DeltaTable``.
 
 Payload::
 
     {"directory": "0a1b2c3d-orders-1", "position": 7, "flushed": true,
+     "schema": <Spark's JSON text, with target_file_size>,
      "files": [{"path": "country=US/part-0.c000.snappy.parquet", "size": 451, "rows": 3}]}
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -39,6 +45,8 @@ from weir.core.datasets import Dataset, file_dataset
 from weir.core.types import Count, Payload
 from weir.errors import LostWriteError, SinkError, SinkMismatchError, StorageError
 from weir.sinks.base import Commit, SinkContext
+from weir.sinks.files_merging import FilesMerger, Move, Plans, epochs_in
+from weir.sinks.merging import KEPT_S, Added, Merging, ReplacedFiles
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
@@ -90,6 +98,8 @@ class _File(msgspec.Struct):
 class _Payload(StagedPayload, kw_only=True):
     directory: Annotated[str, msgspec.Meta(pattern=rf"\A{STAGED_BY}\Z")]
     files: list[_File]
+    #: Of the files; None if the epoch has no plan.
+    schema: str | None = None
 
     def __post_init__(self) -> None:
         if self.flushed and any(file.rows is None for file in self.files):
@@ -101,7 +111,9 @@ class Files(FileSink):
 
     ``path``: the directory; relative paths are made absolute at once. ``format``: what Spark
     writes. ``partition_by``: columns that become directories. ``options``: Spark's options of the
-    format.
+    format. ``target_file_size``: in bytes, such as ``128 << 20``, for Parquet: before a commit,
+    smaller files of one partition are merged up to about this size, in a Spark job beside the
+    batches. None: files stay as the batches wrote them.
     """
 
     _payload_type = _Payload
@@ -114,15 +126,24 @@ class Files(FileSink):
         format: Format = "parquet",
         partition_by: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
+        target_file_size: int | None = None,
     ) -> None:
         self._format = format
         self._options = {key.lower(): str(value) for key, value in (options or {}).items()}
         super().__init__(path, partition_by)
         self._target_sync = SureSync()
+        self._merges = target_file_size is not None
+        self._merging: Merging[Added] = Merging(target_file_size, place=self.describe())
+        self._replaced = ReplacedFiles()
         if format not in get_args(Format):
             raise SinkError(
                 f"{self.describe()} has the unknown format {format!r}: use one of"
                 f" {get_args(Format)}."
+            )
+        if self._merges and format != "parquet":
+            raise SinkError(
+                f"{self.describe()} has target_file_size, and only Parquet files are merged: remove"
+                " it, or use format='parquet'."
             )
         check_partition_names(self._partition_by, "._", place=self.describe())
         self._check_text_options()
@@ -154,16 +175,19 @@ class Files(FileSink):
         self._target.check(self._file_system)
         self._file_system.make_directory(self._ledger)
         self._target.is_known_by(self._ledger)
+        self._merging.forget()
+        if self._merges:
+            self._plans.check()
 
     def staged_files(self, payload: Payload) -> list[str]:
         """Where the payload's files are: those that a commit has moved, under their final names."""
         check_staged([payload], _Payload, self.describe())
         moves = self._moves(payload)
-        staged = [join(self._root, source) for source, _, _ in moves]
+        staged = [join(self._root, move.source) for move in moves]
         found = statuses(self._file_system, staged)
         finals = {
-            path: join(self._root, target)
-            for path, status, (_, target, _) in zip(staged, found, moves, strict=True)
+            path: join(self._root, move.target)
+            for path, status, move in zip(staged, found, moves, strict=True)
             if status is None
         }
         moved = dict(zip(finals, statuses(self._file_system, list(finals.values())), strict=True))
@@ -184,15 +208,19 @@ class Files(FileSink):
         """
         check_flushed(payloads, _Payload, self.describe())
         moves = [move for payload in payloads for move in self._moves(payload)]
-        if len({target for _, target, _ in moves}) < len(moves):
+        if len({move.target for move in moves}) < len(moves):
             raise SinkMismatchError(
                 f"Checkpoint {epoch} lists a file of {self.describe()} twice: use another"
                 " checkpoint or savepoint."
             )
         self._target.check(self._file_system)
+        self._replaced.delete(KEPT_S, self._context.file_system)
         newest = self.newest_committed()
+        planned = [one for one in payloads if one.get("schema") is not None and one["files"]]
         rows = 0
-        if moves and (newest is None or newest < epoch):
+        if planned and (newest is None or newest < epoch):
+            rows = self._commit_planned(epoch, payloads, moves)
+        elif moves and (newest is None or newest < epoch):
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
                 self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
@@ -200,8 +228,14 @@ class Files(FileSink):
         elif moves and self._target_sync.in_doubt:
             self._enter(epoch, len(moves))
         for payload in payloads:
-            self._delete_batch(payload)
+            if payload not in planned:
+                self._delete_batch(payload)
+        self._replaced.add(self._staged_in(planned), [], attempts=self._attempts_prefix)
         return rows
+
+    def close(self) -> None:
+        """Delete the staged files whose rows were committed in others."""
+        self._replaced.delete(0.0, self._context.file_system)
 
     def newest_committed(self) -> int | None:
         """The newest epoch in the ledger (PROTOCOL P21)."""
@@ -224,14 +258,86 @@ class Files(FileSink):
         for directory in dead_attempts(self._file_system, base, self._attempts_prefix, attempt):
             self._file_system.delete(join(base, directory))
 
-    def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
-        """Rename every file, durably, then write the ledger; return the rows of renamed files."""
-        for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
-            self._file_system.make_directory(join(self._root, directory), below=self._root)
-        rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
-        self._target_sync.sync_below(
-            self._file_system, self._root, [target for _, target, _ in moves]
+    def _commit_planned(self, epoch: int, payloads: Sequence[Payload], moves: list[Move]) -> int:
+        """Commit what the epoch's plan has, which is made of the payloads if there is none."""
+        plan = self._plans.read(epoch)
+        if plan is None:
+            if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
+                self._target.check(self._file_system)
+                raise lost_rows(self.describe(), epoch, damage)
+            plan = self._plans.settled(epoch, self._merged(epoch, payloads, moves))
+            if (newest := self.newest_committed()) is not None and newest >= epoch:
+                # Another driver has committed the epoch meanwhile, and deleted its plan.
+                self._plans.forget(epoch)
+                return 0
+        if (damage := self._damaged_move(plan)) is not None:
+            self._target.check(self._file_system)
+            raise lost_rows(self.describe(), epoch, damage)
+        rows = self._commit_moves(epoch, plan)
+        self._plans.forget(epoch)
+        return rows
+
+    def _merged(self, epoch: int, payloads: Sequence[Payload], moves: list[Move]) -> list[Move]:
+        """The moves of the epoch, with merged files in place of small ones."""
+        staged = self._staged_in(payloads)
+        files = self._merging.files(
+            epoch,
+            staged,
+            FilesMerger(self._context.file_system, self._options),
+            self._context,
+            root=join(self._root, self._staging_below),
+            attempts=self._attempts_prefix,
         )
+        paths, before = {one.path for one in files}, {one.path for one in staged}
+        gone = {f"{self._staging_below}/{path}" for path in before - paths}
+        new = [one for one in files if one.path not in before]
+        found = [move for move in moves if move.source not in gone]
+        for number, file in enumerate(new):
+            # <attempt>/m<epoch>-<random>/..
+            prefix = "-".join(file.path.split("/", 2)[:2])
+            target = _final_name(str(file.partition), file.path, prefix, number, self._format)
+            found.append(
+                Move(
+                    source=f"{self._staging_below}/{file.path}",
+                    target=target,
+                    size=file.file["size"],
+                    rows=file.file["rows"],
+                )
+            )
+        return found
+
+    def _staged_in(self, payloads: Sequence[Payload]) -> list[Added]:
+        """The files that may be merged."""
+        return [
+            Added(
+                root=join(self._root, self._staging_below),
+                path=f"{payload['directory']}/{payload['position']}/{file['path']}",
+                file=file,
+                layout=payload["schema"],
+                partition=file["path"].rpartition("/")[0],
+            )
+            for payload in payloads
+            if payload.get("schema") is not None
+            for file in payload["files"]
+        ]
+
+    def _damaged_move(self, moves: Sequence[Move]) -> str | None:
+        """The first file that has neither name, or another size."""
+        sources = [join(self._root, move.source) for move in moves]
+        sizes = {
+            source if status is not None else join(self._root, move.target): move.size
+            for move, source, status in zip(
+                moves, sources, statuses(self._file_system, sources), strict=True
+            )
+        }
+        return damaged_file(self._file_system, sizes)
+
+    def _commit_moves(self, epoch: int, moves: list[Move]) -> int:
+        """Rename every file, durably, then write the ledger; return the rows of renamed files."""
+        for directory in sorted({move.target.rpartition("/")[0] for move in moves}):
+            self._file_system.make_directory(join(self._root, directory), below=self._root)
+        rows = sum(move.rows for move in moves if self._rename(epoch, move.source, move.target))
+        self._target_sync.sync_below(self._file_system, self._root, [move.target for move in moves])
         self._enter(epoch, len(moves))
         return rows
 
@@ -253,14 +359,29 @@ class Files(FileSink):
             written=written,
         )
 
+    def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
+        if not self._merges:
+            return {}
+        schema = json.loads(frame.schema.json())
+        fields = [one for one in schema["fields"] if one["name"] not in self._partition_by]
+        return {"schema": json.dumps({**schema, "fields": fields})}
+
+    @property
+    def _ledger_name(self) -> str:
+        # The whole job id: two jobs that shared a ledger would lose rows.
+        return f"{self._context.job_id}-{slug(self._context.sink)}"
+
     @property
     def _ledger(self) -> str:
-        # The whole job id: two jobs that shared a ledger would lose rows.
-        return join(self.landmark(), f"{self._context.job_id}-{slug(self._context.sink)}")
+        return join(self.landmark(), self._ledger_name)
+
+    @property
+    def _plans(self) -> Plans:
+        return Plans(self._file_system, self._root, self._ledger_name, place=self.describe())
 
     def _ledger_epochs(self) -> list[int]:
         """All epochs in the ledger, oldest first."""
-        return _epochs(self._file_system, self._ledger)
+        return epochs_in(self._file_system, self._ledger)
 
     def _entry(self, epoch: int, files: int) -> _LedgerEntry:
         context = self._context
@@ -277,7 +398,7 @@ class Files(FileSink):
 
     def _newest_of(self, file_system: FileSystem, ledger: str) -> Commit | None:
         """The commit in the newest entry of a ledger; None if it has no entries."""
-        epochs = _epochs(file_system, ledger)
+        epochs = epochs_in(file_system, ledger)
         if not epochs:
             return None
         path = join(ledger, str(epochs[-1]))
@@ -289,18 +410,18 @@ class Files(FileSink):
                 " it from a copy, or write to a new directory."
             ) from error
 
-    def _moves(self, payload: Payload) -> list[tuple[str, str, int]]:
-        """For each file: where it is staged, its final path (both below the root), and its rows."""
+    def _moves(self, payload: Payload) -> list[Move]:
+        """From where each file is staged to its final name."""
         # Named after the attempt that staged it, not after the epoch: the file has one final name,
         # whichever commit moves it.
         prefix = f"{payload['directory']}-{payload['position']}"
         moves = []
         for number, file in enumerate(payload["files"]):
-            partition, slash, name = file["path"].rpartition("/")
-            match = _EXTENSION.search(name)
-            extension = match["extension"] if match else self._format
-            target = f"{partition}{slash}{prefix}-{number}.{extension}"
-            moves.append((self._staged(payload, file), target, file.get("rows", 0)))
+            path = file["path"]
+            partition = path.rpartition("/")[0]
+            target = _final_name(partition, path, prefix, number, self._format)
+            source, size, rows = self._staged(payload, file), file.get("size"), file.get("rows", 0)
+            moves.append(Move(source=source, target=target, size=size, rows=rows))
         return moves
 
     def _rename(self, epoch: int, source: str, target: str) -> bool:
@@ -383,7 +504,9 @@ class _LedgerEntry(msgspec.Struct, frozen=True):
     commit: Commit
 
 
-def _epochs(file_system: FileSystem, ledger: str) -> list[int]:
-    """All epochs in a ledger, oldest first."""
-    names = (entry.name for entry in file_system.list(ledger))
-    return sorted(int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,17}", name))
+def _final_name(partition: str, path: str, prefix: str, number: int, format_name: str) -> str:
+    """The final path of a file that Spark has written to ``path``."""
+    match = _EXTENSION.search(path.rpartition("/")[2])
+    extension = match["extension"] if match else format_name
+    name = f"{prefix}-{number}.{extension}"
+    return f"{partition}/{name}" if partition else name

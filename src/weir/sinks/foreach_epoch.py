@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from weir.core.datasets import Dataset
 from weir.errors import SinkError
 from weir.sinks.files import Files
+from weir.sinks.files_merging import Move
 from weir.sinks.foreach import CommitInfo
 from weir.storage.paths import NO_PATTERNS, as_spark_path, join
 
@@ -48,7 +49,7 @@ class ForeachEpoch(Files):
         """None: only the function knows what it writes."""
         return None
 
-    def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
+    def _commit_moves(self, epoch: int, moves: list[Move]) -> int:
         """Call the function with the staged files, then enter the epoch in the ledger."""
         context = self._context
         if context.session is None:
@@ -60,7 +61,7 @@ class ForeachEpoch(Files):
             attempt=context.attempt,
             epoch=epoch,
         )
-        files = [as_spark_path(join(self._root, staged)) for staged, _, _ in moves]
+        files = [as_spark_path(join(self._root, move.source)) for move in moves]
         # A pipeline that was changed may have staged files with and without a column. The look-up
         # is recursive, since otherwise Spark reads each of several files that look like patterns
         # more than once, and makes columns of directories like day=1.
@@ -68,4 +69,4 @@ class ForeachEpoch(Files):
         reader = reader.option(*NO_PATTERNS)
         self.function(reader.parquet(*files), info)
         self._enter(epoch, len(moves))
-        return sum(rows for _, _, rows in moves)
+        return sum(move.rows for move in moves)

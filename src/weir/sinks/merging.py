@@ -16,7 +16,7 @@ import re
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -72,6 +72,9 @@ A = TypeVar("A", bound=Added)
 
 class Merger(abc.ABC, Generic[A]):
     """How the files of a sink are read, written and described."""
+
+    #: Spark's, with which the files are written.
+    options: Mapping[str, str] = {}
 
     def session(self, session: SparkSession) -> SparkSession:
         """The session in which the files are read and written, of the job's."""
@@ -223,6 +226,7 @@ def _merge(
         directory,
         format_name="parquet",
         partition_by=[column],
+        options=merger.options,
     )
     found: list[list[StagedFile]] = [[] for _ in groups]
     for file in visible_files(file_system, directory):
