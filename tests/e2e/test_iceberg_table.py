@@ -131,11 +131,11 @@ def test_a_driver_that_dies_before_it_hears_of_its_commit_doubles_no_row(lake, p
     lake.assert_nothing_else_is_staged()
 
 
-def survive(lake: Lake, *, seed: int, files: int, kills: int) -> None:
+def survive(lake: Lake, *, seed: int, files: int, kills: int, **environment: str) -> None:
     """Kill the database ``kills`` times, and the driver after every second; check the tables."""
     draws = random.Random(seed)
     lake.place.land(files)
-    run = lake.start()
+    run = lake.start(**environment)
     run.wait_for("completed in")
     for kill in range(1, kills + 1):
         time.sleep(draws.uniform(0.1, 1.0))
@@ -148,7 +148,7 @@ def survive(lake: Lake, *, seed: int, files: int, kills: int) -> None:
             time.sleep(draws.uniform(0, 1))
             run.end()
             lake.assert_one_cut()
-            run = lake.start()
+            run = lake.start(**environment)
             run.wait_for("recovered from")
     assert run.wait() == 0, run.story()
     lake.assert_exact()
@@ -163,14 +163,41 @@ def test_kills_of_driver_and_catalog_at_random_moments_lose_and_double_no_row(la
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_kills_while_files_are_merged_lose_and_double_no_row(lake):
+    """Whatever was being merged, committed or recovered."""
+    survive(lake, seed=3, files=60, kills=10, TARGET_FILE_SIZE=str(64 << 20))
+    for table in ("raw", "keyed"):
+        tasks = lake.catalog.load_table(f"sales.{table}").scan().plan_files()
+        names = [task.file.file_path.split("/data/")[1].split("/")[1] for task in tasks]
+        assert any(name.startswith("m") for name in names), table
+
+
+@pytest.mark.slow
+def test_a_pipeline_whose_rows_change_between_two_runs_loses_and_doubles_no_row(lake, place):
+    """What the older one had staged is committed by the newer one, into one table."""
+    place.land(6)
+    place.die_at("before-a-catalog-commit", 3, **lake.how())
+    assert lake.start(EVOLVED="1").wait() == 0
+    lake.assert_exact()
+    table = lake.catalog.load_table("sales.keyed")
+    assert str(table.schema().find_type("n")) == "long"
+    found = table.scan().to_arrow().to_pylist()
+    assert all(row["n"] == row["id"] and row["twice"] in (None, 2 * row["id"]) for row in found)
+    assert {row["twice"] is None for row in found} == {True, False}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target_file_size", [0, 64 << 20])
 @pytest.mark.parametrize("point", ["before-a-catalog-commit", "after-a-catalog-commit"])
-def test_a_driver_that_hangs_in_its_commit_doubles_no_row(lake, place, point):
+def test_a_driver_that_hangs_in_its_commit_doubles_no_row(lake, place, point, target_file_size):
     """When it wakes up, a newer driver has committed its epoch (PROTOCOL P18)."""
     place.land(12)
-    old = place.start_until(point, 3, number=signal.SIGSTOP, **lake.how())
+    size = {"TARGET_FILE_SIZE": str(target_file_size)}
+    old = place.start_until(point, 3, number=signal.SIGSTOP, **lake.how(**size))
     mark = Path(place.directory / "mark")
     wait_until(mark.exists, "the driver hangs")
-    assert lake.start("--takeover").wait() == 0
+    assert lake.start("--takeover", **size).wait() == 0
     lake.assert_exact()
     old.process.send_signal(signal.SIGCONT)
     assert old.wait() != 0
