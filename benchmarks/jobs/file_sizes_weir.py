@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import weir
@@ -12,6 +13,25 @@ if TYPE_CHECKING:
 
 _ROWS_PER_S = 20_000
 _MERGED = os.environ.get("WEIR_BENCHMARK_MERGED") == "1"
+_SIZE = (128 << 20) if _MERGED else None
+
+
+def sink() -> weir.sinks.Sink:
+    """The kind that the environment names, in the working directory."""
+    match os.environ.get("WEIR_BENCHMARK_SINK"):
+        case "iceberg":
+            here = Path.cwd()
+            catalog = {"type": "sql", "uri": f"sqlite:///{here}/catalog.db"}
+            return weir.sinks.IcebergTable(
+                {**catalog, "warehouse": f"{here}/table"},
+                "bench.rows",
+                partition_by=["key"],
+                target_file_size=_SIZE,
+            )
+        case "files":
+            return weir.sinks.Files("table", partition_by=["key"], target_file_size=_SIZE)
+        case _:
+            return weir.sinks.DeltaTable("table", partition_by=["key"], target_file_size=_SIZE)
 
 
 def numbers(spark: SparkSession) -> DataFrame:
@@ -26,8 +46,6 @@ rows = job.source("numbers", numbers).transform(
 )
 rows.sink(
     "table",
-    weir.sinks.DeltaTable(
-        "table", partition_by=["key"], target_file_size=(128 << 20) if _MERGED else None
-    ),
+    sink(),
     min_commit_interval="15 s" if _MERGED else None,
 )
