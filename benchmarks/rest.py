@@ -13,13 +13,15 @@ Every other pair of periods runs in reverse order.
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import re
+import selectors
+import socket
 import statistics
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,6 +39,7 @@ _PATIENCE_S = 300.0
 _LOOK_S = 0.1
 _INTERVAL = "1 s"
 _REQUESTS_PER_S = 100
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+")
 
 
@@ -56,36 +59,68 @@ def paths_of(job: str, vertex: str) -> list[str]:
     ]
 
 
-def send(address: str, paths: Sequence[str], seconds: float) -> list[float]:
-    """Send the requests of a period; return the time of each answer in milliseconds.
+class Client:
+    """Sends the requests, over connections that stay open. It costs as little as it can."""
 
-    Raises ``RuntimeError`` if an answer is not 200.
-    """
-    return asyncio.run(_send(address, paths, seconds))
+    def __init__(self, address: str, paths: Sequence[str]) -> None:
+        url = urlsplit(address)
+        self._requests = [
+            f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode() for path in paths
+        ]
+        self._selector = selectors.DefaultSelector()
+        self._sockets = []
+        for number in range(_REQUESTS_PER_S):
+            one = socket.create_connection((url.hostname, url.port), _PATIENCE_S)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(one, selectors.EVENT_READ, number)
+            self._sockets.append(one)
 
+    def send(self, seconds: float) -> list[float]:
+        """Send the requests of a period; return the time of each answer in milliseconds.
 
-async def _send(address: str, paths: Sequence[str], seconds: float) -> list[float]:
-    url = urlsplit(address)
-    took: list[float] = []
-
-    async def ask_each_second(number: int, begun: float) -> None:
-        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        Raises ``RuntimeError`` if an answer is not 200, or none comes.
+        """
+        took: list[float] = []
+        begun = time.perf_counter()
         for second in range(round(seconds)):
-            await asyncio.sleep(begun + second - time.perf_counter())
-            path = paths[(number + second) % len(paths)]
-            sent = time.perf_counter()
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode())
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            length = re.search(r"content-length: (\d+)", head)
-            if " 200 " not in head or length is None:
-                raise RuntimeError(f"{path}: {head}")
-            await reader.readexactly(int(length[1]))
-            took.append((time.perf_counter() - sent) * 1_000)
-        writer.close()
+            time.sleep(max(0.0, begun + second - time.perf_counter()))
+            took += self._burst(second)
+        return took
 
-    begun = time.perf_counter() + 0.5
-    await asyncio.gather(*(ask_each_second(one, begun) for one in range(_REQUESTS_PER_S)))
-    return took
+    def _burst(self, second: int) -> list[float]:
+        sent = []
+        for number, one in enumerate(self._sockets):
+            sent.append(time.perf_counter())
+            one.sendall(self._requests[(number + second) % len(self._requests)])
+        answers = [b""] * len(sent)
+        took: list[float] = []
+        while len(took) < len(sent):
+            ready = self._selector.select(_PATIENCE_S)
+            if not ready:
+                raise RuntimeError("no answer")
+            for key, _ in ready:
+                answers[key.data] += self._sockets[key.data].recv(1 << 20)
+                if is_complete(answers[key.data]):
+                    took.append((time.perf_counter() - sent[key.data]) * 1_000)
+        return took
+
+
+def is_complete(answer: bytes) -> bool:
+    """Whether an answer has come whole. Raises ``RuntimeError`` if it is not 200."""
+    head, end, body = answer.partition(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    if not end:
+        return False
+    if not head.startswith(b"HTTP/1.1 200 ") or length is None:
+        raise RuntimeError(head.decode())
+    return len(body) == int(length[1])
+
+
+def serve(address: str, paths: Sequence[str], ours: Connection) -> None:
+    """The client's process: for each number of seconds that it gets, the times of the answers."""
+    client = Client(address, paths)
+    while (seconds := ours.recv()) is not None:
+        ours.send(client.send(seconds))
 
 
 class Job:
@@ -102,35 +137,44 @@ class Job:
         vertices = self._client.get(f"/jobs/{self._id}").json()["vertices"]
         return max(int(one["metrics"]["read-records"]) for one in vertices)
 
-    def rows_per_s(self, address: str, seconds: float, *, asked: bool) -> tuple[float, list[float]]:
+    def rows_per_s(self, seconds: float, client: Connection | None) -> tuple[float, list[float]]:
         """Rows per second of a period, and the times of its answers."""
         took: list[float] = []
         before, begun = self.rows(), time.perf_counter()
-        if asked:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                took = pool.apply(send, (address, self.paths, seconds))
-        else:
+        if client is None:
             time.sleep(seconds)
+        else:
+            client.send(seconds)
+            took = client.recv()
         return (self.rows() - before) / (time.perf_counter() - begun), took
 
 
 def measure(address: str, pairs: int, seconds: float) -> tuple[list[float], list[float]]:
     """The ratio of each pair, and the times of all answers."""
     job = Job(address)
+    ours, theirs = multiprocessing.Pipe()
+    # It starts before the first period, which does not count.
+    process = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(address, job.paths, theirs), daemon=True
+    )
+    process.start()
+    theirs.close()
     # Spark's compiler is still at work in the first period.
-    job.rows_per_s(address, seconds, asked=False)
+    job.rows_per_s(seconds, ours)
     ratios: list[float] = []
     times: list[float] = []
     for number in range(1, pairs + 1):
         rates = {}
         for asked in (False, True) if number % 2 else (True, False):
-            rates[asked], took = job.rows_per_s(address, seconds, asked=asked)
+            rates[asked], took = job.rows_per_s(seconds, ours if asked else None)
             times += took
         ratios.append(rates[True] / rates[False])
         print(
             f"pair {number}: {rates[False]:,.0f} rows/s without requests, {rates[True]:,.0f} with",
             flush=True,
         )
+    ours.send(None)
+    process.join()
     return ratios, times
 
 
