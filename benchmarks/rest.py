@@ -21,6 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -63,17 +64,10 @@ class Client:
     """Sends the requests, over connections that stay open. It costs as little as it can."""
 
     def __init__(self, address: str, paths: Sequence[str]) -> None:
-        url = urlsplit(address)
+        self._url = urlsplit(address)
         self._requests = [
-            f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode() for path in paths
+            f"GET {path} HTTP/1.1\r\nHost: {self._url.netloc}\r\n\r\n".encode() for path in paths
         ]
-        self._selector = selectors.DefaultSelector()
-        self._sockets = []
-        for number in range(_REQUESTS_PER_S):
-            one = socket.create_connection((url.hostname, url.port), _PATIENCE_S)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._selector.register(one, selectors.EVENT_READ, number)
-            self._sockets.append(one)
 
     def send(self, seconds: float) -> list[float]:
         """Send the requests of a period; return the time of each answer in milliseconds.
@@ -81,27 +75,42 @@ class Client:
         Raises ``RuntimeError`` if an answer is not 200, or none comes.
         """
         took: list[float] = []
-        begun = time.perf_counter()
-        for second in range(round(seconds)):
-            time.sleep(max(0.0, begun + second - time.perf_counter()))
-            took += self._burst(second)
+        with ExitStack() as stack:
+            # The server closes those that are idle for long.
+            opened = [stack.enter_context(self._connection()) for _ in range(_REQUESTS_PER_S)]
+            begun = time.perf_counter()
+            for second in range(round(seconds)):
+                time.sleep(max(0.0, begun + second - time.perf_counter()))
+                took += self._burst(opened, second)
         return took
 
-    def _burst(self, second: int) -> list[float]:
-        sent = []
-        for number, one in enumerate(self._sockets):
-            sent.append(time.perf_counter())
-            one.sendall(self._requests[(number + second) % len(self._requests)])
-        answers = [b""] * len(sent)
+    def _connection(self) -> socket.socket:
+        opened = socket.create_connection((self._url.hostname, self._url.port), _PATIENCE_S)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return opened
+
+    def _burst(self, opened: Sequence[socket.socket], second: int) -> list[float]:
+        sent = {}
+        answers: dict[socket.socket, bytes] = {}
         took: list[float] = []
-        while len(took) < len(sent):
-            ready = self._selector.select(_PATIENCE_S)
-            if not ready:
-                raise RuntimeError("no answer")
-            for key, _ in ready:
-                answers[key.data] += self._sockets[key.data].recv(1 << 20)
-                if is_complete(answers[key.data]):
-                    took.append((time.perf_counter() - sent[key.data]) * 1_000)
+        with selectors.DefaultSelector() as selector:
+            for number, one in enumerate(opened):
+                selector.register(one, selectors.EVENT_READ, one)
+                answers[one] = b""
+                sent[one] = time.perf_counter()
+                one.sendall(self._requests[(number + second) % len(self._requests)])
+            while len(took) < len(opened):
+                ready = selector.select(_PATIENCE_S)
+                for key, _ in ready:
+                    one = key.data
+                    part = one.recv(1 << 20)
+                    answers[one] += part
+                    if is_complete(answers[one]):
+                        took.append((time.perf_counter() - sent[one]) * 1_000)
+                    elif not part:
+                        raise RuntimeError("the server closed a connection")
+                if not ready:
+                    raise RuntimeError("no answer")
         return took
 
 
@@ -121,6 +130,7 @@ def serve(address: str, paths: Sequence[str], ours: Connection) -> None:
     client = Client(address, paths)
     while (seconds := ours.recv()) is not None:
         ours.send(client.send(seconds))
+    ours.close()
 
 
 class Job:

@@ -47,12 +47,6 @@ class Frame:
         return SimpleNamespace(json=lambda: json.dumps({"fields": fields}))
 
     def selectExpr(self, *expressions: str) -> Frame:
-        if expressions[-1].startswith("spark_partition_id()"):
-            self._partitions = [
-                [batch.append_column("p", pa.repeat(number, batch.num_rows)) for batch in batches]
-                for number, batches in enumerate(self._partitions)
-            ]
-            expressions = expressions[:-1]
         assert len(expressions) == len(self._types)
         return self
 

@@ -6,13 +6,18 @@ import json
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
-from tests.sinks.postgres_database import Database, flushed, rows, staged
+from tests.sinks.postgres_database import JOB, Database, flushed, rows, staged
 
+from weir.core.types import Payload
 from weir.demo import postgres_server
 from weir.demo.postgres_server import running_server
 from weir.errors import LostRowsError, LostWriteError, SinkError, SinkMismatchError, StorageError
 from weir.sinks import PostgresTable, postgres_prepared
+from weir.sinks.postgres_prepared import PrepareRows
+from weir.sinks.postgres_target import Ledger
+from weir.sinks.postgres_types import StagedColumn
 
 
 def opened(database: Database, **options: Any) -> PostgresTable:
@@ -142,13 +147,135 @@ def test_what_a_task_prepared_that_does_not_count_is_rolled_back_with_the_next_c
     assert table.shown() == [(1, "a"), (2, "b")]
 
 
-def test_a_task_that_runs_again_rolls_back_what_its_first_run_prepared(keyed):
-    """Otherwise it would wait for the lock on the same key."""
-    sink = opened(keyed)
-    staged(sink, 0, rows((1, "a")), rows((2, "b")))
-    payload = flushed(sink, 0, rows((1, "a")), rows((2, "b")))
+def prepare_again(sink: PostgresTable, payload: Payload) -> None:
+    """A late run of a batch's task."""
+    name = payload["transactions"][0][0]
+    run = PrepareRows(
+        parameters=sink._parameters,
+        table='"public"."t"',
+        columns=(StagedColumn("id", "bigint"), StagedColumn("v", "text")),
+        place="t",
+        session="late",
+        target="public.t",
+        prefix=name.rpartition("_")[0],
+        types={"id": "bigint", "v": "text"},
+    )
+    batch = pa.RecordBatch.from_pydict({"id": [1], "v": ["a"]})
+    assert list(run(iter([batch])))
+
+
+def test_a_late_run_of_a_task_ends_nothing_that_counts(table):
+    """Its checkpoint may be complete already (PROTOCOL P22)."""
+    sink = opened(table)
+    payload = flushed(sink, 0, rows((1, "a")))
+    prepare_again(sink, payload)
+    assert sink.commit(1, [payload]) == 1
+    assert table.shown() == [(1, "a")]
+
+
+def test_what_a_late_task_prepared_is_rolled_back_with_the_next_checkpoint(table):
+    """Also one of a dead attempt, once this one has committed something."""
+    old = staged(opened(table, attempt=1), 0, rows((1, "a")))
+    sink = opened(table, attempt=2)
+    sink.clean(2)
+    payload = flushed(sink, 0, rows((1, "a")))
+    prepare_again(sink, old)
     sink.commit(1, [payload])
-    assert keyed.shown() == [(1, "a"), (2, "b")]
+    sink.clean(2)
+    prepare_again(sink, old)
+    prepare_again(sink, payload)
+    assert len(table.prepared()) == 2
+    then = flushed(sink, 1, rows((2, "b")))
+    assert table.prepared() == [then["transactions"][0][0]]
+
+
+def test_a_checkpoint_while_a_commit_is_half_done_loses_nothing(table, monkeypatch):
+    """Its epoch is flushed again with the next one (PROTOCOL P5)."""
+    sink = opened(table)
+    payload = flushed(sink, 0, rows((1, "a")), rows((2, "b")))
+    with monkeypatch.context() as patched:
+        dies_after(patched, 1)
+        with pytest.raises(StorageError):
+            sink.commit(1, [payload])
+    both = sink.flush([payload, staged(sink, 1, rows((3, "c")))])
+    sink.commit(1, [payload])
+    sink.commit(2, json.loads(json.dumps(both[1:])))
+    assert table.shown() == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_an_epoch_that_is_shown_in_part_is_a_commit_to_those_who_look(table, monkeypatch):
+    """A new job would write the rows again (PROTOCOL P21)."""
+    sink = opened(table)
+    payload = flushed(sink, 0, rows((1, "a")), rows((2, "b")))
+    with monkeypatch.context() as patched:
+        dies_after(patched, 1)
+        with pytest.raises(StorageError):
+            sink.commit(3, [payload])
+    (found,) = sink.commits(sink._context)
+    assert (found.job_id, found.sink, found.checkpoint_id) == (JOB, "out", 3)
+
+
+def test_a_fenced_driver_leaves_no_sign_of_an_epoch_that_is_finished(table, monkeypatch):
+    """It waits for the lock on the ledger before it says that it shows the epoch."""
+    slow, quick = opened(table), opened(table, attempt=2)
+    payload = flushed(slow, 0, rows((1, "a")))
+    lock = Ledger.lock
+
+    def overtaken(ledger: Ledger, connection: psycopg.Connection) -> int:
+        with monkeypatch.context() as patched:
+            patched.setattr(Ledger, "lock", lock)
+            quick.commit(1, [payload])
+        return lock(ledger, connection)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "lock", overtaken)
+        assert slow.commit(1, [payload]) == 0
+    assert (table.shown(), records(table)) == ([(1, "a")], [])
+
+
+def test_the_isolation_that_the_server_prefers_does_not_matter(table, monkeypatch):
+    """What another driver ends between two statements is seen by the second."""
+    table.sql(
+        "ALTER DATABASE {} SET default_transaction_isolation = 'serializable'".format(
+            table.sql("SELECT current_database()")[0][0]
+        )
+    )
+    sink = opened(table)
+    payload = flushed(sink, 0, rows((1, "a")))
+    name = payload["transactions"][0][0]
+    look = postgres_prepared.waiting_here
+
+    def ended_before(connection: psycopg.Connection, prefix: str) -> set[str]:
+        table.sql(f"COMMIT PREPARED '{name}'")
+        return look(connection, prefix)
+
+    monkeypatch.setattr(postgres_prepared, "waiting_here", ended_before)
+    assert sink.commit(1, [payload]) == 1
+    assert table.shown() == [(1, "a")]
+
+
+def test_transactions_of_another_role_are_not_lost(table):
+    """They are there; the server says who may end them."""
+    payload = flushed(opened(table), 0, rows((1, "a")))
+    table.sql("CREATE ROLE heir LOGIN")
+    table.sql("GRANT ALL ON SCHEMA weir TO heir")
+    table.sql("GRANT ALL ON ALL TABLES IN SCHEMA weir, public TO heir")
+    heir = Database(table.server, f"{table.dsn} user=heir")
+    with pytest.raises(SinkError, match="permission denied to finish prepared transaction"):
+        opened(heir, attempt=2).commit(1, [payload])
+    assert opened(table, attempt=3).commit(1, [payload]) == 1
+    table.sql("DROP OWNED BY heir")
+    table.sql("DROP ROLE heir")
+
+
+def test_a_column_that_changes_its_type_fails_the_batch(table):
+    """Binary values of one type would be read as another."""
+    sink = opened(table)
+    staged(sink, 0, rows((1, "a")))
+    sink.close()
+    table.sql("ALTER TABLE t ALTER id TYPE double precision")
+    with pytest.raises(SinkMismatchError, match="was bigint when the job started"):
+        staged(sink, 1, rows((2, "b")))
 
 
 def test_cleaning_rolls_back_what_dead_attempts_prepared(table):
@@ -186,7 +313,9 @@ def test_pending_rows_of_a_savepoint_go_to_no_other_table(table):
     sink = table.opened("u", two_phase=True, job="f" * 32)
     with pytest.raises(SinkMismatchError, match=r"in prepared transactions for public\.t"):
         sink.commit(1, [payload])
-    assert opened(table, job="f" * 32).commit(1, [payload]) == 1
+    with pytest.raises(SinkMismatchError, match="of this job did not make"):
+        opened(table, job="f" * 32).commit(1, [payload])
+    assert opened(table).commit(1, [payload]) == 1
 
 
 def test_a_row_that_the_table_refuses_fails_its_batch_by_name(keyed):
@@ -204,7 +333,9 @@ def test_deferred_constraints_are_checked_when_the_batch_ends(database):
         staged(sink, 0, rows((1, "a"), (1, "b")))
 
 
-@pytest.mark.parametrize("ddl", ["(id numeric, v text)", "(id bigint, v jsonb)"])
+@pytest.mark.parametrize(
+    "ddl", ["(id numeric, v text)", "(id bigint, v jsonb)", "(id bigint, v char(9))"]
+)
 def test_columns_of_another_type_than_the_rows_are_refused(database, ddl):
     """Nothing is converted in a binary copy."""
     database.sql(f"CREATE TABLE t {ddl}")

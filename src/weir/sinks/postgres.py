@@ -60,7 +60,6 @@ from weir.sinks.postgres_copy import REPORT, CopyRows
 from weir.sinks.postgres_history import History, HistoryLog, epoch_column
 from weir.sinks.postgres_insert import Insert, Rejects
 from weir.sinks.postgres_prepared import (
-    PARTITION,
     REPORT_PREPARED,
     PreparedPayload,
     PreparedTransactions,
@@ -154,8 +153,9 @@ class PostgresTable(Sink):
         self._target_name = ""
         #: The newest epoch known to be committed; 0 if none is.
         self._newest = 0
-        #: The rows' schema that last fitted (Spark's JSON), so that it is checked once.
-        self._accepted: tuple[str, tuple[StagedColumn, ...]] | None = None
+        #: The rows' schema that last fitted (Spark's JSON), its columns, and the table then: so it
+        #: is checked once.
+        self._accepted: tuple[str, tuple[StagedColumn, ...], PostgresTarget] | None = None
         self._check_arguments()
         if schema_evolution not in (None, "add"):
             raise SinkError(
@@ -224,11 +224,11 @@ class PostgresTable(Sink):
         columns do not fit.
         """
         schema = frame.schema.json()
-        columns = self._fitting_columns(schema)
+        columns, target = self._fitting(schema)
         if batch.files == ():
             return None
         if self._two_phase:
-            return self._prepare(frame, columns, batch.batch_id)
+            return self._prepare(frame, columns, target, batch.batch_id)
         table = self._staging.take(columns, batch.batch_id)
         copy = CopyRows(
             parameters=self._parameters,
@@ -245,19 +245,24 @@ class PostgresTable(Sink):
         return table_payload(table, batch.batch_id, columns, reports)
 
     def _prepare(
-        self, frame: DataFrame, columns: tuple[StagedColumn, ...], position: int
+        self,
+        frame: DataFrame,
+        columns: tuple[StagedColumn, ...],
+        target: PostgresTarget,
+        position: int,
     ) -> Payload | None:
         """Copy the batch's rows into the target, in prepared transactions."""
         copy = PrepareRows(
             parameters=self._parameters,
-            table=".".join(map(quoted, self._target_name.split(".", 1))),
+            table=target.sql,
             columns=columns,
             place=self.describe(),
             session=self._session_name,
             target=self._target_name,
             prefix=self._prepared.prefix(position),
+            types={column.name: column.type for column in target.columns},
         )
-        selected = frame.selectExpr(*staging_expressions(frame.schema.json()), PARTITION)
+        selected = frame.selectExpr(*staging_expressions(frame.schema.json()))
         reports = selected.mapInArrow(copy, REPORT_PREPARED).collect()
         self._prepared.staged(report.transaction for report in reports)
         if not reports:
@@ -321,7 +326,7 @@ class PostgresTable(Sink):
         """The epoch in the sink's row of ``weir.commits`` (PROTOCOL P21), or shown in part."""
         with self._session(self._session_name) as connection:
             newest = self._ledger.newest(connection)
-            shown = self._prepared.newest_shown(connection)
+            shown = self._ledger.newest_shown(connection)
         return max(newest or 0, shown) or None
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
@@ -392,6 +397,11 @@ class PostgresTable(Sink):
                     f"Rows of checkpoint {epoch} are in prepared transactions for"
                     f" {payload['target']}, and cannot go to {self.describe()}: give the sink that"
                     " table, or stop the job that took the snapshot with 'weir stop' first."
+                )
+            if not self._prepared.is_own(payload):
+                raise SinkMismatchError(
+                    f"Checkpoint {epoch} names prepared transactions that {self.describe()} of this"
+                    " job did not make: restore from another checkpoint or savepoint."
                 )
         if self._epoch_column is not None:
             raise SinkError(
@@ -559,8 +569,8 @@ class PostgresTable(Sink):
             " rows, and run the job again."
         )
 
-    def _fitting_columns(self, spark_schema: str) -> tuple[StagedColumn, ...]:
-        """The rows' columns. Raises ``SinkMismatchError`` if the table does not take them."""
+    def _fitting(self, spark_schema: str) -> tuple[tuple[StagedColumn, ...], PostgresTarget]:
+        """The rows' columns, and the table. Raises ``SinkMismatchError`` if they do not fit."""
         if self._accepted is None or self._accepted[0] != spark_schema:
             columns = staged_columns(spark_schema, place=self.describe())
             names = [column.name for column in columns]
@@ -584,8 +594,8 @@ class PostgresTable(Sink):
                 self._check_fits(target, columns)
             if self._two_phase:
                 check_copied(target, columns, place=self.describe())
-            self._accepted = (spark_schema, columns)
-        return self._accepted[1]
+            self._accepted = (spark_schema, columns, target)
+        return self._accepted[1:]
 
     def _is_dead(self, name: str, attempt: int) -> bool:
         """Whether a session is this sink's, of an attempt before the given one."""

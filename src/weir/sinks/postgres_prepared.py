@@ -6,7 +6,7 @@ each row is written once, but an epoch becomes visible in as many steps as there
 
 The transaction's name says whose it is, as staging tables' names do (PROTOCOL P22)::
 
-    weir_<sink's digest>_<attempt>_<position>_<partition>_<random>
+    weir_<sink's digest>_<attempt>_<position>_<random>
 
 With its rows it enters its name into ``weir.prepared``. That record is visible exactly if the rows
 are, so a repeated commit knows what is done (P18), and a transaction that somebody rolled back is
@@ -22,10 +22,9 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from msgspec import Meta
@@ -44,9 +43,7 @@ if TYPE_CHECKING:
 
 #: The schema of what a Spark task reports.
 REPORT_PREPARED = "transaction string, rows long"
-#: The Spark SQL of the last column.
-PARTITION = "spark_partition_id() AS weir_partition"
-_NAME = r"weir_[0-9a-f]{16}_[0-9]{1,18}_[0-9]{1,18}_[0-9]{1,18}_[0-9a-f]{16}"
+_NAME = r"weir_[0-9a-f]{16}_[0-9]{1,18}_[0-9]{1,18}_[0-9a-f]{16}"
 _RECORDS = "(name text PRIMARY KEY, target text NOT NULL, rows bigint NOT NULL)"
 #: How long sessions that were told to end may still prepare something.
 _SESSIONS_END_S = 5.0
@@ -91,27 +88,27 @@ class PreparedPayload(StagedPayload, kw_only=True):
 class PrepareRows(CopyRows):
     """For ``mapInArrow``: copies a partition's rows into the target, in a prepared transaction.
 
-    The last column is ``PARTITION``. Emits the transaction's name and how many rows it has; nothing
-    for an empty partition.
+    Emits its name and how many rows it has; nothing for an empty partition.
     """
 
     #: ``schema.table``.
     target: str
-    #: Of the transaction's name: all but partition and random part.
+    #: Of the transaction's name: all but its random part.
     prefix: str
+
+    #: The table's columns and their types, as the driver saw them.
+    types: Mapping[str, str]
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         import psycopg
         import pyarrow as pa
 
-        first = next(batches)
-        prefix = f"{self.prefix}_{first.column(first.num_columns - 1)[0].as_py()}_"
-        rest = (batch.select(range(len(self.columns))) for batch in chain([first], batches))
-        name = prefix + secrets.token_hex(8)
+        # Each run has a name of its own. None ends what another one prepared: that may count.
+        name = f"{self.prefix}_{secrets.token_hex(8)}"
         try:
-            self._forget(prefix)
             with connected(self.parameters, self.place, name=self.session) as connection:
-                rows = self._copy(connection, rest)
+                self._check_types(connection)
+                rows = self._copy(connection, batches)
                 connection.execute(
                     "INSERT INTO weir.prepared VALUES (%s, %s, %s)", [name, self.target, rows]
                 )
@@ -127,12 +124,25 @@ class PrepareRows(CopyRows):
             {"transaction": pa.array([name]), "rows": pa.array([rows], pa.int64())}
         )
 
-    def _forget(self, prefix: str) -> None:
-        """Roll back what an earlier run of this task prepared: it locks what this one writes."""
-        with connected(
-            self.parameters, self.place, name=self.session, autocommit=True
-        ) as connection:
-            end_prepared(connection, "ROLLBACK", _waiting(connection, prefix))
+    def _check_types(self, connection: psycopg.Connection) -> None:
+        """Keep the table from changing, and raise ``SinkMismatchError`` if it has changed.
+
+        A binary copy would put the bytes of one type into another.
+        """
+        connection.execute(f"LOCK TABLE {self.table} IN ROW EXCLUSIVE MODE")
+        found: dict[str, str] = dict(
+            connection.execute(
+                "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+                " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+                [self.table],
+            ).fetchall()
+        )
+        for name, kind in self.types.items():
+            if (now := found.get(name)) != kind:
+                raise SinkMismatchError(
+                    f"The column {name!r} of {self.place} was {kind} when the job started, and is"
+                    f" {now} now: the batch is repeated with the table as it is."
+                )
 
 
 class PreparedTransactions:
@@ -149,6 +159,9 @@ class PreparedTransactions:
         self._lock = threading.Lock()
         #: The names that count and are not committed.
         self._open: set[str] = set()
+        #: The newest position that was flushed, and how often older attempts were cleaned up.
+        self._flushed = -1
+        self._cleaned = 0
 
     def prefix(self, position: int) -> str:
         """Of the names of a batch's transactions."""
@@ -164,13 +177,16 @@ class PreparedTransactions:
 
         Raises ``LostWriteError`` if one is gone.
         """
-        newest = max((payload["position"] for payload in payloads), default=-1)
+        self._flushed = max([self._flushed, *(payload["position"] for payload in payloads)])
         with self._session() as connection:
-            waiting = _waiting(connection, self._of_attempt)
-        with self._lock:
-            mine = {name for name in _names(payloads) if name in self._open}
-            left = [name for name in waiting - self._open if _position(name) <= newest]
-        if gone := mine - waiting:
+            waiting = waiting_here(connection, self._of_sink)
+            with self._lock:
+                mine = {name for name in _names(payloads) if name in self._open}
+                left = [name for name in waiting - self._open if self._is_left(name)]
+            # A commit that goes on may have been cut short: its records say what it did.
+            gone = mine - waiting
+            gone -= _recorded(connection, sorted(gone)) if gone else set()
+        if gone:
             raise LostWriteError(
                 f"Output that {self._place} staged cannot be part of a checkpoint, because the"
                 f" prepared transaction {min(gone)} is gone: its rows are recomputed from the last"
@@ -185,15 +201,14 @@ class PreparedTransactions:
         """
         names = _names(payloads)
         with self._session() as connection:
+            # Nobody finishes the epoch meanwhile, which deletes its records.
+            if self._ledger.lock(connection) >= epoch:
+                return
             # In this order: what no longer waits was ended before the next statement, which sees
             # the record if it was committed.
-            waiting = _waiting(connection, names=names)
+            waiting = waiting_here(connection, self._of_sink)
             done = _recorded(connection, names)
-            gone = set(names) - waiting - done
-            # Another driver may have finished the epoch, which deletes the records.
-            if (self._ledger.newest(connection) or 0) >= epoch:
-                return
-            if gone:
+            if gone := set(names) - waiting - done:
                 raise LostRowsError(
                     f"Checkpoint {epoch} cannot be committed to {self._place}, since the prepared"
                     f" transaction {min(gone)} is gone, and the job cannot continue without its"
@@ -202,7 +217,7 @@ class PreparedTransactions:
                 )
             connection.execute(
                 "INSERT INTO weir.prepared VALUES (%s, %s, 0) ON CONFLICT (name) DO NOTHING",
-                [f"{self._of_sink}epoch_{epoch}", self._ledger.target],
+                [f"{self._ledger.shown_prefix}{epoch}", self._ledger.target],
             )
         self._end("COMMIT", [name for name in names if name in waiting])
 
@@ -227,29 +242,32 @@ class PreparedTransactions:
             self._open.difference_update(expected)
         return sum(expected.values())
 
-    def newest_shown(self, connection: psycopg.Connection) -> int:
-        """The newest epoch that is shown in part; 0 if there is none."""
-        prefix = f"{self._of_sink}epoch_"
-        found = connection.execute(
-            "SELECT name FROM weir.prepared WHERE starts_with(name, %s)", [prefix]
-        ).fetchall()
-        return max((int(name.removeprefix(prefix)) for (name,) in found), default=0)
-
     def clean(self, attempt: int) -> None:
-        """Roll back those of attempts before the given one (PROTOCOL P22)."""
+        """Roll back those of attempts before the given one (PROTOCOL P22).
+
+        After the second time, with the attempt's first commit, ``flush`` looks for late ones too.
+        """
+        self._cleaned += 1
         with self._session() as connection:
-            waiting = _waiting(connection, self._of_sink)
+            waiting = waiting_here(connection, self._of_sink)
         self._end("ROLLBACK", [name for name in waiting if _attempt(name) < attempt])
 
     def close(self) -> None:
         """Roll back what does not count: every epoch is committed."""
         with self._session() as connection:
-            waiting = _waiting(connection, self._of_attempt)
+            waiting = waiting_here(connection, self._of_attempt)
         self._end("ROLLBACK", sorted(waiting))
 
     def is_own(self, payload: Payload) -> bool:
         """Whether this sink staged it, in any attempt."""
         return all(name.startswith(self._of_sink) for name in _names([payload]))
+
+    def _is_left(self, name: str) -> bool:
+        """Whether a transaction that does not count was prepared for a batch that is over."""
+        own, attempt = self._ledger.context.attempt, _attempt(name)
+        if attempt == own:
+            return _position(name) <= self._flushed
+        return attempt < own and self._cleaned > 1
 
     def _end(self, how: str, names: Sequence[str]) -> None:
         if names:
@@ -277,7 +295,7 @@ def check_prepares(connection: psycopg.Connection, *, place: str) -> None:
         raise SinkError(
             f"{place} has two_phase=True, but its server allows no prepared transactions: set"
             " max_prepared_transactions there to at least the number of Spark tasks between two"
-            " checkpoints, restart the server, or leave two_phase out."
+            " commits, restart the server, or leave two_phase out."
         )
 
 
@@ -291,7 +309,7 @@ def check_copied(target: PostgresTarget, rows: Sequence[StagedColumn], *, place:
         taken = _COPIED[base.partition("(")[0]]
         if base != row.type:
             # Binary COPY names the type of the elements, and pgpq has no zone in it.
-            taken = {f"_{name}" for name in taken if name != "timestamptz"}
+            taken = {f"_{name}" for name in taken - {"timestamptz", "varchar"}}
         if column.type_name not in taken:
             differences.append(
                 f"{row.name!r} is {row.type} in the rows, {column.type} in the table"
@@ -333,15 +351,12 @@ def wait_until_ended(connection: psycopg.Connection, sessions: Sequence[str]) ->
         time.sleep(_POLL_S)
 
 
-def _waiting(
-    connection: psycopg.Connection, prefix: str = "", names: Sequence[str] | None = None
-) -> set[str]:
-    """The prepared transactions with this prefix, or of these names."""
+def waiting_here(connection: psycopg.Connection, prefix: str) -> set[str]:
+    """The database's prepared transactions with this prefix, whoever prepared them."""
     found = connection.execute(
         "SELECT gid FROM pg_prepared_xacts"
-        " WHERE database = current_database() AND owner = current_user"
-        " AND starts_with(gid, %s) AND (%s::text[] IS NULL OR gid = ANY (%s))",
-        [prefix, names, names],
+        " WHERE database = current_database() AND starts_with(gid, %s)",
+        [prefix],
     ).fetchall()
     return {name for (name,) in found if re.fullmatch(_NAME, name)}
 

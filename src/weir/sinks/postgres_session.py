@@ -109,6 +109,8 @@ def connected(
         )
         # A pooler in transaction mode knows no prepared statements.
         with psycopg.connect(conninfo, prepare_threshold=None, autocommit=autocommit) as connection:
+            # Each statement sees what others have committed before it; a default may differ.
+            connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             if not autocommit:
                 connection.execute(_SETTINGS)
                 if connection.info.server_version >= 170_000:
