@@ -1,4 +1,4 @@
-"""A PostgreSQL server for the tests of a module, and a database for each test."""
+"""A PostgreSQL server for all tests of a process, and a database for each test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weir.demo.postgres_server import PostgresServer, running_server
 _numbers = count(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
     with running_server() as running:
         yield running

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,7 +11,7 @@ import psycopg
 import pytest
 
 import weir
-from weir.demo.postgres_server import PostgresServer, running_server
+from weir.demo.postgres_server import PostgresServer
 from weir.errors import SinkMismatchError
 from weir.sinks import Batch, DeltaTable, PostgresTable, SinkContext
 from weir.storage.local import LocalFileSystem
@@ -85,12 +84,6 @@ VALUES: list[tuple[str, str, tuple[str, str], tuple[Any, Any]]] = [
     ("m", "map<string,int>", ("map('k', 1)", "map()"), ({"k": 1}, {})),
     ("nested", "array<array<int>>", ("array(array(1), array())", "array()"), ([[1], []], [])),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with running_server() as running:
-        yield running
 
 
 def context(sink: str) -> SinkContext:
