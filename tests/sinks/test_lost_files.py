@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -402,3 +403,27 @@ def test_a_repeated_commit_looks_at_the_log_from_its_own_entry_on(tmp_path: Path
         assert again.commit(epoch, [payloads[epoch - 1]]) == 0
         assert files.asked == 2 * entries  # each entry, and the checkpoint beside it
     assert len(delta.rows()) == 24
+
+
+class CommitsMeanwhile(LocalFileSystem):
+    """Lets another process act after the first look at a staged file."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def status(self, path: str) -> FileStatus | None:
+        found = super().status(path)
+        if self.meanwhile is not None and "/_weir/staged/" in path:
+            act, self.meanwhile = self.meanwhile, None
+            act()
+        return found
+
+
+def test_a_file_that_another_process_commits_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    """A fenced driver may commit the same epoch at the same moment (PROTOCOL P18)."""
+    file_system = CommitsMeanwhile()
+    files = Target("files", tmp_path, file_system)
+    payload = files.flushed(1)
+    other = files.opened()
+    file_system.meanwhile = lambda: other.commit(1, [payload])
+    files.sink.commit(1, [payload])
+    assert files.rows() == [1, 101]

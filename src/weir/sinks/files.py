@@ -57,14 +57,14 @@ from weir.sinks.staging import (
     check_flushed,
     check_partition_names,
     check_staged,
-    damaged_file,
+    damage_in,
     dead_attempts,
     lost_rows,
     slug,
     statuses,
     write_frame,
 )
-from weir.storage.filesystem import FileSystem
+from weir.storage.filesystem import FileStatus, FileSystem
 from weir.storage.paths import join
 from weir.storage.records import decoded
 
@@ -182,23 +182,12 @@ class Files(FileSink):
     def staged_files(self, payload: Payload) -> list[str]:
         """Where the payload's files are: those that a commit has moved, under their final names."""
         check_staged([payload], _Payload, self.describe())
-        moves = self._moves(payload)
-        staged = [join(self._root, move.source) for move in moves]
-        found = statuses(self._file_system, staged)
-        finals = {
-            path: join(self._root, move.target)
-            for path, status, move in zip(staged, found, moves, strict=True)
-            if status is None
-        }
-        moved = dict(zip(finals, statuses(self._file_system, list(finals.values())), strict=True))
-        return [path if moved.get(path) is None else finals[path] for path in staged]
+        return [path for path, _ in self._look(self._moves(payload))]
 
     def damaged(self, payload: Payload) -> str | None:
         """The first file that is neither staged nor under its final name, or has another size."""
-        sizes = (file.get("size") for file in payload["files"])
-        return damaged_file(
-            self._file_system, dict(zip(self.staged_files(payload), sizes, strict=True))
-        )
+        check_staged([payload], _Payload, self.describe())
+        return self._damaged_move(self._moves(payload))
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Rename the epoch's files to their final names, then enter the epoch in the ledger.
@@ -323,14 +312,8 @@ class Files(FileSink):
 
     def _damaged_move(self, moves: Sequence[Move]) -> str | None:
         """The first file that has neither name, or another size."""
-        sources = [join(self._root, move.source) for move in moves]
-        sizes = {
-            source if status is not None else join(self._root, move.target): move.size
-            for move, source, status in zip(
-                moves, sources, statuses(self._file_system, sources), strict=True
-            )
-        }
-        return damaged_file(self._file_system, sizes)
+        looks = zip(self._look(moves), moves, strict=True)
+        return damage_in((path, move.size, found) for (path, found), move in looks)
 
     def _commit_moves(self, epoch: int, moves: list[Move]) -> int:
         """Rename every file, durably, then write the ledger; return the rows of renamed files."""
@@ -423,6 +406,25 @@ class Files(FileSink):
             source, size, rows = self._staged(payload, file), file.get("size"), file.get("rows", 0)
             moves.append(Move(source=source, target=target, size=size, rows=rows))
         return moves
+
+    def _look(self, moves: Sequence[Move]) -> list[tuple[str, FileStatus | None]]:
+        """Where each file is, and what was found there: staged or, if it is not, by its final name.
+
+        Each place is looked at once, in this order: another process that commits the same epoch may
+        rename a file at any moment, and it must not seem to be gone.
+        """
+        staged = [join(self._root, move.source) for move in moves]
+        found = dict(zip(staged, statuses(self._file_system, staged), strict=True))
+        finals = {
+            path: join(self._root, move.target)
+            for path, move in zip(staged, moves, strict=True)
+            if found[path] is None
+        }
+        moved = dict(zip(finals, statuses(self._file_system, list(finals.values())), strict=True))
+        return [
+            (path, found[path]) if moved.get(path) is None else (finals[path], moved[path])
+            for path in staged
+        ]
 
     def _rename(self, epoch: int, source: str, target: str) -> bool:
         """Rename one file to its final name. False if it already has it."""

@@ -319,7 +319,13 @@ def damaged_file(file_system: FileSystem, sizes: Mapping[str, int | None]) -> st
 
     A size of None matches any.
     """
-    for (path, size), found in zip(sizes.items(), statuses(file_system, list(sizes)), strict=True):
+    found = statuses(file_system, list(sizes))
+    return damage_in(zip(sizes, sizes.values(), found, strict=True))
+
+
+def damage_in(looks: Iterable[tuple[str, int | None, FileStatus | None]]) -> str | None:
+    """Like ``damaged_file``, of paths with the sizes that they should have and what is there."""
+    for path, size, found in looks:
         if found is None:
             return f"{path} is gone"
         if size is not None and found.size != size:
