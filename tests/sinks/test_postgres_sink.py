@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -213,6 +214,19 @@ def test_a_target_that_has_gone_back_is_not_written_to(table, attempt):
     with pytest.raises(LostRowsError, match="gone back to checkpoint 1, though checkpoint 2 was"):
         later.commit(3, [third])
     assert table.shown() == [(1, "a")]
+
+
+def test_a_target_that_has_gone_back_is_noticed_by_the_next_attempt_of_its_driver(table):
+    """Though nothing was pending: the driver remembers what it has committed."""
+    sink = table.opened()
+    for epoch in (1, 2):
+        sink.commit(epoch, [flushed(sink, epoch, rows((epoch, "a")))])
+    table.sql("UPDATE weir.commits SET epoch = 1")
+    table.sql("DELETE FROM t WHERE id = 2")
+    sink.open(replace(sink._context, attempt=2))
+    third = flushed(sink, 3, rows((3, "a")))
+    with pytest.raises(LostRowsError, match="gone back to checkpoint 1, though checkpoint 2 was"):
+        sink.commit(3, [third])
 
 
 def test_pending_rows_of_a_savepoint_may_go_to_another_table(table):

@@ -187,6 +187,8 @@ class PostgresTable(Sink):
 
     def check(self, context: SinkContext) -> None:
         """Refuse a server that cannot be written to, and a table that does not fit (MISSION G4)."""
+        # For another run in the same process: what the previous run committed may be gone by right.
+        self._opened, self._newest = None, 0
         try:
             with self._session("weir check") as connection:
                 target = self._find(connection)
@@ -199,6 +201,8 @@ class PostgresTable(Sink):
 
     def open(self, context: SinkContext) -> None:
         """Create the schema ``weir`` and its ledger, unless they exist."""
+        if self._opened is not None and self._opened.job_id != context.job_id:
+            self._newest = 0
         self._opened = context
         with self._session("weir open") as connection:
             self._target_name = self._find(connection).name
@@ -206,7 +210,8 @@ class PostgresTable(Sink):
             if self._epoch_column is not None:
                 History.create(connection)
             create_records(connection)
-            self._newest = self._ledger.newest(connection) or 0
+            # What an earlier attempt has committed must still be there when this one commits.
+            self._newest = max(self._newest, self._ledger.newest(connection) or 0)
         session = partial(self._session, self._session_name)
         self._staging = StagingTables(ledger=self._ledger, session=session)
         self._prepared = PreparedTransactions(
