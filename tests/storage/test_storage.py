@@ -90,6 +90,26 @@ def test_a_file_system_without_conditional_create_is_refused(base: Path) -> None
         CheckpointStorage(careless, str(base), JOB).check_writable()
 
 
+def test_two_drivers_with_one_process_id_may_probe_a_directory_at_once(base: Path) -> None:
+    """Drivers in containers often have the same one, and none takes the other's probe for its own
+    (PROTOCOL P17)."""
+    other = CheckpointStorage(FileSystems(), str(base), JOB)
+
+    class Interrupted(LocalFileSystem):
+        creates = 0
+
+        def create(self, path: str, data: bytes) -> CreateResult:
+            self.creates += 1
+            if self.creates == 2:
+                other.check_writable()
+            return super().create(path, data)
+
+    interrupted = Interrupted()
+    CheckpointStorage(lambda _: interrupted, str(base), JOB).check_writable()
+    assert interrupted.creates == 2
+    assert tree(base) == []
+
+
 def test_checkpoint_ids_start_at_one_and_never_repeat(
     storage: CheckpointStorage, base: Path
 ) -> None:

@@ -19,8 +19,8 @@ Rules of this file, beside those of ``snapshots.py``:
 
 from __future__ import annotations
 
-import os
 import re
+import secrets
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -75,7 +75,8 @@ class CheckpointStorage(Snapshots):
         drivers could create the same name there (PROTOCOL P17).
         """
         fs = self.fs(self.base_directory)
-        probe = join(self.base_directory, f".weir-probe-{self.job_id}-{os.getpid()}")
+        # Not by its process id, which drivers in containers share.
+        probe = join(self.base_directory, f".weir-probe-{self.job_id}-{secrets.token_hex(8)}")
         try:
             fs.make_directory(self.base_directory)
             fs.delete(probe)
