@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from tests.sim.greenlets import (
     LIMIT_US,
@@ -213,3 +215,21 @@ def test_syncing_a_file_that_is_gone_is_an_error() -> None:
             file_system(disk, loop).sync(["/f"])
 
     run_all(loop, sync)
+
+
+def test_a_renamed_file_has_one_of_its_names_after_a_crash() -> None:
+    """A crash undoes a rename as a whole, or not at all, unless the new name was synced."""
+    names = set()
+    for seed in range(20):
+        disk = new_disk()
+        disk.put("/old", b"1", durable=True)
+        disk.rename("/old", "/new")
+        disk.crash(Random(seed))
+        names.add(tuple(disk.files))
+    assert names == {("/old",), ("/new",)}
+    disk = new_disk()
+    disk.put("/old", b"1", durable=True)
+    disk.rename("/old", "/new")
+    disk.sync("/new")
+    disk.crash(Random(1))
+    assert list(disk.files) == ["/new"]

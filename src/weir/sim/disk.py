@@ -48,6 +48,8 @@ class Disk:
         self._file_ids: dict[str, int] = {}
         self._newest_id = 0
         self._lost: set[int] = set()
+        #: New name -> old name of files that were renamed and not synced since.
+        self._renamed: dict[str, str] = {}
 
     def put(self, path: str, data: bytes, *, durable: bool) -> None:
         """Create or replace a file."""
@@ -64,6 +66,12 @@ class Disk:
         """Give a file a second name."""
         self.put(target, self.files[source], durable=False)
         self._file_ids[target] = self._file_ids[source]
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name: after a crash it has one of the two."""
+        self.link(source, target)
+        self.delete(source)
+        self._renamed[target] = source
 
     def create(self, path: str, data: bytes, *, synced: bool = True) -> CreateResult:
         """Create a file unless the path is taken; durably, unless its sync fails."""
@@ -124,6 +132,7 @@ class Disk:
         """Make the path's current content survive a crash, unless a sync of its file has failed."""
         if self._file_ids.get(path) not in self._lost:
             self._undo.pop(path, None)
+            self._undo.pop(self._renamed.pop(path, ""), None)
 
     def fail_sync(self, path: str) -> None:
         """Fail a sync: later syncs succeed without making the file's unsynced content durable."""
@@ -136,8 +145,12 @@ class Disk:
 
     def crash(self, random: Random) -> None:
         """Lose power: each unsynced change is lost with probability 0.5."""
-        for path, before in list(self._undo.items()):
-            if random.random() < 0.5:
+        lost = {path: random.random() < 0.5 for path in self._undo}
+        for target, source in self._renamed.items():
+            if target in lost and source in lost:
+                lost[source] = lost[target]
+        for path, before in self._undo.items():
+            if lost[path]:
                 if before is not None:
                     self.files[path] = before
                     self._enter(path)
@@ -146,6 +159,7 @@ class Disk:
                     self._leave(path)
         self._undo.clear()
         self._lost.clear()
+        self._renamed.clear()
 
     def below(self, path: str) -> list[str]:
         """The paths of all files below a directory."""
@@ -324,8 +338,7 @@ class ProcessFileSystem:
         self._begin("rename", source, entry=target)
         if source not in self._disk.files:
             raise StorageError(f"{source} cannot be renamed: no such file.")
-        self._disk.link(source, target)
-        self._disk.delete(source)
+        self._disk.rename(source, target)
 
     def link_or_copy(self, source: str, target: str) -> bool:
         """Link the file to a second name, or copy it; return whether it was linked."""
