@@ -182,7 +182,7 @@ class PreparedTransactions:
             waiting = waiting_here(connection, self._of_sink)
             with self._lock:
                 mine = {name for name in _names(payloads) if name in self._open}
-                left = [name for name in waiting - self._open if self._is_left(name)]
+                left = sorted(name for name in waiting - self._open if self._is_left(name))
             # A commit that goes on may have been cut short: its records say what it did.
             gone = mine - waiting
             gone -= _recorded(connection, sorted(gone)) if gone else set()
@@ -250,7 +250,7 @@ class PreparedTransactions:
         self._cleaned += 1
         with self._session() as connection:
             waiting = waiting_here(connection, self._of_sink)
-        self._end("ROLLBACK", [name for name in waiting if _attempt(name) < attempt])
+        self._end("ROLLBACK", sorted(one for one in waiting if _attempt(one) < attempt))
 
     def close(self) -> None:
         """Roll back what does not count: every epoch is committed."""
