@@ -1,0 +1,201 @@
+"""The log of a Delta table, and what delta-rs is to a process: the real sink runs over it.
+
+What the sink assumes of delta-rs, and what may happen there:
+
+1. Version N of the log is created if it is absent; it shows all of its actions, or nothing. Who
+   finds it taken looks at what was written meanwhile, and takes the next version. If that has one
+   of its own application transactions, the commit is refused.
+2. The create may succeed, and say that it failed.
+3. An entry is on disk only once it is synced, which delta-rs leaves to the system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import deltalake
+import msgspec
+from deltalake import transaction
+from deltalake.exceptions import CommitFailedError
+
+from weir.sim.disk import Disk
+from weir.sim.stores.faults import Network, Outcome
+from weir.sinks import delta as delta_module
+
+#: How often delta-rs takes the next version.
+_TRIES = 15
+
+
+class Version(msgspec.Struct, frozen=True):
+    """One entry of the log."""
+
+    transactions: dict[str, int]
+    #: Paths below the table's root.
+    files: list[str]
+    #: What the entry says of itself.
+    info: dict[str, str]
+
+
+class DeltaLog:
+    """The log of the one table of a run."""
+
+    def __init__(
+        self, network: Network, disk: Disk, root: str, committed: Callable[[], object]
+    ) -> None:
+        """``committed`` is called after each new version."""
+        self.network = network
+        self._disk = disk
+        self._directory = f"{root}/_delta_log"
+        self._committed = committed
+
+    def versions(self) -> list[Version]:
+        """All versions, oldest first."""
+        names = [name for name in self._disk.names(self._directory) if name.endswith(".json")]
+        return [_decoded(self._disk.files[f"{self._directory}/{name}"]) for name in names]
+
+    def create(self, number: int, version: Version, *, durable: bool = False) -> bool:
+        """Create a version if it is the next one; whether that was so."""
+        if number != len(self.versions()):
+            return False
+        path = f"{self._directory}/{number:020}.json"
+        self._disk.put(path, msgspec.json.encode(version), durable=durable)
+        self._committed()
+        return True
+
+    def append(self, number: int, version: Version) -> None:
+        """Create a version, as the first that is free. Raises ``CommitFailedError``."""
+        for _ in range(_TRIES):
+            self.network.travel()
+            outcome = self.network.outcome("a version of the log")
+            if outcome is Outcome.REFUSED:
+                raise CommitFailedError("Simulated: the log cannot be written")
+            if outcome is Outcome.LATE:
+                self.network.later(lambda at=number: self.create(at, version))  # type: ignore[misc]
+                raise CommitFailedError("Simulated: the log does not answer")
+            if self.network.others_commit():
+                self.create(len(self.versions()), Version({}, [], {}), durable=True)
+            created = self.create(number, version)
+            self.network.travel()
+            if outcome is Outcome.ANSWER_LOST:
+                raise CommitFailedError("Simulated: nobody knows whether the log was written")
+            if created:
+                return
+            between = self.versions()[number:]
+            if any(one.transactions.keys() & version.transactions.keys() for one in between):
+                raise CommitFailedError("Simulated: a concurrent transaction")
+            number += len(between)
+        raise CommitFailedError("Simulated: too many concurrent writers")
+
+
+class SimDeltaTable:
+    """Stands in for ``deltalake.DeltaTable``: the table as of one version."""
+
+    def __init__(self, log: DeltaLog) -> None:
+        self._log = log
+        self._versions: list[Version] = []
+        self._schema = (
+            '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
+        )
+        self.update_incremental()
+
+    def update_incremental(self) -> None:
+        """Look at the newest version."""
+        self._log.network.travel()
+        if self._log.network.outcome("the log") is not Outcome.ANSWERED:
+            raise OSError("Simulated: the log cannot be read")
+        self._versions = self._log.versions()
+
+    def version(self) -> int:
+        """The number of the version."""
+        return len(self._versions) - 1
+
+    def transaction_version(self, name: str) -> int | None:
+        """The version of an application transaction."""
+        found = [one.transactions[name] for one in self._versions if name in one.transactions]
+        return found[-1] if found else None
+
+    def schema(self) -> Any:
+        """The table's schema."""
+        return SimpleNamespace(to_json=lambda: self._schema)
+
+    def metadata(self) -> Any:
+        """The table's partitions and properties: none."""
+        return SimpleNamespace(partition_columns=[], configuration={})
+
+    def protocol(self) -> Any:
+        """The features that writers need: none."""
+        return SimpleNamespace(writer_features=None)
+
+    def get_add_actions(self) -> Any:
+        """The table's files."""
+        files = [file for one in self._versions for file in one.files]
+        return SimpleNamespace(column=lambda _: SimpleNamespace(to_pylist=lambda: files))
+
+    def create_write_transaction(
+        self, actions: Sequence[Any], *_: object, commit_properties: Any, **__: object
+    ) -> None:
+        """Append a version after the one that this handle knows."""
+        self._log.append(len(self._versions), _version(actions, commit_properties))
+
+
+@contextmanager
+def simulated_delta(log: DeltaLog) -> Iterator[None]:
+    """Let every process find the one table."""
+
+    def create(_: str, __: object, actions: Sequence[Any], **given: Any) -> None:
+        version = _version(actions, given["commit_properties"])
+        log.network.travel()
+        if log.network.outcome("the first version") is not Outcome.ANSWERED:
+            raise CommitFailedError("Simulated: the log cannot be written")
+        if not log.create(0, version):
+            raise CommitFailedError("Simulated: the table exists")
+        log.network.travel()
+
+    def opened(*_: object, **__: object) -> SimDeltaTable:
+        return SimDeltaTable(log)
+
+    opened.is_deltatable = lambda *_: bool(log.versions())  # type: ignore[attr-defined]
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(deltalake, "DeltaTable", opened))
+        stack.enter_context(patch.object(transaction, "create_table_with_add_actions", create))
+        stack.enter_context(patch.object(delta_module, "TableLog", partial(_SimLog, log)))
+        yield
+
+
+class _SimLog:
+    """Stands in for ``TableLog``."""
+
+    oldest = 0
+
+    def __init__(self, log: DeltaLog, *_: object, **__: object) -> None:
+        self._log = log
+
+    def entries(self) -> Iterator[Any]:
+        """All entries, newest first."""
+        versions = self._log.versions()
+        for number in reversed(range(len(versions))):
+            info = versions[number].info
+            commit = info and SimpleNamespace(
+                job_id=info["weir.job.id"],
+                sink=info["weir.sink"],
+                checkpoint_id=int(info["weir.checkpoint.id"]),
+            )
+            yield SimpleNamespace(version=number, commit=commit or None)
+
+
+@cache
+def _decoded(data: bytes) -> Version:
+    return msgspec.json.decode(data, type=Version)
+
+
+def _version(actions: Sequence[Any], properties: Any) -> Version:
+    return Version(
+        transactions={one.app_id: one.version for one in properties.app_transactions},
+        files=[one.path for one in actions],
+        info=dict(properties.custom_metadata),
+    )

@@ -1,0 +1,101 @@
+"""What goes wrong between a client and a store, drawn from the seed of a run."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import cast
+
+from greenlet import getcurrent
+
+from weir.sim.loop import Loop, Process
+
+
+class Outcome(enum.Enum):
+    """What becomes of one request."""
+
+    ANSWERED = "answered"
+    #: It never arrives, and the client sees an error.
+    REFUSED = "refused"
+    #: It is carried out, and the client sees an error.
+    ANSWER_LOST = "answer lost"
+    #: The client sees an error, and the request is carried out later.
+    LATE = "late"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """How often each outcome is drawn, and when faults cease."""
+
+    refused: float
+    answer_lost: float
+    late: float
+    slow: float
+    #: Of commits: somebody else commits to the same table at the same moment.
+    others: float
+    #: Virtual microseconds.
+    until_us: int
+
+
+class Network:
+    """The way from every process of a run to its stores."""
+
+    def __init__(
+        self, loop: Loop, random: Random, rates: Rates, tell: Callable[[str], None]
+    ) -> None:
+        """``tell`` adds to the story of the run."""
+        self.loop = loop
+        self.random = random
+        #: Carries out what arrives whatever becomes of its sender.
+        self.outside = Process("stores")
+        self._rates = rates
+        #: When faults cease, in virtual microseconds.
+        self.until_us = rates.until_us
+        self._tell = tell
+
+    @property
+    def over(self) -> bool:
+        """Whether faults have ceased."""
+        return self.loop.now_us >= self.until_us
+
+    def travel(self) -> None:
+        """Let a request or an answer travel. The sender may be killed or paused meanwhile."""
+        slow = not self.over and self.random.random() < self._rates.slow
+        least, most = (50_000, 2_000_000) if slow else (50, 900)
+        self.loop.sleep(calling_process(), self.random.randrange(least, most))
+
+    def outcome(self, what: str, *, often: float = 1.0) -> Outcome:
+        """Draw what becomes of a request. ``often``: less than 1 where there are many of a kind."""
+        if self.over:
+            return Outcome.ANSWERED
+        rates = self._rates
+        drawn = self.random.random() / often
+        for outcome, rate in (
+            (Outcome.REFUSED, rates.refused),
+            (Outcome.ANSWER_LOST, rates.answer_lost),
+            (Outcome.LATE, rates.late),
+        ):
+            if drawn < rate:
+                self.tell(f"FAULT {outcome.value}: {what}")
+                return outcome
+            drawn -= rate
+        return Outcome.ANSWERED
+
+    def others_commit(self) -> bool:
+        """Whether another writer, who is not Weir, commits first."""
+        return not self.over and self.random.random() < self._rates.others
+
+    def later(self, function: Callable[[], object]) -> None:
+        """Carry out a late request, whatever becomes of its sender."""
+        self.loop.at(self.random.randrange(2_000, 3_000_000), self.outside, function)
+
+    def tell(self, what: str) -> None:
+        """Add a line to the story."""
+        self._tell(what)
+
+
+def calling_process() -> Process:
+    """The simulated process in which the caller runs."""
+    return cast("Process", getcurrent().process)  # type: ignore[attr-defined]

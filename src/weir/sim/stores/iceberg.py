@@ -1,0 +1,272 @@
+"""An Iceberg catalog on the simulated disk: the real ``IcebergTable`` and pyiceberg run over it.
+
+What the sink assumes of a catalog, and what may happen there:
+
+1. A commit replaces the pointer to the table's metadata if the table is as the commit's
+   requirements say, else it meets a conflict. Of any number of writers, exactly one wins.
+2. A commit may land and say that nobody knows, or that it met a conflict (a proxy has repeated a
+   request that had landed). It may land later.
+3. The table may be rolled back to an older state.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
+
+from weir.sim.disk import Disk
+from weir.sim.stores.faults import Network, Outcome
+from weir.sinks import iceberg_target
+
+NAME = ("shop", "out")
+#: How many commits a roll-back undoes at most.
+_BACK_MAX = 3
+
+
+class _File(InputFile, OutputFile):
+    """One file on the simulated disk, durable once it is written, as ``DurableFileIO`` makes it."""
+
+    def __init__(self, disk: Disk, location: str) -> None:
+        super().__init__(location)
+        self._disk = disk
+
+    def __len__(self) -> int:
+        return len(self._disk.files[self.location])
+
+    def exists(self) -> bool:
+        """Whether it is there."""
+        return self.location in self._disk.files
+
+    def open(self, seekable: bool = True) -> Any:
+        """The content. Raises ``FileNotFoundError``."""
+        if self.location not in self._disk.files:
+            raise FileNotFoundError(self.location)
+        return io.BytesIO(self._disk.files[self.location])
+
+    def create(self, overwrite: bool = False) -> Any:
+        """A stream that writes the file when it is closed."""
+        return _Written(self._disk, self.location)
+
+    def to_input_file(self) -> InputFile:
+        """The file itself."""
+        return self
+
+
+class _Written(io.BytesIO):
+    def __init__(self, disk: Disk, location: str) -> None:
+        super().__init__()
+        self._disk = disk
+        self._location = location
+
+    def close(self) -> None:
+        if not self.closed:
+            self._disk.put(self._location, self.getvalue(), durable=True)
+        super().close()
+
+
+class DiskIO(FileIO):
+    """pyiceberg's file access on the simulated disk."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__({})
+        self._disk = disk
+
+    def new_input(self, location: str) -> InputFile:
+        """A file to read."""
+        return _File(self._disk, location)
+
+    def new_output(self, location: str) -> OutputFile:
+        """A file to write."""
+        return _File(self._disk, location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
+        self._disk.delete(location if isinstance(location, str) else location.location)
+
+
+class IcebergCatalog(NoopCatalog):
+    """The catalog of one run, with at most one table."""
+
+    def __init__(
+        self, network: Network, disk: Disk, root: str, committed: Callable[[], object]
+    ) -> None:
+        """``committed`` is called after each commit."""
+        super().__init__("sim")
+        self._network = network
+        self._disk = disk
+        self._io = DiskIO(disk)
+        self._root = root
+        self._committed = committed
+        #: The states of the table, the newest last.
+        self.states: list[TableMetadata] = []
+        #: By snapshot, what ``files`` has found.
+        self._files: dict[int, list[str]] = {}
+
+    def roll_back(self) -> bool:
+        """Go back to an older state; whether there was one."""
+        back = min(self._network.random.randint(1, _BACK_MAX), len(self.states) - 1)
+        if back < 1:
+            return False
+        del self.states[-back:]
+        return True
+
+    def load_table(self, identifier: Any) -> Table:
+        """The table as it is now. Raises ``NoSuchTableError``."""
+        self._ask("load the table")
+        if not self.states:
+            raise NoSuchTableError("Simulated: there is no table")
+        self._network.travel()
+        return self._table(self.states[-1])
+
+    def namespace_exists(self, namespace: Any) -> bool:
+        """Always True."""
+        return True
+
+    def create_table(  # type: ignore[override]
+        self, identifier: Any, schema: Schema, *, partition_spec: PartitionSpec, properties: Any
+    ) -> Table:
+        """Create the table. Raises ``TableAlreadyExistsError``."""
+        self._ask("create the table")
+        if self.states:
+            raise TableAlreadyExistsError("Simulated: the table exists")
+        metadata = new_table_metadata(
+            schema, partition_spec, UNSORTED_SORT_ORDER, self._root, dict(properties)
+        )
+        self._put(metadata)
+        return self._table(metadata)
+
+    def create_table_transaction(self, identifier: Any, schema: Any, *_: Any, **__: Any) -> Any:
+        """What a new table would look like."""
+        metadata = new_table_metadata(
+            schema, PartitionSpec(), UNSORTED_SORT_ORDER, self._root, {"format-version": "2"}
+        )
+        return _Staged(metadata)
+
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        """Replace the table's state, if the requirements hold."""
+
+        def land() -> TableMetadata:
+            newest = self.states[-1]
+            for requirement in requirements:
+                requirement.validate(newest)
+            self._put(update_table_metadata(newest, updates))
+            self._committed()
+            return self.states[-1]
+
+        self._network.travel()
+        outcome = self._network.outcome("a commit in the catalog")
+        if outcome is Outcome.REFUSED:
+            raise ServiceUnavailableError("Simulated: the catalog does not answer")
+        if outcome is Outcome.LATE:
+            self._network.later(lambda: _tried(land))
+            raise CommitStateUnknownException("Simulated: nobody knows")
+        if outcome is Outcome.ANSWER_LOST:
+            _tried(land)
+            says = (CommitStateUnknownException, CommitFailedException)
+            raise self._network.random.choice(says)("Simulated: the answer was lost")
+        if self._network.others_commit():
+            self._other_commit()
+        metadata = land()
+        self._network.travel()
+        return _response(metadata, f"{self._root}/metadata/v")
+
+    def _other_commit(self) -> None:
+        """Somebody else adds a snapshot without rows."""
+        table = Table(NAME, self.states[-1], f"{self._root}/metadata/v", self._io, _AtOnce(self))
+        transaction = table.transaction()
+        transaction.update_snapshot().fast_append().commit()
+        transaction.commit_transaction()
+
+    def _put(self, metadata: TableMetadata) -> None:
+        """Point to a new state, whose file stands for all the metadata files."""
+        self._disk.put(f"{self._root}/metadata/v", b"", durable=True)
+        self.states.append(metadata)
+
+    def _ask(self, what: str) -> None:
+        self._network.travel()
+        if self._network.outcome(what) is not Outcome.ANSWERED:
+            raise ServiceUnavailableError("Simulated: the catalog does not answer")
+
+    def _table(self, metadata: TableMetadata) -> Table:
+        return Table(NAME, metadata, f"{self._root}/metadata/v", self._io, self)
+
+    def files(self) -> list[str]:
+        """The paths of the files that readers of the table see."""
+        if not self.states or (snapshot := self.states[-1].current_snapshot()) is None:
+            return []
+        if snapshot.snapshot_id not in self._files:
+            self._files[snapshot.snapshot_id] = [
+                entry.data_file.file_path
+                for manifest in snapshot.manifests(self._io)
+                for entry in manifest.fetch_manifest_entry(self._io)
+            ]
+        return self._files[snapshot.snapshot_id]
+
+
+class _AtOnce(NoopCatalog):
+    """The catalog for somebody whose commits always land."""
+
+    def __init__(self, catalog: IcebergCatalog) -> None:
+        super().__init__("sim")
+        self._catalog = catalog
+
+    def commit_table(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        """Commit."""
+        self._catalog._put(update_table_metadata(self._catalog.states[-1], updates))
+        return _response(self._catalog.states[-1], table.metadata_location)
+
+
+class _Staged:
+    """Stands in for a transaction that creates a table."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self.table_metadata = metadata
+
+
+@contextmanager
+def simulated_catalog(catalog: Catalog) -> Iterator[None]:
+    """Let every process find the one catalog."""
+    with patch.object(iceberg_target, "load_catalog", lambda *_, **__: catalog):
+        yield
+
+
+def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
+    return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": location})
+
+
+def _tried(land: Callable[[], object]) -> None:
+    """Carry out a commit whose answer nobody gets."""
+    try:
+        land()
+    except CommitFailedException:
+        return

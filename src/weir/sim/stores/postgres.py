@@ -1,0 +1,671 @@
+"""A PostgreSQL server, and what psycopg is to one process: the real ``PostgresTable`` runs over it.
+
+What the sink assumes of PostgreSQL, and what may happen there:
+
+1. A transaction shows all that it did, or nothing, when it is committed; each of its statements
+   sees what was committed before (READ COMMITTED) and what the transaction itself did.
+2. A row of ``weir.commits`` and a table that is to be dropped are locked until the transaction
+   ends. Who waits longer than ``lock_timeout`` gets an error.
+3. A connection may be lost with any statement. If the answer to COMMIT is lost, the transaction may
+   have been committed, or not; or it is committed later, unless its session was ended meanwhile.
+   The session of a client that is gone lives on for a while, with its locks.
+4. A transaction whose client has done nothing for ``idle_in_transaction_session_timeout`` ends.
+   A session that is told to end does so after a while.
+5. ``PREPARE TRANSACTION`` makes a transaction durable, with its locks and without its session. Any
+   session may commit it or roll it back, which takes a moment: meanwhile it is busy, and afterwards
+   unknown. The answers to these three are lost like that to COMMIT.
+6. The server may restart; prepared transactions are still there. A standby that lagged behind may
+   take over: what was committed is gone, what was prepared is gone or waits again.
+
+It knows the statements that the sink uses, and refuses any other by name.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import psycopg
+from psycopg.sql import Composable
+
+from weir.sim.stores.faults import Network, Outcome, calling_process
+from weir.sinks import postgres_prepared
+from weir.sinks.postgres_session import _IDLE_TIMEOUT_MS, _LOCK_TIMEOUT_MS
+
+#: How often who waits for a lock looks again, in virtual microseconds.
+_LOOK_US = 20_000
+#: For how long the session of a client that is gone lives on at most.
+_ORPHAN_US = 8_000_000
+#: For how long a session that is told to end lives on at most, and a transaction is busy.
+_TERMINATES_US = 300_000
+_BUSY_US = 40_000
+#: How likely a standby lacks one more committed transaction, and the newest rows of the target.
+_LAGS = 0.7
+_LOSES_ROWS = 0.5
+#: How often the connection is lost with a statement, compared with ``COMMIT``.
+_STATEMENTS_FAIL = 0.1
+#: The target's columns, as ``postgres_target`` asks for them.
+_COLUMNS = [("id", "bigint", "int8", -1, False, False, False, False)]
+
+_STAGING = r'weir\."(s_[0-9a-f]{16}_[0-9]+_[0-9]+)"'
+_COPY = re.compile(rf'COPY (?:{_STAGING}|"public"\."out") \(.*\) FROM STDIN \(FORMAT binary\)')
+_COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+_COPY_END = b"\xff\xff"
+_PREPARED = re.compile(r"(PREPARE|COMMIT|ROLLBACK) (?:TRANSACTION|PREPARED) '([0-9a-z_]+)'")
+_COUNT = re.compile(rf"SELECT weir_writer, count\(\*\) FROM {_STAGING} GROUP BY")
+_CREATE = re.compile(rf"CREATE TABLE IF NOT EXISTS {_STAGING}")
+_DROP = re.compile(rf"DROP TABLE IF EXISTS {_STAGING}")
+_PART = re.compile(rf"FROM {_STAGING}(?: WHERE weir_writer = ANY \('{{([0-9,]*)}}'::bigint\[\]\))?")
+
+#: A row of ``weir.commits``: the epoch and what else the sink enters.
+LedgerKey = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared transaction."""
+
+    changes: tuple[Callable[[Database], Database], ...]
+    locks: frozenset[object]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows that it adds to the target."""
+        database = Database()
+        for change in self.changes:
+            database = change(database)
+        return database.target
+
+
+@dataclass(frozen=True)
+class Database:
+    """What is committed, or what one transaction sees."""
+
+    #: The target's rows.
+    target: tuple[int, ...] = ()
+    #: By staging table, the rows with their writers.
+    staging: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    ledger: dict[LedgerKey, tuple[Any, ...]] = field(default_factory=dict)
+    #: By name, the rest of each row of ``weir.prepared``.
+    records: dict[str, tuple[str, int]] = field(default_factory=dict)
+    prepared: dict[str, Prepared] = field(default_factory=dict)
+
+
+class Session:
+    """One connection, as the server sees it, with its transaction."""
+
+    def __init__(self, name: str, now_us: int) -> None:
+        self.name = name
+        self.alive = True
+        #: When its client last did something, in virtual microseconds; None: a statement runs.
+        self.idle_since_us: int | None = now_us
+        self.changes: list[Callable[[Database], Database]] = []
+        #: Rows of the ledger, and tables, that no other session may lock before it ends.
+        self.locks: set[object] = set()
+        #: Tables that it has read or written.
+        self.uses: set[str] = set()
+        self.lock_timeout_us = _LOCK_TIMEOUT_MS * 1_000
+
+    def end(self) -> None:
+        """Roll back, and close."""
+        self.alive = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin without changes and locks."""
+        self.changes, self.locks, self.uses = [], set(), set()
+
+
+class Server:
+    """The server of one run."""
+
+    def __init__(self, network: Network, committed: Callable[[], object]) -> None:
+        """``committed`` is called after each committed transaction."""
+        self.network = network
+        self.database = Database()
+        #: What was committed before, for a standby that lags behind.
+        self._history: list[Database] = []
+        self.sessions: list[Session] = []
+        #: Prepared transactions that a session is about to end.
+        self.busy: dict[str, object] = {}
+        #: How often a standby took over.
+        self.takeovers = 0
+        self._committed = committed
+
+    def live(self) -> list[Session]:
+        """The sessions that are not over."""
+        now_us = self.network.loop.now_us
+        for one in self.sessions:
+            since = one.idle_since_us
+            if since is not None and now_us - since > _IDLE_TIMEOUT_MS * 1_000:
+                one.end()
+        self.sessions = [one for one in self.sessions if one.alive]
+        return self.sessions
+
+    def restart(self) -> None:
+        """Crash and come back: every session is over, and what was committed is there."""
+        for one in self.sessions:
+            one.end()
+        self.busy.clear()
+
+    def fail_over(self) -> bool:
+        """A standby takes over, which lacks some of the committed transactions.
+
+        Half the time it lacks the newest rows of the target. Returns whether rows of it are gone.
+        """
+        self.restart()
+        self.takeovers += 1
+        random, before = self.network.random, self.database
+        while self._history and random.random() < _LAGS:
+            self.database = self._history.pop()
+        if random.random() < _LOSES_ROWS:
+            while self._history and self.database.target == before.target:
+                self.database = self._history.pop()
+        return self.database.target != before.target
+
+    def seen_by(self, session: Session) -> Database:
+        """What the session's next statement sees."""
+        database = self.database
+        for change in session.changes:
+            database = change(database)
+        return database
+
+    def commit(self, session: Session) -> None:
+        """Commit a session's transaction, and end the session; nothing if it is over."""
+        if session not in self.live():
+            return
+        if session.changes:
+            self._become(self.seen_by(session))
+        session.end()
+        self._committed()
+
+    def prepare(self, session: Session, name: str) -> None:
+        """Prepare a session's transaction; nothing if the session is over."""
+        if session not in self.live():
+            return
+        prepared = Prepared(changes=tuple(session.changes), locks=frozenset(session.locks))
+        before = self.database
+        self._become(replace(before, prepared={**before.prepared, name: prepared}))
+        session.forget()
+
+    def end_prepared(self, session: Session, how: str, name: str) -> None:
+        """Begin to commit or roll back a prepared transaction; nothing if the session is over.
+
+        Raises psycopg's errors if there is none, or another session is about to end it.
+        """
+        if session not in self.live():
+            return
+        if name not in self.database.prepared:
+            raise _error("42704", f"prepared transaction {name} does not exist")
+        if name in self.busy:
+            raise _error("55000", f"prepared transaction {name} is busy")
+        self.busy[name] = token = object()
+        delay_us = self.network.random.randrange(_BUSY_US)
+        end = partial(self._end_busy, how, name, token)
+        self.network.loop.at(delay_us, self.network.outside, end)
+
+    def _end_busy(self, how: str, name: str, token: object) -> None:
+        if self.busy.get(name) is not token:
+            # The server has restarted meanwhile.
+            return
+        del self.busy[name]
+        database = self.database
+        rest = {other: one for other, one in database.prepared.items() if other != name}
+        if how == "COMMIT":
+            for change in self.database.prepared[name].changes:
+                database = change(database)
+        self._become(replace(database, prepared=rest))
+        self._committed()
+
+    def _become(self, database: Database) -> None:
+        self._history.append(self.database)
+        self.database = database
+
+    def _holds(self, session: Session, lock: object, table: str | None) -> bool:
+        """Whether another session holds a lock or uses a table, or a prepared transaction does."""
+        return any(lock in one.locks for one in self.database.prepared.values()) or any(
+            lock in one.locks or (table is not None and table in one.uses)
+            for one in self.live()
+            if one is not session
+        )
+
+    def lock(self, session: Session, lock: object, *, table: str | None = None) -> None:
+        """Wait for a lock. ``table``: it is a table that nobody else may use.
+
+        Raises psycopg's ``LockNotAvailable``.
+        """
+        loop = self.network.loop
+        until_us = loop.now_us + session.lock_timeout_us
+        while self._holds(session, lock, table):
+            if loop.now_us >= until_us:
+                raise _error("55P03", "canceling statement due to lock timeout")
+            loop.sleep(calling_process(), _LOOK_US)
+            if not session.alive:
+                raise psycopg.OperationalError("Simulated: the server closed the connection")
+        session.locks.add(lock)
+
+
+def _error(state: str, text: str) -> psycopg.Error:
+    return psycopg.errors.lookup(state)(f"Simulated: {text}")
+
+
+class _Result:
+    """What ``execute`` returns."""
+
+    def __init__(self, rows: list[Any], rowcount: int = -1) -> None:
+        self._rows = rows
+        self.rowcount = rowcount
+
+    def fetchall(self) -> list[Any]:
+        """All rows."""
+        return self._rows
+
+    def fetchone(self) -> Any:
+        """The first row, or None."""
+        return self._rows[0] if self._rows else None
+
+
+class _Info:
+    server_version = 150_000
+
+
+class Connection:
+    """Stands in for ``psycopg.Connection``: one transaction, which leaving the block commits.
+
+    With ``autocommit`` there is none, and after ``PREPARE TRANSACTION`` there is none any more.
+    """
+
+    info = _Info()
+
+    def __init__(self, server: Server, name: str, *, autocommit: bool = False) -> None:
+        self._server = server
+        self._in_transaction = not autocommit
+        self._network = server.network
+        self._arrive("connect")
+        self.session = Session(name, self._network.loop.now_us)
+        server.sessions.append(self.session)
+        self._network.travel()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            # The process is dead: nothing is sent any more.
+            self._orphaned()
+            return
+        if kind is not None:
+            self.session.end()
+            return
+        if not self._in_transaction:
+            self.session.end()
+            return
+        self._decide("COMMIT", lambda: self._server.commit(self.session))
+        self._network.travel()
+
+    def _decide(self, what: str, act: Callable[[], None]) -> None:
+        """Send what ends a transaction: the server may act without an answer, and later."""
+
+        def unanswered() -> None:
+            with suppress(psycopg.Error):
+                act()
+
+        outcome = self._network.outcome(what)
+        if outcome is Outcome.ANSWERED:
+            try:
+                self._network.travel()
+            except BaseException:
+                # It was sent before the process died.
+                self._network.later(unanswered)
+                raise
+            self._check_alive()
+            act()
+            return
+        if outcome is Outcome.ANSWER_LOST:
+            unanswered()
+        elif outcome is Outcome.LATE:
+            self._network.later(unanswered)
+        else:
+            self._orphaned()
+        raise psycopg.OperationalError(f"Simulated: the connection was lost with {what}")
+
+    def execute(self, query: str | Composable, params: Any = None) -> _Result:
+        """Run a statement. Raises psycopg's errors."""
+        text = query.as_string(None) if isinstance(query, Composable) else query
+        text = " ".join(text.split())
+        if (ends := _PREPARED.fullmatch(text)) is not None:
+            return self._end(ends[1], ends[2])
+        with self._statement(text[:40]):
+            return self._run(text, params)
+
+    def _end(self, how: str, name: str) -> _Result:
+        """``PREPARE TRANSACTION``, and what ends a prepared one."""
+        if how == "PREPARE":
+            self._decide(how, lambda: self._server.prepare(self.session, name))
+            self._in_transaction = False
+        else:
+            act = partial(self._server.end_prepared, self.session, how, name)
+            self._decide(f"{how} PREPARED", act)
+            while name in self._server.busy:
+                self._network.loop.sleep(calling_process(), _LOOK_US // 10)
+            self._check_alive()
+        self._network.travel()
+        return _Result([])
+
+    def cursor(self) -> _Cursor:
+        """A cursor, for ``COPY``."""
+        return _Cursor(self)
+
+    def copied(self, statement: str, rows: Sequence[tuple[int, ...]]) -> None:
+        """Carry out ``COPY``."""
+        found = _COPY.match(statement)
+        assert found is not None, statement
+        table = found[1]
+        with self._statement("COPY"):
+            if table is None:
+                self._appends([row for (row,) in rows])
+                return
+            self._use(table)
+            marked = [(writer, row) for row, writer, _ in rows]
+            self.session.changes.append(lambda database: _with_rows(database, table, marked))
+
+    def _appends(self, rows: Sequence[int]) -> None:
+        self.session.changes.append(
+            lambda database: replace(database, target=(*database.target, *rows))
+        )
+
+    @contextmanager
+    def _statement(self, what: str) -> Iterator[None]:
+        """A statement on its way, while it runs, and its answer."""
+        session = self.session
+        try:
+            if self._network.outcome(what, often=_STATEMENTS_FAIL) is not Outcome.ANSWERED:
+                self._orphaned()
+                raise psycopg.OperationalError("Simulated: the connection was lost")
+            self._network.travel()
+            self._check_alive()
+            session.idle_since_us = None
+            yield
+            session.idle_since_us = self._network.loop.now_us
+            self._network.travel()
+        except psycopg.Error:
+            raise
+        except BaseException:
+            self._orphaned()
+            raise
+
+    def _arrive(self, what: str) -> None:
+        self._network.travel()
+        if self._network.outcome(what) is not Outcome.ANSWERED:
+            raise psycopg.OperationalError("Simulated: the server does not answer")
+
+    def _check_alive(self) -> None:
+        if self.session not in self._server.live():
+            raise psycopg.OperationalError("Simulated: the server closed the connection")
+
+    def _orphaned(self) -> None:
+        """The client is gone: its session ends, at once or when the server notices."""
+        session, random = self.session, self._network.random
+        session.idle_since_us = self._network.loop.now_us
+        delay_us = random.choice((0, random.randrange(_ORPHAN_US)))
+        self._network.loop.at(delay_us, self._network.outside, session.end)
+
+    def _use(self, table: str) -> None:
+        """Use a table until the end of the transaction."""
+        while any(table in one.locks for one in self._server.live() if one is not self.session):
+            self._network.loop.sleep(calling_process(), _LOOK_US)
+        if table not in self._server.seen_by(self.session).staging:
+            raise _error("42P01", f"the relation {table} does not exist")
+        self.session.uses.add(table)
+
+    def _run(self, text: str, params: Any) -> _Result:
+        for begins, rows in _CONSTANT.items():
+            if text.startswith(begins):
+                return _Result(rows)
+        for begins, run in _STATEMENTS.items():
+            if text.startswith(begins):
+                return run(self, text, params)
+        raise NotImplementedError(f"The simulated server does not know: {text}")
+
+    # -- statements
+
+    def _ledger(self, text: str, params: Any) -> _Result:
+        session, server = self.session, self._server
+        key = (params[0], params[1], params[2])
+        if text.endswith("DO NOTHING"):
+            if key not in server.seen_by(session).ledger:
+                server.lock(session, key)
+                session.changes.append(
+                    lambda database: (
+                        database if key in database.ledger else _entered(database, key, (0,))
+                    )
+                )
+            return _Result([])
+        if "DO UPDATE" in text:
+            server.lock(session, key)
+            session.changes.append(lambda database: _entered(database, key, tuple(params[3:])))
+            return _Result([])
+        if text.endswith("FOR UPDATE"):
+            server.lock(session, key)
+        row = server.seen_by(session).ledger.get(key, (0,))
+        return _Result([(row[0],)] if row[0] or text.endswith("FOR UPDATE") else [])
+
+    def _exists(self, text: str, params: Any) -> _Result:
+        name = re.fullmatch(_STAGING, params[0])
+        found = name is None or name[1] in self._server.seen_by(self.session).staging
+        return _Result([(found,)] if "IS NOT NULL" in text else [(params[0] if found else None,)])
+
+    def _count(self, text: str, params: Any) -> _Result:
+        found = _COUNT.match(text)
+        assert found is not None, text
+        self._use(found[1])
+        counts: dict[int, int] = {}
+        for writer, _ in self._server.seen_by(self.session).staging[found[1]]:
+            counts[writer] = counts.get(writer, 0) + 1
+        return _Result(list(counts.items()))
+
+    def _insert(self, text: str, params: Any) -> _Result:
+        rows: list[int] = []
+        for table, listed in _PART.findall(text):
+            self._use(table)
+            writers = set(map(int, filter(None, listed.split(","))))
+            rows += [
+                row
+                for writer, row in self._server.seen_by(self.session).staging[table]
+                if writer in writers or not listed
+            ]
+        self._appends(rows)
+        return _Result([], len(rows))
+
+    def _create(self, text: str, params: Any) -> _Result:
+        found = _CREATE.match(text)
+        assert found is not None, text
+        table = found[1]
+        self.session.changes.append(lambda database: _with_rows(database, table, []))
+        return _Result([])
+
+    def _drop(self, text: str, params: Any) -> _Result:
+        found = _DROP.match(text)
+        assert found is not None, text
+        table = found[1]
+        self._server.lock(self.session, table, table=table)
+        self.session.changes.append(
+            lambda database: replace(
+                database,
+                staging={name: rows for name, rows in database.staging.items() if name != table},
+            )
+        )
+        return _Result([])
+
+    def _others(self, text: str, params: Any) -> _Result:
+        names = {one.name for one in self._server.live() if one is not self.session}
+        return _Result([(name,) for name in sorted(names)])
+
+    def _terminate(self, text: str, params: Any) -> _Result:
+        for one in self._server.live():
+            if one is not self.session and one.name in params[0]:
+                delay_us = self._network.random.randrange(_TERMINATES_US)
+                self._network.loop.at(delay_us, self._network.outside, one.end)
+        return _Result([])
+
+    def _is_left(self, text: str, params: Any) -> _Result:
+        live = self._server.live()
+        return _Result([()] * any(one.name in params[0] for one in live if one is not self.session))
+
+    def _waiting(self, text: str, params: Any) -> _Result:
+        prefix, names, _ = params
+        found = self._server.database.prepared
+        return _Result(
+            [(name,) for name in found if name.startswith(prefix) and name in (names or found)]
+        )
+
+    def _records(self, text: str, params: Any) -> _Result:
+        session, server = self.session, self._server
+        found = server.seen_by(session).records
+        if text.startswith("INSERT"):
+            name, *rest = params
+            row = (*rest, 0)[:2]
+            server.lock(session, f"record {name}")
+            if name in server.seen_by(session).records and not text.endswith("DO NOTHING"):
+                raise _error("23505", "duplicate key value violates unique constraint")
+            session.changes.append(
+                lambda database: replace(database, records={name: row, **database.records})
+            )
+            return _Result([])
+        if text.startswith("SELECT"):
+            given = params[0]
+            of_prefix = "starts_with" in text
+            return _Result(
+                [(one,) for one in found if (one.startswith(given) if of_prefix else one in given)]
+            )
+        names, prefix = params
+        for name in [one for one in found if one in names or one.startswith(prefix)]:
+            server.lock(session, f"record {name}")
+        found = server.seen_by(session).records
+        gone = {one for one in found if one in names or one.startswith(prefix)}
+        session.changes.append(
+            lambda database: replace(
+                database,
+                records={one: row for one, row in database.records.items() if one not in gone},
+            )
+        )
+        return _Result([(one, found[one][1]) for one in sorted(gone)])
+
+    def _tables(self, text: str, params: Any) -> _Result:
+        return _Result([(name,) for name in sorted(self._server.seen_by(self.session).staging)])
+
+    def _drop_timeout(self, text: str, params: Any) -> _Result:
+        self.session.lock_timeout_us = int(text.rpartition(" ")[2]) * 1_000
+        return _Result([])
+
+
+#: Statements with the same answer each time.
+_CONSTANT: dict[str, list[Any]] = {
+    "SELECT set_config(": [],
+    "SELECT pg_is_in_recovery()": [(False, True, True, True, True)],
+    "SELECT has_any_column_privilege": [(True,)],
+    "SELECT c.oid, n.nspname": [(1, "public", "r")],
+    "SELECT a.attname, format_type(": _COLUMNS,
+    "SELECT array(SELECT attname": [],
+    "SET CONSTRAINTS ALL IMMEDIATE": [],
+    "COMMENT ON TABLE": [],
+    "SELECT pg_stat_clear_snapshot()": [],
+    "SHOW max_prepared_transactions": [("64",)],
+}
+_STATEMENTS: dict[str, Callable[[Connection, str, Any], _Result]] = {
+    "SELECT epoch FROM weir.commits": Connection._ledger,
+    "INSERT INTO weir.commits": Connection._ledger,
+    "SELECT to_reg": Connection._exists,
+    "SELECT weir_writer, count(*)": Connection._count,
+    'INSERT INTO "public"."out"': Connection._insert,
+    "CREATE TABLE IF NOT EXISTS": Connection._create,
+    "DROP TABLE IF EXISTS": Connection._drop,
+    "SET LOCAL lock_timeout": Connection._drop_timeout,
+    "SELECT DISTINCT application_name": Connection._others,
+    "SELECT pg_terminate_backend": Connection._terminate,
+    "SELECT relname FROM pg_class": Connection._tables,
+    "SELECT FROM pg_stat_activity": Connection._is_left,
+    "SELECT gid FROM pg_prepared_xacts": Connection._waiting,
+    "SELECT name FROM weir.prepared": Connection._records,
+    "INSERT INTO weir.prepared": Connection._records,
+    "DELETE FROM weir.prepared": Connection._records,
+}
+
+
+class _Cursor:
+    """Stands in for a cursor and its ``COPY``, which is carried out when it ends."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._statement = ""
+        self._data = b""
+
+    def __enter__(self) -> _Cursor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._data:
+            rows, self._data = _unpacked(self._data), b""
+            self._connection.copied(self._statement, rows)
+
+    def copy(self, statement: str) -> _Cursor:
+        """Begin ``COPY``."""
+        self._statement = statement
+        return self
+
+    def write(self, data: bytes) -> None:
+        """Send a part of what is copied, in PostgreSQL's binary format."""
+        self._data += data
+
+
+def _unpacked(data: bytes) -> list[tuple[int, ...]]:
+    """The rows of a binary ``COPY``, whose columns are all ``bigint``."""
+    assert data.startswith(_COPY_HEADER) and data.endswith(_COPY_END), data
+    rows, at = [], len(_COPY_HEADER)
+    while data[at:] != _COPY_END:
+        (columns,) = struct.unpack_from(">h", data, at)
+        fields = struct.unpack_from(">" + "iq" * columns, data, at + 2)
+        assert set(fields[::2]) == {8}, "only bigint"
+        rows.append(tuple(fields[1::2]))
+        at += 2 + 12 * columns
+    return rows
+
+
+@contextmanager
+def simulated_connections(server: Server) -> Iterator[None]:
+    """Connect every process to the server; what waits for it does so on virtual time."""
+    network = server.network
+
+    def connect(conninfo: str, *, autocommit: bool = False, **_: object) -> Connection:
+        found = re.search(r"application_name='(.*?)'", conninfo)
+        return Connection(server, "" if found is None else found[1], autocommit=autocommit)
+
+    def sleep(seconds: float) -> None:
+        network.loop.sleep(calling_process(), round(seconds * 1e6))
+
+    clock = SimpleNamespace(monotonic=lambda: network.loop.now_us / 1e6, sleep=sleep)
+    # Prepared transactions are ended in the order of their names.
+    secrets = SimpleNamespace(token_hex=lambda size: network.random.randbytes(size).hex())
+    with (
+        patch.object(psycopg, "connect", connect),
+        patch.object(postgres_prepared, "time", clock),
+        patch.object(postgres_prepared, "secrets", secrets),
+    ):
+        yield
+
+
+def _with_rows(database: Database, table: str, rows: list[tuple[int, int]]) -> Database:
+    """The database with more rows in a staging table, which is made if there is none."""
+    staged = database.staging.get(table, ())
+    return replace(database, staging={**database.staging, table: (*staged, *rows)})
+
+
+def _entered(database: Database, key: LedgerKey, row: tuple[Any, ...]) -> Database:
+    return replace(database, ledger={**database.ledger, key: row})

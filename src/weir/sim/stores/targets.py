@@ -1,0 +1,272 @@
+"""The targets of simulated runs: the product's sinks over each, and what readers see there."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from weir.sim.disk import Disk
+from weir.sim.stores.delta import DeltaLog, simulated_delta
+from weir.sim.stores.faults import Network
+from weir.sim.stores.frame import rows_of
+from weir.sim.stores.iceberg import NAME, IcebergCatalog, simulated_catalog
+from weir.sim.stores.postgres import Server, simulated_connections
+from weir.sinks.base import Sink
+from weir.sinks.delta import DeltaTable
+from weir.sinks.files import Files
+from weir.sinks.iceberg import IcebergTable
+from weir.sinks.postgres import PostgresTable
+
+ROOT = "/target"
+#: The share of drivers that still use ``two_phase``.
+_STAY_TWO_PHASE = 0.9
+
+
+class Kind(enum.Enum):
+    """The sink of a run."""
+
+    POSTGRES = "PostgresTable"
+    TWO_PHASE = "PostgresTable(two_phase=True)"
+    FILES = "Files"
+    DELTA = "DeltaTable"
+    ICEBERG = "IcebergTable"
+
+    @property
+    def weight(self) -> int:
+        """How often a seed draws it, beside the others."""
+        weights = {Kind.POSTGRES: 4, Kind.TWO_PHASE: 4, Kind.FILES: 3, Kind.DELTA: 2}
+        return weights.get(self, 1)
+
+
+class StoreTarget(Protocol):
+    """A target of one run."""
+
+    #: Whether it has gone back to an older state, which a sink may have to report.
+    has_gone_back: bool
+    #: Whether rows that readers saw went with that.
+    has_lost_rows: bool
+
+    @property
+    def age(self) -> int:
+        """How often it has gone back; 0 where ``held`` does not say what it holds."""
+        ...
+
+    def held(self) -> set[int] | None:
+        """The rows that it shows or will show once they are committed; None if a disk has them."""
+        ...
+
+    def sink(self) -> Sink:
+        """The sink of a new driver."""
+        ...
+
+    def rows(self) -> list[int]:
+        """What readers see."""
+        ...
+
+    def sessions(self, before: int) -> set[object]:
+        """The sessions and prepared transactions of attempts before the given one."""
+        ...
+
+    def strike(self) -> None:
+        """Something happens to the store itself."""
+        ...
+
+    def simulated(self) -> AbstractContextManager[None]:
+        """Entered while the run lasts: the sink's client library reaches the store."""
+        ...
+
+
+class PostgresTarget:
+    """A table on a PostgreSQL server. Half of what strikes it is a standby that lags behind.
+
+    With ``two_phase`` most drivers use it: with some of the others its rows are still pending.
+    """
+
+    def __init__(
+        self, network: Network, committed: Callable[[], object], *, two_phase: bool
+    ) -> None:
+        self.server = Server(network, committed)
+        self._network = network
+        self._two_phase = two_phase
+        self.has_gone_back = self.has_lost_rows = False
+
+    def sink(self) -> Sink:
+        """See ``StoreTarget``."""
+        two_phase = self._two_phase and self._network.random.random() < _STAY_TWO_PHASE
+        return PostgresTable("host=db dbname=shop", "out", two_phase=two_phase)
+
+    def rows(self) -> list[int]:
+        """See ``StoreTarget``."""
+        return list(self.server.database.target)
+
+    @property
+    def age(self) -> int:
+        """See ``StoreTarget``."""
+        return self.server.takeovers
+
+    def held(self) -> set[int]:
+        """See ``StoreTarget``."""
+        database = self.server.database
+        staged = [row for rows in database.staging.values() for _, row in rows]
+        prepared = [row for one in database.prepared.values() for row in one.rows]
+        return {*database.target, *staged, *prepared}
+
+    def sessions(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        prepared = {
+            (name, self.age)
+            for name in self.server.database.prepared
+            if int(name.split("_")[2]) < before
+        }
+        return {one for one in self.server.live() if 0 < _number(one.name) < before} | prepared
+
+    def strike(self) -> None:
+        """Restart the server, or let an older state take over."""
+        if self._network.random.random() < 0.5:
+            self._network.tell("FAULT the server restarts")
+            self.server.restart()
+            return
+        self._network.tell("FAULT a standby that lagged behind takes over")
+        self.has_gone_back = True
+        self.has_lost_rows |= self.server.fail_over()
+
+    @contextmanager
+    def simulated(self) -> Iterator[None]:
+        """See ``StoreTarget``."""
+        with simulated_connections(self.server):
+            yield
+
+
+def _number(session: str) -> int:
+    """The attempt in a session's name; 0 if there is none."""
+    number = session.rpartition(" ")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+class FilesTarget:
+    """A directory of JSON files on the simulated disk."""
+
+    age = 0
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.has_gone_back = self.has_lost_rows = False
+
+    def sink(self) -> Sink:
+        """See ``StoreTarget``."""
+        return Files(ROOT, format="json")
+
+    def rows(self) -> list[int]:
+        """See ``StoreTarget``."""
+        return [
+            row
+            for path in self._disk.below(ROOT)
+            if not path.startswith(f"{ROOT}/_")
+            for row in rows_of(self._disk.files[path])
+        ]
+
+    def sessions(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        return set()
+
+    def held(self) -> None:
+        """See ``StoreTarget``."""
+
+    def strike(self) -> None:
+        """See ``StoreTarget``: the disk has faults of its own."""
+
+    @contextmanager
+    def simulated(self) -> Iterator[None]:
+        """See ``StoreTarget``."""
+        yield
+
+
+class DeltaTarget:
+    """A Delta table on the simulated disk."""
+
+    age = 0
+
+    def __init__(self, network: Network, disk: Disk, committed: Callable[[], object]) -> None:
+        self._log = DeltaLog(network, disk, ROOT, committed)
+        self._disk = disk
+        self.has_gone_back = self.has_lost_rows = False
+
+    def sink(self) -> Sink:
+        """See ``StoreTarget``."""
+        return DeltaTable(ROOT)
+
+    def rows(self) -> list[int]:
+        """See ``StoreTarget``; a file that is gone has no rows."""
+        paths = [f"{ROOT}/{file}" for one in self._log.versions() for file in one.files]
+        return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
+
+    def sessions(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        return set()
+
+    def held(self) -> None:
+        """See ``StoreTarget``."""
+
+    def strike(self) -> None:
+        """See ``StoreTarget``: the disk and the log have faults of their own."""
+
+    @contextmanager
+    def simulated(self) -> Iterator[None]:
+        """See ``StoreTarget``."""
+        with simulated_delta(self._log):
+            yield
+
+
+class IcebergTarget:
+    """An Iceberg table on the simulated disk, which may be rolled back."""
+
+    age = 0
+
+    def __init__(self, network: Network, disk: Disk, committed: Callable[[], object]) -> None:
+        self.catalog = IcebergCatalog(network, disk, ROOT, committed)
+        self._network = network
+        self._disk = disk
+        self.has_gone_back = self.has_lost_rows = False
+
+    def sink(self) -> Sink:
+        """See ``StoreTarget``."""
+        return IcebergTable("sim", ".".join(NAME))
+
+    def rows(self) -> list[int]:
+        """See ``StoreTarget``; a file that is gone has no rows."""
+        paths = self.catalog.files()
+        return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
+
+    def sessions(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        return set()
+
+    def held(self) -> None:
+        """See ``StoreTarget``."""
+
+    def strike(self) -> None:
+        """Roll the table back."""
+        if self.catalog.roll_back():
+            self._network.tell("FAULT the table is rolled back")
+            self.has_gone_back = self.has_lost_rows = True
+
+    @contextmanager
+    def simulated(self) -> Iterator[None]:
+        """See ``StoreTarget``."""
+        with simulated_catalog(self.catalog):
+            yield
+
+
+def new_target(
+    kind: Kind, network: Network, disk: Disk, committed: Callable[[], object]
+) -> StoreTarget:
+    """The target of a run. ``committed`` is called whenever its rows may have changed."""
+    if kind in (Kind.POSTGRES, Kind.TWO_PHASE):
+        return PostgresTarget(network, committed, two_phase=kind is Kind.TWO_PHASE)
+    if kind is Kind.DELTA:
+        return DeltaTarget(network, disk, committed)
+    if kind is Kind.ICEBERG:
+        return IcebergTarget(network, disk, committed)
+    return FilesTarget(disk)

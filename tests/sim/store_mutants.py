@@ -1,0 +1,658 @@
+"""Broken variants of the sinks' commits and of the object storage, for the simulated stores.
+
+Each is what a careless change of a few lines would do. ``STORE_MUTANTS`` lists them all, with the
+sink of the run, the words that the violation must contain, and a seed that is known to catch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+from tests.sim.mutants import _with
+
+from weir.core.types import Payload, Recorded
+from weir.errors import StorageError
+from weir.sim.stores import driver as driver_module
+from weir.sim.stores.driver import StoreDriver
+from weir.sim.stores.targets import Kind
+from weir.sinks import iceberg_ledger, postgres, postgres_prepared, postgres_staging
+from weir.sinks import iceberg_target as iceberg_target_module
+from weir.sinks.base import SinkContext
+from weir.sinks.delta import DeltaTable
+from weir.sinks.files import Files
+from weir.sinks.files_merging import Move
+from weir.sinks.iceberg import IcebergTable
+from weir.sinks.iceberg_client import ConflictError, OneCommit
+from weir.sinks.postgres import PostgresTable
+from weir.sinks.postgres_insert import Insert
+from weir.sinks.postgres_prepared import PreparedTransactions, PrepareRows
+from weir.sinks.postgres_target import Ledger
+from weir.sinks.staging import FileSink, SureSync
+from weir.storage.filesystem import CreateResult
+from weir.storage.job_log import JobLogWriter
+from weir.storage.numbered_log import Recorder
+from weir.storage.object_store import ObjectStoreFileSystem
+
+Variant = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreMutant:
+    """One broken variant."""
+
+    variant: Variant
+    kind: Kind
+    #: The violation must contain one of these texts.
+    says: tuple[str, ...]
+    #: A seed that is known to catch the variant; tried first.
+    known_seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name of the variant."""
+        return getattr(self.variant, "__name__", "")
+
+
+def _unlocked(self: Ledger, connection: Any) -> int:
+    return self.newest(connection) or 0
+
+
+# -- PostgresTable
+
+
+def commit_without_the_lock() -> AbstractContextManager[None]:
+    """The ledger is read, but its row is not locked (P18)."""
+    return _with(patch.object(Ledger, "lock", _unlocked))
+
+
+def commit_without_looking_in_the_ledger() -> AbstractContextManager[None]:
+    """A repeated commit does not look whether its epoch is there (P18)."""
+    lock = Ledger.lock
+
+    def blind(self: Ledger, connection: Any) -> int:
+        lock(self, connection)
+        return 0
+
+    return _with(
+        patch.object(Ledger, "lock", blind),
+        patch.object(PostgresTable, "_check_not_gone_back", lambda *_: None),
+    )
+
+
+def ledger_in_another_transaction() -> AbstractContextManager[None]:
+    """The epoch is entered after the transaction with its rows (P18)."""
+    commit = PostgresTable._commit
+
+    def in_two(self: PostgresTable, connection: Any, epoch: int, payloads: Any) -> int:
+        with patch.object(Ledger, "enter", lambda *_: None):
+            rows = commit(self, connection, epoch, payloads)
+        later.append((self, epoch, rows))
+        return rows
+
+    def whole(self: PostgresTable, epoch: int, payloads: Sequence[Payload]) -> int:
+        rows = outer(self, epoch, payloads)
+        while later:
+            sink, number, count = later.pop()
+            with sink._session(sink._session_name) as connection:
+                if sink._ledger.lock(connection) < number:
+                    sink._ledger.enter(connection, number, count)
+        return rows
+
+    later: list[tuple[PostgresTable, int, int]] = []
+    outer = PostgresTable.commit
+    return _with(
+        patch.object(PostgresTable, "_commit", in_two),
+        patch.object(PostgresTable, "commit", whole),
+    )
+
+
+def a_lost_answer_to_commit_counts_as_not_committed() -> AbstractContextManager[None]:
+    """After an error of COMMIT the rows are inserted once more, without a look (P18)."""
+    commit = PostgresTable.commit
+
+    def again(self: PostgresTable, epoch: int, payloads: Sequence[Payload]) -> int:
+        try:
+            return commit(self, epoch, payloads)
+        except StorageError as error:
+            if "COMMIT" not in str(error):
+                raise
+        with commit_without_looking_in_the_ledger():
+            return commit(self, epoch, payloads)
+
+    return _with(patch.object(PostgresTable, "commit", again))
+
+
+def clean_leaves_the_sessions_of_dead_attempts() -> AbstractContextManager[None]:
+    """Only the staging tables of dead attempts are cleaned up (P22)."""
+    is_dead = PostgresTable._is_dead
+
+    def tables_only(self: PostgresTable, name: str, attempt: int) -> bool:
+        return name.startswith("s_") and is_dead(self, name, attempt)
+
+    return _with(patch.object(PostgresTable, "_is_dead", tables_only))
+
+
+def every_writer_counts() -> AbstractContextManager[None]:
+    """All staged rows are inserted, also those of a Spark task's run that does not count (P39)."""
+
+    def staged(self: Insert) -> str:
+        return " UNION ALL ".join(f"SELECT * FROM {table}" for table in self.writers)
+
+    return _with(patch.object(Insert, "_unordered", property(staged)))
+
+
+def staged_rows_are_not_counted() -> AbstractContextManager[None]:
+    """Neither a checkpoint nor a commit looks whether its staged rows are all there (P23)."""
+
+    def there(connection: Any, payloads: Sequence[Payload]) -> str | None:
+        found = damage(connection, payloads)
+        return None if found is None or "lacks rows" in found else found
+
+    damage = postgres.damage
+    return _with(
+        patch.object(postgres, "damage", there), patch.object(postgres_staging, "damage", there)
+    )
+
+
+def a_server_that_went_back_is_not_noticed() -> AbstractContextManager[None]:
+    """The ledger may have an older epoch than was committed before (P21)."""
+    return _with(patch.object(PostgresTable, "_check_not_gone_back", lambda *_: None))
+
+
+def clean_does_not_wait_for_sessions_to_end() -> AbstractContextManager[None]:
+    """A session that was told to end may still stage and prepare rows (P22)."""
+    return _with(patch.object(postgres, "wait_until_ended", lambda *_: None))
+
+
+# -- PostgresTable(two_phase=True)
+
+
+def _missing_is_committed() -> list[Any]:
+    """Parts of variants that do not ask for a record of what no longer waits."""
+
+    def finish(self: PreparedTransactions, connection: Any, payloads: Sequence[Payload]) -> int:
+        return sum(payload["rows"] for payload in payloads)
+
+    return [
+        patch.object(postgres_prepared, "_recorded", lambda _, names: set(names)),
+        patch.object(PreparedTransactions, "finish", finish),
+    ]
+
+
+def a_missing_transaction_counts_as_committed() -> AbstractContextManager[None]:
+    """What no longer waits was committed, with a record or not (P18)."""
+    return _with(*_missing_is_committed())
+
+
+def rows_are_prepared_without_a_record() -> AbstractContextManager[None]:
+    """Tasks prepare nothing but rows, so nobody knows what became of a transaction (P18)."""
+    copy = PrepareRows._copy
+
+    def without(self: PrepareRows, connection: Any, *given: Any) -> int:
+        rows, execute = copy(self, connection, *given), connection.execute
+
+        def some(query: str, *params: Any) -> Any:
+            return None if query.startswith("INSERT") else execute(query, *params)
+
+        connection.execute = some
+        return rows
+
+    return _with(patch.object(PrepareRows, "_copy", without), *_missing_is_committed())
+
+
+def clean_rolls_back_what_is_pending() -> AbstractContextManager[None]:
+    """Dead attempts' transactions are rolled back before the pending commits are repeated (P5)."""
+    opened = PostgresTable.open
+
+    def cleaned(self: PostgresTable, context: SinkContext) -> None:
+        opened(self, context)
+        self.clean(context.attempt)
+
+    return _with(patch.object(PostgresTable, "open", cleaned))
+
+
+def clean_leaves_prepared_transactions() -> AbstractContextManager[None]:
+    """Those of dead attempts keep their locks and hold VACUUM up for ever (P22)."""
+    return _with(patch.object(PreparedTransactions, "clean", lambda *_: None))
+
+
+def the_ledger_is_written_before_the_transactions_are_committed() -> AbstractContextManager[None]:
+    """The epoch is entered first, so a repeated commit believes that it is done (P13)."""
+    commit = PostgresTable.commit
+
+    def entered_first(self: PostgresTable, epoch: int, payloads: Sequence[Payload]) -> int:
+        rows = commit(self, epoch, payloads)
+        if rows:
+            prepared = [one for one in payloads if "transactions" in one]
+            self._prepared._end("COMMIT", postgres_prepared._names(prepared))
+        return rows
+
+    return _with(
+        patch.object(PreparedTransactions, "show", lambda *_: None),
+        patch.object(PostgresTable, "commit", entered_first),
+        *_missing_is_committed(),
+    )
+
+
+def flush_does_not_look_for_prepared_transactions() -> AbstractContextManager[None]:
+    """A checkpoint is acknowledged with transactions that a standby has lost (P23)."""
+    return _with(patch.object(PreparedTransactions, "flush", lambda *_: None))
+
+
+def every_run_of_a_task_is_committed() -> AbstractContextManager[None]:
+    """All that waits is committed, also what a Spark task's first run has prepared (P39)."""
+    show = PreparedTransactions.show
+
+    def shown(self: PreparedTransactions, epoch: int, payloads: Sequence[Payload]) -> None:
+        show(self, epoch, payloads)
+        positions = {payload["position"] for payload in payloads}
+        with self._session() as connection:
+            waiting = sorted(postgres_prepared._waiting(connection, self._of_attempt))
+        self._end(
+            "COMMIT", [one for one in waiting if postgres_prepared._position(one) in positions]
+        )
+
+    return _with(
+        patch.object(PreparedTransactions, "show", shown),
+        patch.object(PreparedTransactions, "flush", lambda *_: None),
+        patch.object(PrepareRows, "_forget", lambda *_: None),
+    )
+
+
+# -- IcebergTable
+
+
+def iceberg_commits_without_looking_for_the_epoch() -> AbstractContextManager[None]:
+    """After a conflict, the snapshot is added over the new state, whoever made it (P18)."""
+    commit = IcebergTable._commit_filled
+    record_of = iceberg_ledger.record_of
+
+    def blind(self: IcebergTable, epoch: int, payloads: Sequence[Payload]) -> int:
+        def older(*given: Any, **more: Any) -> Any:
+            found = record_of(*given, **more)
+            return found and msgspec.structs.replace(found, epoch=min(found.epoch, epoch - 1) or 1)
+
+        with patch.object(iceberg_ledger, "record_of", older):
+            return commit(self, max(epoch, 2), payloads)
+
+    return _with(
+        patch.object(IcebergTable, "_commit_filled", blind),
+        patch.object(IcebergTable, "_check_not_gone_back", lambda *_: None),
+    )
+
+
+def iceberg_commits_whatever_the_table_is_now() -> AbstractContextManager[None]:
+    """The catalog is not asked to compare the table's current snapshot (P18)."""
+
+    def commit_table(self: OneCommit, table: Any, requirements: Any, updates: Any) -> Any:
+        return self._catalog.commit_table(table, (), updates)
+
+    return _with(patch.object(OneCommit, "commit_table", commit_table))
+
+
+def iceberg_takes_a_conflict_for_success() -> AbstractContextManager[None]:
+    """Who meets a conflict believes that the other side has committed the epoch (P18)."""
+    append = iceberg_target_module.IcebergTarget.append
+
+    def appended(self: Any, table: Any, *given: Any) -> Any:
+        try:
+            return append(self, table, *given)
+        except ConflictError:
+            return table
+
+    return _with(patch.object(iceberg_target_module.IcebergTarget, "append", appended))
+
+
+def a_table_that_was_rolled_back_is_not_noticed() -> AbstractContextManager[None]:
+    """The table may lack commits that it once had (P21)."""
+    return _with(patch.object(IcebergTable, "_check_not_gone_back", lambda *_: None))
+
+
+# -- DeltaTable
+
+
+def delta_does_not_look_at_its_transaction() -> AbstractContextManager[None]:
+    """A commit adds its files whatever version its application transaction has (P18)."""
+    commit = DeltaTable._commit_filled
+
+    def blind(self: DeltaTable, epoch: int, payloads: Sequence[Payload]) -> int:
+        name, load = self._transaction_id, DeltaTable._load
+
+        def loaded(sink: DeltaTable) -> Any:
+            table: Any = load(sink)
+            if table is not None:
+                known = type(table).transaction_version
+                table.transaction_version = lambda one: None if one == name else known(table, one)
+            return table
+
+        with patch.object(DeltaTable, "_load", loaded):
+            return commit(self, epoch, payloads)
+
+    return _with(patch.object(DeltaTable, "_commit_filled", blind))
+
+
+def delta_takes_a_conflict_for_success() -> AbstractContextManager[None]:
+    """A version that could not be written counts as written (P18)."""
+    add = DeltaTable._add_files
+
+    def added(self: DeltaTable, *given: Any) -> None:
+        try:
+            add(self, *given)
+        except Exception:
+            return
+
+    return _with(patch.object(DeltaTable, "_add_files", added))
+
+
+def delta_does_not_sync_its_log() -> AbstractContextManager[None]:
+    """The new version of the log is left to the operating system (P23)."""
+    return _with(patch.object(DeltaTable, "_sync_log", lambda *_: None))
+
+
+# -- Files and what sinks with files share
+
+
+def the_ledger_is_written_before_the_files_are_durable() -> AbstractContextManager[None]:
+    """The epoch is entered while a crash may still undo its renames (P23)."""
+    return _with(patch.object(SureSync, "sync_below", lambda *_: None))
+
+
+def the_ledger_is_written_before_the_files_are_renamed() -> AbstractContextManager[None]:
+    """The epoch is entered first, so a repeated commit believes that it is done (P13)."""
+    commit_moves = Files._commit_moves
+
+    def entered_first(self: Files, epoch: int, moves: list[Move]) -> int:
+        self._enter(epoch, len(moves))
+        return commit_moves(self, epoch, moves)
+
+    return _with(patch.object(Files, "_commit_moves", entered_first))
+
+
+def staged_files_are_not_synced() -> AbstractContextManager[None]:
+    """A checkpoint is acknowledged before what it has staged is on disk (P23)."""
+    return _with(patch.object(FileSink, "_sync", lambda *_: None))
+
+
+def a_renamed_file_looks_gone() -> AbstractContextManager[None]:
+    """Whether a staged file is there is asked twice, and it may be renamed in between (P18)."""
+    look = Files._look
+
+    def twice(self: Files, moves: Sequence[Move]) -> Any:
+        return [(path, self._file_system.status(path)) for path, _ in look(self, moves)]
+
+    return _with(patch.object(Files, "_look", twice))
+
+
+# -- object store
+
+
+def ones_own_create_counts_as_anothers() -> AbstractContextManager[None]:
+    """A repeated create that finds its own object has lost to itself (P17)."""
+    return _with(patch.object(ObjectStoreFileSystem, "_token", lambda *_: ""))
+
+
+def anothers_create_counts_as_ones_own() -> AbstractContextManager[None]:
+    """Whoever finds the name taken believes that an earlier try of its own took it (P17)."""
+    create = ObjectStoreFileSystem.create
+
+    def won(self: ObjectStoreFileSystem, path: str, data: bytes) -> CreateResult:
+        create(self, path, data)
+        return CreateResult.CREATED
+
+    return _with(patch.object(ObjectStoreFileSystem, "create", won))
+
+
+def create_overwrites() -> AbstractContextManager[None]:
+    """A create is a plain put (P17)."""
+
+    def put(self: ObjectStoreFileSystem, path: str, data: bytes) -> CreateResult:
+        self.write(path, data)
+        return CreateResult.CREATED
+
+    return _with(patch.object(ObjectStoreFileSystem, "create", put))
+
+
+def a_record_in_doubt_is_not_read_back() -> AbstractContextManager[None]:
+    """A create that raised counts as not done, so the driver goes on without it (P17)."""
+
+    def record(self: Recorder, number: int, data: bytes) -> Recorded:
+        try:
+            created = self._log.append(number, data) is CreateResult.CREATED
+        except StorageError as error:
+            self.failure = str(error)
+            return Recorded.FAILED
+        return Recorded.WON if created else Recorded.FENCED
+
+    return _with(patch.object(Recorder, "record", record), _deletes_what_failed())
+
+
+def _deletes_what_failed() -> AbstractContextManager[None]:
+    """A checkpoint whose record failed is deleted, as on a store that never acts late."""
+    return patch.object(StoreDriver, "keeps_what_may_land", False)
+
+
+def subsumed_before_the_record() -> AbstractContextManager[None]:
+    """Older checkpoints are deleted before the record that no longer names them is won (P17)."""
+    append = JobLogWriter.append
+
+    def deleted(self: JobLogWriter, **given: Any) -> Any:
+        kept = {one.path for one in given["checkpoints"]}
+        for one in self.newest.checkpoints:
+            if one.path not in kept:
+                self._log._fs.delete(one.path)
+        return append(self, **given)
+
+    return _with(
+        patch.object(driver_module, "_RETAINED", 1), patch.object(JobLogWriter, "append", deleted)
+    )
+
+
+STORE_MUTANTS = [
+    StoreMutant(
+        variant=commit_without_the_lock,
+        kind=Kind.POSTGRES,
+        says=("is visible 2 times",),
+        known_seed=493,
+    ),
+    StoreMutant(
+        variant=commit_without_looking_in_the_ledger,
+        kind=Kind.POSTGRES,
+        says=(
+            "nothing is lost, but the job says",
+            "is visible 2 times",
+        ),
+        known_seed=10,
+    ),
+    StoreMutant(
+        variant=ledger_in_another_transaction,
+        kind=Kind.POSTGRES,
+        says=(
+            "nothing is lost, but the job says",
+            "is visible 2 times",
+        ),
+        known_seed=52,
+    ),
+    StoreMutant(
+        variant=a_lost_answer_to_commit_counts_as_not_committed,
+        kind=Kind.POSTGRES,
+        says=(
+            "nothing is lost, but the job says",
+            "is visible 2 times",
+        ),
+        known_seed=82,
+    ),
+    StoreMutant(
+        variant=clean_leaves_the_sessions_of_dead_attempts,
+        kind=Kind.POSTGRES,
+        says=("of dead attempts outlive clean",),
+        known_seed=2,
+    ),
+    StoreMutant(
+        variant=every_writer_counts,
+        kind=Kind.POSTGRES,
+        says=("is visible 2 times",),
+        known_seed=33,
+    ),
+    StoreMutant(
+        variant=staged_rows_are_not_counted,
+        kind=Kind.POSTGRES,
+        says=("was committed, and is not visible",),
+        known_seed=127,
+    ),
+    StoreMutant(
+        variant=a_server_that_went_back_is_not_noticed,
+        kind=Kind.POSTGRES,
+        says=("the job has finished, and row",),
+        known_seed=267,
+    ),
+    StoreMutant(
+        variant=clean_does_not_wait_for_sessions_to_end,
+        kind=Kind.POSTGRES,
+        says=("of dead attempts outlive clean",),
+        known_seed=1,
+    ),
+    StoreMutant(
+        variant=a_missing_transaction_counts_as_committed,
+        kind=Kind.TWO_PHASE,
+        says=("is not visible",),
+        known_seed=9,
+    ),
+    StoreMutant(
+        variant=rows_are_prepared_without_a_record,
+        kind=Kind.TWO_PHASE,
+        says=("is not visible",),
+        known_seed=9,
+    ),
+    StoreMutant(
+        variant=clean_rolls_back_what_is_pending,
+        kind=Kind.TWO_PHASE,
+        says=("nothing is lost, but the job says",),
+    ),
+    StoreMutant(
+        variant=clean_leaves_prepared_transactions,
+        kind=Kind.TWO_PHASE,
+        says=("of dead attempts outlive clean",),
+    ),
+    StoreMutant(
+        variant=the_ledger_is_written_before_the_transactions_are_committed,
+        kind=Kind.TWO_PHASE,
+        says=("is not visible",),
+        known_seed=1,
+    ),
+    StoreMutant(
+        variant=flush_does_not_look_for_prepared_transactions,
+        kind=Kind.TWO_PHASE,
+        says=("neither shown nor staged",),
+        known_seed=304,
+    ),
+    StoreMutant(
+        variant=every_run_of_a_task_is_committed,
+        kind=Kind.TWO_PHASE,
+        says=("is visible 2 times",),
+        known_seed=42,
+    ),
+    StoreMutant(
+        variant=iceberg_commits_without_looking_for_the_epoch,
+        kind=Kind.ICEBERG,
+        says=("is visible 2 times",),
+        known_seed=1,
+    ),
+    StoreMutant(
+        variant=iceberg_commits_whatever_the_table_is_now,
+        kind=Kind.ICEBERG,
+        says=(
+            "was committed, and is not visible",
+            "is visible 2 times",
+        ),
+        known_seed=10,
+    ),
+    StoreMutant(
+        variant=iceberg_takes_a_conflict_for_success,
+        kind=Kind.ICEBERG,
+        says=("was committed, and is not visible",),
+        known_seed=1,
+    ),
+    StoreMutant(
+        variant=a_table_that_was_rolled_back_is_not_noticed,
+        kind=Kind.ICEBERG,
+        says=("the job has finished, and row",),
+        known_seed=9,
+    ),
+    StoreMutant(
+        variant=delta_does_not_look_at_its_transaction,
+        kind=Kind.DELTA,
+        says=("is visible 2 times",),
+        known_seed=0,
+    ),
+    StoreMutant(
+        variant=delta_takes_a_conflict_for_success,
+        kind=Kind.DELTA,
+        says=("was committed, and is not visible",),
+        known_seed=0,
+    ),
+    StoreMutant(
+        variant=delta_does_not_sync_its_log,
+        kind=Kind.DELTA,
+        says=("was committed, and is not visible",),
+        known_seed=28,
+    ),
+    StoreMutant(
+        variant=the_ledger_is_written_before_the_files_are_durable,
+        kind=Kind.FILES,
+        says=("was committed, and is not visible",),
+        known_seed=15,
+    ),
+    StoreMutant(
+        variant=the_ledger_is_written_before_the_files_are_renamed,
+        kind=Kind.FILES,
+        says=("was committed, and is not visible",),
+        known_seed=18,
+    ),
+    StoreMutant(
+        variant=staged_files_are_not_synced,
+        kind=Kind.FILES,
+        says=("nothing is lost, but the job says",),
+        known_seed=23,
+    ),
+    StoreMutant(
+        variant=a_renamed_file_looks_gone,
+        kind=Kind.FILES,
+        says=("nothing is lost, but the job says",),
+        known_seed=35,
+    ),
+    StoreMutant(
+        variant=ones_own_create_counts_as_anothers,
+        kind=Kind.FILES,
+        says=("lets two drivers create the same file",),
+        known_seed=8,
+    ),
+    StoreMutant(
+        variant=anothers_create_counts_as_ones_own,
+        kind=Kind.FILES,
+        says=("lets two drivers create the same file",),
+        known_seed=0,
+    ),
+    StoreMutant(
+        variant=create_overwrites,
+        kind=Kind.FILES,
+        says=("lets two drivers create the same file",),
+        known_seed=0,
+    ),
+    StoreMutant(
+        variant=a_record_in_doubt_is_not_read_back,
+        kind=Kind.FILES,
+        says=("the newest record names it",),
+        known_seed=61,
+    ),
+    StoreMutant(
+        variant=subsumed_before_the_record,
+        kind=Kind.FILES,
+        says=("the newest record names it",),
+        known_seed=0,
+    ),
+]

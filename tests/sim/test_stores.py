@@ -1,0 +1,127 @@
+"""The product's sinks and object storage over simulated stores: laws, broken variants, replays."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from random import Random
+
+import psycopg
+import pytest
+from tests.sim.store_mutants import STORE_MUTANTS, StoreMutant
+
+from weir.sim.loop import Loop, Process
+from weir.sim.stores.faults import Network, Rates
+from weir.sim.stores.postgres import Connection, Server
+from weir.sim.stores.seeds import run_whole_seed
+from weir.sim.stores.targets import Kind
+from weir.sim.stores.world import StoresResult, run_stores
+
+SEEDS = 1_000
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def first_catch(mutant: StoreMutant) -> StoresResult | None:
+    """The variant's first run with a violation of one of its laws; None if no seed has one."""
+    for seed in chain([mutant.known_seed], range(SEEDS)):
+        with mutant.variant():
+            result = run_stores(seed, mutant.kind)
+        if result.violation is not None and any(words in result.violation for words in mutant.says):
+            return result
+    return None
+
+
+@pytest.mark.parametrize("mutant", STORE_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_broken_variant_of_a_commit_is_caught_for_the_right_reason(mutant: StoreMutant) -> None:
+    """Within 1,000 seeds the laws name what the variant breaks, where the product breaks none."""
+    caught = first_catch(mutant)
+    assert caught is not None, f"{mutant.name} went through {SEEDS} seeds"
+    print(f"{mutant.name}: seed {caught.seed}: {caught.violation}")
+    assert run_stores(caught.seed, mutant.kind).violation is None
+
+
+def test_every_variant_of_a_commit_says_which_rule_it_breaks() -> None:
+    """The docstring of each variant cites a rule of the protocol."""
+    for mutant in STORE_MUTANTS:
+        assert re.search(r"\(P\d+\)\.", mutant.variant.__doc__ or ""), mutant.name
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_sink_holds_the_laws_over_its_store(kind: Kind) -> None:
+    """Of the product, no sink breaks a law in its first seeds."""
+    results = [run_stores(seed, kind) for seed in range(12)]
+    assert [one for one in results if one.violation is not None] == []
+    assert sum(one.checkpoints for one in results) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", Kind)
+def test_every_sink_holds_the_laws_in_a_thousand_seeds(kind: Kind) -> None:
+    """The same, in many more seeds."""
+    assert [seed for seed in range(1_000) if run_stores(seed, kind).violation is not None] == []
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_same_seed_over_a_store_goes_the_same_way_twice(kind: Kind) -> None:
+    """Random ids of the libraries do not change a run."""
+    assert run_stores(5, kind) == run_stores(5, kind)
+
+
+def server() -> tuple[Loop, Process, Server]:
+    """A server that nothing happens to."""
+    loop, process = Loop(), Process("p")
+    rates = Rates(refused=0, answer_lost=0, late=0, slow=0, others=0, until_us=0)
+    network = Network(loop, Random(1), rates, lambda _: None)
+    return loop, process, Server(network, lambda: None)
+
+
+def test_the_simulated_server_refuses_a_statement_that_it_does_not_know() -> None:
+    """A statement that the sink learns must be taught to the server, or no seed would run it."""
+    loop, process, simulated = server()
+    said = []
+
+    def ask() -> None:
+        with pytest.raises(NotImplementedError) as caught, Connection(simulated, "weir") as session:
+            session.execute("TRUNCATE weir.commits")
+        said.append(str(caught.value))
+
+    loop.spawn(process, ask)
+    loop.run(lambda: False, 10_000_000)
+    assert "TRUNCATE" in said[0]
+
+
+def test_a_session_that_does_nothing_for_long_loses_its_lock() -> None:
+    """The next driver need not wait for one that hangs in the middle of a commit."""
+    loop, process, simulated = server()
+    key = ["job", "out", "public.out"]
+    lock = "SELECT epoch FROM weir.commits WHERE (job_id, sink, target) = (%s, %s, %s) FOR UPDATE"
+    order = []
+
+    def hang() -> None:
+        with pytest.raises(psycopg.OperationalError), Connection(simulated, "a") as session:
+            session.execute(lock, key)
+            loop.sleep(process, 15_000_000)
+            session.execute(lock, key)
+        order.append("a")
+
+    def wait() -> None:
+        with Connection(simulated, "b") as session:
+            session.execute(lock, key)
+        order.append("b")
+
+    loop.spawn(process, hang)
+    loop.spawn(process, wait, 1_000_000)
+    loop.run(lambda: False, 30_000_000)
+    assert order == ["b", "a"]
+
+
+def test_weir_sim_runs_a_sink_over_a_store_in_some_seeds() -> None:
+    """A broken commit fails such a seed, with the run's plan and story; the job itself is fine."""
+    (mutant,) = [one for one in STORE_MUTANTS if one.name == "create_overwrites"]
+    with mutant.variant():
+        result = run_whole_seed(8)
+    assert result.violation is not None and "lets two drivers" in result.violation
+    assert "object store" in result.plan
+    assert any("VIOLATION" in line for line in result.story)
+    assert run_whole_seed(8).violation is None
