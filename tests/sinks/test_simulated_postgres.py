@@ -1,0 +1,127 @@
+"""The simulator's PostgreSQL server beside a real one: the sink sees no difference."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+from tests.sinks.postgres_database import JOB, Database, Frame
+
+from weir.sim.loop import Loop, Process
+from weir.sim.stores.faults import Network, Rates
+from weir.sim.stores.postgres import Server, simulated_connections
+from weir.sinks import Batch, PostgresTable, SinkContext
+from weir.storage.local import LocalFileSystem
+
+
+def opened(dsn: str, attempt: int) -> PostgresTable:
+    """The sink of a driver that begins an attempt."""
+    sink = PostgresTable(dsn, "out")
+    context = SinkContext(
+        job_id=JOB,
+        job_name="orders",
+        sink="out",
+        attempt=attempt,
+        file_system=lambda _: LocalFileSystem(),
+    )
+    sink.check(context)
+    sink.open(context)
+    return sink
+
+
+def staged(sink: PostgresTable, position: int, *partitions: list[int]) -> Any:
+    """A staged batch; each partition is a Spark task."""
+    frame: Any = Frame(*([{"id": row} for row in rows] for rows in partitions), id="long")
+    payload = sink.stage(frame, Batch(batch_id=position))
+    assert payload is not None
+    return payload
+
+
+def story(
+    dsn: str, rows: Callable[[], list[int]], tables: Callable[[], list[str]]
+) -> Iterator[Any]:
+    """What two attempts of a job see: staging, repeated commits, clean, rows that are gone."""
+    first = opened(dsn, 1)
+    yield first.newest_committed()
+    # A task that ran twice has staged rows that nobody reported.
+    twice, late = staged(first, 0, [1, 2], [3]), staged(first, 1, [4])
+    twice["writers"], twice["rows"] = twice["writers"][1:], 1
+    yield rows(), tables()
+    one, two = first.flush([twice, late])
+    yield one["after"], two["after"]
+    yield first.commit(1, [one]), first.commit(1, [one]), first.newest_committed()
+    yield rows(), tables()
+    pending = first.flush([staged(first, 2, [5])])
+    second = opened(dsn, 2)
+    yield second.commit(2, [two]), rows()
+    second.clean(2)
+    yield tables(), second.newest_committed()
+    for sink in (first, second):
+        try:
+            yield sink.commit(3, pending)
+        except Exception as error:
+            # The text of the sink: the servers' own words differ.
+            yield type(error).__name__, str(error).partition(" at '")[2].partition("'), ")[2]
+    yield rows(), second.newest_committed()
+
+
+def test_the_simulated_server_answers_the_sink_as_a_real_one(database: Database) -> None:
+    """Every step of two attempts has the same result over both."""
+    database.sql("CREATE TABLE out (id bigint)")
+
+    def real_rows() -> list[int]:
+        return [row for (row,) in database.sql("SELECT id FROM out ORDER BY id")]
+
+    real = list(story(database.dsn, real_rows, database.staging))
+    loop, process, simulated = Loop(), Process("p"), list[Any]()
+    rates = Rates(refused=0, answer_lost=0, late=0, slow=0, others=0, until_us=0)
+    server = Server(Network(loop, Random(1), rates, lambda _: None), lambda: None)
+
+    def run() -> None:
+        steps = story(
+            "host=db",
+            lambda: sorted(server.database.target),
+            lambda: sorted(server.database.staging),
+        )
+        simulated.extend(steps)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(simulated_connections(server))
+        loop.spawn(process, run)
+        loop.run(lambda: False, 60_000_000)
+    assert len(real) > 8
+    assert simulated == real
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_of_two_sessions_the_simulated_server_lets_one_wait_for_the_other(
+    committed: bool,
+) -> None:
+    """A commit that waits for the ledger's row sees what the other one has committed, or not."""
+    loop, process = Loop(), Process("p")
+    rates = Rates(refused=0, answer_lost=0, late=0, slow=0, others=0, until_us=0)
+    server = Server(Network(loop, Random(1), rates, lambda _: None), lambda: None)
+    found: list[int] = []
+
+    def first() -> None:
+        sink = opened("host=db", 1)
+        with contextlib.suppress(ValueError), sink._session("a") as session:
+            sink._ledger.lock(session)
+            loop.sleep(process, 1_000_000)
+            sink._ledger.enter(session, 7, 1)
+            if not committed:
+                raise ValueError
+
+    def second() -> None:
+        sink = opened("host=db", 2)
+        with sink._session("b") as session:
+            found.append(sink._ledger.lock(session))
+
+    with simulated_connections(server):
+        loop.spawn(process, first)
+        loop.spawn(process, second, 200_000)
+        loop.run(lambda: False, 60_000_000)
+    assert found == [7 if committed else 0]
