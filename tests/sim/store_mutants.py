@@ -239,6 +239,11 @@ def the_ledger_is_written_before_the_transactions_are_committed() -> AbstractCon
     )
 
 
+def an_epoch_that_is_shown_in_part_is_not_told() -> AbstractContextManager[None]:
+    """The epoch is entered nowhere before its first transaction is committed (P21)."""
+    return _with(patch.object(PreparedTransactions, "newest_shown", lambda *_: 0))
+
+
 def flush_does_not_look_for_prepared_transactions() -> AbstractContextManager[None]:
     """A checkpoint is acknowledged with transactions that a standby has lost (P23)."""
     return _with(patch.object(PreparedTransactions, "flush", lambda *_: None))
@@ -532,6 +537,7 @@ STORE_MUTANTS = [
         variant=clean_rolls_back_what_is_pending,
         kind=Kind.TWO_PHASE,
         says=("nothing is lost, but the job says",),
+        known_seed=11,
     ),
     StoreMutant(
         variant=clean_leaves_prepared_transactions,
@@ -543,6 +549,12 @@ STORE_MUTANTS = [
         kind=Kind.TWO_PHASE,
         says=("is not visible",),
         known_seed=1,
+    ),
+    StoreMutant(
+        variant=an_epoch_that_is_shown_in_part_is_not_told,
+        kind=Kind.TWO_PHASE,
+        says=("is visible 2 times",),
+        known_seed=440,
     ),
     StoreMutant(
         variant=flush_does_not_look_for_prepared_transactions,
@@ -599,7 +611,7 @@ STORE_MUTANTS = [
         variant=delta_does_not_sync_its_log,
         kind=Kind.DELTA,
         says=("was committed, and is not visible",),
-        known_seed=28,
+        known_seed=30,
     ),
     StoreMutant(
         variant=the_ledger_is_written_before_the_files_are_durable,

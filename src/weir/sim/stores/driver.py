@@ -5,7 +5,8 @@ product's: ``SinkPort`` with the sink below it, ``JobLog``, ``CheckpointStorage`
 ``ObjectStoreFileSystem``. A driver never knows that it was fenced before a record tells it so.
 
 1. It begins an attempt (PROTOCOL P17), restores the newest completed checkpoint, commits again what
-   was pending there, and cleans up after dead attempts (P22).
+   was pending there, and cleans up after dead attempts (P22). If the newest is damaged, it falls
+   back to the one before, or gives up (P21).
 2. It stages batches, and takes checkpoints: allocates an id, flushes, writes the metadata, records
    the completion, deletes what is subsumed, and commits. Some checkpoints are given up after they
    were flushed (P12), and some commits wait for the next checkpoint (P5).
@@ -125,6 +126,12 @@ class StoreDriver:
         self._retained = self._writer.newest.checkpoints
         self._sinks.check(JOB_ID)
         self._sinks.open(JOB_ID, self.attempt, self._writer.newest.written)
+        newest_id = self._retained[-1].checkpoint_id if len(self._retained) > 1 else 0
+        if newest_id and self._world.is_damaged(newest_id, self):
+            self._retained = self._retained[:-1]
+            # Raises unless the target shows nothing of it (PROTOCOL P21).
+            self._sinks.check_not_beyond(self._retained[-1].checkpoint_id, newest_id)
+            self._world.gives_up(newest_id)
         if self._retained:
             newest = self._retained[-1]
             checkpoint = self._storage.read(newest.path, expected_checksum=newest.checksum)
@@ -136,9 +143,10 @@ class StoreDriver:
         self._clean()
 
     def _clean(self) -> None:
-        dead = self._world.target.sessions(self.attempt)
+        target = self._world.target
+        dead = target.sessions(self.attempt) | target.prepared(self.attempt)
         self._sinks.clean(self.attempt)
-        self._world.cleaned(dead & self._world.target.sessions(self.attempt))
+        self._world.cleaned(dead & (target.sessions(self.attempt) | target.prepared(self.attempt)))
 
     def _is_done(self) -> bool:
         return self._position == self._world.batches - 1 and not self._pending

@@ -54,6 +54,8 @@ class Network:
         #: When faults cease, in virtual microseconds.
         self.until_us = rates.until_us
         self._tell = tell
+        #: How many requests will still be carried out.
+        self.in_flight = 0
 
     @property
     def over(self) -> bool:
@@ -87,9 +89,17 @@ class Network:
         """Whether another writer, who is not Weir, commits first."""
         return not self.over and self.random.random() < self._rates.others
 
-    def later(self, function: Callable[[], object]) -> None:
+    def later(
+        self, function: Callable[[], object], *, least_us: int = 2_000, most_us: int = 3_000_000
+    ) -> None:
         """Carry out a late request, whatever becomes of its sender."""
-        self.loop.at(self.random.randrange(2_000, 3_000_000), self.outside, function)
+
+        def arrive() -> None:
+            self.in_flight -= 1
+            function()
+
+        self.in_flight += 1
+        self.loop.at(self.random.randrange(least_us, most_us), self.outside, arrive)
 
     def tell(self, what: str) -> None:
         """Add a line to the story."""

@@ -207,9 +207,8 @@ class Server:
         if name in self.busy:
             raise _error("55000", f"prepared transaction {name} is busy")
         self.busy[name] = token = object()
-        delay_us = self.network.random.randrange(_BUSY_US)
         end = partial(self._end_busy, how, name, token)
-        self.network.loop.at(delay_us, self.network.outside, end)
+        self.network.later(end, least_us=0, most_us=_BUSY_US)
 
     def _end_busy(self, how: str, name: str, token: object) -> None:
         if self.busy.get(name) is not token:

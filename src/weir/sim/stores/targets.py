@@ -66,7 +66,11 @@ class StoreTarget(Protocol):
         ...
 
     def sessions(self, before: int) -> set[object]:
-        """The sessions and prepared transactions of attempts before the given one."""
+        """The sessions of attempts before the given one."""
+        ...
+
+    def prepared(self, before: int) -> set[object]:
+        """What attempts before the given one have left that holds locks without a session."""
         ...
 
     def strike(self) -> None:
@@ -115,12 +119,15 @@ class PostgresTarget:
 
     def sessions(self, before: int) -> set[object]:
         """See ``StoreTarget``."""
-        prepared = {
+        return {one for one in self.server.live() if 0 < _number(one.name) < before}
+
+    def prepared(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        return {
             (name, self.age)
             for name in self.server.database.prepared
             if int(name.split("_")[2]) < before
         }
-        return {one for one in self.server.live() if 0 < _number(one.name) < before} | prepared
 
     def strike(self) -> None:
         """Restart the server, or let an older state take over."""
@@ -171,6 +178,10 @@ class FilesTarget:
         """See ``StoreTarget``."""
         return set()
 
+    def prepared(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        return set()
+
     def held(self) -> None:
         """See ``StoreTarget``."""
 
@@ -203,6 +214,10 @@ class DeltaTarget:
         return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
 
     def sessions(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        return set()
+
+    def prepared(self, before: int) -> set[object]:
         """See ``StoreTarget``."""
         return set()
 
@@ -240,6 +255,10 @@ class IcebergTarget:
         return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
 
     def sessions(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        return set()
+
+    def prepared(self, before: int) -> set[object]:
         """See ``StoreTarget``."""
         return set()
 

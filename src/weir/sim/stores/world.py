@@ -51,6 +51,8 @@ from weir.sim.story import Story
 _PATIENCE_S = 300
 #: For how long what is left runs on after the job has finished, in virtual microseconds.
 _AFTERWARDS_US = 30_000_000
+#: How often a driver finds the newest checkpoint damaged.
+_DAMAGED = 0.3
 _LOG = f"{BASE_DIRECTORY.removeprefix('s3://bucket/')}/{JOB_ID}/log/"
 
 
@@ -144,6 +146,8 @@ class StoresWorld:
         self._unseen = False
         #: By checkpoint, the position up to which it has rows.
         self._positions: dict[int, int] = {}
+        #: Damaged checkpoints, none of which was shown.
+        self._given_up: set[int] = set()
         #: Batches whose commit has returned.
         self._committed: set[int] = set()
 
@@ -222,6 +226,26 @@ class StoresWorld:
             if lacking := [row for row in rows if row not in held]:
                 self.broken(f"row {lacking[0]} was flushed, and is neither shown nor staged")
         self.look()
+
+    def is_damaged(self, checkpoint: int, driver: StoreDriver) -> bool:
+        """Whether the newest checkpoint cannot be read: one that was given up, or a drawn one.
+
+        None is drawn while an older attempt may still commit it: its rows would be shown twice. Nor
+        with ``Files``, whose ledger does not tell that an epoch's files are renamed in part.
+        """
+        if checkpoint in self._given_up:
+            return True
+        if self.kind is Kind.FILES:
+            return False
+        others = any(one.is_live for one in self._drivers if one is not driver)
+        if self.network.over or others or self.network.in_flight:
+            return False
+        return self._random.random() < _DAMAGED
+
+    def gives_up(self, checkpoint: int) -> None:
+        """A driver falls back to the checkpoint before a damaged one."""
+        self.tell(f"FAULT checkpoint {checkpoint} is damaged, and given up")
+        self._given_up.add(checkpoint)
 
     def restored(self, pending: Sequence[Committable]) -> None:
         """A driver has opened its sink; ``pending``: what it commits again."""
