@@ -241,7 +241,7 @@ def the_ledger_is_written_before_the_transactions_are_committed() -> AbstractCon
 
 def an_epoch_that_is_shown_in_part_is_not_told() -> AbstractContextManager[None]:
     """The epoch is entered nowhere before its first transaction is committed (P21)."""
-    return _with(patch.object(PreparedTransactions, "newest_shown", lambda *_: 0))
+    return _with(patch.object(Ledger, "newest_shown", lambda *_: 0))
 
 
 def flush_does_not_look_for_prepared_transactions() -> AbstractContextManager[None]:
@@ -257,7 +257,7 @@ def every_run_of_a_task_is_committed() -> AbstractContextManager[None]:
         show(self, epoch, payloads)
         positions = {payload["position"] for payload in payloads}
         with self._session() as connection:
-            waiting = sorted(postgres_prepared._waiting(connection, self._of_attempt))
+            waiting = sorted(postgres_prepared.waiting_here(connection, self._of_attempt))
         self._end(
             "COMMIT", [one for one in waiting if postgres_prepared._position(one) in positions]
         )
@@ -265,7 +265,6 @@ def every_run_of_a_task_is_committed() -> AbstractContextManager[None]:
     return _with(
         patch.object(PreparedTransactions, "show", shown),
         patch.object(PreparedTransactions, "flush", lambda *_: None),
-        patch.object(PrepareRows, "_forget", lambda *_: None),
     )
 
 

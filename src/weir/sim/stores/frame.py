@@ -24,7 +24,6 @@ from weir.sim.disk import ProcessFileSystem
 from weir.sim.loop import Process
 from weir.sim.stores.faults import Network, calling_process
 from weir.sinks import parquet
-from weir.sinks.postgres_prepared import PARTITION
 
 #: How many rows a Spark task has at most.
 _TASK_ROWS = 2
@@ -72,14 +71,11 @@ class SimFrame:
         self._executors = executors
         self._files = files
         self._format = ""
-        #: Whether the last column says which Spark task has the row.
-        self._says_partition = False
 
     # -- what does not change the rows
 
-    def selectExpr(self, *expressions: str) -> SimFrame:  # noqa: N802 - pyspark's name
-        """The frame itself; its last column may be the number of the Spark task."""
-        self._says_partition = expressions[-1] == PARTITION
+    def selectExpr(self, *_: str) -> SimFrame:  # noqa: N802 - pyspark's name
+        """The frame itself."""
         return self
 
     def select(self, *_: object) -> SimFrame:
@@ -101,10 +97,7 @@ class SimFrame:
         """What a function makes of each task's rows; ``collect`` runs it."""
 
         def task(number: int, rows: Sequence[int]) -> list[Any]:
-            columns = {"id": pa.array(rows, pa.int64())}
-            if self._says_partition:
-                columns["weir_partition"] = pa.repeat(number, len(rows))
-            batch = pa.RecordBatch.from_pydict(columns)
+            batch = pa.RecordBatch.from_pydict({"id": pa.array(rows, pa.int64())})
             return [
                 SimpleNamespace(**row) for one in function(iter([batch])) for row in one.to_pylist()
             ]

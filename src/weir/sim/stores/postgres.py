@@ -457,6 +457,8 @@ class Connection:
         return _Result([(row[0],)] if row[0] or text.endswith("FOR UPDATE") else [])
 
     def _exists(self, text: str, params: Any) -> _Result:
+        if params is None:
+            return _Result([(True,)])
         name = re.fullmatch(_STAGING, params[0])
         found = name is None or name[1] in self._server.seen_by(self.session).staging
         return _Result([(found,)] if "IS NOT NULL" in text else [(params[0] if found else None,)])
@@ -519,11 +521,9 @@ class Connection:
         return _Result([()] * any(one.name in params[0] for one in live if one is not self.session))
 
     def _waiting(self, text: str, params: Any) -> _Result:
-        prefix, names, _ = params
+        (prefix,) = params
         found = self._server.database.prepared
-        return _Result(
-            [(name,) for name in found if name.startswith(prefix) and name in (names or found)]
-        )
+        return _Result([(name,) for name in found if name.startswith(prefix)])
 
     def _records(self, text: str, params: Any) -> _Result:
         session, server = self.session, self._server
@@ -539,10 +539,11 @@ class Connection:
             )
             return _Result([])
         if text.startswith("SELECT"):
-            given = params[0]
-            of_prefix = "starts_with" in text
+            (given,) = params
+            # By their target, or by their names.
+            of_target = "WHERE target" in text
             return _Result(
-                [(one,) for one in found if (one.startswith(given) if of_prefix else one in given)]
+                [(one,) for one in found if (found[one][0] == given if of_target else one in given)]
             )
         names, prefix = params
         for name in [one for one in found if one in names or one.startswith(prefix)]:
@@ -570,6 +571,9 @@ _CONSTANT: dict[str, list[Any]] = {
     "SELECT set_config(": [],
     "SELECT pg_is_in_recovery()": [(False, True, True, True, True)],
     "SELECT has_any_column_privilege": [(True,)],
+    "SELECT has_table_privilege": [(True,)],
+    "SELECT attname, format_type(": [("id", "bigint")],
+    'LOCK TABLE "public"."out" IN ROW EXCLUSIVE MODE': [],
     "SELECT c.oid, n.nspname": [(1, "public", "r")],
     "SELECT a.attname, format_type(": _COLUMNS,
     "SELECT array(SELECT attname": [],
