@@ -68,9 +68,11 @@ def prepare(
     """
     texts = {payload["schema"]: None for payload in payloads}
     written = {text: Schema.model_validate_json(text) for text in texts}
-    evolve(transaction, written.values(), adds=adds, place=place)
+    evolve(transaction, written.values(), adds=adds, are_staged=True, place=place)
     table = transaction.table_metadata
     found = {text: with_ids(rows, table.schema()) for text, rows in written.items()}
+    for rows in found.values():
+        _check_unique(rows, table.schema(), place)
     _check(table, payloads, found, place)
     without_ids = [found[text] for text, rows in written.items() if not has_field_ids(rows)]
     known = table.name_mapping()
@@ -82,25 +84,38 @@ def prepare(
     return found
 
 
-def evolve(transaction: Transaction, written: Iterable[Schema], *, adds: bool, place: str) -> None:
+def evolve(
+    transaction: Transaction,
+    written: Iterable[Schema],
+    *,
+    adds: bool,
+    are_staged: bool = False,
+    place: str,
+) -> None:
     """Add fields and widen types of the transaction's table, as rows of these schemas need it.
 
     Raises ``SinkMismatchError`` if that is needed and not ``adds``, and for a name that cannot be
-    added.
+    added; ``are_staged``: whether the rows' names can no longer be changed.
     """
     for rows in written:
         table = transaction.table_metadata
         changes = list(_changes(rows.fields, table.schema().fields, (), table.schema()))
         if not changes:
             continue
-        _check_changes(changes, table, adds, place)
+        _check_changes(changes, table, adds, are_staged, place)
         update = transaction.update_schema()
-        for change in changes:
-            if change.is_new:
-                update.add_column(change.path, change.kind)
-            else:
-                update.update_column(change.path, change.kind)
-        update.commit()
+        try:
+            for change in changes:
+                if change.is_new:
+                    update.add_column(change.path, change.kind)
+                else:
+                    update.update_column(change.path, change.kind)
+            update.commit()
+        except ValueError as error:
+            raise SinkMismatchError(
+                f"Rows do not fit {place}, since Iceberg does not change the table as they need it"
+                f" ({' '.join(str(error).split())}). {_way_out(adds, are_staged)}"
+            ) from error
 
 
 def with_ids(rows: Schema, table: Schema) -> Schema:
@@ -131,8 +146,26 @@ def _check(
             )
 
 
+def _check_unique(rows: Schema, table: Schema, place: str) -> None:
+    """Raise ``SinkMismatchError`` if two fields of the rows are one field of the table by now.
+
+    One of them has its id, and the other, which was new, the name that it has been given since.
+    Their files have no ids, so readers would find only one of the two.
+    """
+    names: dict[int, str] = {}
+    for name, field_id in paths(rows.fields):
+        if (other := names.setdefault(field_id, name)) != name:
+            now = table.find_column_name(field_id)
+            raise SinkMismatchError(
+                f"Staged rows do not fit {place}: their fields {other!r} and {name!r} are both"
+                f" {now!r} in the table, in which a field was renamed meanwhile. Change the table"
+                " back and run the job again; stop the job with a savepoint before you change its"
+                " table."
+            )
+
+
 def _check_changes(
-    changes: Sequence[_Change], table: TableMetadata, adds: bool, place: str
+    changes: Sequence[_Change], table: TableMetadata, adds: bool, are_staged: bool, place: str
 ) -> None:
     mapping = table.name_mapping()
     kept = set() if mapping is None else {name for name, _ in mapped(mapping)}
@@ -153,14 +186,20 @@ def _check_changes(
             )
     if differences:
         raise SinkMismatchError(
-            f"Rows do not fit {place}: {'; '.join(differences)}. "
-            + (
-                "Give the column another name before the sink, or change the table."
-                if adds
-                else "Give the sink schema_evolution='add', or change the table, and run the job"
-                " again."
-            )
+            f"Rows do not fit {place}: {'; '.join(differences)}. {_way_out(adds, are_staged)}"
         )
+
+
+def _way_out(adds: bool, are_staged: bool) -> str:
+    if not adds:
+        return "Give the sink schema_evolution='add', or change the table, and run the job again."
+    if are_staged:
+        return (
+            "These rows are staged already, so change the table back: rename the column, or, if it"
+            f" was dropped, take its name out of the table's property {_NAME_MAPPING}, and run the"
+            " job again."
+        )
+    return "Give the column another name before the sink, or change the table."
 
 
 def _in_other_case(change: _Change, table: Schema) -> str | None:

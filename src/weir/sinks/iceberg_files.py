@@ -23,7 +23,7 @@ from weir.errors import invariant
 from weir.sinks.iceberg_evolution import new_ids
 from weir.sinks.iceberg_partitions import partition_of, texts_of
 from weir.sinks.iceberg_payload import Column, IcebergPayload, StagedDataFile
-from weir.sinks.iceberg_types import has_field_ids
+from weir.sinks.iceberg_types import check_rows_schema, has_field_ids
 from weir.sinks.parquet import read_metadata
 from weir.sinks.staging import partition_values
 from weir.storage.filesystem import FileSystem
@@ -95,8 +95,7 @@ def data_files(payload: Payload, location: str, spec_id: int) -> list[DataFile]:
     Raises ``ValueError`` if the payload contradicts itself.
     """
     schema, spec = written_as(payload)
-    if not schema.fields:
-        raise ValueError("the rows have no columns")
+    check_rows_schema(schema)
     said = converted(payload, IcebergPayload)
     below = f"{location}/{said.directory}/{said.position}"
     return [

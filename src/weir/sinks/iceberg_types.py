@@ -178,6 +178,36 @@ def check_takes(table: Schema, rows: Schema, *, same_table: bool, place: str) ->
         )
 
 
+def check_rows_schema(rows: Schema) -> None:
+    """Raise ``ValueError`` unless this can be the schema of rows that were staged.
+
+    What it says becomes part of the table, and it comes from a checkpoint, which may be forged.
+    """
+    if not rows.fields:
+        raise ValueError("the rows have no columns")
+    ids = [field_id for _, field_id in paths(rows.fields)]
+    if len(set(ids)) < len(ids):
+        raise ValueError("two fields of the rows have one id")
+    for field in rows.fields:
+        _check_staged_field(field, field.name)
+
+
+def _check_staged_field(field: NestedField, name: str) -> None:
+    if field.required:
+        raise ValueError(f"field {name!r} of the rows is required")
+    kind = field.field_type
+    inner = [*_inner(kind)]
+    if not inner and kind not in _SPARK_TYPES and not isinstance(kind, DecimalType):
+        raise ValueError(f"field {name!r} of the rows is {kind}, which Spark does not write")
+    for one in inner:
+        # Keys of maps are never null.
+        is_key = isinstance(kind, MapType) and one.field_id == kind.key_id
+        _check_staged_field(
+            _optional(one.field_id, one.name, one.field_type) if is_key else one,
+            f"{name}.{one.name}",
+        )
+
+
 def has_field_ids(rows: Schema) -> bool:
     """Whether files of these rows have the ids of their fields."""
     return not has_new_fields(rows) and not any(

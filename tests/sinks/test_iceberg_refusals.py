@@ -1,0 +1,142 @@
+"""Rows that an Iceberg table cannot take, without Spark: the commit says so and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import LongType, NestedField, StringType, StructType, TimestampType
+from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
+
+from weir.errors import SinkMismatchError
+from weir.sinks.iceberg_evolution import evolve, prepare
+from weir.sinks.iceberg_types import NEW_IDS
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(None, tmp_path / "warehouse")
+
+
+def optional(field_id: int, name: str, kind: Any) -> NestedField:
+    return NestedField(field_id, name, kind, required=False)
+
+
+def prepared(table: Table, rows: Schema) -> dict[str, Schema]:
+    """What a commit of such rows would do to the table."""
+    payload = {
+        "table": str(table.metadata.table_uuid),
+        "schema": rows.model_dump_json(),
+        "spec": table.spec().model_dump_json(),
+    }
+    return prepare(table.transaction(), [payload], adds=True, place="T")
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_two_fields_of_staged_rows_that_became_one_are_refused(warehouse, is_nested):
+    """One got the name of the other, which was new; readers would find one. Until changed back."""
+    old = optional(1, "a", StringType())
+    new = optional(NEW_IDS, "c", StringType())
+    rows, path = Schema(old, new), ("a",)
+    table = Schema(old)
+    if is_nested:
+        inner = [optional(2, "a", StringType()), optional(NEW_IDS, "c", StringType())]
+        rows, path = Schema(optional(1, "s", StructType(*inner))), ("s", "a")
+        table = Schema(optional(1, "s", StructType(inner[0])))
+    warehouse.catalog.create_table(NAME, table)
+    with warehouse.table().update_schema() as update:
+        update.rename_column(path, "c")
+    with pytest.raises(SinkMismatchError, match=r"'(s\.)?a' and '(s\.)?c' are both '(s\.)?c' in"):
+        prepared(warehouse.table(), rows)
+    with warehouse.table().update_schema() as update:
+        update.rename_column((*path[:-1], "c"), "a")
+    (found,) = prepared(warehouse.table(), rows).values()
+    assert len(set(found.field_ids)) == len(rows.field_ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("ts_day", StringType(), "a name that exists in schema: ts_day"),
+        ("q", StructType(optional(NEW_IDS + 1, "r", StringType())), "q.r"),
+    ],
+)
+def test_a_column_that_iceberg_does_not_add_is_one_sentence(warehouse, name, kind, said):
+    """It has the name of a partition field, or one of its fields that of a column with a dot."""
+    table = Schema(optional(1, "ts", TimestampType()), optional(2, "q.r", StringType()))
+    warehouse.catalog.create_table(NAME, table)
+    with warehouse.table().update_spec() as update:
+        update.add_field("ts", DayTransform(), "ts_day")
+    rows = Schema(optional(1, "ts", TimestampType()), optional(NEW_IDS, name, kind))
+    with pytest.raises(SinkMismatchError, match=f"^Rows do not fit T.*{said}.*another name"):
+        evolve(warehouse.table().transaction(), [rows], adds=True, place="T")
+
+
+@pytest.mark.parametrize("change", ["rename", "drop"])
+def test_staged_rows_whose_new_column_has_changed_say_how_they_can_be_committed(warehouse, change):
+    """An earlier epoch had added it; what the sentence says helps."""
+    warehouse.catalog.create_table(NAME, Schema(optional(1, "id", LongType())))
+    rows = Schema(optional(1, "id", LongType()), optional(NEW_IDS, "c", StringType()))
+    with warehouse.table().transaction() as transaction:
+        payload = {
+            "table": str(warehouse.table().metadata.table_uuid),
+            "schema": rows.model_dump_json(),
+            "spec": warehouse.table().spec().model_dump_json(),
+        }
+        prepare(transaction, [payload], adds=True, place="T")
+    with warehouse.table().update_schema() as update:
+        if change == "rename":
+            update.rename_column("c", "d")
+        else:
+            update.delete_column("c")
+    with pytest.raises(SinkMismatchError, match=r"staged already, so change the table back: .*map"):
+        prepared(warehouse.table(), rows)
+    if change == "rename":
+        with warehouse.table().update_schema() as update:
+            update.rename_column("d", "c")
+    else:
+        mapping = json.loads(warehouse.table().properties["schema.name-mapping.default"])
+        kept = json.dumps([one for one in mapping if "c" not in one["names"]])
+        with warehouse.table().transaction() as transaction:
+            transaction.set_properties({"schema.name-mapping.default": kept})
+    (found,) = prepared(warehouse.table(), rows).values()
+    assert [field.name for field in found.fields] == ["id", "c"]
+
+
+def field(field_id: int, name: str, kind: Any, *, required: bool = False) -> dict[str, Any]:
+    return {"id": field_id, "name": name, "type": kind, "required": required}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        [field(NEW_IDS, "u", "uuid")],
+        [field(NEW_IDS, "r", "int", required=True)],
+        [field(NEW_IDS, "c", "int"), field(NEW_IDS, "d", "string")],
+        [field(NEW_IDS, "s", {"type": "struct", "fields": []})],
+        [
+            field(
+                NEW_IDS,
+                "s",
+                {"type": "struct", "fields": [field(NEW_IDS + 1, "x", "int", required=True)]},
+            )
+        ],
+    ],
+)
+def test_a_checkpoint_that_was_tampered_with_does_not_change_the_table(warehouse, forged):
+    """Spark stages no rows with such columns, and the next batch would not fit the table."""
+    sink = warehouse.sink(schema_evolution="add")
+    sink.check(context())
+    sink.open(context())
+    (payload,) = sink.flush([stage_by_hand(sink, 0, 1)])
+    before = warehouse.table().schema()
+    schema = json.loads(payload["schema"])
+    schema["fields"] += forged
+    with pytest.raises(SinkMismatchError, match="files cannot be understood"):
+        sink.commit(1, [{**payload, "schema": json.dumps(schema)}])
+    assert warehouse.table().schema() == before
