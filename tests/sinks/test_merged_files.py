@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.sinks.test_delta_sink import column, context, flushed
 
-from weir.errors import SinkError
-from weir.sinks import DeltaTable
+from weir.errors import LostRowsError, SinkError
+from weir.sinks import DeltaTable, merging
 from weir.sinks.merging import groups_to_merge
 
 MIB = 1 << 20
@@ -137,13 +137,37 @@ def test_a_snapshot_taken_before_the_commit_finds_what_it_needs_until_the_sink_i
 
 @pytest.mark.spark
 def test_originals_of_another_job_stay(spark, tmp_path, opened):
-    """It has them pending, too, if this job has started from its savepoint."""
+    """It has them pending, too, if this job has started from its savepoint and commits for it."""
     origin = opened(target_file_size=None)
     payloads = [flushed(origin, spark.range(number, number + 1), number) for number in range(2)]
-    sink = opened(job_id="f" * 32)
+    own = {"job_directory": "/checkpoints/" + "f" * 32, "session": lambda: spark}
+    sink = opened(job_id="f" * 32, **own)
+    sink.open(context(**own))
     assert sink.commit(1, payloads) == 2
+    sink.open(context(job_id="f" * 32, **own))
     sink.close()
+    assert len(files_of(tmp_path / "t")) == 1
     assert [origin.damaged(payload) for payload in payloads] == [None] * 2
+
+
+@pytest.mark.spark
+def test_merged_files_that_are_lost_before_the_commit_are_not_committed(
+    spark, tmp_path, opened, monkeypatch
+):
+    """Delta would not look, and the table would be unreadable."""
+    sink = opened()
+    payloads = [flushed(sink, spark.range(number, number + 1), number) for number in range(2)]
+    sync_below = merging.sync_below
+
+    def loses(*arguments: Any) -> None:
+        sync_below(*arguments)
+        (merged,) = tmp_path.glob("t/weir-*/m1-*/*/*/*.parquet")
+        merged.unlink()
+
+    monkeypatch.setattr(merging, "sync_below", loses)
+    with pytest.raises(LostRowsError, match="is gone: none of its rows are visible"):
+        sink.commit(1, payloads)
+    assert not deltalake.DeltaTable.is_deltatable(str(tmp_path / "t"))
 
 
 @pytest.mark.spark

@@ -14,8 +14,8 @@ from pyiceberg.table import FileScanTask
 from pyspark.sql import SparkSession
 from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, flushed
 
-from weir.errors import LostRowsError, StorageError
-from weir.sinks import IcebergTable
+from weir.errors import LostRowsError, SinkMismatchError, StorageError
+from weir.sinks import IcebergTable, merging
 
 pytestmark = pytest.mark.spark
 
@@ -190,13 +190,84 @@ def test_originals_stay_until_the_sink_is_closed_or_they_are_due(
 
 
 def test_originals_of_another_job_stay(spark, warehouse, opened):
-    """It has them pending, too, if this job has started from its savepoint."""
+    """It has them pending, too, if this job has started from its savepoint and commits for it."""
     origin = opened(target_file_size=None)
     payloads = batches(origin, spark, 0, 1)
-    sink = opened(job_id="f" * 32)
+    own = {"job_directory": "/checkpoints/" + "f" * 32, "session": lambda: spark}
+    sink = opened(job_id="f" * 32, **own)
+    sink.open(context(**own))
     assert sink.commit(1, payloads) == 2
+    sink.open(context(job_id="f" * 32, **own))
     sink.close()
+    assert len(tasks(warehouse)) == 1
     assert [origin.damaged(payload) for payload in payloads] == [None] * 2
+
+
+def test_merging_changes_no_session_and_uses_the_settings_of_the_job(spark, warehouse, opened):
+    """Those set while it runs, too; ``toDF``, the active session and its settings stay."""
+    sink = opened()
+    payloads = batches(sink, spark, 0, 1)
+    before = spark.conf.get("spark.sql.parquet.fieldId.write.enabled")
+    codec = spark.conf.get("spark.sql.parquet.compression.codec")
+    spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
+    try:
+        assert sink.commit(1, payloads) == 2
+    finally:
+        spark.conf.set("spark.sql.parquet.compression.codec", codec)
+    (task,) = tasks(warehouse)
+    assert pq.read_metadata(task.file.file_path).row_group(0).column(0).compression == "ZSTD"
+    assert spark.sparkContext.parallelize([(1,)]).toDF(["x"]).sparkSession is spark
+    active = SparkSession.getActiveSession()
+    assert active is not None
+    assert active.conf.get("spark.sql.parquet.fieldId.write.enabled") == before
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_originals_lost_while_files_are_merged_are_not_committed(
+    spark, warehouse, opened, monkeypatch, merges
+):
+    """Nor are merged files that are gone: Iceberg would not look, and the table be unreadable."""
+    sink = opened()
+    payloads = batches(sink, spark, 0, 1, 2)
+    sync_below = merging.sync_below
+
+    def loses(*arguments: Any) -> None:
+        sync_below(*arguments)
+        if merges:
+            (merged,) = warehouse.directory.glob("shop/orders/data/*/m1-*/*/*/*.parquet")
+            merged.unlink()
+            return
+        Path(sink.staged_files(payloads[1])[0]).unlink()
+        raise OSError("no space left")
+
+    monkeypatch.setattr(merging, "sync_below", loses)
+    with pytest.raises(LostRowsError, match="is gone: none of its rows are visible"):
+        sink.commit(1, payloads)
+    assert warehouse.ids() == []
+
+
+def test_a_merge_that_fails_late_leaves_nothing(spark, warehouse, opened, monkeypatch):
+    """Each commit would leave a copy, else."""
+    sink = opened()
+    payloads = batches(sink, spark, 0, 1)
+
+    def fails(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(merging, "sync_below", fails)
+    assert sink.commit(1, payloads) == 2
+    assert (len(tasks(warehouse)), merged_directories(warehouse)) == (2, [])
+
+
+def test_rows_that_the_table_does_not_take_are_not_merged(spark, warehouse, opened):
+    """Each attempt of a job that cannot commit would leave a copy that nobody may delete."""
+    sink = opened(schema_evolution="add")
+    sink.commit(1, batches(sink, spark, 0))
+    new = "SELECT {}L AS id, 'x' AS c"
+    payloads = [flushed(sink, spark.sql(new.format(number)), number) for number in (1, 2)]
+    with pytest.raises(SinkMismatchError, match="the table lacks 'c'"):
+        opened(attempt=2).commit(2, payloads)
+    assert merged_directories(warehouse) == []
 
 
 @pytest.mark.slow

@@ -69,6 +69,12 @@ class SinkContext:
     #: The sink's landmark when the job last had rows at the target; None if it had none.
     landmark: str | None = None
 
+    @property
+    def is_in_other_name(self) -> bool:
+        """Whether the job commits what another job's snapshot had pending, in that job's name."""
+        directory = self.job_directory or self.job_id
+        return directory.rpartition("/")[2] != self.job_id
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:

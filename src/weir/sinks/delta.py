@@ -447,6 +447,10 @@ class DeltaTable(FileSink):
                     root=self._root,
                     attempts=self._attempts_prefix,
                 )
+            # Merging takes long, and Delta does not look.
+            if damage := self._merging.damage(files, self._context.file_system):
+                self._target.check(self._file_system)
+                raise lost_rows(self.describe(), epoch, damage)
             try:
                 self._add_files(table, epoch, payloads, files)
             except (DeltaError, OSError) as error:
@@ -464,7 +468,7 @@ class DeltaTable(FileSink):
                 )
             # The rows of an upsert are in files of delta-rs.
             added = [] if self.takes_updates else files
-            self._replaced.add(self._staged_in(payloads), added, attempts=self._attempts_prefix)
+            self._replaced.add(self._staged_in(payloads), added, self._context)
             return sum(file["rows"] for payload in payloads for file in payload["files"])
         raise SinkError(
             f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"

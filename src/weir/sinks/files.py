@@ -219,7 +219,7 @@ class Files(FileSink):
         for payload in payloads:
             if payload not in planned:
                 self._delete_batch(payload)
-        self._replaced.add(self._staged_in(planned), [], attempts=self._attempts_prefix)
+        self._replaced.add(self._staged_in(planned), [], self._context)
         return rows
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ from weir.storage.paths import join, normalize
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
     from pyspark.sql import DataFrame
 
     from weir.sinks.iceberg_ledger import Record
@@ -496,9 +496,16 @@ class IcebergTable(FileSink):
                 self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
             if files is None:
+                # What it would refuse must not be merged, and noted, at every attempt.
+                self._prepare(table, payloads)
                 staged = self._staged_in(payloads)
-                originals = replaceable(self._context.file_system, staged)
+                merges = self._merging.is_on
+                originals = replaceable(self._context.file_system, staged) if merges else []
                 files = self._merged(epoch, staged, table)
+            # Merging takes long, and Iceberg does not look.
+            if damage := self._merging.damage(files, self._context.file_system):
+                self._target.check(self._file_system)
+                raise lost_rows(self.describe(), epoch, damage)
             note_additions(self._context.file_system, staged, files)
             try:
                 self._table = self._append(table, record, epoch, payloads, files)
@@ -507,7 +514,7 @@ class IcebergTable(FileSink):
                 conflict = error
                 continue
             self._newest = max(self._newest, epoch)
-            self._replaced.add(originals, files, attempts=self._attempts_prefix)
+            self._replaced.add(originals, files, self._context)
             return sum(int(file["rows"]) for payload in payloads for file in payload["files"])
         raise SinkError(
             f"Checkpoint {epoch} could not be committed to {self.describe()}, whose other writers"
@@ -541,6 +548,20 @@ class IcebergTable(FileSink):
             attempts=self._attempts_prefix,
         )
 
+    def _prepare(
+        self, table: Table, payloads: Sequence[Payload]
+    ) -> tuple[Transaction, dict[str, Schema]]:
+        """A transaction whose table takes the rows, and their schemas with its ids.
+
+        Raises ``SinkMismatchError`` if that cannot be.
+        """
+        from weir.sinks.iceberg_evolution import prepare
+
+        self._iceberg.check_table(table, self._partition_by)
+        transaction = self._iceberg.transaction(table)
+        rows = prepare(transaction, payloads, adds=self._adds, place=self.describe())
+        return transaction, rows
+
     def _append(
         self,
         table: Table,
@@ -550,13 +571,10 @@ class IcebergTable(FileSink):
         added: Sequence[AddedDataFile],
     ) -> Table:
         """Add the files in one snapshot, with the ledger's next record."""
-        from weir.sinks.iceberg_evolution import prepare
         from weir.sinks.iceberg_ledger import as_property, key_of, next_record, summary
         from weir.sinks.iceberg_merging import manifest_entries
 
-        self._iceberg.check_table(table, self._partition_by)
-        transaction = self._iceberg.transaction(table)
-        rows = prepare(transaction, payloads, adds=self._adds, place=self.describe())
+        transaction, rows = self._prepare(table, payloads)
         files = list(manifest_entries(added, rows, table.metadata.default_spec_id))
         batches = [
             (int(attempt), payload["position"])

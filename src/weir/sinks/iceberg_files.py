@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -83,10 +84,13 @@ def file_details(
 
 def written_as(payload: Payload) -> tuple[Schema, PartitionSpec]:
     """The rows' schema and the partition spec of a payload's files."""
-    return (
-        Schema.model_validate_json(payload["schema"]),
-        PartitionSpec.model_validate_json(payload["spec"]),
-    )
+    return _parsed(payload["schema"], payload["spec"])
+
+
+@lru_cache(maxsize=64)
+def _parsed(schema: str, spec: str) -> tuple[Schema, PartitionSpec]:
+    # Once for all files of an epoch: with many columns it takes longer than all else.
+    return Schema.model_validate_json(schema), PartitionSpec.model_validate_json(spec)
 
 
 def data_files(payload: Payload, location: str, spec_id: int) -> list[DataFile]:

@@ -29,7 +29,7 @@ _NAME = "_committed"
 
 def note_commit(file_system: FileSystem, directory: str, position: Position) -> None:
     """Record durably that the attempt's batches up to this one are about to be committed."""
-    mark = _noted(file_system, directory)
+    mark = noted(file_system, directory)
     if mark is not None and mark < position:
         file_system.write(join(directory, _NAME), str(position).encode())
 
@@ -39,22 +39,16 @@ def note_merged(file_system: FileSystem, directory: str) -> None:
     file_system.write(join(directory, _NAME), b"")
 
 
-def may_be_committed(file_system: FileSystem, directory: str, position: Position) -> bool:
-    """Whether a file of the attempt's batch may be some table's."""
-    mark = _noted(file_system, directory)
-    return mark is None or mark >= position
-
-
 def clean_attempt(file_system: FileSystem, directory: str, mark: Position) -> None:
     """Delete a dead attempt's batches above its marks, and its directory if that empties it.
 
     So too what it has merged and never tried to commit: nobody can commit it any more. ``mark`` is
     the ledger's. In the committed batches delete only Spark's hidden leftovers.
     """
-    noted = _noted(file_system, directory)
-    if noted is None:
+    known = noted(file_system, directory)
+    if known is None:
         return
-    mark = max(mark, noted)
+    mark = max(mark, known)
     left = 0
     for batch in file_system.list(directory):
         path = join(directory, batch.name)
@@ -75,8 +69,11 @@ def clean_attempt(file_system: FileSystem, directory: str, mark: Position) -> No
         file_system.delete(directory)
 
 
-def _noted(file_system: FileSystem, directory: str) -> Position | None:
-    """The position in the attempt's file; -1 without one, and None if it cannot be understood."""
+def noted(file_system: FileSystem, directory: str) -> Position | None:
+    """Up to which position the attempt's batches may be some table's, by the file beside them.
+
+    -1 without one, and None if it cannot be understood.
+    """
     try:
         text = file_system.read(join(directory, _NAME))
     except FileNotFoundError:

@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 from weir.core.types import Payload
 from weir.sinks.delta_schema import columns_ddl
 from weir.sinks.iceberg_files import data_file, file_details, written_as
-from weir.sinks.iceberg_leftovers import may_be_committed, note_commit, note_merged
+from weir.sinks.iceberg_leftovers import note_commit, note_merged, noted
 from weir.sinks.iceberg_payload import StagedDataFile
 from weir.sinks.iceberg_types import spark_schema_of
 from weir.sinks.iceberg_writing import settings, shaped
@@ -32,7 +32,7 @@ from weir.storage.paths import join
 from weir.storage.records import converted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +59,12 @@ class IcebergMerger(Merger[AddedDataFile]):
         self._properties = properties
         self._location = location
 
-    def session(self, session: SparkSession) -> SparkSession:
-        """One of its own, since the settings are those of the files."""
-        return session.newSession()
-
     def columns(self, layout: str) -> str:
         """All columns of the rows, those of partitions included."""
         return columns_ddl(spark_schema_of(_rows(layout))["fields"])
 
     def shaped(self, frame: DataFrame, layout: str, column: str) -> DataFrame:
-        """With the field ids that the staged files have."""
+        """With the field ids that the staged files have, by settings of the frame's session."""
         rows = _rows(layout)
         for key, value in settings(rows).items():
             frame.sparkSession.conf.set(key, value)
@@ -132,17 +128,15 @@ def replaceable(
     file_system: Callable[[str], FileSystem], staged: Sequence[AddedDataFile]
 ) -> list[AddedDataFile]:
     """The staged files of which no commit can have added one."""
-    by_batch = {one.batch: one for one in staged}
-    found = {
-        batch
-        for batch, one in by_batch.items()
-        if not may_be_committed(
-            file_system(one.root),
-            join(one.root, one.payload["directory"]),
-            one.payload["position"],
-        )
-    }
-    return [one for one in staged if one.batch in found]
+    directories = {join(one.root, one.payload["directory"]): one.root for one in staged}
+    # Read once: an epoch may have many batches.
+    marks = {path: noted(file_system(root), path) for path, root in directories.items()}
+    return [
+        one
+        for one in staged
+        if (mark := marks[join(one.root, one.payload["directory"])]) is not None
+        and mark < one.payload["position"]
+    ]
 
 
 def note_additions(

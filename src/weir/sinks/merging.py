@@ -76,10 +76,6 @@ class Merger(abc.ABC, Generic[A]):
     #: Spark's, with which the files are written.
     options: Mapping[str, str] = {}
 
-    def session(self, session: SparkSession) -> SparkSession:
-        """The session in which the files are read and written, of the job's."""
-        return session
-
     @abc.abstractmethod
     def columns(self, layout: str) -> str:
         """The columns of files of a layout, as Spark's DDL."""
@@ -111,6 +107,11 @@ class Merging(Generic[A]):
         self._place = place
         #: The files of the newest epoch, whose commit may be repeated.
         self._newest: tuple[int, list[A]] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether files are merged at all."""
+        return self._target_size is not None
 
     def forget(self) -> None:
         """Begin a new attempt."""
@@ -145,6 +146,9 @@ class Merging(Generic[A]):
                 staged, merger, context, root=root, below=below, target_size=self._target_size
             )
         except Exception:
+            with suppress(StorageError):
+                # Nobody will name what is there.
+                context.file_system(root).delete(join(root, below))
             _log.warning(
                 "Small files of checkpoint %d could not be merged for %s: they are committed as"
                 " they are.",
@@ -155,6 +159,19 @@ class Merging(Generic[A]):
             return staged
         self._newest = epoch, files
         return files
+
+    def damage(self, files: Sequence[A], file_system: Callable[[str], FileSystem]) -> str | None:
+        """The first of the files to be committed that is not intact, in words.
+
+        To be asked after ``files``, which may have taken minutes. None if nothing is ever merged.
+        """
+        if not self.is_on:
+            return None
+        roots: dict[str, dict[str, int | None]] = {}
+        for one in files:
+            roots.setdefault(one.root, {})[one.full_path] = int(one.file["size"])
+        found = (damaged_file(file_system(root), sizes) for root, sizes in roots.items())
+        return next(filter(None, found), None)
 
 
 def _merge_small(
@@ -207,7 +224,7 @@ def _merge(
     if context.session is None:
         raise InvariantError("files are merged without a session")
     layout = groups[0][0].layout
-    session = merger.session(context.session())
+    session = _copied(context.session())
     reader = session.read.schema(merger.columns(layout)).options(recursiveFileLookup="true")
     reader = reader.option(*NO_PATTERNS)
     frames = [
@@ -235,6 +252,19 @@ def _merge(
     return found
 
 
+def _copied(session: SparkSession) -> SparkSession:
+    """A session with the settings that the given one has now, for settings of its own.
+
+    pyspark's ``newSession`` has none of them, and its constructor makes ``RDD.toDF`` use the new
+    session in the whole process.
+    """
+    copied = object.__new__(type(session))
+    # Without what it has cached of the other session under public names, such as ``conf``.
+    vars(copied).update({key: one for key, one in vars(session).items() if key.startswith("_")})
+    copied._jsparkSession = session._jsparkSession.cloneSession()
+    return copied
+
+
 class ReplacedFiles:
     """Staged files whose rows were committed in others, until nobody can need them any more."""
 
@@ -244,20 +274,20 @@ class ReplacedFiles:
         self._files: deque[tuple[float, dict[str, list[Added]]]] = deque()
         self._kept: set[str] = set()
 
-    def add(self, staged: Sequence[Added], added: Sequence[Added], *, attempts: str) -> None:
+    def add(self, staged: Sequence[Added], added: Sequence[Added], context: SinkContext) -> None:
         """Note the staged files that a commit has not added.
 
-        But not those of another job, from whose savepoint this one has started: they are that
-        job's, which may still have to commit them. ``attempts``: how the names of this job's
-        directories begin.
+        But not those of another job, from whose snapshot this one has started: they are that
+        job's, which may still have to commit them.
         """
+        if context.is_in_other_name:
+            return
         paths = {one.full_path for one in added}
-        own = [one for one in staged if one.path.startswith(f"{attempts}-")]
         batches: dict[str, list[Added]] = {}
-        for one in own:
+        for one in staged:
             if one.full_path not in paths:
                 batches.setdefault(one.batch, []).append(one)
-        self._kept |= batches.keys() & {one.batch for one in own if one.full_path in paths}
+        self._kept |= batches.keys() & {one.batch for one in staged if one.full_path in paths}
         if batches:
             self._files.append((time.monotonic(), batches))
 
