@@ -574,6 +574,17 @@ def test_going_back_is_refused_once_a_sink_has_committed_beyond(
         port.check_not_beyond(5, 7)
 
 
+def test_going_back_is_refused_once_rows_beyond_may_be_visible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit of 6 was cut short at a target that shows files one by one (P21)."""
+    sink = FakeSink()
+    sink.newest = 4
+    monkeypatch.setattr(sink, "newest_begun", lambda: 6)
+    with pytest.raises(DuplicatesError, match=r"Checkpoint 7 is damaged.*checkpoint 5"):
+        sink_port(sink).check_not_beyond(5, 7)
+
+
 @pytest.mark.parametrize(
     ("marks", "epoch"),
     [

@@ -263,6 +263,37 @@ def test_rows_from_before_the_option_was_given_are_committed_with_others(spark, 
     assert ids(tmp_path / "f") == [0, 1, 2, 3]
 
 
+def test_columns_of_partitions_are_found_in_whatever_case(spark, tmp_path, opened):
+    """As Spark finds them; else merged files would have such a column with nulls."""
+    sink = opened(partition_by=["P"])
+    frames = [spark.sql(f"SELECT {number}L AS id, 'v' AS p") for number in (0, 1)]
+    assert sink.commit(1, [flushed(sink, one, number) for number, one in enumerate(frames)]) == 2
+    (name,) = visible(tmp_path / "f")
+    assert pq.read_schema(tmp_path / "f" / name).names == ["id"]
+
+
+def test_directories_of_merged_files_go_with_their_commit(spark, tmp_path, opened):
+    """A job that runs for months would have as many as checkpoints, else."""
+    sink = opened()
+    sink.commit(1, batches(sink, spark, 0, 1))
+    assert (len(visible(tmp_path / "f")), ids(tmp_path / "f")) == (1, [0, 1])
+    assert not list((tmp_path / "f").glob("_weir/staged/*/m*"))
+
+
+def test_an_epoch_of_which_files_may_have_their_names_counts_as_begun(spark, tmp_path, opened):
+    """A checkpoint before it would double its rows (P21); it is not committed, though."""
+    sink = opened(file_system=(dying := Dying("", 0)))
+    assert sink.newest_begun() is None
+    payloads = batches(sink, spark, 0, 1)
+    dying.name = "rename"
+    with pytest.raises(Killed):
+        sink.commit(12, payloads)
+    successor = opened(attempt=2)
+    assert (successor.newest_begun(), successor.newest_committed()) == (12, None)
+    assert successor.commit(12, payloads) == 2
+    assert successor.newest_begun() == successor.newest_committed() == 12
+
+
 @pytest.mark.slow
 def test_files_that_cannot_be_merged_are_committed_as_they_are(spark, tmp_path, opened, caplog):
     """Merging is a service to readers; the rows come first."""

@@ -294,10 +294,10 @@ class SinkPort:
                 yield name, sink.describe(), sink.commits(self._context(job_id, name, 0))
 
     def committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, str, int]]:
-        """Sinks with a later committed epoch: the sink, its target for messages, that epoch."""
+        """Sinks with a later epoch that may be visible: the sink, its target, that epoch."""
         for name, sink in self._sinks.items():
             with self._using(name, "looking up its newest commit"):
-                newest = sink.newest_committed()
+                newest = sink.newest_begun()
             if newest is not None and newest > checkpoint_id:
                 yield name, sink.describe(), newest
 

@@ -223,6 +223,14 @@ class Sink(abc.ABC):
         None if none is known.
         """
 
+    def newest_begun(self) -> int | None:
+        """The newest epoch of which rows may be visible, committed or not; None if none is known.
+
+        The default is for targets that show whole epochs only. An older checkpoint is not used in
+        place of a damaged one if rows beyond it may be visible (PROTOCOL P21).
+        """
+        return self.newest_committed()
+
     def landmark(self) -> str | None:
         """A path that exists as long as the target does, once rows were committed.
 

@@ -46,7 +46,7 @@ from weir.core.types import Count, Payload
 from weir.errors import LostWriteError, SinkError, SinkMismatchError, StorageError
 from weir.sinks.base import Commit, SinkContext
 from weir.sinks.files_merging import FilesMerger, Move, Plans, epochs_in
-from weir.sinks.merging import KEPT_S, Added, Merging, ReplacedFiles
+from weir.sinks.merging import KEPT_S, MERGED, Added, Merging, ReplacedFiles
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
@@ -230,6 +230,10 @@ class Files(FileSink):
         """The newest epoch in the ledger (PROTOCOL P21)."""
         return max(self._ledger_epochs(), default=None)
 
+    def newest_begun(self) -> int | None:
+        """The newest epoch that has a plan or is in the ledger: files may have their names."""
+        return max([*self._plans.epochs(), *self._ledger_epochs()], default=None)
+
     def commits(self, context: SinkContext) -> Iterator[Commit]:
         """The newest entry of each ledger, newest first."""
         base = self.landmark()
@@ -264,6 +268,9 @@ class Files(FileSink):
             raise lost_rows(self.describe(), epoch, damage)
         rows = self._commit_moves(epoch, plan)
         self._plans.forget(epoch)
+        # Those of batches are deleted with what else they have.
+        for merged in dict.fromkeys(filter(None, (_merged_in(move.source) for move in plan))):
+            self._file_system.delete(join(self._root, merged))
         return rows
 
     def _merged(self, epoch: int, payloads: Sequence[Payload], moves: list[Move]) -> list[Move]:
@@ -346,7 +353,9 @@ class Files(FileSink):
         if not self._merges:
             return {}
         schema = json.loads(frame.schema.json())
-        fields = [one for one in schema["fields"] if one["name"] not in self._partition_by]
+        names = [one["name"] for one in schema["fields"]]
+        partitions = {_found_as(name, names) for name in self._partition_by}
+        fields = [one for one in schema["fields"] if one["name"] not in partitions]
         return {"schema": json.dumps({**schema, "fields": fields})}
 
     @property
@@ -497,6 +506,20 @@ class Files(FileSink):
                 f"{self.describe()} does not support the compression {self._compression!r}: use"
                 f" one of {sorted(_TEXT_COMPRESSIONS)}."
             )
+
+
+def _merged_in(source: str) -> str | None:
+    """The directory of merged files in which a source lies; None if a batch has staged it."""
+    # _weir/staged/<attempt>/m<epoch>-<random>/..
+    parts = source.split("/")
+    return "/".join(parts[:4]) if len(parts) > 4 and MERGED.fullmatch(parts[3]) else None
+
+
+def _found_as(name: str, columns: Sequence[str]) -> str:
+    """The column that Spark takes for this one: by its case, or else whatever its case."""
+    if name in columns:
+        return name
+    return next((one for one in columns if one.lower() == name.lower()), name)
 
 
 class _LedgerEntry(msgspec.Struct, frozen=True):

@@ -121,8 +121,12 @@ class Plans:
         # If it is gone by now, the epoch is committed, which the caller finds in the ledger.
         return self.read(epoch) or list(moves)
 
+    def epochs(self) -> list[int]:
+        """Those that have a plan, oldest first."""
+        return epochs_in(self._file_system, self._directory)
+
     def forget(self, epoch: int) -> None:
         """Delete the plans up to this epoch, which the ledger has."""
-        for number in epochs_in(self._file_system, self._directory):
+        for number in self.epochs():
             if number <= epoch:
                 self._file_system.delete(join(self._directory, f"{number}"))
