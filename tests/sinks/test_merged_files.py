@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.sinks.test_delta_sink import column, context, flushed
 
-from weir.errors import LostRowsError, SinkError
+from weir.errors import SinkError, StorageError
 from weir.sinks import DeltaTable, merging
 from weir.sinks.merging import groups_to_merge
 
@@ -154,7 +154,7 @@ def test_originals_of_another_job_stay(spark, tmp_path, opened):
 def test_merged_files_that_are_lost_before_the_commit_are_not_committed(
     spark, tmp_path, opened, monkeypatch
 ):
-    """Delta would not look, and the table would be unreadable."""
+    """Delta would not look, and the table be unreadable; the originals are merged anew."""
     sink = opened()
     payloads = [flushed(sink, spark.range(number, number + 1), number) for number in range(2)]
     sync_below = merging.sync_below
@@ -164,10 +164,12 @@ def test_merged_files_that_are_lost_before_the_commit_are_not_committed(
         (merged,) = tmp_path.glob("t/weir-*/m1-*/*/*/*.parquet")
         merged.unlink()
 
-    monkeypatch.setattr(merging, "sync_below", loses)
-    with pytest.raises(LostRowsError, match="is gone: none of its rows are visible"):
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="is gone: it went whi"):
+        patch.setattr(merging, "sync_below", loses)
         sink.commit(1, payloads)
     assert not deltalake.DeltaTable.is_deltatable(str(tmp_path / "t"))
+    assert sink.commit(1, payloads) == 2
+    assert (len(files_of(tmp_path / "t")), column(tmp_path / "t")) == (1, [0, 1])
 
 
 @pytest.mark.spark

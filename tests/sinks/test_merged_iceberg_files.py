@@ -223,10 +223,10 @@ def test_merging_changes_no_session_and_uses_the_settings_of_the_job(spark, ware
 
 
 @pytest.mark.parametrize("merges", [True, False])
-def test_originals_lost_while_files_are_merged_are_not_committed(
+def test_what_is_lost_while_files_are_merged_is_not_committed(
     spark, warehouse, opened, monkeypatch, merges
 ):
-    """Nor are merged files that are gone: Iceberg would not look, and the table be unreadable."""
+    """Iceberg would not look, and the table be unreadable; lost merged files are merged anew."""
     sink = opened()
     payloads = batches(sink, spark, 0, 1, 2)
     sync_below = merging.sync_below
@@ -240,10 +240,16 @@ def test_originals_lost_while_files_are_merged_are_not_committed(
         Path(sink.staged_files(payloads[1])[0]).unlink()
         raise OSError("no space left")
 
-    monkeypatch.setattr(merging, "sync_below", loses)
-    with pytest.raises(LostRowsError, match="is gone: none of its rows are visible"):
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="is gone: it went whi"):
+        patch.setattr(merging, "sync_below", loses)
         sink.commit(1, payloads)
     assert warehouse.ids() == []
+    if merges:
+        assert sink.commit(1, payloads) == 3
+        assert (len(tasks(warehouse)), warehouse.ids()) == (1, [0, 1, 2])
+        return
+    with pytest.raises(LostRowsError, match="is gone: none of its rows are visible"):
+        sink.commit(1, payloads)
 
 
 def test_a_merge_that_fails_late_leaves_nothing(spark, warehouse, opened, monkeypatch):

@@ -160,18 +160,24 @@ class Merging(Generic[A]):
         self._newest = epoch, files
         return files
 
-    def damage(self, files: Sequence[A], file_system: Callable[[str], FileSystem]) -> str | None:
-        """The first of the files to be committed that is not intact, in words.
+    def check(self, files: Sequence[A], file_system: Callable[[str], FileSystem]) -> None:
+        """Look at the files to be committed again: ``files`` may have taken minutes.
 
-        To be asked after ``files``, which may have taken minutes. None if nothing is ever merged.
+        Raises ``StorageError`` if one is not intact. The commit is then repeated, which merges the
+        originals anew, or finds that they are lost.
         """
         if not self.is_on:
-            return None
+            return
         roots: dict[str, dict[str, int | None]] = {}
         for one in files:
             roots.setdefault(one.root, {})[one.full_path] = int(one.file["size"])
-        found = (damaged_file(file_system(root), sizes) for root, sizes in roots.items())
-        return next(filter(None, found), None)
+        for root, sizes in roots.items():
+            if (damage := damaged_file(file_system(root), sizes)) is not None:
+                raise StorageError(
+                    f"{self._place} was not committed to, since {damage}: it went while small files"
+                    " were merged. The commit is repeated; make sure that nothing else deletes"
+                    " files there."
+                )
 
 
 def _merge_small(
