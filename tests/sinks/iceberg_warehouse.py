@@ -113,7 +113,8 @@ def stage_by_hand(sink: IcebergTable, position: int, *rows: int) -> Payload:
     sink._target.check(_FILES)
     directory = f"{sink._attempts_prefix}-{sink._context.attempt}"
     place = Path(sink._root, directory, str(position))
-    field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
+    field_id = sink._accepted_rows.rows.find_field("id").field_id
+    field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": f"{field_id}"})
     files = []
     for row in rows:
         path = place / f"part-{row}-c000.parquet"

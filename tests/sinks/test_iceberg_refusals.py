@@ -140,3 +140,26 @@ def test_a_checkpoint_that_was_tampered_with_does_not_change_the_table(warehouse
     with pytest.raises(SinkMismatchError, match="files cannot be understood"):
         sink.commit(1, [{**payload, "schema": json.dumps(schema)}])
     assert warehouse.table().schema() == before
+
+
+def test_a_new_table_that_would_number_staged_fields_anew_is_not_created(warehouse, tmp_path):
+    """In another catalog, from a savepoint (P14); one that came to be as the old one takes them."""
+    first = Schema(optional(1, "gone", StringType()))
+
+    def created(place: Warehouse) -> None:
+        place.catalog.create_table(NAME, first)
+        with place.table().update_schema() as update:
+            update.add_column("id", LongType())
+
+    created(warehouse)
+    sink = warehouse.opened()
+    (payload,) = sink.flush([stage_by_hand(sink, 0, 1)])
+    (tmp_path / "other").mkdir()
+    other = Warehouse(None, tmp_path / "other" / "warehouse")
+    start = other.opened(attempt=2)
+    with pytest.raises(SinkMismatchError, match=r"'id' has the id 2, .* and would have 1\. Create"):
+        start.staged_files(payload)
+    assert not other.catalog.table_exists(NAME)
+    created(other)
+    (path,) = other.opened(attempt=2).staged_files(payload)
+    assert path.startswith(str(other.directory))

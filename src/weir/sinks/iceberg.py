@@ -388,11 +388,13 @@ class IcebergTable(FileSink):
 
     def _created_for(self, payload: Payload) -> Table:
         from weir.sinks.iceberg_files import written_as
+        from weir.sinks.iceberg_types import check_takes_new_ids
 
         table = self._iceberg.load()
         if table is None:
             self._check_not_gone([payload])
             schema, spec = written_as(payload)
+            check_takes_new_ids(schema, place=self.describe())
             table = self._iceberg.create(schema, spec)
         return table
 

@@ -22,7 +22,7 @@ from itertools import count
 from typing import Any
 
 from pyiceberg.exceptions import ResolveError
-from pyiceberg.schema import Schema, promote
+from pyiceberg.schema import Schema, assign_fresh_schema_ids, promote
 from pyiceberg.table.name_mapping import MappedField, NameMapping, update_mapping
 from pyiceberg.types import (
     BinaryType,
@@ -206,6 +206,24 @@ def _check_staged_field(field: NestedField, name: str) -> None:
             _optional(one.field_id, one.name, one.field_type) if is_key else one,
             f"{name}.{one.name}",
         )
+
+
+def check_takes_new_ids(rows: Schema, *, place: str) -> None:
+    """Raise ``SinkMismatchError`` unless a new table for staged rows would give them their ids.
+
+    A catalog numbers the fields anew, level by level. Those of a table that was changed have other
+    numbers, which the files have already.
+    """
+    new = assign_fresh_schema_ids(rows)
+    for (name, written), (_, given) in zip(paths(rows.fields), paths(new.fields), strict=True):
+        if written < NEW_IDS and written != given:
+            raise SinkMismatchError(
+                f"Staged rows do not fit a new table for {place}: their field {name!r} has the id"
+                f" {written}, as in the table that they were staged for, and would have {given}."
+                " Create the table as that one came to be, with its first columns and then the same"
+                " changes, so that it has these ids, and run the job again; or start from a"
+                " savepoint of weir stop, which leaves no rows to commit."
+            )
 
 
 def has_field_ids(rows: Schema) -> bool:
