@@ -26,6 +26,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import msgspec
 from greenlet import GreenletExit
@@ -46,6 +48,7 @@ from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.frame import simulated_footers
 from weir.sim.stores.targets import Kind, new_target
 from weir.sim.story import Story
+from weir.storage import checkpoints
 
 #: Virtual seconds within which a job must finish once the faults have ceased.
 _PATIENCE_S = 300
@@ -157,6 +160,10 @@ class StoresWorld:
             stack.enter_context(simulated_requests())
             stack.enter_context(simulated_footers())
             stack.enter_context(self.target.simulated())
+            # Names of probes are in messages.
+            names = Random(f"names {self.seed}")
+            drawn = SimpleNamespace(token_hex=lambda size: names.randbytes(size).hex())
+            stack.enter_context(patch.object(checkpoints, "secrets", drawn))
             self._supervise()
             for strike, mean_us in self._timed():
                 self._arm(strike, mean_us)
