@@ -71,7 +71,7 @@ def test_a_commit_that_was_cut_short_is_finished_by_the_next_driver(table, monke
     assert len(table.shown()) == commits
     successor = opened(table, attempt=2)
     # So it may be restored from checkpoint 1, and from none before (PROTOCOL P21).
-    assert successor.newest_committed() == 1
+    assert (successor.newest_begun(), successor.newest_committed()) == (1, None)
     assert successor.commit(1, [payload]) == 2
     assert table.shown() == [(1, "a"), (2, "b")]
     assert (successor.newest_committed(), records(table)) == (1, [])

@@ -328,7 +328,12 @@ class PostgresTable(Sink):
         return rows
 
     def newest_committed(self) -> int | None:
-        """The epoch in the sink's row of ``weir.commits`` (PROTOCOL P21), or shown in part."""
+        """The epoch in the sink's row of ``weir.commits`` (PROTOCOL P21)."""
+        with self._session(self._session_name) as connection:
+            return self._ledger.newest(connection)
+
+    def newest_begun(self) -> int | None:
+        """The newest epoch that is committed, or shown in part."""
         with self._session(self._session_name) as connection:
             newest = self._ledger.newest(connection)
             shown = self._ledger.newest_shown(connection)
