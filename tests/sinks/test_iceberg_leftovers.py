@@ -10,6 +10,9 @@ from pyiceberg.types import LongType, NestedField
 from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
 
 from weir.sinks import IcebergTable
+from weir.sinks.iceberg_files import written_as
+from weir.sinks.iceberg_merging import replaceable
+from weir.storage.local import LocalFileSystem
 
 
 @pytest.fixture
@@ -91,3 +94,21 @@ def test_files_stay_when_somebody_has_created_the_table_anew(warehouse):
     mark.write_text(text)
     warehouse.opened(attempt=2).clean(2)
     assert warehouse.attempts() == ["1/1"]
+
+
+def test_an_epoch_of_many_batches_is_looked_at_once(warehouse):
+    """Its schema is parsed once, and the file beside the batches of an attempt is read once."""
+    reads = []
+
+    class Counting(LocalFileSystem):
+        def read(self, path: str) -> bytes:
+            reads.append(path)
+            return super().read(path)
+
+    sink = warehouse.opened()
+    commit(sink, 1)
+    payloads = sink.flush([stage_by_hand(sink, number, number) for number in (2, 3, 4)])
+    found = replaceable(lambda _: Counting(), sink._staged_in([*payloads]))
+    assert [one.payload["position"] for one in found] == [2, 3, 4]
+    assert [Path(path).name for path in reads] == ["_committed"]
+    assert written_as(payloads[0])[0] is written_as(payloads[2])[0]
