@@ -223,6 +223,7 @@ def test_the_pause_between_two_periodic_checkpoints_is_never_below_min_pause(pla
 # -- num-retained ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_after_fifty_checkpoints_the_directory_holds_the_retained_ones_and_nothing_else(
     place: Place,
 ) -> None:

@@ -553,7 +553,7 @@ STORE_MUTANTS = [
         variant=an_epoch_that_is_shown_in_part_is_not_told,
         kind=Kind.TWO_PHASE,
         says=("is visible 2 times",),
-        known_seed=440,
+        known_seed=766,
     ),
     StoreMutant(
         variant=flush_does_not_look_for_prepared_transactions,

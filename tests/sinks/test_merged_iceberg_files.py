@@ -210,13 +210,15 @@ def test_merging_changes_no_session_and_uses_the_settings_of_the_job(spark, ware
     before = spark.conf.get("spark.sql.parquet.fieldId.write.enabled")
     codec = spark.conf.get("spark.sql.parquet.compression.codec")
     spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
+    frames = spark.sparkContext.parallelize([(1,)])
+    session = frames.toDF(["x"]).sparkSession
     try:
         assert sink.commit(1, payloads) == 2
     finally:
         spark.conf.set("spark.sql.parquet.compression.codec", codec)
     (task,) = tasks(warehouse)
     assert pq.read_metadata(task.file.file_path).row_group(0).column(0).compression == "ZSTD"
-    assert spark.sparkContext.parallelize([(1,)]).toDF(["x"]).sparkSession is spark
+    assert frames.toDF(["x"]).sparkSession is session
     active = SparkSession.getActiveSession()
     assert active is not None
     assert active.conf.get("spark.sql.parquet.fieldId.write.enabled") == before
