@@ -28,15 +28,24 @@ def records(database: Database) -> list[Any]:
     return database.sql("SELECT name FROM weir.prepared ORDER BY name")
 
 
-def dies_after(monkeypatch: pytest.MonkeyPatch, commits: int) -> None:
-    """The driver dies when it has committed so many transactions."""
+def die_after(
+    commits: int,
+    monkeypatch: pytest.MonkeyPatch,
+    sink: PostgresTable,
+    epoch: int,
+    payload: Payload,
+) -> None:
+    """Commit an epoch; the driver dies when it has committed so many of its transactions."""
     end_prepared = postgres_prepared.end_prepared
 
     def end_some(connection: psycopg.Connection, how: str, names: Any) -> None:
         end_prepared(connection, how, list(names)[:commits])
         raise StorageError("the driver dies")
 
-    monkeypatch.setattr(postgres_prepared, "end_prepared", end_some)
+    with monkeypatch.context() as patched:
+        patched.setattr(postgres_prepared, "end_prepared", end_some)
+        with pytest.raises(StorageError, match="the driver dies"):
+            sink.commit(epoch, [payload])
 
 
 def test_rows_lie_in_prepared_transactions_until_their_epoch_is_committed(table):
@@ -64,10 +73,7 @@ def test_a_commit_that_was_cut_short_is_finished_by_the_next_driver(table, monke
     """What is committed is told from what waits by its record (PROTOCOL P18)."""
     sink = opened(table)
     payload = flushed(sink, 0, rows((1, "a")), rows((2, "b")))
-    with monkeypatch.context() as patched:
-        dies_after(patched, commits)
-        with pytest.raises(StorageError):
-            sink.commit(1, [payload])
+    die_after(commits, monkeypatch, sink, 1, payload)
     assert len(table.shown()) == commits
     successor = opened(table, attempt=2)
     # So it may be restored from checkpoint 1, and from none before (PROTOCOL P21).
@@ -84,10 +90,7 @@ def test_a_target_that_shows_an_epoch_in_part_says_so(table, monkeypatch):
     sink = opened(table)
     payload = flushed(sink, 0, rows((1, "a")), rows((2, "b")))
     assert records(table) == []
-    with monkeypatch.context() as patched:
-        dies_after(patched, 1)
-        with pytest.raises(StorageError):
-            sink.commit(1, [payload])
+    die_after(1, monkeypatch, sink, 1, payload)
     assert table.sql("SELECT DISTINCT target FROM weir.prepared") == [("public.t",)]
     sink.commit(1, [payload])
     assert records(table) == []
@@ -120,10 +123,7 @@ def test_records_that_somebody_deleted_are_missed(table, monkeypatch):
     """Without them nobody knows what is committed."""
     sink = opened(table)
     payload = flushed(sink, 0, rows((1, "a")), rows((2, "b")))
-    with monkeypatch.context() as patched:
-        dies_after(patched, 1)
-        with pytest.raises(StorageError):
-            sink.commit(1, [payload])
+    die_after(1, monkeypatch, sink, 1, payload)
     table.sql("DELETE FROM weir.prepared")
     with pytest.raises(LostRowsError):
         sink.commit(1, [payload])
@@ -193,10 +193,7 @@ def test_a_checkpoint_while_a_commit_is_half_done_loses_nothing(table, monkeypat
     """Its epoch is flushed again with the next one (PROTOCOL P5)."""
     sink = opened(table)
     payload = flushed(sink, 0, rows((1, "a")), rows((2, "b")))
-    with monkeypatch.context() as patched:
-        dies_after(patched, 1)
-        with pytest.raises(StorageError):
-            sink.commit(1, [payload])
+    die_after(1, monkeypatch, sink, 1, payload)
     both = sink.flush([payload, staged(sink, 1, rows((3, "c")))])
     sink.commit(1, [payload])
     sink.commit(2, json.loads(json.dumps(both[1:])))
@@ -207,10 +204,7 @@ def test_an_epoch_that_is_shown_in_part_is_a_commit_to_those_who_look(table, mon
     """A new job would write the rows again (PROTOCOL P21)."""
     sink = opened(table)
     payload = flushed(sink, 0, rows((1, "a")), rows((2, "b")))
-    with monkeypatch.context() as patched:
-        dies_after(patched, 1)
-        with pytest.raises(StorageError):
-            sink.commit(3, [payload])
+    die_after(1, monkeypatch, sink, 3, payload)
     (found,) = sink.commits(sink._context)
     assert (found.job_id, found.sink, found.checkpoint_id) == (JOB, "out", 3)
 

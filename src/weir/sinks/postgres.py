@@ -88,7 +88,7 @@ from weir.sinks.postgres_types import (
     staged_columns,
     staging_expressions,
 )
-from weir.sinks.staging import StagedPayload, check_flushed, check_staged
+from weir.sinks.staging import StagedPayload, check_evolution, check_flushed, check_staged
 
 if TYPE_CHECKING:
     import psycopg
@@ -157,10 +157,7 @@ class PostgresTable(Sink):
         #: is checked once.
         self._accepted: tuple[str, tuple[StagedColumn, ...], PostgresTarget] | None = None
         self._check_arguments()
-        if schema_evolution not in (None, "add"):
-            raise SinkError(
-                f"{self.describe()} has schema_evolution={schema_evolution!r}: use 'add', or None."
-            )
+        check_evolution(schema_evolution, self.describe())
 
     def describe(self) -> str:
         """What and where, for messages."""
@@ -232,8 +229,9 @@ class PostgresTable(Sink):
         columns, target = self._fitting(schema)
         if batch.files == ():
             return None
+        selected = frame.selectExpr(*staging_expressions(schema))
         if self._two_phase:
-            return self._prepare(frame, columns, target, batch.batch_id)
+            return self._prepare(selected, columns, target, batch.batch_id)
         table = self._staging.take(columns, batch.batch_id)
         copy = CopyRows(
             parameters=self._parameters,
@@ -242,7 +240,6 @@ class PostgresTable(Sink):
             place=self.describe(),
             session=self._session_name,
         )
-        selected = frame.selectExpr(*staging_expressions(schema))
         reports = selected.mapInArrow(copy, REPORT).collect()
         if not reports:
             self._staging.settle([(table, batch.batch_id)])
@@ -251,7 +248,7 @@ class PostgresTable(Sink):
 
     def _prepare(
         self,
-        frame: DataFrame,
+        selected: DataFrame,
         columns: tuple[StagedColumn, ...],
         target: PostgresTarget,
         position: int,
@@ -267,7 +264,6 @@ class PostgresTable(Sink):
             prefix=self._prepared.prefix(position),
             types={column.name: column.type for column in target.columns},
         )
-        selected = frame.selectExpr(*staging_expressions(frame.schema.json()))
         reports = selected.mapInArrow(copy, REPORT_PREPARED).collect()
         self._prepared.staged(report.transaction for report in reports)
         if not reports:
@@ -393,9 +389,8 @@ class PostgresTable(Sink):
         self._prepared.close()
 
     def _checked(self, payloads: Sequence[Payload]) -> tuple[list[Payload], list[Payload]]:
-        """Those whose rows are in staging tables, and those in prepared transactions."""
-        staged = [one for one in payloads if "transactions" not in one]
-        prepared = [one for one in payloads if "transactions" in one]
+        """As ``_by_place``. Raises ``SinkMismatchError`` for payloads that are neither."""
+        staged, prepared = _by_place(payloads)
         check_staged(staged, TablePayload, self.describe())
         check_staged(prepared, PreparedPayload, self.describe())
         return staged, prepared
@@ -429,7 +424,7 @@ class PostgresTable(Sink):
         self, connection: psycopg.Connection, epoch: int, payloads: Sequence[Payload]
     ) -> int:
         """Insert what is staged, note what was prepared, enter the epoch; return the rows."""
-        staged, prepared = self._checked(payloads)
+        staged, prepared = _by_place(payloads)
         ledger = self._ledger
         committed = ledger.lock(connection)
         if committed >= epoch:
@@ -672,3 +667,9 @@ class PostgresTable(Sink):
                 f"{self.describe()} has two_phase=True, which is for mode='append' without rejects,"
                 " schema_evolution and epoch_column: rows are in the table before their commit."
             )
+
+
+def _by_place(payloads: Sequence[Payload]) -> tuple[list[Payload], list[Payload]]:
+    """Those whose rows are in staging tables, and those in prepared transactions."""
+    staged = [one for one in payloads if "transactions" not in one]
+    return staged, [one for one in payloads if "transactions" in one]

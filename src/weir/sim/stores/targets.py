@@ -152,14 +152,32 @@ def _number(session: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-class FilesTarget:
-    """A directory of JSON files on the simulated disk."""
+class _OnDisk:
+    """What targets on the simulated disk have in common: it has faults of its own."""
 
     age = 0
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.has_gone_back = self.has_lost_rows = False
+
+    def sessions(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        return set()
+
+    def prepared(self, before: int) -> set[object]:
+        """See ``StoreTarget``."""
+        return set()
+
+    def held(self) -> None:
+        """See ``StoreTarget``."""
+
+    def strike(self) -> None:
+        """See ``StoreTarget``."""
+
+
+class FilesTarget(_OnDisk):
+    """A directory of JSON files on the simulated disk."""
 
     def sink(self) -> Sink:
         """See ``StoreTarget``."""
@@ -174,35 +192,18 @@ class FilesTarget:
             for row in rows_of(self._disk.files[path])
         ]
 
-    def sessions(self, before: int) -> set[object]:
-        """See ``StoreTarget``."""
-        return set()
-
-    def prepared(self, before: int) -> set[object]:
-        """See ``StoreTarget``."""
-        return set()
-
-    def held(self) -> None:
-        """See ``StoreTarget``."""
-
-    def strike(self) -> None:
-        """See ``StoreTarget``: the disk has faults of its own."""
-
     @contextmanager
     def simulated(self) -> Iterator[None]:
         """See ``StoreTarget``."""
         yield
 
 
-class DeltaTarget:
-    """A Delta table on the simulated disk."""
-
-    age = 0
+class DeltaTarget(_OnDisk):
+    """A Delta table on the simulated disk; its log has faults of its own, too."""
 
     def __init__(self, network: Network, disk: Disk, committed: Callable[[], object]) -> None:
+        super().__init__(disk)
         self._log = DeltaLog(network, disk, ROOT, committed)
-        self._disk = disk
-        self.has_gone_back = self.has_lost_rows = False
 
     def sink(self) -> Sink:
         """See ``StoreTarget``."""
@@ -212,20 +213,6 @@ class DeltaTarget:
         """See ``StoreTarget``; a file that is gone has no rows."""
         paths = [f"{ROOT}/{file}" for one in self._log.versions() for file in one.files]
         return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
-
-    def sessions(self, before: int) -> set[object]:
-        """See ``StoreTarget``."""
-        return set()
-
-    def prepared(self, before: int) -> set[object]:
-        """See ``StoreTarget``."""
-        return set()
-
-    def held(self) -> None:
-        """See ``StoreTarget``."""
-
-    def strike(self) -> None:
-        """See ``StoreTarget``: the disk and the log have faults of their own."""
 
     @contextmanager
     def simulated(self) -> Iterator[None]:

@@ -247,6 +247,10 @@ class AuditedSink(Sink):
         """As the user's."""
         return self._sink.newest_committed()
 
+    def newest_begun(self) -> int | None:
+        """As the user's."""
+        return self._sink.newest_begun()
+
     def clean(self, attempt: int) -> None:
         """Clean up; nothing may appear or vanish."""
         self._call(f"clean({attempt})")
