@@ -1,4 +1,4 @@
-"""Local files that Spark writes: their permissions cost no process (``spark/local_files.py``)."""
+"""What Spark does for each file and task, done cheaply (``spark/local_files.py`` and others)."""
 
 from __future__ import annotations
 
@@ -31,3 +31,18 @@ def test_a_local_file_gets_its_permissions_without_a_process(
 
     assert file.stat().st_mode & 0o7777 == mode
     assert not (tmp_path / ".file.crc").exists()
+
+
+def test_the_settings_that_go_with_each_task_do_not_say_which_file_each_is_from(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A release of Hadoop that keeps the origins elsewhere fails here; so does one that reads
+    further files of settings when a table is first written."""
+    spark.range(3).write.parquet(str(tmp_path / "table"))
+    assert spark.read.parquet(str(tmp_path / "table")).count() == 3
+    sent = spark._jsparkSession.sessionState().newHadoopConf()
+
+    known = [name for name in ("fs.defaultFS", "yarn.acl.enable") if sent.getPropertySources(name)]
+
+    assert sent.get("fs.defaultFS") == "file:///"
+    assert known == []

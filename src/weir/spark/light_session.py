@@ -40,6 +40,7 @@ _EXTENSION = "org.apache.spark.sql.SparkSessionExtensionsProvider"
 _ML_FUNCTIONS = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
 _ML = "pyspark.ml"
 _TEST_TOOLS = "pyspark.testing.utils"
+_WITH_SETTINGS = ("org.apache.hadoop.hdfs.HdfsConfiguration", "org.apache.hadoop.mapred.JobConf")
 
 
 def leave_out_pandas() -> None:
@@ -83,6 +84,28 @@ def make_default_session(context: SparkContext, settings: Mapping[str, str]) -> 
         return False
     sys.meta_path.insert(0, _OnMlImport(jvm))
     return True
+
+
+def forget_origins(context: SparkContext) -> None:
+    """Make Hadoop's settings cheap to send: forget which file each of them comes from.
+
+    Where Hadoop differs from what this expects, the settings are sent as before.
+    """
+    jvm = JvmClasses(context)
+    try:
+        for_name = jvm.java_class("java.lang.Class").forName
+        # The classes that bring further files of settings, which Hadoop would read later.
+        for name in _WITH_SETTINGS:
+            for_name(name)
+        settings = context._jsc.hadoopConfiguration()
+        settings.size()
+        origins = for_name("org.apache.hadoop.conf.Configuration").getDeclaredField(
+            "updatingResource"
+        )
+        origins.setAccessible(True)
+        origins.get(settings).clear()
+    except Exception:
+        _log.debug("Hadoop's settings keep their origins.", exc_info=True)
 
 
 def _only_ml_extends(jvm: JvmClasses) -> bool:

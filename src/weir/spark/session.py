@@ -36,7 +36,7 @@ from weir.runtime.concurrency import in_background
 from weir.spark import class_archive
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem
-from weir.spark.light_session import leave_out_pandas, make_default_session
+from weir.spark.light_session import forget_origins, leave_out_pandas, make_default_session
 from weir.spark.local_files import write_cheaply
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.user_modules import write_modules
@@ -144,7 +144,9 @@ class SessionPlan:
             builder = builder.config(key, value)
         try:
             if SparkContext._active_spark_context is None:
-                make_default_session(SparkContext(conf=self._conf()), self.settings)
+                context = SparkContext(conf=self._conf())
+                make_default_session(context, self.settings)
+                forget_origins(context)
             session = builder.getOrCreate()
         except Exception as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
