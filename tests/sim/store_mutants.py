@@ -377,6 +377,11 @@ def the_ledger_is_written_before_the_files_are_renamed() -> AbstractContextManag
     return _with(patch.object(Files, "_commit_moves", entered_first))
 
 
+def files_get_their_names_without_a_mark() -> AbstractContextManager[None]:
+    """Nothing tells that an epoch is shown in part until it is entered (P21)."""
+    return _with(patch.object(Files, "_begin", lambda *_: None))
+
+
 def staged_files_are_not_synced() -> AbstractContextManager[None]:
     """A checkpoint is acknowledged before what it has staged is on disk (P23)."""
     return _with(patch.object(FileSink, "_sync", lambda *_: None))
@@ -623,6 +628,12 @@ STORE_MUTANTS = [
         kind=Kind.FILES,
         says=("was committed, and is not visible",),
         known_seed=18,
+    ),
+    StoreMutant(
+        variant=files_get_their_names_without_a_mark,
+        kind=Kind.FILES,
+        says=("is visible 2 times",),
+        known_seed=1,
     ),
     StoreMutant(
         variant=staged_files_are_not_synced,

@@ -27,23 +27,17 @@ class Killed(BaseException):
 
 
 class DyingFileSystem(LocalFileSystem):
-    """Dies before its ``renames``-th rename, or before it writes."""
+    """Dies after so many renames, before the next one."""
 
-    def __init__(self, *, renames: int, writes: bool = True) -> None:
+    def __init__(self, *, renames: int) -> None:
         super().__init__()
         self._renames = renames
-        self._writes = writes
 
     def rename(self, source: str, target: str) -> None:
         if self._renames == 0:
             raise Killed
         self._renames -= 1
         super().rename(source, target)
-
-    def write(self, path: str, data: bytes) -> None:
-        if not self._writes:
-            raise Killed
-        super().write(path, data)
 
 
 def opened(path: Path, *, file_system: LocalFileSystem | None = None, **options: Any) -> Files:
@@ -122,13 +116,13 @@ def test_committing_an_epoch_twice_shows_its_rows_once(spark, tmp_path):
 @pytest.mark.parametrize("renames", [0, 1, 2])
 def test_a_commit_that_died_between_two_renames_is_completed(spark, tmp_path, renames):
     """The restored job commits the same payloads again; each row is there once."""
-    sink = opened(tmp_path / "f", file_system=DyingFileSystem(renames=renames, writes=False))
+    sink = opened(tmp_path / "f", file_system=DyingFileSystem(renames=renames))
     payload = flushed(sink, spark.range(0, 10, 1, 2), 0)
     assert len(payload["files"]) == 2
     with pytest.raises(Killed):
         sink.commit(1, [payload])
     again = opened(tmp_path / "f", attempt=2)
-    assert again.newest_committed() is None
+    assert (again.newest_begun(), again.newest_committed()) == (1, None)
     assert again.commit(1, [payload]) == 10 - 5 * renames
     assert ids(tmp_path / "f") == list(range(10))
     assert again.newest_committed() == 1
@@ -190,7 +184,7 @@ def test_the_final_names_are_durable_before_the_ledger(spark, tmp_path):
 
     class Recording(LocalFileSystem):
         def rename(self, source: str, target: str) -> None:
-            calls.append("rename")
+            calls.append("entry" if source.endswith(".begun") else "rename")
             super().rename(source, target)
 
         def sync(self, files: Any) -> None:
@@ -199,14 +193,15 @@ def test_the_final_names_are_durable_before_the_ledger(spark, tmp_path):
             super().sync(paths)
 
         def write(self, path: str, data: bytes) -> None:
-            calls.append("ledger")
+            calls.append("mark" if path.endswith(".begun") else "written")
             super().write(path, data)
 
     sink = opened(tmp_path / "f", file_system=Recording())
     payload = flushed(sink, spark.range(1), 0)
     calls.clear()
     sink.commit(1, [payload])
-    assert calls == ["rename", str(tmp_path / "f" / "01234567-out-1-0-0.snappy.parquet"), "ledger"]
+    name = str(tmp_path / "f" / "01234567-out-1-0-0.snappy.parquet")
+    assert calls == ["mark", "rename", name, "entry"]
 
 
 def test_an_epoch_without_rows_shows_nothing(spark, tmp_path):

@@ -319,13 +319,40 @@ def test_names_that_could_not_be_synced_together_are_written_again_by_the_next_t
     assert files.rows() == [0, 100]
 
 
+def test_no_file_gets_its_name_before_its_epochs_mark_is_sure_to_last(
+    files: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash could otherwise leave rows of an epoch that nothing tells of (P21, P23)."""
+    payload = files.flushed(0)
+    ledger = files.path / "_weir" / "committed" / f"{JOB}-out"
+    LostSyncs(monkeypatch, lambda path: path == str(ledger))
+    with pytest.raises(LostWriteError):
+        files.sink.commit(1, [payload])
+    assert files.rows() == []
+    assert files.sink.commit(1, [payload]) == 2
+
+
+def test_a_mark_whose_new_name_may_not_last_gets_an_entry_beside_it(
+    files: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry is a new file, since the failed sync says nothing of the old one (P23)."""
+    payload = files.flushed(0)
+    ledger = files.path / "_weir" / "committed" / f"{JOB}-out"
+    syncs = LostSyncs(monkeypatch, lambda path: path == str(ledger) and (ledger / "1").exists())
+    assert files.sink.commit(1, [payload]) == 2
+    assert len(syncs.lost) == 1
+    assert syncs.synced[-1] == str(ledger)
+    assert [path.name for path in ledger.iterdir()] == ["1"]
+
+
 def test_an_epoch_whose_entry_in_the_ledger_may_not_last_is_entered_again(
     files: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entry exists, but a second commit does not rely on it (P23)."""
     payload = files.flushed(0)
     ledger = files.path / "_weir" / "committed" / f"{JOB}-out"
-    LostSyncs(monkeypatch, lambda path: path == str(ledger))
+    # The mark lasts; neither does its new name, nor the entry that is made in its place.
+    LostSyncs(monkeypatch, lambda path: path == str(ledger) and (ledger / "1").exists(), times=2)
     with pytest.raises(LostWriteError):
         files.sink.commit(1, [payload])
     inode = (ledger / "1").stat().st_ino

@@ -8,14 +8,21 @@ Layout below the sink's path::
         staged by attempt 1 in the batch at position 7
     _weir/committed/<job id>-orders/12
         the ledger: epoch 12 is committed, by whom and when
+    _weir/committed/<job id>-orders/13.begun
+        its mark: files of epoch 13 may have their final names
 
 Spark, pyarrow and Hive skip names that start with ``_``, so staged files are invisible. (pyarrow
 walks through such directories first, so it may report that one has vanished: then read again.)
 ``commit`` renames each file to its final name. That name follows from the payload alone, so an
 interrupted commit can be repeated: a file that is no longer staged and exists under its final name
-is done. No file is renamed before all files of the epoch are known to be complete. When all names
-are durable, the ledger gets its entry; an epoch at or below the newest entry is never looked at
-again, even if readers have moved its files.
+is done. No file is renamed before all files of the epoch are known to be complete, and the epoch's
+mark is durable. When all names are durable, the mark is renamed to the ledger's entry; an epoch at
+or below the newest entry is never looked at again, even if readers have moved its files.
+
+Final names carry no epoch, so only the mark tells that an epoch is shown in part. An older
+checkpoint is not used in place of a damaged one whose epoch is marked: its rows would be written
+again under other names (PROTOCOL P21). One file per epoch, since a late driver must not take back
+the mark of a newer epoch. Directories of earlier versions have no marks.
 
 With ``target_file_size``, small files of an epoch are merged first, into files that a plan names
 (``files_merging``), as ``<job>-<sink>-<attempt>-m<epoch>-<random>-<number>``. Payloads of such a
@@ -45,7 +52,7 @@ from weir.core.datasets import Dataset, file_dataset
 from weir.core.types import Count, Payload
 from weir.errors import LostWriteError, SinkError, SinkMismatchError, StorageError
 from weir.sinks.base import Commit, SinkContext
-from weir.sinks.files_merging import FilesMerger, Move, Plans, epochs_in
+from weir.sinks.files_merging import FilesMerger, Move, Plans, epochs_among, epochs_in
 from weir.sinks.merging import KEPT_S, MERGED, Added, Merging, ReplacedFiles
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
@@ -75,6 +82,8 @@ Format = Literal["parquet", "json", "csv"]
 
 #: Ledger entries kept; only the newest one is needed.
 _LEDGER_ENTRIES_KEPT = 3
+#: The end of a mark's name.
+_BEGUN = ".begun"
 #: Spark names files ``part-<task>-<uuid>-c000.snappy.parquet`` or, in partitions,
 #: ``part-<task>-<uuid>.c000.json``.
 _EXTENSION = re.compile(r"[-.]c\d+\.(?P<extension>.+)$")
@@ -190,7 +199,7 @@ class Files(FileSink):
         return self._damaged_move(self._moves(payload))
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Rename the epoch's files to their final names, then enter the epoch in the ledger.
+        """Mark the epoch, give its files their final names, then enter it in the ledger.
 
         Returns the rows of the files that this call renamed. Raises ``LostRowsError`` if a file is
         neither staged nor committed: its rows are lost.
@@ -213,6 +222,7 @@ class Files(FileSink):
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
                 self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
+            self._begin(epoch, len(moves))
             rows = self._commit_moves(epoch, moves)
         elif moves and self._target_sync.in_doubt:
             self._enter(epoch, len(moves))
@@ -231,11 +241,13 @@ class Files(FileSink):
         return max(self._ledger_epochs(), default=None)
 
     def newest_begun(self) -> int | None:
-        """The newest epoch that has a plan or is in the ledger: files may have their names."""
-        return max([*self._plans.epochs(), *self._ledger_epochs()], default=None)
+        """The newest epoch that has a plan or a mark, or is in the ledger: files may be shown."""
+        names = [entry.name for entry in self._file_system.list(self._ledger)]
+        known = [epoch for suffix in ("", _BEGUN) for epoch in epochs_among(names, suffix)]
+        return max([*self._plans.epochs(), *known], default=None)
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
-        """The newest entry of each ledger, newest first."""
+        """The newest entry or mark of each ledger, newest first: marked rows may be shown."""
         base = self.landmark()
         file_system = context.file_system(self._root)
         ledgers = [join(base, entry.name) for entry in file_system.list(base)]
@@ -331,12 +343,30 @@ class Files(FileSink):
         self._enter(epoch, len(moves))
         return rows
 
-    def _enter(self, epoch: int, count: int) -> None:
-        """Enter the epoch in the ledger, durably."""
+    def _begin(self, epoch: int, count: int) -> None:
+        """Mark the epoch, durably, before readers see any of it.
+
+        A mark that exists is replaced: whoever made it may have died before it was durable.
+        """
         data = msgspec.json.encode(self._entry(epoch, count))
-        self._target_sync.write(self._file_system, join(self._ledger, str(epoch)), data)
-        for entry in self._ledger_epochs()[:-_LEDGER_ENTRIES_KEPT]:
-            self._file_system.delete(join(self._ledger, str(entry)))
+        self._file_system.write(join(self._ledger, f"{epoch}{_BEGUN}"), data)
+
+    def _enter(self, epoch: int, count: int) -> None:
+        """Enter the epoch in the ledger, durably: its mark becomes the entry."""
+        mark, entry = (join(self._ledger, f"{epoch}{suffix}") for suffix in (_BEGUN, ""))
+        try:
+            self._file_system.rename(mark, entry)
+        except StorageError:
+            # There is none: the epoch has a plan, or another driver has entered it. Or the entry's
+            # name may not last, and is made anew.
+            data = msgspec.json.encode(self._entry(epoch, count))
+            self._target_sync.write(self._file_system, entry, data)
+        names = [one.name for one in self._file_system.list(self._ledger)]
+        for old in epochs_among(names)[:-_LEDGER_ENTRIES_KEPT]:
+            self._file_system.delete(join(self._ledger, str(old)))
+        for old in epochs_among(names, _BEGUN):
+            if old <= epoch:
+                self._file_system.delete(join(self._ledger, f"{old}{_BEGUN}"))
 
     def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
         write_frame(
@@ -389,13 +419,17 @@ class Files(FileSink):
         return _LedgerEntry(files=files, commit=commit)
 
     def _newest_of(self, file_system: FileSystem, ledger: str) -> Commit | None:
-        """The commit in the newest entry of a ledger; None if it has no entries."""
-        epochs = epochs_in(file_system, ledger)
-        if not epochs:
+        """The commit in the newest entry or mark of a ledger; None if it has neither."""
+        names = [entry.name for entry in file_system.list(ledger)]
+        entry, mark = (max(epochs_among(names, one), default=0) for one in ("", _BEGUN))
+        if not entry and not mark:
             return None
-        path = join(ledger, str(epochs[-1]))
+        path = join(ledger, str(entry) if entry >= mark else f"{mark}{_BEGUN}")
         try:
             return decoded(file_system.read(path), _LedgerEntry).commit
+        except FileNotFoundError:
+            # Meanwhile a live driver has made an entry of the mark.
+            return self._newest_of(file_system, ledger)
         except ValueError as error:
             raise SinkError(
                 f"The entry {path} of the ledger of {self.describe()} is damaged ({error}): restore"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -73,8 +73,13 @@ class FilesMerger(Merger[Added]):
 
 def epochs_in(file_system: FileSystem, directory: str) -> list[int]:
     """All epochs after which files of a directory are named, oldest first."""
-    names = (entry.name for entry in file_system.list(directory))
-    return sorted(int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,17}", name))
+    return epochs_among(entry.name for entry in file_system.list(directory))
+
+
+def epochs_among(names: Iterable[str], suffix: str = "") -> list[int]:
+    """All epochs after which files of these names are named, with a suffix, oldest first."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(int(stem) for stem in stems if re.fullmatch(r"[1-9][0-9]{0,17}", stem))
 
 
 class Plans:

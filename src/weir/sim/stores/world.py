@@ -237,13 +237,10 @@ class StoresWorld:
     def is_damaged(self, checkpoint: int, driver: StoreDriver) -> bool:
         """Whether the newest checkpoint cannot be read: one that was given up, or a drawn one.
 
-        None is drawn while an older attempt may still commit it: its rows would be shown twice. Nor
-        with ``Files``, whose ledger does not tell that an epoch's files are renamed in part.
+        None is drawn while an older attempt may still commit it: its rows would be shown twice.
         """
         if checkpoint in self._given_up:
             return True
-        if self.kind is Kind.FILES:
-            return False
         others = any(one.is_live for one in self._drivers if one is not driver)
         if self.network.over or others or self.network.in_flight:
             return False
