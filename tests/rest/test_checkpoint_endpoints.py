@@ -330,11 +330,16 @@ def test_a_summary_of_one_value_is_that_value() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 10, 99, 1_500])
 def test_percentiles_are_those_of_flink(count: int) -> None:
-    """Flink's library and numpy's "weibull" method use the same formula, so numpy is the
-    reference."""
+    """Flink's library and numpy's "weibull" method use the same formula, so numpy is the reference.
+
+    They are whole: the dashboard would show "1s 111.30000000000018ms".
+    """
     values = [random.Random(count).randrange(10_000) for _ in range(count)]
     found = percentiles(values)
     expected = numpy.percentile(values, [50, 90, 95, 99, 99.9], method="weibull")
-    assert [found.p50, found.p90, found.p95, found.p99, found.p999] == pytest.approx(list(expected))
+    assert [found.p50, found.p90, found.p95, found.p99, found.p999] == pytest.approx(
+        list(expected), abs=0.5
+    )
+    assert all(one.is_integer() for one in (found.p50, found.p90, found.p95, found.p99))
     assert (found.min, found.max) == (min(values), max(values))
     assert found.average == sum(values) // count

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import psutil
 import pytest
 from fake_job import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway
 from starlette.exceptions import HTTPException
@@ -94,10 +95,12 @@ def test_the_executors_are_the_task_managers(reader: httpx.Client) -> None:
     driver, other = reader.get("/v1/taskmanagers").json()["taskmanagers"]
     fields = {
         "id", "path", "dataPort", "jmxPort", "timeSinceLastHeartbeat", "slotsNumber", "freeSlots",
-        "totalResource", "freeResource", "hardware", "memoryConfiguration", "blocked",
+        "assignedTasks", "totalResource", "freeResource", "hardware", "memoryConfiguration",
+        "blocked",
     }  # fmt: skip
     assert set(driver) == fields
     assert (driver["slotsNumber"], driver["freeSlots"], other["freeSlots"]) == (2, 1, 0)
+    assert (driver["assignedTasks"], other["assignedTasks"]) == (1, 3)
     details = reader.get("/taskmanagers/driver").json()
     assert set(details) == fields | {"allocatedSlots", "metrics"}
     assert details["metrics"]["heapUsed"] == 59_000_000
@@ -107,6 +110,20 @@ def test_the_executors_are_the_task_managers(reader: httpx.Client) -> None:
     }
     assert reader.get("/taskmanagers/0").json()["metrics"]["nonHeapUsed"] == -1
     assert reader.get("/taskmanagers/7").status_code == 404
+
+
+def test_memory_of_a_task_manager_is_that_of_its_machine_and_its_heap(
+    reader: httpx.Client,
+) -> None:
+    """The dashboard's list and its page of one: of other machines, Spark knows its own share."""
+    driver, other = reader.get("/taskmanagers").json()["taskmanagers"]
+    assert reader.get("/taskmanagers/driver").json()["hardware"] == driver["hardware"]
+    assert driver["hardware"]["physicalMemory"] == psutil.virtual_memory().total
+    assert driver["hardware"]["freeMemory"] == 1_073_741_824
+    assert (other["hardware"]["physicalMemory"], other["hardware"]["freeMemory"]) == (
+        0,
+        455_501_414,
+    )
 
 
 def test_threads_of_the_driver_and_of_an_executor(reader: httpx.Client) -> None:

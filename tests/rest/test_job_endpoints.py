@@ -246,6 +246,15 @@ def test_the_dashboard_configuration_and_the_cluster_overview_have_flinks_fields
     assert overview["jobs-running"] == 1
 
 
+def test_the_overview_counts_the_executors_that_are_listed(reader: httpx.Client) -> None:
+    """The dashboard's first view has them beside the list of task managers."""
+    overview = reader.get("/overview").json()
+    listed = reader.get("/taskmanagers").json()["taskmanagers"]
+    assert overview["taskmanagers"] == len(listed) == 2
+    assert overview["slots-total"] == sum(one["slotsNumber"] for one in listed) == 4
+    assert overview["slots-available"] == sum(one["freeSlots"] for one in listed) == 1
+
+
 @pytest.mark.parametrize(
     "part", ["", "/status", "/checkpoints", "/exceptions", "/savepoints/" + "0" * 32]
 )

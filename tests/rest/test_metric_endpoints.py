@@ -117,14 +117,18 @@ def test_metrics_over_the_jobs(reader: httpx.Client) -> None:
 
 
 def test_metrics_of_the_driver_and_the_executors_have_flinks_names(reader: httpx.Client) -> None:
-    """Those that OpenTelemetry's receiver and the autoscaler ask for."""
+    """Those that OpenTelemetry's receiver, the autoscaler and the dashboard ask for."""
     asked = (
         "Status.JVM.Memory.Heap.Used,Status.JVM.Memory.NonHeap.Committed,Status.JVM.Threads.Count,"
-        "Status.JVM.GarbageCollector.G1_Young_Generation.Time,Status.JVM.Memory.Direct.MemoryUsed"
+        "Status.JVM.GarbageCollector.G1_Young_Generation.Time,Status.JVM.Memory.Direct.MemoryUsed,"
+        "Status.JVM.Memory.Direct.Count,Status.JVM.Memory.Direct.TotalCapacity"
     )
     for path in ("/jobmanager/metrics", "/taskmanagers/driver/metrics"):
         answer = {one["id"]: one["value"] for one in reader.get(path, params={"get": asked}).json()}
-        assert list(answer.values()) == ["59000000", "90000000", "47", "335", "24577"]
+        assert list(answer.values()) == [
+            *("59000000", "90000000", "47", "335", "24577"),
+            *("5", "24576"),
+        ]
     query = "/taskmanagers/metrics?get=Status.JVM.Memory.Heap.Max&agg=min,max"
     (both,) = reader.get(query).json()
     assert (both["min"], both["max"]) == (455_501_414, 1_073_741_824)

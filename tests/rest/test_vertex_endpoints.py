@@ -21,8 +21,8 @@ IO = {
     "accumulated-backpressured-time", "accumulated-idle-time", "accumulated-busy-time",
 }  # fmt: skip
 ATTEMPT = {
-    "subtask", "status", "attempt", "endpoint", "start-time", "end-time", "duration", "metrics",
-    "taskmanager-id", "status-duration",
+    "subtask", "status", "attempt", "endpoint", "start-time", "start_time", "end-time", "duration",
+    "metrics", "taskmanager-id", "status-duration",
 }  # fmt: skip
 SPREAD = {"min", "max", "avg", "sum", "median", "p25", "p75", "p95"}
 
@@ -37,6 +37,7 @@ def test_a_vertex_has_its_one_subtask_with_flinks_fields(reader: httpx.Client) -
     assert set(subtask) == ATTEMPT
     assert set(subtask["metrics"]) == IO
     assert (subtask["status"], subtask["attempt"], subtask["start-time"]) == ("RUNNING", 1, 2_000)
+    assert subtask["start_time"] == 2_000  # the name that the dashboard reads
     assert subtask["metrics"]["read-records"] == 1_000
     aggregated = vertex["aggregated"]
     assert set(aggregated) == {"metrics", "status-duration"}
@@ -61,13 +62,33 @@ def test_times_of_a_subtask_follow_the_job(reader: httpx.Client, looked_at: Fake
     times = reader.get(f"{CLEAN}/subtasktimes").json()
     assert set(times) == {"id", "name", "now", "subtasks"}
     (subtask,) = times["subtasks"]
-    assert set(subtask) == {"subtask", "endpoint", "duration", "timestamps"}
+    assert set(subtask) == {"subtask", "host", "endpoint", "duration", "timestamps"}
+    assert subtask["host"] == subtask["endpoint"]  # the name that the dashboard reads
     assert (subtask["timestamps"]["RUNNING"], subtask["timestamps"]["FINISHED"]) == (2_000, 0)
     finished = tuple(replace(one, status=TaskStatus.FINISHED) for one in VIEW.vertices)
     looked_at.current = replace(VIEW, vertices=finished)
     looked_at.set_status(JobStatus.FINISHED)
     (subtask,) = reader.get(f"{CLEAN}/subtasktimes").json()["subtasks"]
     assert (subtask["timestamps"]["FINISHED"], subtask["duration"]) == (10_000, 8_000)
+
+
+@pytest.mark.parametrize("status", [TaskStatus.INITIALIZING, TaskStatus.RUNNING])
+def test_the_timeline_of_a_subtask_ends_with_its_state(
+    reader: httpx.Client, looked_at: FakeGateway, status: TaskStatus
+) -> None:
+    """The dashboard sorts the states by time, and draws the last one as what lasts until now."""
+    vertices = tuple(replace(one, status=status) for one in VIEW.vertices)
+    looked_at.current = replace(VIEW, vertices=vertices)
+    (subtask,) = reader.get(f"{CLEAN}/subtasktimes").json()["subtasks"]
+    passed = {state: time for state, time in subtask["timestamps"].items() if time > 0}
+    assert sorted(passed, key=passed.__getitem__)[-1] == status.value
+
+
+def test_no_figure_of_a_vertex_is_still_being_loaded(reader: httpx.Client) -> None:
+    """The dashboard shows "loading..." until a figure is complete: bytes never would be."""
+    (vertex, _) = reader.get(JOB).json()["vertices"]
+    for name in ("read-bytes", "write-bytes", "read-records", "write-records"):
+        assert vertex["metrics"][f"{name}-complete"] is True
 
 
 def test_the_driver_is_the_task_manager_of_a_vertex(reader: httpx.Client) -> None:
@@ -111,8 +132,8 @@ def test_accumulators_are_empty_as_of_a_job_that_has_none(reader: httpx.Client) 
     assert reader.get(f"{JOB}/accumulators").json()["job-accumulators"] == []
 
 
-def test_a_flame_graph_is_empty_as_of_a_vertex_not_sampled_yet(reader: httpx.Client) -> None:
-    """The dashboard says that it waits for samples."""
+def test_a_flame_graph_is_empty_as_where_flink_has_it_switched_off(reader: httpx.Client) -> None:
+    """The dashboard says so, instead of waiting for samples that never come."""
     graph = reader.get(f"{CLEAN}/flamegraph?type=on_cpu").json()
-    assert graph == {"endTimestamp": 0, "data": None, "graphType": "ON_CPU"}
+    assert graph == {"endTimestamp": -2, "data": None, "graphType": "ON_CPU"}
     assert reader.get(f"{CLEAN}/flamegraph?type=hot").status_code == 400

@@ -240,7 +240,8 @@ def percentiles(values: Iterable[int]) -> Percentiles:
     """Minimum, maximum, average and percentiles of ``values``, computed as by Flink.
 
     The percentile p of n sorted values is at position p * (n + 1), counted from 1, interpolated
-    between its neighbours and clamped to the range of the values.
+    between its neighbours and clamped to the range of the values. It is rounded, since values are
+    whole milliseconds and bytes: the dashboard shows what the interpolation leaves behind.
     """
     ordered = sorted(values)
     if not ordered:
@@ -264,4 +265,5 @@ def _percentile(ordered: Sequence[int], fraction: float) -> float:
         return float(ordered[0])
     if below >= len(ordered):
         return float(ordered[-1])
-    return ordered[below - 1] + (place - below) * (ordered[below] - ordered[below - 1])
+    found = ordered[below - 1] + (place - below) * (ordered[below] - ordered[below - 1])
+    return float(round(found))

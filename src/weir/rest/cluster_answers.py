@@ -223,16 +223,16 @@ def java_threads(threads: tuple[ThreadView, ...]) -> ThreadDump:
     )
 
 
-def task_manager(executor: ExecutorView, now_ms: int) -> TaskManager:
-    """One of Spark's executors."""
-    return TaskManager(**_figures(executor, now_ms))
+def task_manager(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> TaskManager:
+    """One of Spark's executors; ``jvm`` is its JVM if that is the driver's."""
+    return TaskManager(**_figures(executor, jvm, now_ms))
 
 
 def task_manager_details(
     executor: ExecutorView, jvm: JvmView | None, now_ms: int
 ) -> TaskManagerDetails:
     """One of Spark's executors; ``jvm`` is its JVM if that is the driver's."""
-    return TaskManagerDetails(**_figures(executor, now_ms), metrics=_memory(executor, jvm))
+    return TaskManagerDetails(**_figures(executor, jvm, now_ms), metrics=_memory(executor, jvm))
 
 
 def _application_status(view: JobView) -> str:
@@ -244,8 +244,10 @@ def _masked(option: str) -> str:
     return f"{name}{found}{MASKED}" if _SECRET.search(option) else option
 
 
-def _figures(executor: ExecutorView, now_ms: int) -> dict[str, Any]:
+def _figures(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> dict[str, Any]:
     """The fields of ``TaskManager``. Spark lists only executors whose heartbeat came."""
+    import psutil
+
     free = executor.memory_max - executor.memory_used
     cores = executor.cores
     return {
@@ -254,14 +256,19 @@ def _figures(executor: ExecutorView, now_ms: int) -> dict[str, Any]:
         "data_port": executor.port,
         "time_since_last_heartbeat": now_ms,
         "slots_number": cores,
-        "free_slots": max(0, cores - executor.active_tasks),
+        "free_slots": executor.free_cores,
+        "assigned_tasks": executor.active_tasks,
         "total_resource": ResourceProfile(
             cpu_cores=cores, task_heap_memory=executor.memory_max // _MIB
         ),
         "free_resource": ResourceProfile(
-            cpu_cores=max(0, cores - executor.active_tasks), task_heap_memory=free // _MIB
+            cpu_cores=executor.free_cores, task_heap_memory=free // _MIB
         ),
-        "hardware": Hardware(cpu_cores=cores, free_memory=free),
+        "hardware": Hardware(
+            cpu_cores=cores,
+            physical_memory=0 if jvm is None else psutil.virtual_memory().total,
+            free_memory=executor.memory_max if jvm is None else jvm.heap_max,
+        ),
         "memory_configuration": MemoryConfiguration(
             task_heap=executor.memory_max,
             total_flink_memory=executor.memory_max,

@@ -110,9 +110,12 @@ async def _threads(server: Serving) -> cluster.ThreadDump:
 @serves(cluster.TASK_MANAGERS)
 async def _task_managers(server: Serving) -> cluster.TaskManagers:
     now_ms = server.clock.wall_ms()
-    found = await server.executors()
+    found, jvm = await server.executors(), await server.jvm()
     return cluster.TaskManagers(
-        taskmanagers=tuple(cluster_answers.task_manager(one, now_ms) for one in found)
+        taskmanagers=tuple(
+            cluster_answers.task_manager(one, jvm if one.executor_id == DRIVER else None, now_ms)
+            for one in found
+        )
     )
 
 

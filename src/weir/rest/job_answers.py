@@ -41,6 +41,7 @@ from weir.rest.schema.jobs import (
     Rejects,
     VertexInfo,
 )
+from weir.runtime.cluster import ExecutorView
 from weir.runtime.views import ExceptionView, JobView, VertexView
 
 #: Flink's ``ExecutionState``, in its order.
@@ -116,10 +117,15 @@ def dashboard_config(now_ms: int, version: str, *, history: bool) -> DashboardCo
     )
 
 
-def cluster_overview(views: tuple[JobView, ...], version: str) -> ClusterOverview:
-    """The jobs, counted by how they stand."""
+def cluster_overview(
+    views: tuple[JobView, ...], executors: tuple[ExecutorView, ...], version: str
+) -> ClusterOverview:
+    """The jobs, counted by how they stand, and the executors with their slots."""
     counts = Counter(view.status for view in views)
     return ClusterOverview(
+        taskmanagers=len(executors),
+        slots_total=sum(one.cores for one in executors),
+        slots_available=sum(one.free_cores for one in executors),
         jobs_running=sum(not view.status.is_terminal for view in views),
         jobs_finished=counts[JobStatus.FINISHED],
         jobs_cancelled=counts[JobStatus.CANCELED],

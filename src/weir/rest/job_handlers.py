@@ -28,7 +28,8 @@ async def _config(server: Serving) -> jobs.DashboardConfig:
 
 @serves(jobs.OVERVIEW)
 async def _overview(server: Serving) -> jobs.ClusterOverview:
-    return job_answers.cluster_overview(await server.views(), server.version)
+    views, executors = await server.views(), await server.executors()
+    return job_answers.cluster_overview(views, executors, server.version)
 
 
 @serves(jobs.JOBS)

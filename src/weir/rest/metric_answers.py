@@ -80,13 +80,19 @@ def vertex_metrics(readings: Readings, vertex: str) -> dict[str, str]:
 
 def driver_metrics(readings: Readings) -> dict[str, str]:
     """The metrics of the driver's JVM by Flink's names; empty if it does not answer."""
-    return {
+    found = {
         _driver_name(metric, labels): _text(_in_flinks_unit(metric, value))
         for metric in METRICS
         if metric.flink.startswith(_OF_DRIVER)
         for labels, value in metric.read(readings)
         if value is not None
     }
+    buffers = {} if readings.jvm is None else readings.jvm.buffers
+    for pool, (count, _, capacity) in buffers.items():
+        if pool in _IN_NAMES:
+            found[f"Status.JVM.Memory.{_IN_NAMES[pool]}.Count"] = str(count)
+            found[f"Status.JVM.Memory.{_IN_NAMES[pool]}.TotalCapacity"] = str(capacity)
+    return found
 
 
 def executor_metrics(readings: Readings, executor: ExecutorView) -> dict[str, str]:

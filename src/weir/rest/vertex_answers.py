@@ -30,7 +30,7 @@ from weir.rest.schema.vertices import (
 from weir.runtime.views import JobView, VertexView
 
 #: The states of an attempt whose durations Flink shows.
-_TIMED_STATES = ("CREATED", "SCHEDULED", "INITIALIZING", "DEPLOYING", "RUNNING")
+_TIMED_STATES = ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING")
 #: Shares of the time above which the back pressure is low, and high.
 _LOW, _HIGH = 0.1, 0.5
 #: Where queries run, as Spark calls its driver's own executor.
@@ -70,6 +70,7 @@ def subtask_attempt(
         attempt=attempt_number(view),
         endpoint=endpoint,
         start_time=start_ms,
+        start_time_compatible=start_ms,
         end_time=view.end_time_ms,
         duration=duration_ms,
         metrics=io_metrics(vertex),
@@ -84,17 +85,23 @@ def vertex_times(view: JobView, vertex: VertexView, endpoint: str, now_ms: int) 
     """When the subtask entered each state."""
     start_ms, duration_ms = _since(view, now_ms)
     state = execution_state(view, vertex)
-    timestamps = dict.fromkeys(EXECUTION_STATES, 0)
+    timestamps = dict.fromkeys((*_TIMED_STATES, *EXECUTION_STATES), 0)
     timestamps["CREATED"] = view.timestamps_ms.get("CREATED", 0)
     for passed in ("DEPLOYING", "INITIALIZING", "RUNNING"):
         timestamps[passed] = max(0, start_ms)
+    if state == "INITIALIZING":
+        timestamps["RUNNING"] = 0
     if view.end_time_ms >= 0 and state not in ("RUNNING", "INITIALIZING"):
         timestamps[state] = view.end_time_ms
     return VertexTimes(
         id=vertex_id(vertex.vertex),
         name=vertex.vertex,
         now=now_ms,
-        subtasks=(SubtaskTimes(endpoint=endpoint, duration=duration_ms, timestamps=timestamps),),
+        subtasks=(
+            SubtaskTimes(
+                host=endpoint, endpoint=endpoint, duration=duration_ms, timestamps=timestamps
+            ),
+        ),
     )
 
 

@@ -48,6 +48,11 @@ class ExecutorView:
     memory_max: int
     memory_used: int
 
+    @property
+    def free_cores(self) -> int:
+        """Spark tasks that can run besides those that do."""
+        return max(0, self.cores - self.active_tasks)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadView:

@@ -139,11 +139,13 @@ class ResourceProfile(Message, frozen=True, kw_only=True, rename="camel"):
 
 
 class Hardware(Message, frozen=True, kw_only=True, rename="camel"):
-    """A task manager's machine, as far as Spark knows it."""
+    """A task manager's machine, as far as it is known."""
 
     cpu_cores: int
+    #: Bytes of the driver's machine; 0 for others.
     physical_memory: int = 0
-    #: Bytes for Spark's storage and execution.
+    #: Flink's name for the largest size of the heap. Bytes; of another machine's executor those
+    #: that Spark uses of it.
     free_memory: int
     managed_memory: int = 0
 
@@ -174,6 +176,8 @@ class TaskManager(Message, frozen=True, kw_only=True, rename="camel"):
     #: Spark tasks that can run at a time.
     slots_number: int
     free_slots: int
+    #: Spark tasks that run now.
+    assigned_tasks: int
     total_resource: ResourceProfile
     free_resource: ResourceProfile
     hardware: Hardware

@@ -58,10 +58,13 @@ class DashboardConfig(Message, frozen=True, kw_only=True, rename="kebab"):
 
 
 class ClusterOverview(Message, frozen=True, kw_only=True, rename="kebab"):
-    """Numbers of jobs by how they stand. Spark schedules the work, so slots are 0."""
+    """Numbers of jobs by how they stand, and Spark's executors with their slots."""
 
+    #: 0 if Spark does not answer.
     taskmanagers: int = 0
+    #: Spark tasks that can run at a time.
     slots_total: int = 0
+    #: Those that could run besides the ones that do.
     slots_available: int = 0
     taskmanagers_blocked: int = 0
     slots_free_and_blocked: int = 0
@@ -115,12 +118,15 @@ class StatusOfJob(Message, frozen=True, kw_only=True):
 
 
 class IoMetrics(Message, frozen=True, kw_only=True, rename="kebab"):
-    """Rows since the driver started. Spark does not count bytes."""
+    """Rows since the driver started. Spark does not count bytes: they are 0, and complete.
+
+    The dashboard waits for figures that are not complete.
+    """
 
     read_bytes: int = 0
-    read_bytes_complete: bool = False
+    read_bytes_complete: bool = True
     write_bytes: int = 0
-    write_bytes_complete: bool = False
+    write_bytes_complete: bool = True
     read_records: int
     read_records_complete: bool = True
     #: Rows that sinks have committed.

@@ -22,6 +22,8 @@ class SubtaskAttempt(Message, frozen=True, kw_only=True, rename="kebab"):
     #: Host and REST port of the driver, which runs the query.
     endpoint: str
     start_time: int
+    #: The same again, under the name that Flink's dashboard reads.
+    start_time_compatible: int = msgspec.field(name="start_time")
     #: -1 while the job runs.
     end_time: int
     duration: int
@@ -67,9 +69,12 @@ class SubtaskTimes(Message, frozen=True, kw_only=True):
     """When a subtask entered each state."""
 
     subtask: int = 0
+    #: The same as ``endpoint``, under the name that Flink's dashboard reads.
+    host: str
     endpoint: str
     duration: int
-    #: 0 for a state that it never had.
+    #: 0 for a state that it never had. In the order of a task's life: the dashboard draws the last
+    #: of those that began at the same time.
     timestamps: dict[str, int]
 
 
@@ -163,9 +168,10 @@ class SubtaskAttemptAccumulators(Message, frozen=True, kw_only=True, rename="keb
 
 
 class FlameGraph(Message, frozen=True, kw_only=True, rename="camel"):
-    """Empty, as of a vertex that Flink has not sampled yet."""
+    """Empty, as from a Flink that samples no stacks (``rest.flamegraph.enabled: false``)."""
 
-    end_timestamp: int = 0
+    #: Flink's number for that; times are positive.
+    end_timestamp: int = -2
     data: None = None
     graph_type: str
 
