@@ -194,9 +194,25 @@ def test_a_checkpoint_that_could_not_be_read_is_read_later(base: Path) -> None:
     assert known()[FINISHED] == 1
 
 
+def test_the_dashboard_gets_what_it_asks_for_before_it_shows_a_checkpoint(
+    http: httpx.Client,
+) -> None:
+    """Without the configuration it shows nothing of one, and without a log's address an error."""
+    config = http.get(f"/jobs/{FAILED}/checkpoints/config").json()
+    assert (config["mode"], config["interval"], config["externalization"]) == (
+        "exactly_once",
+        None,
+        None,
+    )
+    for process in ("jobmanager", "taskmanagers/driver"):
+        assert http.get(f"/jobs/{FAILED}/{process}/log-url").json() == {"url": ""}
+    for path in ("checkpoints/config", "jobmanager/log-url"):
+        assert http.get(f"/jobs/{'9' * 32}/{path}").status_code == 404
+
+
 def test_a_configuration_that_no_record_has_is_not_made_up(http: httpx.Client) -> None:
     """Defaults would look like what the job ran with."""
-    for path in ("config", "checkpoints/config", "jobmanager/config"):
+    for path in ("config", "jobmanager/config"):
         answer = http.get(f"/jobs/{KILLED}/{path}")
         assert (answer.status_code, "not known" in answer.text) == (404, True)
 

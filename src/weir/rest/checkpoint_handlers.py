@@ -27,6 +27,9 @@ async def _checkpoint_history(server: Serving, job_id: str) -> checkpoints.Check
 
 @serves(checkpoints.CHECKPOINT_CONFIG)
 async def _checkpoint_config(server: Serving, job_id: str) -> checkpoints.CheckpointConfigInfo:
+    if server.is_history:
+        await server.view(job_id)
+        return checkpoints.CheckpointConfigInfo()
     return checkpoint_answers.checkpoint_config(await server.configured(job_id))
 
 

@@ -97,6 +97,18 @@ async def _driver_log(server: Serving) -> Text:
     return await _log_file(server, cluster_answers.DRIVER_LOG)
 
 
+@serves(cluster.DRIVER_LOG_URL)
+async def _driver_log_url(server: Serving, job_id: str) -> cluster.LogUrl:
+    await server.view(job_id)
+    return cluster.LogUrl()
+
+
+@serves(cluster.TASK_MANAGER_LOG_URL)
+async def _executor_log_url(server: Serving, job_id: str, executor: str) -> cluster.LogUrl:
+    await server.view(job_id)
+    return cluster.LogUrl()
+
+
 @serves(cluster.DRIVER_STDOUT)
 async def _stdout(server: Serving) -> Text:
     return Text("")

@@ -287,21 +287,25 @@ class Externalization(Message, frozen=True, kw_only=True):
 
 
 class CheckpointConfigInfo(Message, frozen=True, kw_only=True):
-    """The configuration of checkpoints in force, with defaults."""
+    """The configuration of checkpoints in force, with defaults.
+
+    What only a driver knows is null in a history server: Flink's dashboard shows no checkpoint
+    without this answer.
+    """
 
     mode: str = "exactly_once"
     #: Milliseconds; Java's largest long if there are no periodic checkpoints.
-    interval: int
-    timeout: int
-    min_pause: int
-    max_concurrent: int
-    externalization: Externalization
+    interval: int | None = None
+    timeout: int | None = None
+    min_pause: int | None = None
+    max_concurrent: int | None = None
+    externalization: Externalization | None = None
     state_backend: str = "Spark state store"
     checkpoint_storage: str = "FileSystemCheckpointStorage"
-    unaligned_checkpoints: bool
-    tolerable_failed_checkpoints: int
+    unaligned_checkpoints: bool | None = None
+    tolerable_failed_checkpoints: int | None = None
     #: Milliseconds.
-    aligned_checkpoint_timeout: int
+    aligned_checkpoint_timeout: int | None = None
     checkpoints_after_tasks_finish: bool = True
     state_changelog_enabled: bool = False
     changelog_periodic_materialization_interval: int = 0

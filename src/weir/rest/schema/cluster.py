@@ -111,6 +111,13 @@ class LogFiles(Message, frozen=True, kw_only=True):
     logs: tuple[LogFile, ...]
 
 
+class LogUrl(Message, frozen=True, kw_only=True):
+    """Where a history server's dashboard links to for logs."""
+
+    #: Empty: there is no link.
+    url: str = ""
+
+
 class ThreadInfo(Message, frozen=True, kw_only=True, rename="camel"):
     """One thread with its stack."""
 
@@ -347,6 +354,12 @@ DRIVER_LOG_FILE = Endpoint(
     "GET", "/jobmanager/logs/{file}", Text, "The end of one of the log files."
 )
 DRIVER_LOG = Endpoint("GET", "/jobmanager/log", Text, "The driver's newest log lines.")
+DRIVER_LOG_URL = Endpoint(
+    "GET", f"{JOB_PATH}/jobmanager/log-url", LogUrl, "Empty: logs are not kept elsewhere."
+)
+TASK_MANAGER_LOG_URL = Endpoint(
+    "GET", f"{JOB_PATH}/taskmanagers/{{executor}}/log-url", LogUrl, "Empty, too."
+)
 DRIVER_STDOUT = Endpoint(
     "GET", "/jobmanager/stdout", Text, "Empty: the driver prints to its terminal."
 )
