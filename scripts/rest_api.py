@@ -41,6 +41,24 @@ no directory has.
 Flink's own dashboard and command line, its Kubernetes operator and exporters find all that they ask
 for. What has no meaning here answers as an idle Flink cluster does, and says *empty* below.
 
+Answers to GET about a running job were compared with those of a Flink 2.3.0 cluster. These
+differences remain:
+
+| where | Flink 2.3 | Weir |
+| --- | --- | --- |
+| an unknown job or task manager | 404, 500, or 200 with nothing in it, by endpoint | 404, at once |
+| an unknown vertex in a path | 400 if it is not 32 digits | 404: a vertex's name is accepted, too |
+| a savepoint, checkpoint or stop of an unknown job | 202; polling says why it failed | 404 |
+| an operation that failed, when polled | 200 with a Java-serialised exception | 500 with `Errors` |
+| a path that has other methods | 404 | 405; HEAD is answered |
+| an optional field without a value | left out, in some messages | null |
+| the exceptions of a job | `exceptionHistory` | also Flink 1's `root-exception` |
+| a checkpoint that fails before it has an id | counts as failed | `latest_trigger_failure` |
+| percentiles over a vertex's subtasks | `"NaN"` | numbers |
+| rescaling, resource requirements | 404 and 500 without the adaptive scheduler | empty |
+| a savepoint's path | `file:/...` | a plain path, if it is local |
+| a `CANONICAL` savepoint | another format | taken as `NATIVE`, the only format |
+
 Written by `scripts/rest_api.py` from the schema that server and client share.
 
 | method | path | body | answer | |

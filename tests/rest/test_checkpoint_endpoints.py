@@ -330,10 +330,7 @@ def test_a_summary_of_one_value_is_that_value() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 10, 99, 1_500])
 def test_percentiles_are_those_of_flink(count: int) -> None:
-    """Flink's library and numpy's "weibull" method use the same formula, so numpy is the reference.
-
-    They are whole: the dashboard would show "1s 111.30000000000018ms".
-    """
+    """Flink's library and numpy's "weibull" method use the same formula; here they are whole."""
     values = [random.Random(count).randrange(10_000) for _ in range(count)]
     found = percentiles(values)
     expected = numpy.percentile(values, [50, 90, 95, 99, 99.9], method="weibull")

@@ -32,15 +32,21 @@ def test_the_job_is_the_one_application(reader: httpx.Client) -> None:
     assert set(details) == set(one) | {"timestamps"}
     assert [job["jid"] for job in details["jobs"]] == [JOB_ID]
     assert details["timestamps"]["RUNNING"] == 2_000
+    assert "CANCELING" in details["timestamps"]
 
 
 @pytest.mark.parametrize(
-    ("status", "shown"), [(JobStatus.RESTARTING, "RUNNING"), (JobStatus.FAILED, "FAILED")]
+    ("status", "shown"),
+    [
+        (JobStatus.RESTARTING, "RUNNING"),
+        (JobStatus.FAILED, "FAILED"),
+        (JobStatus.CANCELLING, "CANCELING"),
+    ],
 )
 def test_an_application_has_flinks_statuses(
     reader: httpx.Client, looked_at: FakeGateway, status: JobStatus, shown: str
 ) -> None:
-    """An application that restarts its job runs."""
+    """An application that restarts its job runs; one that is cancelled is spelled with one L."""
     looked_at.set_status(status)
     (one,) = reader.get("/applications/overview").json()["applications"]
     assert (one["status"], one["jobs"]) == (shown, {status.value: 1})

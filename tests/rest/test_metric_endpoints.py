@@ -159,9 +159,12 @@ def test_back_pressure_is_the_share_of_the_newest_minute(
     first, *rest = VIEW.vertices
     gateway.current = replace(VIEW, vertices=(replace(first, held_ms=held_ms), *rest))
     answer = http.get(f"{CLEAN}/backpressure").json()
-    assert set(answer) == {"status", "backpressure-level", "end-timestamp", "subtasks"}
+    assert set(answer) == {
+        "status", "backpressure-level", "backpressureLevel", "end-timestamp", "subtasks",
+    }  # fmt: skip
     (subtask,) = answer["subtasks"]
     assert (answer["status"], answer["backpressure-level"]) == ("ok", level)
+    assert answer["backpressureLevel"] == subtask["backpressureLevel"] == level
     assert subtask["ratio"] == pytest.approx(held_ms / 59_000, rel=0.05)
 
 

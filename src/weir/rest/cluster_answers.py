@@ -66,9 +66,22 @@ _SECRET = re.compile(
     r"service-key|basic-auth|jaas\.config|http-headers|://[^/\s]*@",
     re.IGNORECASE,
 )
-_STATUSES = ("CREATED", "RUNNING", "FAILING", "FAILED", "CANCELLING", "CANCELED", "FINISHED")
-#: Flink's application has no such statuses.
-_APPLICATION_STATUS = {JobStatus.RESTARTING: "RUNNING", JobStatus.SUSPENDED: "CANCELED"}
+#: Flink's ``ApplicationState`` values, and the job's status that each is.
+_STATUSES = {
+    "CREATED": "CREATED",
+    "RUNNING": "RUNNING",
+    "FAILING": "FAILING",
+    "FAILED": "FAILED",
+    "CANCELING": "CANCELLING",
+    "CANCELED": "CANCELED",
+    "FINISHED": "FINISHED",
+}
+#: Flink's application has no such statuses, or spells them otherwise.
+_APPLICATION_STATUS = {
+    JobStatus.RESTARTING: "RUNNING",
+    JobStatus.SUSPENDED: "CANCELED",
+    JobStatus.CANCELLING: "CANCELING",
+}
 _MIB = 1024 * 1024
 
 
@@ -99,7 +112,10 @@ def application(view: JobView, now_ms: int) -> ApplicationInfo:
         start_time=view.start_time_ms,
         end_time=view.end_time_ms,
         duration=job_answers.duration_ms(view, now_ms),
-        timestamps={status: view.timestamps_ms.get(status, 0) for status in _STATUSES},
+        timestamps={
+            status: view.timestamps_ms.get(job_status, 0)
+            for status, job_status in _STATUSES.items()
+        },
         jobs=(job_answers.job_summary(view, now_ms),),
     )
 
@@ -259,10 +275,10 @@ def _figures(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> dict[s
         "free_slots": executor.free_cores,
         "assigned_tasks": executor.active_tasks,
         "total_resource": ResourceProfile(
-            cpu_cores=cores, task_heap_memory=executor.memory_max // _MIB
+            cpu_cores=float(cores), task_heap_memory=executor.memory_max // _MIB
         ),
         "free_resource": ResourceProfile(
-            cpu_cores=executor.free_cores, task_heap_memory=free // _MIB
+            cpu_cores=float(executor.free_cores), task_heap_memory=free // _MIB
         ),
         "hardware": Hardware(
             cpu_cores=cores,

@@ -135,11 +135,13 @@ def back_pressure(view: JobView, vertex: VertexReading, now_ms: int) -> BackPres
     level = "ok" if vertex.held <= _LOW else "low" if vertex.held <= _HIGH else "high"
     return BackPressure(
         level=level,
+        level_again=level,
         end_timestamp=now_ms,
         subtasks=(
             SubtaskBackPressure(
                 attempt_number=attempt_number(view),
                 level=level,
+                level_again=level,
                 ratio=vertex.held,
                 idle_ratio=vertex.rested,
                 busy_ratio=vertex.busy,

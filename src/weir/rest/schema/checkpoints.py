@@ -174,11 +174,11 @@ class Percentiles(Message, frozen=True, kw_only=True):
     min: int = 0
     max: int = 0
     average: int = msgspec.field(name="avg", default=0)
-    p50: float = 0
-    p90: float = 0
-    p95: float = 0
-    p99: float = 0
-    p999: float = 0
+    p50: float = 0.0
+    p90: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    p999: float = 0.0
 
 
 class CheckpointSummaryInfo(Message, frozen=True, kw_only=True):
@@ -287,11 +287,7 @@ class Externalization(Message, frozen=True, kw_only=True):
 
 
 class CheckpointConfigInfo(Message, frozen=True, kw_only=True):
-    """The configuration of checkpoints in force, with defaults.
-
-    What only a driver knows is null in a history server: Flink's dashboard shows no checkpoint
-    without this answer.
-    """
+    """Checkpoint settings in force. A history server has null for what only a driver knows."""
 
     mode: str = "exactly_once"
     #: Milliseconds; Java's largest long if there are no periodic checkpoints.

@@ -24,7 +24,8 @@ class ApplicationSummary(Message, frozen=True, kw_only=True, rename="kebab"):
     #: -1 while it runs.
     end_time: int
     duration: int
-    #: CREATED, RUNNING, FAILING, FAILED, CANCELLING, CANCELED or FINISHED.
+    #: CREATED, RUNNING, FAILING, FAILED, CANCELING, CANCELED or FINISHED. A job's CANCELLING has
+    #: two Ls, as in Flink.
     status: str
     #: Its jobs by status.
     jobs: dict[str, int]

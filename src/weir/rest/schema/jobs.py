@@ -90,10 +90,12 @@ class JobIds(Message, frozen=True, kw_only=True):
 
 
 class JobSummary(Message, frozen=True, kw_only=True):
-    """One job of a server (Flink: ``JobDetails``): no other fields, since older clients refuse."""
+    """One job of a server (Flink: ``JobDetails``)."""
 
     job_id: str = msgspec.field(name="jid")
     name: str
+    job_type: str = msgspec.field(name="jobType", default="STREAMING")
+    scheduler_type: str = msgspec.field(name="schedulerType", default="Default")
     start_time_ms: int = msgspec.field(name="start-time")
     #: -1 while the job runs.
     end_time_ms: int = msgspec.field(name="end-time")
@@ -118,10 +120,7 @@ class StatusOfJob(Message, frozen=True, kw_only=True):
 
 
 class IoMetrics(Message, frozen=True, kw_only=True, rename="kebab"):
-    """Rows since the driver started. Spark does not count bytes: they are 0, and complete.
-
-    The dashboard waits for figures that are not complete.
-    """
+    """Rows since the driver started. Bytes, which Spark does not count, are 0, and complete."""
 
     read_bytes: int = 0
     read_bytes_complete: bool = True

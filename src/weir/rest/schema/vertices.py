@@ -118,6 +118,8 @@ class SubtaskBackPressure(Message, frozen=True, kw_only=True):
     attempt_number: int = msgspec.field(name="attempt-number")
     #: ok (at most 10 %), low (at most 50 %) or high.
     level: str = msgspec.field(name="backpressure-level")
+    #: The same: Flink answers both spellings.
+    level_again: str = msgspec.field(name="backpressureLevel")
     #: The share of the time in which a consumer that lags held the query up.
     ratio: float
     #: The share of the time in which it had nothing to read.
@@ -130,6 +132,8 @@ class BackPressure(Message, frozen=True, kw_only=True):
 
     status: str = "ok"
     level: str = msgspec.field(name="backpressure-level")
+    #: The same: Flink answers both spellings.
+    level_again: str = msgspec.field(name="backpressureLevel")
     end_timestamp: int = msgspec.field(name="end-timestamp")
     subtasks: tuple[SubtaskBackPressure, ...]
 
