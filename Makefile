@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 120
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup lint test test-fast test-slow demo sim bench soak screenshots lock clean
+.PHONY: help setup lint test test-fast test-slow test-flink demo sim bench soak screenshots lock clean
 
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -30,10 +30,14 @@ test: lint ## lint, then all but the slow tests in two processes, as in CI
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: setup ## only tests without a JVM or killed processes: seconds
-	$(BIN)/pytest -m "not spark and not kill and not slow"
+	$(BIN)/pytest -m "not spark and not kill and not slow and not flink"
 
 test-slow: setup ## the slow tests, including 200 stops with a random kill: over an hour
 	$(BIN)/pytest -m slow
+
+test-flink: setup ## fetch Flink (330 MB) and run its own command line against jobs: minutes
+	$(BIN)/python -m tests.flink.distribution
+	$(BIN)/pytest -m flink
 
 demo: setup ## kill a running job three times; prove that no row is lost or duplicated
 	$(BIN)/weir demo --kill 3
