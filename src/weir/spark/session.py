@@ -100,11 +100,6 @@ _SMALL_HEAP_MIB = 8 * 1024
 #: How long the end of a run waits for the session to stop: a query that does not stop can block it.
 _STOP_S = 60.0
 
-#: How far a JVM that runs the tasks too stays behind the driver's Python when cores are short.
-#: Queries wait for Python in each planning call and people for its answers, which take it
-#: milliseconds, but behind the tasks many times as long.
-_NICENESS = 5
-
 _DEFAULT_MASTER = "local[*]"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -342,9 +337,6 @@ def _profile(memory: str) -> class_archive.JvmProfile:
 
 
 def _launch(plan: SessionPlan) -> None:
-    if is_local_master(plan.settings["spark.master"]) and sys.platform == "linux":
-        # Of this thread alone, and so of the JVM that it starts.
-        os.nice(_NICENESS)
     # Making the session tries again, and reports what goes wrong.
     with contextlib.suppress(Exception):
         plan.launch()
