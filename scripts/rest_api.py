@@ -47,7 +47,7 @@ were compared with those of a Flink 2.3.0 cluster. These differences remain:
 | where | Flink 2.3 | Weir |
 | --- | --- | --- |
 | an unknown job or task manager | 404, 500, or 200 with nothing in it, by endpoint | 404, at once |
-| an unknown vertex in a path | 400 if it is not 32 digits | 404: a vertex's name is accepted, too |
+| an unknown vertex | 400 if not of 32 digits, 404 or 200 | 404: a name is accepted, too |
 | a savepoint, checkpoint or stop of an unknown job | 202; polling says why it failed | 404 |
 | an operation that failed, when polled | 200 with a Java-serialised exception | 500 with `Errors` |
 | a path that has other methods | 404 | 405; HEAD is answered |
@@ -56,6 +56,7 @@ were compared with those of a Flink 2.3.0 cluster. These differences remain:
 | a checkpoint that fails before it has an id | counts as failed | `latest_trigger_failure` |
 | percentiles over a vertex's subtasks | `"NaN"` | numbers |
 | rescaling, resource requirements | 404 and 500 without the adaptive scheduler | empty |
+| fields that Flink 2.3 has not | | a few, such as `taskmanagers-blocked` |
 | a savepoint's path | `file:/...` | a plain path, if it is local |
 | a `CANONICAL` savepoint | another format | taken as `NATIVE`, the only format |
 

@@ -77,7 +77,7 @@ def answer_promptly() -> None:
     start has made, modules above all: a full collection would stop every thread for 60 ms. For a
     process that runs one job and ends with it; a second call does nothing.
     """
-    if gc.get_freeze_count() == 0:
+    if sys.getswitchinterval() > _SWITCH_S:
         sys.setswitchinterval(_SWITCH_S)
         gc.freeze()
 

@@ -14,6 +14,11 @@ NumPy's. It finds out from its own test tools whether NumPy is installed, and th
 learn the same of pandas: 0.7 s, while the JVM waits. Here they are imported earlier, while the JVM
 starts, and take it that an installed pandas can be imported. So does ``mapInArrow``, which imports
 pandas to check its version, although it works without.
+
+*The origins of Hadoop's settings.* Hadoop remembers for each of its 1,100 settings which file it
+comes from. Spark sends the settings with each scan, write and stateful step, and Hadoop compresses
+each origin as a stream of its own: a copy takes 9 ms, and 3 ms without. Only Hadoop's diagnostics
+ask for the origins, so they are forgotten.
 """
 
 from __future__ import annotations
@@ -40,6 +45,7 @@ _EXTENSION = "org.apache.spark.sql.SparkSessionExtensionsProvider"
 _ML_FUNCTIONS = "org.apache.spark.sql.ml.InternalFunctionRegistration$"
 _ML = "pyspark.ml"
 _TEST_TOOLS = "pyspark.testing.utils"
+#: Classes that make Hadoop read further files of settings, and all of them again.
 _WITH_SETTINGS = ("org.apache.hadoop.hdfs.HdfsConfiguration", "org.apache.hadoop.mapred.JobConf")
 
 
@@ -94,7 +100,6 @@ def forget_origins(context: SparkContext) -> None:
     jvm = JvmClasses(context)
     try:
         for_name = jvm.java_class("java.lang.Class").forName
-        # The classes that bring further files of settings, which Hadoop would read later.
         for name in _WITH_SETTINGS:
             for_name(name)
         settings = context._jsc.hadoopConfiguration()
