@@ -24,6 +24,7 @@ from weir.sinks.postgres_session import quoted
 from weir.sinks.postgres_target import Ledger
 from weir.sinks.postgres_types import StagedColumn
 from weir.sinks.staging import StagedPayload
+from weir.storage.records import prepare
 
 if TYPE_CHECKING:
     import psycopg
@@ -171,6 +172,7 @@ def in_sql(table: str) -> str:
 
 def columns_of(payload: Payload) -> tuple[StagedColumn, ...]:
     """The columns of a batch."""
+    prepare(list[StagedColumn])
     return tuple(msgspec.convert(payload["columns"], list[StagedColumn]))
 
 

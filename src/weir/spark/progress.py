@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weir.runtime.views import StateView, SubtaskView
+from weir.storage.records import prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,6 +97,7 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
 
 def decoded(progress: Any) -> BatchProgress:
     """A progress object of the JVM, fetched in one call."""
+    prepare(BatchProgress)
     return msgspec.json.decode(str(progress.json()), type=BatchProgress)
 
 

@@ -3,11 +3,15 @@
 A type says what each field may be, down to the names that become parts of paths
 (``weir/core/types.py``). Data that does not match its type is a ``ValueError``, whatever is wrong
 with it; the caller knows which file it was and what to do.
+
+msgspec works out a type when it first meets it, and the process crashes (SIGSEGV) if a second
+thread uses the type meanwhile. ``prepare`` lets one thread at a time do so.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from itertools import accumulate
 from typing import Any, TypeVar
 
@@ -19,7 +23,18 @@ T = TypeVar("T")
 _NESTING_MAX = 100
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _PATTERN = re.compile(r" matching regex '.*'", re.DOTALL)
+#: The types that msgspec has worked out, and the lock of the thread that adds one.
+_prepared: set[Any] = set()
+_preparing = threading.Lock()
 _NO_BRACKET = re.compile(rb"[^\[\]{}]+")
+
+
+def prepare(kind: Any) -> None:
+    """Make a type safe to decode or convert on several threads at once."""
+    if kind not in _prepared:
+        with _preparing:
+            msgspec.json.Decoder(kind)
+            _prepared.add(kind)
 
 
 def decoded(data: bytes | str, kind: type[T]) -> T:
@@ -31,6 +46,7 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
         raise ValueError(
             f"it is nested {depth} levels deep, but at most {_NESTING_MAX} are allowed"
         )
+    prepare(kind)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, OverflowError, RecursionError) as error:
@@ -39,6 +55,7 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
 
 def converted(value: Any, kind: type[T]) -> T:
     """Convert a JSON value that was decoded without a type to this type. Raises ``ValueError``."""
+    prepare(kind)
     try:
         return msgspec.convert(value, kind)
     except (msgspec.MsgspecError, OverflowError, RecursionError) as error:
