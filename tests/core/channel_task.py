@@ -1,13 +1,19 @@
 """A ``StreamTask`` between channels for tests.
 
-It rests in its first planning call, and every effect is recorded.
+It rests in its first planning call, its consumers have told what a batch of theirs may read, and
+every effect is recorded.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, Segment
+from weir.core.messages.channel import (
+    ChannelAppended,
+    CheckpointBarrier,
+    Segment,
+    SegmentsConsumed,
+)
 from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.messages.task import (
     AsyncPartDone,
@@ -23,7 +29,7 @@ from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import InFlightSegment, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
 
-#: What a consumer may read in a step before it has taken its first one.
+#: What a batch of a consumer may read.
 BATCH_SIZE = BatchBound().size
 
 OPERATORS = (OperatorState(operator_id="v", name="v"),)
@@ -71,6 +77,11 @@ class Task:
         for channel, entry in restored:
             self.get(channel, entry)
         self.do(TaskStarted(position=-1))
+        for consumer in consumers:
+            reported = SegmentsConsumed(
+                vertex="v", consumer=consumer, position=-1, batch_size=BATCH_SIZE
+            )
+            self.do(reported)
 
     def do(self, event: Any, now_ms: int = 0) -> list[Any]:
         """Handle one event and return its effects."""

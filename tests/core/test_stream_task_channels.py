@@ -345,6 +345,19 @@ def test_a_producer_does_not_run_ahead_of_what_a_consumer_reads_in_two_batches()
     assert channels.is_full, "y takes steps of five bytes and has twenty to read"
 
 
+def test_a_producer_is_two_segments_ahead_of_a_consumer_that_has_read_none() -> None:
+    """First batches take seconds: more of them elsewhere would only slow the consumer down."""
+    channels = OutputChannels("v", ("x", "y"), ChannelBound())
+    for position in (0, 1):
+        assert not channels.is_full
+        channels.staged(Segment(position=position, size=1, payload={}))
+        channels.completed(position)
+    channels.consumed("x", 0, batch_size=BATCH_SIZE)
+    assert channels.is_full, "y has read nothing"
+    channels.consumed("y", 0, batch_size=BATCH_SIZE)
+    assert not channels.is_full
+
+
 def test_segments_are_released_when_every_consumer_has_read_them() -> None:
     """Their files are no longer needed."""
     task = Task(consumers=("x", "y"))

@@ -8,7 +8,9 @@ Two limits apply backpressure, that is, the producer's planning call is held:
 
 - The bound: a consumer is that many segments or bytes behind.
 - The pace: a consumer has one batch to read and another one waiting, by the batch size that it
-  reports. A barrier waits for all segments before it, so more output would only delay it.
+  reports. A barrier waits for all segments before it, so more output would only delay it. Before
+  its first report, each segment counts as a batch: the first batches of a job take seconds, and
+  all of its queries run theirs at once, so a producer that went on would only slow them down.
 
 Barriers pass in either case.
 """
@@ -20,7 +22,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from weir.core.messages.channel import ChannelAppended, ChannelEntry, Segment, Watermark
-from weir.core.task.batch_bound import FIRST
 from weir.core.types import VertexId
 from weir.errors import invariant
 
@@ -57,8 +58,9 @@ class OutputChannels:
         self._watermark_ms: int | None = None
         #: The position up to which no consumer needs a segment any more.
         self._released = -1
-        #: Bytes that one batch of each consumer may read, as it last reported.
-        self._batch_sizes = dict.fromkeys(consumers, FIRST)
+        #: Bytes that one batch of each consumer may read, as it last reported; 0 before its first
+        #: report, so that it has two segments at most.
+        self._batch_sizes = dict.fromkeys(consumers, 0)
         #: For each consumer, the segments it has not processed: (position, bytes), ascending.
         self._behind: dict[VertexId, deque[tuple[int, int]]] = {name: deque() for name in consumers}
 
