@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import sys
 from dataclasses import replace
 
+import pytest
 from fake_job import JOB_ID, VIEW, FakeGateway
 from rich.console import Console
 from test_progress import ManualClock
 from tests.waiting import wait_until
 
+from weir.cli.log_output import EventDisplay, LogOutput
 from weir.cli.progress import ProgressDisplay
+from weir.config.values import LogFormat
 from weir.core.messages.job import BeginAttempt, JobStatusChanged
 from weir.core.messages.protocol import TaskStatusChanged
 from weir.core.status import JobStatus
@@ -55,6 +60,27 @@ def test_a_phase_is_shown_while_it_lasts_and_with_its_duration_once_over() -> No
     told.phases.begin(None)
     told.pass_time(60_000)
     assert len(told.lines) == 2
+
+
+@pytest.mark.parametrize("kind", ["table", "events"])
+def test_once_a_start_is_done_threads_give_way_soon_and_collections_are_short(kind: str) -> None:
+    """So that planning calls and REST are answered at once; not while modules are still loaded."""
+    console, switch_s = Console(file=io.StringIO()), sys.getswitchinterval()
+    gc.unfreeze()
+    display = (
+        ProgressDisplay(console)
+        if kind == "table"
+        else EventDisplay(LogOutput(console, LogFormat.JSON))
+    )
+    try:
+        display.phase("starting Spark")
+        assert (gc.get_freeze_count(), sys.getswitchinterval()) == (0, switch_s)
+        display.phase(None)
+        assert gc.get_freeze_count() > 1_000
+        assert sys.getswitchinterval() < 0.001
+    finally:
+        sys.setswitchinterval(switch_s)
+        gc.unfreeze()
 
 
 def test_the_same_phase_again_continues() -> None:

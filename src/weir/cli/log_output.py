@@ -24,7 +24,7 @@ from rich.text import Text
 
 from weir.config.values import LogFormat
 from weir.core.types import CompletedCheckpoint
-from weir.run.phases import Phases
+from weir.run.phases import Phases, answer_promptly
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway
 from weir.runtime.log_lines import Capture, LogEvent, Place, as_json, as_text, pass_on
@@ -245,8 +245,10 @@ class EventDisplay:
         self.say(f"Recovered from {what} {checkpoint.checkpoint_id}: {checkpoint.external_path}")
 
     def phase(self, name: str | None) -> None:
-        """Log the phase if it takes longer than a second."""
+        """Log the phase if it takes longer than a second. After the start, answer promptly."""
         self._phases.begin(name)
+        if name is None:
+            answer_promptly()
 
     def note(self, message: str) -> None:
         """Log one line, unless the story has it."""

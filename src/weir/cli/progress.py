@@ -32,7 +32,7 @@ from rich.text import Text
 
 from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
 from weir.core.types import CheckpointFailureReason, CompletedCheckpoint, SnapshotKind
-from weir.run.phases import WORTH_A_LINE_MS, Phases, describe_time
+from weir.run.phases import WORTH_A_LINE_MS, Phases, answer_promptly, describe_time
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway
 from weir.runtime.views import JobView
@@ -193,8 +193,10 @@ class ProgressDisplay:
             self.say(f"recovered from checkpoint {checkpoint.checkpoint_id}")
 
     def phase(self, name: str | None) -> None:
-        """Show the phase if it takes longer than a second."""
+        """Show the phase if it takes longer than a second. After the start, answer promptly."""
         self._phases.begin(name)
+        if name is None:
+            answer_promptly()
 
     def note(self, message: str) -> None:
         """Show one line."""

@@ -17,6 +17,8 @@ The caller calls ``look`` a few times a second; time comes from the clock passed
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -29,6 +31,8 @@ from weir.runtime.concurrency import Clock
 
 #: A phase that takes no longer than this is not reported.
 WORTH_A_LINE_MS = 1_000
+#: How long a Python thread may hold up the others.
+_SWITCH_S = 0.000_5
 
 
 class Phases:
@@ -63,6 +67,19 @@ class Phases:
             if self._name is not None and not self._is_told and lasts_ms > WORTH_A_LINE_MS:
                 self._say(f"{self._name} ...")
                 self._is_told = True
+
+
+def answer_promptly() -> None:
+    """Keep Python's threads from waiting for each other, once a start is done.
+
+    Planning calls and REST are answered on threads of their own. A thread gives way to the others
+    after half a millisecond, not after five. And Python's collector no longer looks at what the
+    start has made, modules above all: a full collection would stop every thread for 60 ms. For a
+    process that runs one job and ends with it; a second call does nothing.
+    """
+    if sys.getswitchinterval() > _SWITCH_S:
+        sys.setswitchinterval(_SWITCH_S)
+        gc.freeze()
 
 
 def describe_time(ms: int) -> str:
