@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any, cast
@@ -139,6 +141,49 @@ def test_threads_of_the_driver_and_of_an_executor(reader: httpx.Client) -> None:
     assert all(set(one) == {"threadName", "stringifiedThreadInfo"} for one in threads)
     (one,) = reader.get("/taskmanagers/0/thread-dump").json()["threadInfos"]
     assert one["stringifiedThreadInfo"] == '"main" of 0'
+
+
+#: Garbage whose finalizer lets other threads run, just before a collection is due.
+FROZE = """
+import gc
+import sys
+import threading
+import time
+
+from weir.rest.cluster_answers import python_threads
+
+
+class Garbage:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        time.sleep(0.01)
+
+
+def start_threads():
+    while True:
+        threading.Thread(target=int).start()
+
+
+def frames():
+    gc.set_threshold(0)
+    Garbage()
+    gc.set_threshold(1)
+    return real()
+
+
+real, sys._current_frames = sys._current_frames, frames
+threading.Thread(target=start_threads, daemon=True).start()
+for _ in range(20):
+    assert python_threads().thread_infos
+assert gc.isenabled()
+"""
+
+
+def test_a_thread_dump_does_not_freeze_the_driver_if_a_collection_is_due() -> None:
+    """Python's look at the frames holds a lock that the start of a thread needs."""
+    subprocess.run([sys.executable, "-c", FROZE], timeout=60, check=True)
 
 
 def test_the_logs_are_listed_and_sent_as_text(tmp_path: Path, gateway: FakeGateway) -> None:

@@ -7,6 +7,7 @@ its name could be a secret's.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ import traceback
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -217,7 +219,7 @@ def python_threads() -> ThreadDump:
     """The Python threads of this process."""
     names = {one.ident: one for one in threading.enumerate()}
     infos = []
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in _frames().items():
         thread = names.get(ident)
         name = f"thread-{ident}" if thread is None else thread.name
         kind = " daemon" if thread is not None and thread.daemon else ""
@@ -228,6 +230,21 @@ def python_threads() -> ThreadDump:
             )
         )
     return ThreadDump(thread_infos=tuple(infos))
+
+
+def _frames() -> dict[int, FrameType]:
+    """Each thread's newest frame.
+
+    Without a collection meanwhile: before Python 3.12, one whose finalizers let another thread run,
+    which starts a third one, stops the process for good.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
 
 
 def java_threads(threads: tuple[ThreadView, ...]) -> ThreadDump:
