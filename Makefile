@@ -35,7 +35,7 @@ test-fast: setup ## only tests without a JVM or killed processes: seconds
 test-slow: setup ## the slow tests, including 200 stops with a random kill: over an hour
 	$(BIN)/pytest -m slow
 
-test-flink: setup ## fetch Flink (330 MB) and run its own command line against jobs: minutes
+test-flink: setup ## fetch Flink (330 MB) and run its own command line and dashboard against jobs: minutes
 	$(BIN)/python -m tests.flink.distribution
 	$(BIN)/pytest -m flink
 

@@ -41,8 +41,9 @@ no directory has.
 Flink's own dashboard and command line, its Kubernetes operator and exporters find all that they ask
 for. What has no meaning here answers as an idle Flink cluster does, and says *empty* below.
 
-`make test-flink` runs Flink's own command line against jobs. Answers to GET about a running job
-were compared with those of a Flink 2.3.0 cluster. These differences remain:
+`make test-flink` runs Flink's own command line and each view of its dashboard against jobs. Answers
+to GET about a running job were compared with those of a Flink 2.3.0 cluster. These differences
+remain:
 
 | where | Flink 2.3 | Weir |
 | --- | --- | --- |
