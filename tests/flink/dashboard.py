@@ -58,8 +58,10 @@ def served_dashboard() -> Iterator[tuple[Dashboard, str]]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    wait_until(lambda: server.started, "the dashboard is served")
-    (port,) = (one.getsockname()[1] for one in server.servers[0].sockets)
-    yield dashboard, f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    try:
+        wait_until(lambda: server.started, "the dashboard is served")
+        (port,) = (one.getsockname()[1] for one in server.servers[0].sockets)
+        yield dashboard, f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -24,15 +23,6 @@ pytestmark = [
 ]
 
 UNKNOWN = "0123456789abcdef0123456789abcdef"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """A directory with numbers, in which commands run; they are ended with the test."""
-    made = Place(tmp_path)
-    made.land(3)
-    yield made
-    made.clear()
 
 
 def running(place: Place, *arguments: str) -> tuple[Run, Client, str]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 
 import httpx
 import pytest
@@ -79,6 +78,7 @@ class Walker:
             wait_until(lambda waiting=waiting: not waiting.count(), f"{view} is shown")
             text = self._page.locator("body").inner_text()
             assert "Version: " in text, f"{view} shows no frame"
+            assert self._page.url.endswith(f"#/{view}"), f"{view} leads to {self._page.url}"
             self.complaints += [f"{view} shows {one}" for one in WRONG.findall(text)]
 
     def leave(self) -> None:
@@ -95,15 +95,6 @@ class Walker:
 
     def _complain(self, what: str) -> None:
         self.complaints.append(f"{self._view}: {what}")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """A directory with numbers, in which commands run; they are ended with the test."""
-    made = Place(tmp_path)
-    made.land(3)
-    yield made
-    made.clear()
 
 
 def views_of(job: str, vertex: str, state: str) -> list[str]:
