@@ -35,8 +35,10 @@ joins the operation with that id, so a client may retry. Every refusal and failu
 `Errors`. `GET /openapi.json` answers this page as an OpenAPI document.
 
 `weir history` serves the same paths for jobs that have ended, from their checkpoint directory. It
-refuses with 409 what acts on a job or needs its driver, and answers 404 for configurations, which
-no directory has.
+refuses with 409 what acts on a job or needs its driver. What only the driver knew (configuration,
+failures, rows, failed checkpoints) is as of the newest archive that it wrote: at its end, after
+each change of the job's status, and once a minute. Without one, configurations are answered with
+404.
 
 Flink's own dashboard and command line, its Kubernetes operator and exporters find all that they ask
 for. What has no meaning here answers as an idle Flink cluster does, and says *empty* below.

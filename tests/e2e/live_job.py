@@ -382,5 +382,5 @@ def files_below(directory: Path) -> set[str]:
 
 def checkpoint_files(job_directory: Path) -> set[str]:
     """All files of a job's checkpoint directory except those for bookkeeping."""
-    books = ("log/", "ids/", "lease")
+    books = ("log/", "ids/", "lease", "archive")
     return {path for path in files_below(job_directory) if not path.startswith(books)}

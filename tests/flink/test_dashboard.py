@@ -42,10 +42,8 @@ VERTEX = (
     "flamegraph",
 )  # fmt: skip
 
-#: Flink too answers 404 to the first, unless ``rest.profiling.enabled`` is set. A history server
-#: has no configuration: none is recorded.
+#: Flink too answers 404, unless ``rest.profiling.enabled`` is set.
 UNANSWERED = re.compile(r"/profiler$")
-UNRECORDED = re.compile(r"/profiler$|/jobs/\w+/config$")
 #: What browser and dashboard say of an answer that is judged by its address, and Flink's chart, if
 #: it is left while it is drawn.
 BESIDE_THE_POINT = re.compile(r"Failed to load resource|^ERROR ye$|SVGLength")
@@ -60,8 +58,6 @@ class Walker:
         self._page = page
         self._address = address
         self._view = ""
-        #: Addresses that may be answered with an error.
-        self.unanswered = UNANSWERED
         self.complaints: list[str] = []
         page.on("response", self._answered)
         page.on("console", self._said)
@@ -86,7 +82,7 @@ class Walker:
         self._page.goto("about:blank")
 
     def _answered(self, answer: Response) -> None:
-        if answer.status >= 400 and not self.unanswered.search(answer.url):
+        if answer.status >= 400 and not UNANSWERED.search(answer.url):
             self._complain(f"{answer.status} from {answer.url}")
 
     def _said(self, message: ConsoleMessage) -> None:
@@ -129,9 +125,27 @@ def test_each_view_shows_a_job_while_it_runs_after_its_end_and_in_history(place:
         walker.leave()
         run.end()
 
-        checkpoints = place.directory / ".weir" / "checkpoints"
-        words = [sys.executable, "-m", "weir", "history", str(checkpoints), "--port", "0"]
-        dashboard.target = place.launch(words, {}).wait_for(r"(http://[^\s/]+)")[1]
-        walker.unanswered = UNRECORDED
+        dashboard.target = history(place)
         walker.visit(["overview", "job/completed", *views_of(found["id"], vertex, "completed")])
     assert walker.complaints == []
+
+
+def test_each_view_shows_a_job_that_failed_before_its_first_checkpoint(place: Place) -> None:
+    """In front of a history server: the driver is gone."""
+    (place.directory / "in" / "000.parquet").write_bytes(b"no Parquet")
+    assert place.start("--conf", "restart-strategy.type=none").wait() == 1
+    with served_dashboard() as (dashboard, address), chromium() as browser:
+        dashboard.target = history(place)
+        (found,) = httpx.get(f"{dashboard.target}/jobs").json()["jobs"]
+        assert found["status"] == "FAILED"
+        vertex, *_ = httpx.get(f"{dashboard.target}/jobs/{found['id']}").json()["vertices"]
+        walker = Walker(browser.new_page(viewport={"width": 1600, "height": 1000}), address)
+        walker.visit(["job/completed", *views_of(found["id"], vertex["id"], "completed")])
+    assert walker.complaints == []
+
+
+def history(place: Place) -> str:
+    """The address of a history server for the place's jobs."""
+    checkpoints = place.directory / ".weir" / "checkpoints"
+    words = [sys.executable, "-m", "weir", "history", str(checkpoints), "--port", "0"]
+    return place.launch(words, {}).wait_for(r"(http://[^\s/]+)")[1]

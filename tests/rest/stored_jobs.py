@@ -92,11 +92,13 @@ def leave_job(
     tasks: Sequence[TaskState] = (CLEAN,),
     start_ms: int = 4_000,
     savepoint: str | None = None,
+    number: int = 3,
+    completed: bool = True,
 ) -> None:
-    """What a job with one completed checkpoint leaves in its directory.
+    """What a job with one completed checkpoint, or with none, leaves in its directory.
 
     It ran for five seconds, unless it still runs. ``savepoint``: the directory of the one with
-    which it was stopped.
+    which it was stopped. ``number``: that of the checkpoint.
     """
     storage = CheckpointStorage(fs=lambda _: FS, base_directory=str(base), job_id=job_id)
     storage.make_job_directory()
@@ -108,14 +110,14 @@ def leave_job(
         timestamp_ms=start_ms,
     )
     known: tuple[CheckpointReference, ...] = ()
-    kinds = {3: SnapshotKind.CHECKPOINT}
+    kinds = {number: SnapshotKind.CHECKPOINT} if completed else {}
     if savepoint is not None:
-        kinds[4] = SnapshotKind.SYNC_SAVEPOINT
+        kinds[number + 1] = SnapshotKind.SYNC_SAVEPOINT
         FS.make_directory(savepoint)
-    for number, kind in kinds.items():
+    for checkpoint_id, kind in kinds.items():
         checkpoint = CompletedCheckpoint(
             job_id=job_id,
-            checkpoint_id=number,
+            checkpoint_id=checkpoint_id,
             kind=kind,
             timestamp_ms=start_ms + 1_000,
             completion_timestamp_ms=start_ms + 1_400,
@@ -123,11 +125,11 @@ def leave_job(
             tasks=tuple(tasks),
             external_path=savepoint
             if savepoint is not None and kind.is_savepoint
-            else storage.checkpoint_directory(number),
+            else storage.checkpoint_directory(checkpoint_id),
             coordinator_states={"score": {"rules": {"often": 5}}} if len(tasks) > 1 else {},
         )
         reference = CheckpointReference(
-            checkpoint_id=number,
+            checkpoint_id=checkpoint_id,
             path=checkpoint.external_path,
             checksum=storage.write_metadata(checkpoint),
         )
@@ -136,7 +138,7 @@ def leave_job(
             kind=RecordKind.CHECKPOINT_COMPLETED,
             timestamp_ms=start_ms + 1_400,
             status=RecordStatus.RUNNING,
-            completed=number,
+            completed=checkpoint_id,
             checkpoints=known,
         )
     if status is not RecordStatus.RUNNING:
@@ -144,7 +146,7 @@ def leave_job(
             kind=RecordKind.ENDED,
             timestamp_ms=start_ms + 5_000,
             status=status,
-            completed=max(kinds),
+            completed=max(kinds, default=None),
             checkpoints=known,
             savepoint=savepoint,
             failure=failure,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.browser import chromium, watched_pages
+from tests.rest.fake_job import VIEW
 from tests.rest.stored_jobs import (
     ALIVE,
     DAMAGED,
@@ -20,24 +22,28 @@ from tests.rest.stored_jobs import (
     leave_jobs,
 )
 
+from weir.core.status import JobStatus
+from weir.rest.archive import JobArchive
 from weir.rest.history import StoredJobs
 from weir.rest.server import RestServer
 from weir.runtime.concurrency import SystemClock
+from weir.runtime.views import ExceptionView
 
 PHONE = {"width": 390, "height": 800}
 
 #: What each view shows of the failed job, by its address.
 VIEWS = {
     "overview": "KeyError: 'amount'",
-    "graph": "3 vertices, as the newest checkpoint has them",
+    "graph": "3 vertices, as the job last had them",
     "graph/per_minute": "4 partitions, the largest 90 kB",
     "checkpoints": "Those that the job retained",
     "checkpoints/3": "Task by task",
     "exceptions": "The job failed for good.",
     "coordinators": '"often": 5',
+    "configuration": "left no archive",
 }
 #: And where a directory has nothing to show.
-UNKNOWN = ("timeline", "logs", "configuration")
+UNKNOWN = ("timeline", "logs")
 
 Open = Callable[..., Page]
 
@@ -121,6 +127,32 @@ def test_each_view_of_a_job_has_an_address_and_fits_a_phone(open_page: Open) -> 
     for view in UNKNOWN:
         go(page, f"jobs/{FAILED}/{view}")
         expect(page.locator("main")).to_contain_text("driver")
+
+
+def test_what_its_driver_knew_is_shown_of_a_job(open_page: Open, base: Path) -> None:
+    """Its configuration, and a checkpoint and a task that failed, beside what is on disk."""
+    archived = replace(
+        VIEW,
+        job_id=FAILED,
+        status=JobStatus.FAILED,
+        exceptions=(
+            ExceptionView(timestamp_ms=3_000, message="the network is down", attempt=0),
+            ExceptionView(timestamp_ms=4_000, message="no such key", vertex="clean", attempt=1),
+        ),
+    )
+    JobArchive(FS, str(base), FAILED).write(archived)
+    page = open_page(f"jobs/{FAILED}/configuration", viewport=PHONE)
+    expect(page.get_by_role("row").filter(has_text="checkpointing.interval")).to_contain_text("5 s")
+    go(page, f"jobs/{FAILED}/checkpoints")
+    expect(page.get_by_text("expired before completing").first).to_be_visible()
+    expect(page.get_by_role("link", name="3", exact=True)).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="Tolerable failures")).to_be_visible()
+    go(page, f"jobs/{FAILED}/exceptions")
+    expect(page.get_by_text("Task clean, attempt 1")).to_be_visible()
+    expect(page.get_by_text("The job was restarted.")).to_be_visible()
+    go(page, f"jobs/{FAILED}/graph")
+    expect(page.get_by_text("2 vertices, as the job last had them")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_a_job_that_runs_elsewhere_cannot_be_changed_here(open_page: Open) -> None:

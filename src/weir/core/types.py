@@ -56,6 +56,8 @@ Count: TypeAlias = Annotated[int, Meta(ge=0, le=_INT_MAX)]
 Position: TypeAlias = Annotated[int, Meta(ge=-1, le=_INT_MAX)]
 #: Milliseconds since the Unix epoch, up to the end of the year 9999.
 Timestamp: TypeAlias = Annotated[int, Meta(ge=0, le=253402300799999)]
+#: The same, or -1 for what has not ended.
+EndTimestamp: TypeAlias = Annotated[int, Meta(ge=-1, le=253402300799999)]
 #: Data of a sink, port, hook or coordinator, such as what a sink needs to commit what it staged:
 #: JSON values only, never a pickle.
 Payload: TypeAlias = dict[str, Any]
@@ -312,16 +314,16 @@ class TaskState:
 class SnapshotMetrics:
     """The cost of one task's snapshot (MISSION B5)."""
 
-    sync_duration_ms: int = 0
-    async_duration_ms: int = 0
-    alignment_duration_ms: int = 0
+    sync_duration_ms: Count = 0
+    async_duration_ms: Count = 0
+    alignment_duration_ms: Count = 0
     #: From the trigger's timestamp to the start of the synchronous part.
-    start_delay_ms: int = 0
+    start_delay_ms: Count = 0
     #: Bytes that this checkpoint wrote itself; the full size is ``TaskState.state_size``.
-    checkpointed_size: int = 0
+    checkpointed_size: Count = 0
     #: Whether the checkpoint's barrier overtook segments, and their bytes.
     unaligned: bool = False
-    persisted_size: int = 0
+    persisted_size: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)

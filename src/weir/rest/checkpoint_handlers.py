@@ -27,10 +27,10 @@ async def _checkpoint_history(server: Serving, job_id: str) -> checkpoints.Check
 
 @serves(checkpoints.CHECKPOINT_CONFIG)
 async def _checkpoint_config(server: Serving, job_id: str) -> checkpoints.CheckpointConfigInfo:
-    if server.is_history:
-        await server.view(job_id)
+    view = await server.view(job_id)
+    if not view.configuration:
         return checkpoints.CheckpointConfigInfo()
-    return checkpoint_answers.checkpoint_config(await server.configured(job_id))
+    return checkpoint_answers.checkpoint_config(view)
 
 
 @serves(checkpoints.CHECKPOINT_DETAILS)

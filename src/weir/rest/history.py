@@ -1,14 +1,16 @@
 """Jobs as their checkpoint directory shows them, whether a driver is alive or not.
 
-What a driver knows in memory (rates, failed checkpoints, logs) is gone with it; what decides how a
-job goes on is on disk, and is read here without changing anything:
+What a driver knows in memory only (rates, logs, a timeline) is gone with it; what decides how a job
+goes on is on disk, and is read here without changing anything:
 
 - the job log: status, attempt, the retained checkpoints, a final savepoint, why the job failed;
 - the metadata of the retained checkpoints: vertices, channels, sizes, times;
-- the lease: whether a driver is alive, and where.
+- the lease: whether a driver is alive, and where;
+- the archive: what the newest driver knew when it last wrote that, which is its end unless it was
+  killed. Where the job log says otherwise, the job log is right.
 
-Flink's history server does the same from an archive that its jobs write at their end. So a job
-whose driver was killed is missing there, and is here.
+Flink's history server reads only what its jobs write at their end. So a job whose driver was killed
+is missing there, and is here.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -31,6 +33,7 @@ from weir.core.checkpoints.stats import (
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, TaskStatus
 from weir.errors import StorageError
+from weir.rest.archive import JobArchive
 from weir.runtime.concurrency import Clock
 from weir.runtime.views import (
     ChannelView,
@@ -94,6 +97,9 @@ class StoredJobs:
         self._lock = threading.Lock()
         self._views: tuple[JobView, ...] = ()
         self._read_ms: int | None = None
+        #: The archives of jobs that have ended, which change no more: by job, with the number of
+        #: the record that they were read beside.
+        self._archives: dict[str, tuple[int, JobView]] = {}
         #: Metadata does not change, so each is read once: by job, path and checksum. What could not
         #: be read is tried again.
         self._checkpoints: dict[str, dict[tuple[str, str], CompletedCheckpoint]] = {}
@@ -110,9 +116,9 @@ class StoredJobs:
                 found = self._found()
                 self._views = tuple(map(self._view, found))
                 known = {one.job_id for one in found}
-                self._checkpoints = {
-                    job_id: kept for job_id, kept in self._checkpoints.items() if job_id in known
-                }
+                for cache in (self._checkpoints, self._archives):
+                    for job_id in cache.keys() - known:
+                        del cache[job_id]
                 self._read_ms = self._clock.now_ms()
             return self._views
 
@@ -167,7 +173,23 @@ class StoredJobs:
             except StorageError as error:
                 damage.append(str(error))
         self._checkpoints[found.job_id] = retained
-        return _stored_view(record, list(retained.values()), found.driver, damage)
+        try:
+            archived = self._archived(record)
+        except StorageError as error:
+            archived = None
+            damage.append(str(error))
+        return _stored_view(record, list(retained.values()), archived, found.driver, damage)
+
+    def _archived(self, record: JobRecord) -> JobView | None:
+        """What the newest driver of a job knew. Raises ``StorageError``."""
+        number, known = self._archives.get(record.job_id, (0, None))
+        if known is not None and number == record.number:
+            return known
+        fs = self._fs(self._base_directory)
+        archived = JobArchive(fs, self._base_directory, record.job_id).read()
+        if archived is not None and archived.status.is_terminal and record.status in _STATUSES:
+            self._archives[record.job_id] = record.number, archived
+        return archived
 
     def _driver(self, job_id: str) -> DriverView | None:
         """The driver that runs the job, if there is one. Raises ``StorageError``."""
@@ -225,15 +247,16 @@ def _brief(found: _Found) -> JobBrief:
 def _stored_view(
     record: JobRecord,
     retained: list[CompletedCheckpoint],
+    archived: JobView | None,
     driver: DriverView | None,
     damage: Iterable[str],
 ) -> JobView:
-    """The job as of its newest record."""
+    """The job as of its newest record, and what its driver knew beside that."""
     status = _status(record, driver)
     known_ms = [record.timestamp_ms, *(one.timestamp_ms for one in retained)]
     started_ms = min(known_ms) if record.started_ms is None else record.started_ms
     newest = retained[-1] if retained else None
-    return JobView(
+    view = JobView(
         job_id=record.job_id,
         name=record.job_name,
         status=status,
@@ -251,16 +274,78 @@ def _stored_view(
         checkpoints=_stats(retained),
         failure=record.failure,
         savepoint=record.savepoint,
-        exceptions=(
-            ()
-            if record.failure is None
-            else (ExceptionView(timestamp_ms=record.timestamp_ms, message=record.failure),)
-        ),
+        exceptions=(() if record.failure is None else (_failure(record),)),
         latest_completed=newest,
         coordinators=() if newest is None else _coordinators(newest),
         driver=driver,
         damage=tuple(damage),
     )
+    return view if archived is None else _with_archive(view, archived)
+
+
+def _failure(record: JobRecord) -> ExceptionView:
+    return ExceptionView(
+        timestamp_ms=record.timestamp_ms, message=record.failure or "", attempt=record.attempt
+    )
+
+
+def _with_archive(view: JobView, archived: JobView) -> JobView:
+    """Add what only the driver knew. If that was killed, the records go beyond it."""
+    stored = {one.vertex: one for one in view.vertices}
+    exceptions = archived.exceptions
+    if view.failure is not None and view.failure != archived.failure:
+        exceptions = (*exceptions, *view.exceptions)
+    status = view.status.name
+    return replace(
+        view,
+        timestamps_ms={**archived.timestamps_ms, status: view.timestamps_ms[status]},
+        vertices=tuple(
+            replace(one, outputs=known.outputs, position=known.position)
+            if (known := stored.get(one.vertex))
+            else replace(one, outputs=())
+            for one in archived.vertices
+        ),
+        checkpoints=_joined(view.checkpoints, archived),
+        restarts=archived.restarts,
+        exceptions=exceptions,
+        configuration=archived.configuration,
+        coordinators=archived.coordinators,
+    )
+
+
+def _joined(retained: CheckpointStatsSnapshot, archived: JobView) -> CheckpointStatsSnapshot:
+    """The driver's statistics, with the retained checkpoints that it did not write there."""
+    stats = archived.checkpoints
+    known = {one.checkpoint_id for one in stats.history}
+    missing = [one for one in retained.history if one.checkpoint_id not in known]
+    newer = [
+        one
+        for one in reversed(missing)
+        if one.checkpoint_id > max(known, default=0)
+        and one.trigger_timestamp_ms >= archived.start_time_ms
+    ]
+    return replace(
+        stats,
+        counts=replace(
+            stats.counts,
+            total=stats.counts.total + len(newer),
+            completed=stats.counts.completed + len(newer),
+        ),
+        history=tuple(sorted((*stats.history, *missing), key=_id, reverse=True)),
+        latest_completed=_newer(stats.latest_completed, retained.latest_completed),
+        latest_savepoint=_newer(stats.latest_savepoint, retained.latest_savepoint),
+        durations_ms=(*stats.durations_ms, *(one.end_to_end_duration_ms for one in newer)),
+        state_sizes=(*stats.state_sizes, *(one.state_size for one in newer)),
+        checkpointed_sizes=(*stats.checkpointed_sizes, *(one.checkpointed_size for one in newer)),
+    )
+
+
+def _id(checkpoint: CheckpointStats) -> int:
+    return checkpoint.checkpoint_id
+
+
+def _newer(one: CheckpointStats | None, other: CheckpointStats | None) -> CheckpointStats | None:
+    return max((known for known in (one, other) if known is not None), key=_id, default=None)
 
 
 def _vertices(newest: CompletedCheckpoint) -> tuple[VertexView, ...]:

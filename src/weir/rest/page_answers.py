@@ -12,7 +12,7 @@ from statistics import median
 
 from weir.config import Configuration
 from weir.core.checkpoints.stats import CheckpointStats, TaskCheckpointStats
-from weir.core.status import has_ended
+from weir.core.status import JobStatus, has_ended
 from weir.core.types import TaskState
 from weir.rest.schema import page
 from weir.runtime.recorder import (
@@ -24,7 +24,14 @@ from weir.runtime.recorder import (
     checkpoint_bar,
 )
 from weir.runtime.timeline import Span, SpanKind
-from weir.runtime.views import DriverView, JobBrief, JobView, SubtaskView, VertexView
+from weir.runtime.views import (
+    DriverView,
+    ExceptionView,
+    JobBrief,
+    JobView,
+    SubtaskView,
+    VertexView,
+)
 
 #: Over how long rates and shares "now" are measured, in milliseconds.
 _RECENT_MS = 30_000
@@ -76,7 +83,8 @@ def state(view: JobView, recorder: Recorder | None, now_ms: int, version: str) -
     """The job as it is now."""
     stats = view.checkpoints
     # A job that was stopped may have kept nothing but its savepoint.
-    completed = next(iter(stats.history), None) if recorder is None else stats.latest_completed
+    kept = next((one for one in stats.history if one.status == "COMPLETED"), None)
+    completed = kept if recorder is None else stats.latest_completed
     since_ms = view.timestamps_ms.get(view.status.name, view.start_time_ms)
     return page.PageState(
         now=now_ms,
@@ -96,6 +104,7 @@ def state(view: JobView, recorder: Recorder | None, now_ms: int, version: str) -
         completed=_brief(completed),
         completed_checkpoints=stats.counts.completed,
         coordinators=tuple(one.operator for one in view.coordinators),
+        configured=bool(view.configuration),
         live=None if recorder is None else _live(view, recorder),
     )
 
@@ -363,12 +372,12 @@ def failures(
         known = tuple(
             Failure(
                 time_ms=one.timestamp_ms,
-                attempt=view.attempt,
+                attempt=one.attempt,
                 message=one.message,
                 trace=one.trace,
                 vertex=one.vertex,
                 story=(),
-                outcome="The job failed for good.",
+                outcome=_outcome(view, one),
             )
             for one in view.exceptions
             if view.is_readable
@@ -376,6 +385,15 @@ def failures(
     else:
         known = tuple(recorder.failures)
     return tuple(_failure(one) for one in reversed(known) if vertex in (None, one.vertex))
+
+
+def _outcome(view: JobView, failure: ExceptionView) -> str:
+    """What came of a failure, as far as a job's directory tells."""
+    if failure.attempt < view.attempt:
+        return "The job was restarted."
+    if view.status is JobStatus.FAILED:
+        return "The job failed for good."
+    return "The driver ended before the job was restarted."
 
 
 def _failure(failure: Failure) -> page.PageFailure:

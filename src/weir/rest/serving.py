@@ -203,12 +203,13 @@ class Serving:
     async def configured(self, job_id: str) -> JobView:
         """The newest view of a job whose configuration is known.
 
-        Raises 400 or 404: a job's records do not have its configuration.
+        Raises 400 or 404: a job's driver may have left no archive.
         """
         view = await self.view(job_id)
-        if self.is_history:
+        if not view.configuration:
             raise HTTPException(
-                404, f"The configuration of job {view.job_id} is not known without its driver."
+                404,
+                f"The configuration of job {view.job_id} is not known: its driver left no archive.",
             )
         return view
 

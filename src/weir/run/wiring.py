@@ -27,7 +27,7 @@ from weir.config.values import LogFormat
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.graph import Vertex
 from weir.core.job.master import JobMaster
-from weir.core.messages.job import JobStatusChanged
+from weir.core.messages.job import JobEnded, JobStatusChanged
 from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
@@ -38,7 +38,9 @@ from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.errors import StorageError
 from weir.operators.base import KEY_GROUPS
+from weir.rest.archive import JobArchive
 from weir.run import lineage
+from weir.run.archivist import Archivist
 from weir.run.lease_keeper import LeaseKeeper
 from weir.run.options import JobResult, RunListener, RunOptions
 from weir.run.phases import StartPhases, describe_time
@@ -147,6 +149,7 @@ class JobRun:
             clock=clock,
         )
         self._lease = self._lease_keeper(configuration, clock)
+        self._archivist = self._new_archivist()
 
     @property
     def gateway(self) -> JobGateway:
@@ -156,6 +159,18 @@ class JobRun:
     def run(self) -> JobResult:
         """Run the job in this process until it ends; the calling thread is its main thread."""
         self._listener.phase(None)
+        with self._archivist:
+            ended = self._run()
+        return JobResult(
+            job_id=self._submission.job_id,
+            status=ended.status,
+            failure=ended.failure,
+            savepoint=ended.savepoint,
+            drained=ended.drained,
+            fenced=ended.fenced or self._lease.is_lost,
+        )
+
+    def _run(self) -> JobEnded:
         try:
             self._lease.start()
             self._listener.submitted(self._submission.job_id, self._running, self._rest_address)
@@ -168,16 +183,9 @@ class JobRun:
                 ended = self._running.driver.run()
             if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
                 self._delete_working_directory()
+            return ended
         finally:
             self._running.finish()
-        return JobResult(
-            job_id=self._submission.job_id,
-            status=ended.status,
-            failure=ended.failure,
-            savepoint=ended.savepoint,
-            drained=ended.drained,
-            fenced=ended.fenced or self._lease.is_lost,
-        )
 
     def linger(self) -> None:
         """Let clients see how the job ended (``weir.rest.linger``), unless a signal ended it."""
@@ -213,14 +221,20 @@ class JobRun:
             on_lost=self._lost,
         )
 
+    def _new_archivist(self) -> Archivist:
+        storage = self._submission.storage
+        fs, base = storage.fs(storage.base_directory), storage.base_directory
+        return Archivist(JobArchive(fs, base, self._submission.job_id), self._running.view)
+
     def _observe(self, effect: object) -> None:
         self._phases.observe(effect)
         if self._lineage is not None:
             latest = self._master.coordinator.latest
             self._lineage.observe(effect, self._master.attempt, latest)
-        match effect:
-            case JobStatusChanged(status=JobStatus.FAILING, message=message):
-                self._listener.note(f"FAILING: {message}")
+        if isinstance(effect, JobStatusChanged):
+            self._archivist.changed()
+            if effect.status is JobStatus.FAILING:
+                self._listener.note(f"FAILING: {effect.message}")
 
     def _delete_working_directory(self) -> None:
         try:

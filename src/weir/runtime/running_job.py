@@ -257,6 +257,7 @@ class RunningJob:
                         message=effect.message,
                         trace=effect.trace,
                         vertex=effect.vertex,
+                        attempt=self._master.attempt,
                     )
                     self._exceptions = [*self._exceptions, failure][-_EXCEPTIONS:]
                 self._publish_for(Future())

@@ -1,4 +1,8 @@
-"""The frozen values that REST and progress output read: the job, its vertices, its failures."""
+"""The frozen values that REST and progress output read: the job, its vertices, its failures.
+
+A ``JobView`` outlives its driver in an archive, so names and numbers have types that say what may
+be read back (``weir/core/types.py``).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,18 @@ from dataclasses import dataclass, field
 
 from weir.core.checkpoints.stats import CheckpointStatsSnapshot
 from weir.core.status import JobStatus
-from weir.core.types import CompletedCheckpoint, OperatorId, TaskStatus, VertexId
+from weir.core.types import (
+    CompletedCheckpoint,
+    Count,
+    EndTimestamp,
+    JobId,
+    OperatorId,
+    OperatorLabel,
+    Position,
+    TaskStatus,
+    Timestamp,
+    VertexId,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +30,9 @@ class ChannelView:
     """What one consumer of a vertex has not processed yet."""
 
     consumer: VertexId
-    segments: int
+    segments: Count
     #: Bytes.
-    size: int
+    size: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +41,9 @@ class StateView:
 
     #: The engine's name for it, such as ``stateStoreSave``.
     name: str
-    rows: int
+    rows: Count
     #: Bytes of memory.
-    size: int
+    size: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +70,7 @@ class CoordinatorView:
     operator: OperatorId
     #: The vertex that runs it.
     vertex: VertexId
-    parallelism: int
+    parallelism: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,37 +79,37 @@ class VertexView:
 
     vertex: VertexId
     #: Names of its steps, from sources to sinks.
-    operators: tuple[str, ...]
-    parallelism: int
+    operators: tuple[OperatorLabel, ...]
+    parallelism: Count
     status: TaskStatus
     #: The vertices whose channels it reads, in order.
     inputs: tuple[VertexId, ...] = ()
-    position: int = -1
+    position: Position = -1
     #: Since the driver started.
-    records_in: int = 0
+    records_in: Count = 0
     #: Rows per second in the newest batch.
     records_in_per_second: float = 0.0
     #: Records that its sources had beyond the newest batch; None if they do not say.
-    pending_records: int | None = None
+    pending_records: Count | None = None
     #: Rows that sinks committed since the driver started.
-    records_committed: int = 0
+    records_committed: Count = 0
     #: Batches that have ended since the driver started, and how long the newest one took.
-    batches: int = 0
-    batch_ms: int = 0
+    batches: Count = 0
+    batch_ms: Count = 0
     #: Milliseconds since the driver started: in batches, with nothing to read, and held up by a
     #: consumer that lags.
-    busy_ms: int = 0
-    rested_ms: int = 0
-    held_ms: int = 0
+    busy_ms: Count = 0
+    rested_ms: Count = 0
+    held_ms: Count = 0
     #: Commits of all its sinks since the driver started, and how long the newest one took.
-    commits: int = 0
-    commit_ms: int = 0
+    commits: Count = 0
+    commit_ms: Count = 0
     #: Its query's watermark as of the newest batch; None if it has none.
     watermark_ms: int | None = None
     #: What the engine's stateful operators hold; Python operators keep theirs in checkpoints only.
     state: tuple[StateView, ...] = ()
     #: How long each sink staged the newest batch, by name, the computation of its rows included.
-    staging_ms: Mapping[str, int] = field(default_factory=dict)
+    staging_ms: Mapping[str, Count] = field(default_factory=dict)
     #: Its channels, each with what the consumer has yet to process.
     outputs: tuple[ChannelView, ...] = ()
 
@@ -104,12 +119,14 @@ class ExceptionView:
     """Why an attempt failed."""
 
     #: Milliseconds since the Unix epoch.
-    timestamp_ms: int
+    timestamp_ms: Timestamp
     message: str
     #: Bounded by whoever made it; "" for none.
     trace: str = ""
     #: The task that failed; None if it was not a task.
     vertex: VertexId | None = None
+    #: The attempt that failed.
+    attempt: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,23 +163,23 @@ class JobBrief:
 class JobView:
     """The job as a whole."""
 
-    job_id: str
+    job_id: JobId
     name: str
     status: JobStatus
-    attempt: int
+    attempt: Count
     #: Milliseconds since the Unix epoch.
-    start_time_ms: int
+    start_time_ms: Timestamp
     #: -1 while the job runs.
-    end_time_ms: int
-    last_modification_ms: int
+    end_time_ms: EndTimestamp
+    last_modification_ms: Timestamp
     #: When the job entered each status, by status name.
-    timestamps_ms: dict[str, int]
+    timestamps_ms: dict[str, Timestamp]
     vertices: tuple[VertexView, ...]
     checkpoints: CheckpointStatsSnapshot
     failure: str | None = None
     savepoint: str | None = None
     #: How often the job was restarted since the driver started.
-    restarts: int = 0
+    restarts: Count = 0
     #: Why restarts happened, newest last, bounded.
     exceptions: tuple[ExceptionView, ...] = ()
     #: Flink's configuration keys in force, as text.

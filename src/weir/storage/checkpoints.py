@@ -2,7 +2,7 @@
 
 ::
 
-    <base>/<job id>/log/                the job log
+    <base>/<job id>/log/                the job log, beside the lease and the archive
                     ids/                the checkpoint id counter
                     chk-<n>/_metadata   written last: checkpoint n exists once this file does
                     chk-<n>/...         files that only checkpoint n has

@@ -25,7 +25,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weir.core.checkpoints.requests import Verdict
-from weir.core.types import CompletedCheckpoint, SnapshotKind, SnapshotMetrics, VertexId
+from weir.core.types import (
+    CompletedCheckpoint,
+    Count,
+    Ordinal,
+    SnapshotKind,
+    SnapshotMetrics,
+    Timestamp,
+    VertexId,
+)
 from weir.errors import invariant
 
 
@@ -35,9 +43,9 @@ class TaskCheckpointStats:
 
     vertex: VertexId
     #: Milliseconds since the Unix epoch; None until it acknowledged.
-    ack_timestamp_ms: int | None = None
+    ack_timestamp_ms: Timestamp | None = None
     #: Bytes of the full state.
-    state_size: int = 0
+    state_size: Count = 0
     metrics: SnapshotMetrics = field(default_factory=SnapshotMetrics)
 
 
@@ -48,19 +56,19 @@ class CheckpointStats:
     ``status`` is IN_PROGRESS, COMPLETED or FAILED (Flink: CheckpointStatsStatus).
     """
 
-    checkpoint_id: int
+    checkpoint_id: Ordinal
     kind: SnapshotKind
     status: str
-    trigger_timestamp_ms: int
+    trigger_timestamp_ms: Timestamp
     #: From trigger to completion or failure; to now while in progress.
-    end_to_end_duration_ms: int = 0
-    latest_ack_timestamp_ms: int | None = None
-    checkpointed_size: int = 0
-    state_size: int = 0
+    end_to_end_duration_ms: Count = 0
+    latest_ack_timestamp_ms: Timestamp | None = None
+    checkpointed_size: Count = 0
+    state_size: Count = 0
     tasks: tuple[TaskCheckpointStats, ...] = ()
     external_path: str | None = None
     discarded: bool = False
-    failure_timestamp_ms: int | None = None
+    failure_timestamp_ms: Timestamp | None = None
     failure_message: str | None = None
 
 
@@ -68,8 +76,8 @@ class CheckpointStats:
 class RestoredCheckpointStats:
     """The checkpoint that the newest attempt of the job was restored from."""
 
-    checkpoint_id: int
-    restore_timestamp_ms: int
+    checkpoint_id: Ordinal
+    restore_timestamp_ms: Timestamp
     is_savepoint: bool
     external_path: str
 
@@ -78,11 +86,11 @@ class RestoredCheckpointStats:
 class CheckpointCounts:
     """Numbers of checkpoints since the driver started."""
 
-    restored: int = 0
-    total: int = 0
-    in_progress: int = 0
-    completed: int = 0
-    failed: int = 0
+    restored: Count = 0
+    total: Count = 0
+    in_progress: Count = 0
+    completed: Count = 0
+    failed: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +109,12 @@ class CheckpointStatsSnapshot:
     #: Why queued requests wait (PROTOCOL P38); None if none waits.
     waits_because: Verdict | None = None
     #: Consecutive requests that failed before their tasks were triggered (MISSION A9).
-    unsuccessful_triggers: int = 0
+    unsuccessful_triggers: Count = 0
     #: For completed checkpoints and savepoints since the driver started, in order of completion
     #: (bounded): end-to-end durations, bytes of the full state, and bytes that each wrote itself.
-    durations_ms: tuple[int, ...] = ()
-    state_sizes: tuple[int, ...] = ()
-    checkpointed_sizes: tuple[int, ...] = ()
+    durations_ms: tuple[Count, ...] = ()
+    state_sizes: tuple[Count, ...] = ()
+    checkpointed_sizes: tuple[Count, ...] = ()
 
     @property
     def newest_failure(self) -> str | None:

@@ -24,7 +24,6 @@ const VIEWS = {
 const UNKNOWN = {
   timeline: "What a task did, batch by batch, is known to the job's driver only, while it runs.",
   logs: "Logs are with the job's driver, and where it wrote them.",
-  configuration: "The configuration that a job ran with is known to its driver only, while it runs.",
 };
 const unknown = { load: async () => ({}), render: () => {
   const { view } = address();

@@ -9,7 +9,7 @@ export async function load({ get, figures, state, part }) {
   const ids = new Set(state.live?.running.map((one) => one.id));
   if (part) ids.add(Number(part));
   const [history, config, ...details] = await Promise.all([
-    get(base), state.live ? get(`${base}/config`) : null,
+    get(base), state.configured ? get(`${base}/config`) : null,
     ...[...ids].map((id) => figures(`checkpoints/${id}`).catch((error) => {
       if (error.status === 404 || error.status === 400) return { id, missing: error.message };
       throw error;
@@ -39,9 +39,9 @@ export function render(state, { history, config, details }, tools) {
       h("button", { "aria-pressed": String(everything), onclick: () => { everything = !everything; tools.redraw(); } },
         everything ? `Only the newest ${SHOWN}` : `All ${history.history.length}`)), table({
       caption: state.live ? "Newest first; sizes are of the whole state, and of what the checkpoint wrote itself"
-        : "Those that the job retained, newest first; sizes are of the whole state",
+        : "Those that the job retained or its driver still knew, newest first; sizes are of the whole state",
       rows: everything ? history.history : history.history.slice(0, SHOWN), key: (one) => one.id,
-      empty: state.live ? "No checkpoint has been triggered yet." : "The job retained no checkpoint that can be read.",
+      empty: state.live ? "No checkpoint has been triggered yet." : "The job has no checkpoint that can be read.",
       rowClass: (one) => (one.id === Number(tools.part) ? "chosen" : null),
       columns: [
         { title: "Checkpoint", cell: (one) => h("a", { href: linkTo("checkpoints", String(one.id)) }, `${one.is_savepoint ? "Savepoint " : ""}${one.id}`) },
@@ -54,7 +54,7 @@ export function render(state, { history, config, details }, tools) {
         { title: "Path or failure", long: true, cell: (one) => one.failure_message ?? one.external_path ?? "" },
       ].filter(Boolean),
     })),
-    state.live ? h("div", { class: "two" }, panel("Summary", summary(history.summary)), panel("Configuration", configuration(config))) : null,
+    config ? h("div", { class: "two" }, panel("Summary", summary(history.summary)), panel("Configuration", configuration(config))) : null,
     panel("Savepoints", table({
       caption: state.live ? "Taken since this driver started" : "With which the job ended", rows: savepoints, key: (one) => `savepoint ${one.id}`,
       empty: state.live ? "None was taken since this driver started."

@@ -4,8 +4,9 @@ import { linkTo } from "./addresses.js";
 import { clock, h, panel, table } from "./dom.js";
 
 export const configuration = {
-  load: async ({ get, state }) => get(`/jobs/${state.jobId}/config`),
+  load: async ({ get, state }) => (state.configured ? get(`/jobs/${state.jobId}/config`) : {}),
   render(state, data, { query, go }) {
+    if (!state.configured) return [h("h1", {}, "Configuration"), h("p", { class: "empty" }, "It is not known: the job's driver left no archive.")];
     const wanted = (query.get("find") ?? "").toLowerCase();
     const rows = Object.entries(data["execution-config"]["user-config"]).sort()
       .filter(([key, value]) => `${key} ${value}`.toLowerCase().includes(wanted));

@@ -25,7 +25,7 @@ export function checkpointCard(state) {
     late ? h("span", { class: "badge bad" }, "late") : null],
   [h("a", { href: linkTo("checkpoints", String(one.id)) }, `${one.isSavepoint ? "Savepoint" : "No."} ${one.id}`), ` took ${duration(one.durationMs)}; `,
     state.live ? `${count(state.completedCheckpoints)} completed, ${count(state.live.failedCheckpoints)} failed`
-      : `${count(state.completedCheckpoints)} retained`]);
+      : `${count(state.completedCheckpoints)} ${state.configured ? "completed" : "retained"}`]);
 }
 
 export function interval({ live }) {

@@ -29,7 +29,7 @@ export function render(state, data, tools) {
   return [
     h("h1", {}, "Graph"),
     h("div", { class: "controls" },
-      h("span", { class: "soft" }, `${state.vertices.length} ${state.vertices.length === 1 ? "vertex" : "vertices"}, ${state.live ? "as weir plan cuts them" : "as the newest checkpoint has them"}`),
+      h("span", { class: "soft" }, `${state.vertices.length} ${state.vertices.length === 1 ? "vertex" : "vertices"}, ${state.live ? "as weir plan cuts them" : "as the job last had them"}`),
       h("button", { onclick: zoomed(1 / 1.25), "aria-label": "Smaller" }, "−"),
       h("button", { onclick: zoomed(1.25), "aria-label": "Larger" }, "+"),
       h("button", { onclick: zoomed(null) }, "Fit")),

@@ -132,10 +132,12 @@ class PageState(PageMessage, frozen=True, kw_only=True):
     vertices: tuple[PageVertex, ...]
     #: The newest completed checkpoint.
     completed: PageCheckpointBrief | None
-    #: How many this driver has completed; without a driver, how many are retained.
+    #: How many the driver has completed; if it left no archive, how many are retained.
     completed_checkpoints: int
     #: Operators that have a coordinator.
     coordinators: tuple[str, ...]
+    #: Whether its configuration is known.
+    configured: bool
     live: PageLive | None
 
 
