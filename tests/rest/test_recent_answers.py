@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 import httpx
 import pytest
 from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway
 
+from weir.rest.recent import ANSWER_MAX, KEPT, RecentAnswers
 from weir.rest.server import RestServer
+from weir.runtime.views import JobView
 
 #: Long enough that no answer is too old within a test, but for one that waits.
 LONG_MS = 60_000
@@ -98,7 +103,7 @@ def test_asking_for_the_head_alone_gets_no_body(http: httpx.Client) -> None:
 def test_a_failure_inside_is_answered_with_its_name(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """Starlette raises after it has answered; the answer counts."""
+    """And the connection stays."""
 
     def broken() -> None:
         raise ZeroDivisionError("a bug")
@@ -108,3 +113,206 @@ def test_a_failure_inside_is_answered_with_its_name(
         answer = http.get(f"/jobs/{JOB_ID}")
         assert answer.status_code == 500
         assert "a bug" in answer.json()["errors"][0]
+
+
+# ---- connections that ask at the same moment
+
+
+class Slow:
+    """A job whose first view takes until it is let go; later ones take no time."""
+
+    def __init__(self, gateway: FakeGateway) -> None:
+        self.asked = 0
+        self.entered = threading.Event()
+        self.let_go = threading.Event()
+        self._view = gateway.view
+        gateway.view = self.view  # type: ignore[method-assign]
+
+    def view(self) -> JobView:
+        self.asked += 1
+        self.entered.set()
+        assert self.let_go.wait(20)
+        return self._view()
+
+
+class Client:
+    """A connection on which a test sends what it likes."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        url = http.base_url
+        self.socket = socket.create_connection((url.host, url.port or 80), timeout=20)
+        self.close = self.socket.close
+
+    def send(self, *lines: str, method: str = "GET", path: str = f"/jobs/{JOB_ID}") -> None:
+        """Send the head of a request."""
+        text = "\r\n".join((f"{method} {path} HTTP/1.1", "Host: localhost", *lines))
+        self.socket.sendall(f"{text}\r\n\r\n".encode())
+
+    def answers(self, count: int = 1) -> list[str]:
+        """The bodies of the next answers, each of which has a length."""
+        bodies: list[str] = []
+        with self.socket.makefile("rb") as stream:
+            for _ in range(count):
+                assert b" 200 " in stream.readline()
+                length = 0
+                while (line := stream.readline().lower()) != b"\r\n":
+                    if line.startswith(b"content-length:"):
+                        length = int(line.split(b":")[1])
+                bodies.append(stream.read(length).decode())
+        return bodies
+
+
+@pytest.fixture
+def slow(gateway: FakeGateway) -> Iterator[Slow]:
+    made = Slow(gateway)
+    yield made
+    made.let_go.set()
+
+
+@pytest.fixture
+def clients(http: httpx.Client) -> Iterator[list[Client]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(Client(http))) for _ in range(3)]
+
+
+def test_those_who_ask_for_the_same_at_once_get_one_answer(
+    slow: Slow, clients: list[Client]
+) -> None:
+    """It is made once."""
+    for one in clients:
+        one.send()
+        assert slow.entered.wait(10)
+    time.sleep(0.1)
+    slow.let_go.set()
+    bodies = [one.answers() for one in clients]
+    assert bodies[0] == bodies[1] == bodies[2]
+    assert slow.asked == 1
+
+
+@pytest.mark.parametrize("line", ["Authorization: Bearer t", 'If-None-Match: "x"', "A: b"])
+def test_a_request_that_differs_in_a_header_has_its_own_answer(
+    slow: Slow, clients: list[Client], line: str
+) -> None:
+    """It may be another person's."""
+    first, second, _ = clients
+    slow.let_go.set()
+    first.send()
+    first.answers()
+    slow.asked = 0
+    second.send(line)
+    second.answers()
+    second.send(line)
+    second.answers()
+    assert slow.asked == 1
+
+
+def test_whoever_waits_gets_an_answer_though_the_first_to_ask_is_gone(
+    slow: Slow, clients: list[Client]
+) -> None:
+    """Also if it asked for more meanwhile, in the order of its requests."""
+    first, second, third = clients
+    first.send()
+    assert slow.entered.wait(10)
+    second.send()
+    third.send()
+    third.send(path="/jobs")
+    time.sleep(0.1)
+    first.close()
+    time.sleep(0.1)
+    slow.let_go.set()
+    (body,) = second.answers()
+    assert JOB_ID in body and "vertices" in body
+    body, other = third.answers(2)
+    assert "vertices" in body and "vertices" not in other
+
+
+def test_whoever_leaves_while_it_waits_changes_nothing(slow: Slow, clients: list[Client]) -> None:
+    """The others have their answers, and later ones too."""
+    first, second, third = clients
+    for one in clients:
+        one.send()
+        assert slow.entered.wait(10)
+    time.sleep(0.1)
+    second.close()
+    time.sleep(0.1)
+    slow.let_go.set()
+    assert first.answers() == third.answers()
+    third.send()
+    assert len(third.answers()) == 1
+
+
+def test_an_answer_after_which_the_connection_closes_is_not_shared(
+    slow: Slow, clients: list[Client]
+) -> None:
+    """Others stay connected."""
+    first, second, _ = clients
+    slow.let_go.set()
+    for _ in range(2):
+        second.send()
+        second.answers()
+    first.send("Connection: close")
+    first.answers()
+    assert first.socket.recv(1) == b""
+    second.send()
+    assert len(second.answers()) == 1
+
+
+def test_what_lies_within_a_request_is_not_taken_for_one(
+    http: httpx.Client, clients: list[Client]
+) -> None:
+    """Neither in a body nor in a head that comes in parts."""
+    one, two, _ = clients
+    one.send()
+    (known,) = one.answers()
+    inner = f"GET /jobs/{JOB_ID} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    one.send(f"Content-Length: {len(inner)}", path="/jobs")
+    one.socket.sendall(inner.encode())
+    (body,) = one.answers()
+    assert body != known and JOB_ID in body
+    two.socket.sendall(b"GET /jobs HTTP/1.1\r\nHost: localhost\r\n")
+    time.sleep(0.1)
+    two.socket.sendall(inner.encode())
+    assert two.socket.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_server_that_ends_answers_those_who_wait(gateway: FakeGateway, slow: Slow) -> None:
+    """As it answers the one for whom they wait."""
+    server = RestServer(port=0, share_ms=LONG_MS)
+    with (
+        httpx.Client(base_url=server.start(gateway), trust_env=False) as http,
+        ExitStack() as stack,
+    ):
+        found = [stack.enter_context(closing(Client(http))) for _ in range(2)]
+        for one in found:
+            one.send()
+            assert slow.entered.wait(10)
+        time.sleep(0.1)
+        ending = threading.Thread(target=server.stop)
+        ending.start()
+        time.sleep(0.3)
+        slow.let_go.set()
+        assert [JOB_ID in one.answers()[0] for one in found] == [True, True]
+        ending.join(20)
+
+
+def test_no_more_is_remembered_than_a_moment_needs() -> None:
+    """Neither many answers, nor a large one, nor one that is too old."""
+
+    async def look() -> None:
+        recent = RecentAnswers(50)
+        requests = [f"GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n".encode() for n in range(KEPT + 9)]
+        begun = [recent.begin(one) for one in requests]
+        for made in begun:
+            assert made is not None
+            recent.complete(made, b"x")
+        assert [recent.find(one) is not None for one in requests] == [False] * 9 + [True] * KEPT
+        large = recent.begin(b"GET /large HTTP/1.1\r\n\r\n")
+        assert large is not None
+        recent.complete(large, b"x" * (ANSWER_MAX + 1))
+        assert recent.find(large.request) is None
+        await asyncio.sleep(0.06)
+        assert recent.find(requests[-1]) is None
+        assert recent.begin(b"POST / HTTP/1.1\r\n\r\n") is None
+        assert recent.begin(requests[0] + requests[1]) is None
+
+    asyncio.run(look())

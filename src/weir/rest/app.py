@@ -39,7 +39,6 @@ from weir.rest.operations import AsyncOperations
 from weir.rest.schema import ENDPOINTS
 from weir.rest.schema.base import Endpoint, Errors, Request, Text
 from weir.rest.serving import HANDLERS, Handler, Serving
-from weir.rest.shared import RecentAnswers
 from weir.runtime.cluster import Cluster
 from weir.runtime.concurrency import Clock
 from weir.runtime.gateway import JobGateway
@@ -66,14 +65,11 @@ def make_app(
     new_trigger_id: Callable[[], str] = lambda: secrets.token_hex(16),
     address: str,
     cluster: Cluster | None,
-    share_ms: int = 0,
 ) -> ASGIApp:
     """The application that serves a driver's job, or the jobs of a history server.
 
     ``file_systems`` gives the file system of a savepoint to dispose of; ``address`` is the
-    server's; ``cluster`` are the job's processes, None if they cannot be asked. ``share_ms``: how
-    old an answer may be that serves the same request again, until one comes that may change
-    something.
+    server's; ``cluster`` are the job's processes, None if they cannot be asked.
     """
     serving = Serving(
         source,
@@ -90,17 +86,25 @@ def make_app(
         for one in ENDPOINTS
         for path in (one.path, f"{one.path}/")
     ]
-    app = Starlette(
+    return Starlette(
         routes=[*routes, Mount("/v1", routes=routes), *page_files.routes()],
-        exception_handlers={HTTPException: _answer_http_error, Exception: _answer_any_error},
+        exception_handlers={HTTPException: _answer_http_error},
     )
-    return RecentAnswers(app, clock, share_ms)
 
 
 def _answering(
     endpoint: Endpoint[Any], handler: Handler
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def answer(request: HttpRequest) -> Response:
+        # Starlette's own handler of any exception raises it again, which costs the connection.
+        try:
+            return await made_for(request)
+        except HTTPException:
+            raise
+        except Exception as error:
+            return _any_error(request, error)
+
+    async def made_for(request: HttpRequest) -> Response:
         arguments: dict[str, Any] = {
             **request.path_params,
             **{name: request.query_params.get(name) for name in endpoint.query},
@@ -149,7 +153,7 @@ async def _answer_http_error(request: HttpRequest, error: Exception) -> Response
     return _json(Errors(errors=(text,)), status)
 
 
-async def _answer_any_error(request: HttpRequest, error: Exception) -> Response:
+def _any_error(request: HttpRequest, error: Exception) -> Response:
     """Answer a request that the gateway refused (its sentence), or a bug (its ``repr``)."""
     text = (
         str(error)

@@ -18,7 +18,9 @@ from functools import partial
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from weir.rest.recent import RecentAnswer, RecentAnswers
 
 #: Concurrent connections.
 MAX_CONNECTIONS = 128
@@ -74,6 +76,8 @@ class _Gathering:
         self._transport = transport
         self._loop = loop
         self._written: list[bytes] = []
+        #: What was written since the request began whose answer is to be kept; None: none is.
+        self.kept: list[bytes] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -83,6 +87,8 @@ class _Gathering:
         if not self._written:
             self._loop.call_soon(self._flush)
         self._written.append(data)
+        if self.kept is not None:
+            self.kept.append(data)
 
     def close(self) -> None:
         """Send what was written, and close."""
@@ -96,24 +102,86 @@ class _Gathering:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's httptools protocol with these limits.
+    """uvicorn's httptools protocol with these limits, and with answers from memory.
 
     uvicorn itself closes a connection that is idle for 5 seconds.
     """
 
-    #: Since the request began.
-    _head_bytes = 0
+    def __init__(self, *arguments: Any, recent: RecentAnswers, **named: Any) -> None:
+        """Takes uvicorn's arguments, and what all connections of the server share."""
+        super().__init__(*arguments, **named)
+        self._recent = recent
+        #: Of the request that is being received.
+        self._head_bytes = 0
+        self._is_within = False
+        #: How many heads of requests came.
+        self._begun = 0
+        #: The answer that this connection's request makes for others, and the one that it awaits.
+        self._leads: RecentAnswer | None = None
+        self._follows: RecentAnswer | None = None
+        #: Whether a request may have changed something since the last answer.
+        self._changes = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to watch the connection."""
-        super().connection_made(_Gathering(transport, self.loop))  # type: ignore[arg-type]
+        self._gathering = _Gathering(transport, self.loop)
+        super().connection_made(self._gathering)  # type: ignore[arg-type]
         # asyncio does not set this for sockets that it did not make; without it an answer in two
         # parts takes 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._watch(None)
+        self._watch(0)
 
     def data_received(self, data: bytes) -> None:
-        """Parse; refuse an endless head of a request, or what is between parts of its body."""
+        """Answer from memory, or parse.
+
+        An endless head of a request is refused, or what is between parts of its body.
+        """
+        if self._follows is not None:
+            # Another request before the answer to this one: each gets its own, in order.
+            self._alone()
+        elif self._is_idle:
+            recent = self._recent.find(data)
+            if recent is not None:
+                self._begun += 1
+                self._unset_keepalive_if_required()
+                if recent.answer is not None:
+                    self.resume(recent.answer)
+                else:
+                    self._follows = recent
+                    recent.followers.append(self)
+                return
+            self._leads = self._recent.begin(data)
+            self._gathering.kept = None if self._leads is None else []
+        self._parse(data)
+
+    def resume(self, answer: bytes | None) -> None:
+        """What another connection's request was answered is this one's answer, too."""
+        if answer is None:
+            self._alone()
+        else:
+            self._follows = None
+            self.transport.write(answer)
+            super().on_response_complete()
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing of a request or of an answer is under way."""
+        return (
+            not self._is_within
+            and (self.cycle is None or self.cycle.response_complete)
+            and not self.flow.write_paused
+            and not self.transport.is_closing()
+        )
+
+    def _alone(self) -> None:
+        """Let the request that waits for another one's answer get its own."""
+        recent, self._follows = self._follows, None
+        if recent is not None:
+            if self in recent.followers:
+                recent.followers.remove(self)
+            self._parse(recent.request)
+
+    def _parse(self, data: bytes) -> None:
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > MAX_HEAD and not self.transport.is_closing():
@@ -122,20 +190,61 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Another request begins."""
         self._head_bytes = 0
+        self._is_within = True
         super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """A request that may change something: whoever sent it sees what it did."""
+        super().on_headers_complete()
+        self._begun += 1
+        if self.scope["method"] not in ("GET", "HEAD"):
+            self._changes = True
+            self._recent.forget()
+
+    def on_message_complete(self) -> None:
+        """The request has come whole."""
+        self._is_within = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Share the answer with those who asked for the same."""
+        super().on_response_complete()
+        if self._changes:
+            self._recent.forget()
+            self._changes = not self.cycle.response_complete
+        self._share(is_whole=self.cycle.keep_alive and self.cycle.response_complete)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Whoever awaits this connection's answer makes another."""
+        super().connection_lost(exc)
+        if self._follows is not None and self in self._follows.followers:
+            self._follows.followers.remove(self)
+        self._follows = None
+        self._share(is_whole=False)
+
+    def shutdown(self) -> None:
+        """The server ends, and answers what it was asked."""
+        self._alone()
+        super().shutdown()
+
+    def _share(self, *, is_whole: bool) -> None:
+        recent, self._leads = self._leads, None
+        kept, self._gathering.kept = self._gathering.kept, None
+        if recent is not None:
+            self._recent.complete(recent, b"".join(kept or ()) if is_whole else None)
 
     def on_body(self, body: bytes) -> None:
         """A part of the body, which the guard bounds."""
         self._head_bytes -= len(body)
         super().on_body(body)
 
-    def _watch(self, before: RequestResponseCycle | None) -> None:
-        self.loop.call_later(STALL_S, self._cut_off_if_still, before)
+    def _watch(self, begun: int) -> None:
+        self.loop.call_later(STALL_S, self._cut_off_if_still, begun)
 
-    def _cut_off_if_still(self, before: RequestResponseCycle | None) -> None:
+    def _cut_off_if_still(self, begun: int) -> None:
         if self not in self.connections:
             return
-        if self.cycle is before:
+        if self._begun == begun:
             self.transport.abort()
         else:
-            self._watch(self.cycle)
+            self._watch(self._begun)

@@ -17,6 +17,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from weir import __version__
@@ -152,6 +153,7 @@ class RestServer:
         from weir.rest.app import make_app
         from weir.rest.connections import BoundedListener, BoundedProtocol, BoundedServer
         from weir.rest.guard import Guard
+        from weir.rest.recent import RecentAnswers
 
         listening = BoundedListener(listening)
         self._taken = address, listening
@@ -163,7 +165,6 @@ class RestServer:
             file_systems=FileSystems() if file_systems is None else file_systems,
             address=address,
             cluster=cluster,
-            share_ms=self._share_ms,
         )
         # Logs nothing. uvicorn installs signal handlers on the main thread only, so not here.
         config = uvicorn.Config(
@@ -176,7 +177,7 @@ class RestServer:
             ),
             # The listener counts what Python accepts.
             loop="asyncio",
-            http=BoundedProtocol,
+            http=partial(BoundedProtocol, recent=RecentAnswers(self._share_ms)),  # type: ignore[arg-type]
             ws="none",
             interface="asgi3",
             proxy_headers=False,

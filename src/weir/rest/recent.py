@@ -1,0 +1,97 @@
+"""Answers a request from memory if the same bytes were answered a moment ago.
+
+A dashboard on many screens, a scraper and an exporter ask for the same things again and again, and
+often at the same moment. Parsing and answering a request takes ten times as long as comparing its
+bytes: its head says all that an answer depends on, the token included. So of the same requests that
+come within a moment one is answered, and the others get what it gets.
+
+Used on the server's event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from typing import Protocol
+
+#: How many requests are remembered at a time, and how many bytes the answer to one may have.
+KEPT = 64
+ANSWER_MAX = 256 * 1024
+#: The whole head of a request that only reads, and headers that make it more than that.
+_READING = re.compile(rb"(?:GET|HEAD) [^\r\n]+ HTTP/1\.1\r\n(?:[^\r\n]+\r\n)*\r\n")
+_MORE = re.compile(
+    rb"\r\n(?:connection:(?![ \t]*keep-alive\r)"
+    rb"|content-length:|expect:|transfer-encoding:|upgrade:)",
+    re.IGNORECASE,
+)
+
+
+class Follower(Protocol):
+    """A connection whose request is the same as one that is being answered."""
+
+    def resume(self, answer: bytes | None) -> None:
+        """Send this answer; None: make one, since there is none to share."""
+        ...
+
+
+@dataclass(eq=False)
+class RecentAnswer:
+    """The answer to one request."""
+
+    request: bytes
+    #: On the loop's clock, in seconds.
+    asked_s: float
+    #: None until it is complete.
+    answer: bytes | None = None
+    followers: list[Follower] = field(default_factory=list)
+
+
+class RecentAnswers:
+    """The newest answers by request, each good for ``share_ms``; 0: none is kept."""
+
+    def __init__(self, share_ms: int) -> None:
+        self._share_s = share_ms / 1_000
+        #: Oldest first.
+        self._answers: dict[bytes, RecentAnswer] = {}
+
+    def find(self, request: bytes) -> RecentAnswer | None:
+        """The answer to these bytes, which may not be complete yet; None if there is none."""
+        found = self._answers.get(request)
+        if found is None or found.answer is None or self._is_fresh(found):
+            return found
+        return None
+
+    def begin(self, request: bytes) -> RecentAnswer | None:
+        """A request comes that has no answer; None if its answer is for it alone."""
+        if not self._share_s or _MORE.search(request) or not _READING.fullmatch(request):
+            return None
+        while self._answers and (oldest := next(iter(self._answers.values()))):
+            if len(self._answers) < KEPT and (oldest.answer is None or self._is_fresh(oldest)):
+                break
+            del self._answers[oldest.request]
+        self._answers.pop(request, None)
+        made = RecentAnswer(request=request, asked_s=_now_s())
+        self._answers[request] = made
+        return made
+
+    def complete(self, recent: RecentAnswer, answer: bytes | None) -> None:
+        """It is there: pass it on. None: it cannot be shared, or will not come."""
+        if answer is not None and len(answer) <= ANSWER_MAX:
+            recent.answer = answer
+        elif self._answers.get(recent.request) is recent:
+            del self._answers[recent.request]
+        followers, recent.followers = recent.followers, []
+        for one in followers:
+            one.resume(recent.answer)
+
+    def forget(self) -> None:
+        """Make every answer anew: something may have changed."""
+        self._answers.clear()
+
+    def _is_fresh(self, recent: RecentAnswer) -> bool:
+        return _now_s() - recent.asked_s < self._share_s
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
