@@ -25,8 +25,8 @@ scrape_configs:
       credentials_file: /etc/prometheus/weir-token
 ```
 
-A scrape reads the job's published view and, at most once a second, its JVM; batches do not notice.
-Figures of the JVM are those of the look before (at most 5 s old) while the next one is under way.
+A scrape reads the job's published view and, at most every 5 s, its JVM; batches do not notice.
+Its figures are those of the look before (at most 10 s old) while the next one is under way.
 `monitoring/alerts.yml` has alerts and `monitoring/grafana.json` a dashboard for Grafana.
 
 `pip install 'weir[otlp]'` and `--conf weir.metrics.otlp.endpoint=http://collector:4318` push the

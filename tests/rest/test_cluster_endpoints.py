@@ -15,10 +15,10 @@ from fake_job import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway
 from starlette.exceptions import HTTPException
 
 from weir.core.status import JobStatus
-from weir.rest import serving
+from weir.rest import looks
 from weir.rest.cluster_answers import LOG_TAIL, log_files, log_tail
 from weir.rest.server import RestSecurity, RestServer
-from weir.runtime.cluster import JvmView, ThreadView
+from weir.runtime.cluster import ExecutorView, JvmView, ThreadView
 
 JOB = f"/v1/jobs/{JOB_ID}"
 APPLICATION = f"/v1/applications/{JOB_ID}"
@@ -299,7 +299,7 @@ def test_a_jvm_that_does_not_answer_is_left_out(
 ) -> None:
     """After the end of the job, or while it hangs: then one look waits for it, whoever asks."""
     for patience in ("_PATIENCE_S", "_THREADS_PATIENCE_S"):
-        monkeypatch.setattr(serving, patience, 0.1)
+        monkeypatch.setattr(looks, patience, 0.1)
     over = threading.Event() if hangs else None
     cluster, server = BrokenCluster(over), RestServer(port=0)
     address = server.start(gateway, cluster=cluster)
@@ -316,6 +316,27 @@ def test_a_jvm_that_does_not_answer_is_left_out(
         if over is not None:
             over.set()
         server.stop()
+
+
+def test_many_who_look_at_the_executors_ask_spark_once(gateway: FakeGateway) -> None:
+    """Each look takes dozens of calls to a JVM that has work to do."""
+
+    class Counting(FakeCluster):
+        looks = 0
+
+        def executors(self) -> tuple[ExecutorView, ...]:
+            self.looks += 1
+            return super().executors()
+
+    cluster, server = Counting(), RestServer(port=0)
+    address = server.start(gateway, cluster=cluster)
+    try:
+        with httpx.Client(base_url=address, trust_env=False, verify=False) as http:
+            for path in ("/overview", "/taskmanagers", "/taskmanagers/0", "/taskmanagers/metrics"):
+                assert http.get(path).status_code == 200
+    finally:
+        server.stop()
+    assert cluster.looks == 1
 
 
 def test_over_https_the_address_says_so(gateway: FakeGateway) -> None:

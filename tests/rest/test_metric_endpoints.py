@@ -214,9 +214,9 @@ def test_figures_of_the_jvm_serve_until_newer_ones_are_there(gateway: FakeGatewa
             return replace(super().jvm(), threads=self.looks)
 
     asked_again = threading.Event()
-    clock = Clock()
+    clock, cluster = Clock(), Slow()
     server = RestServer(port=0, clock=clock)
-    address = server.start(gateway, cluster=Slow())
+    address = server.start(gateway, cluster=cluster)
     try:
         with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
             path = "/jobmanager/metrics?get=Status.JVM.Threads.Count"
@@ -226,7 +226,9 @@ def test_figures_of_the_jvm_serve_until_newer_ones_are_there(gateway: FakeGatewa
                 return str(found["value"])
 
             assert threads() == "1"
-            clock.now += 1_500
+            clock.now += 4_900
+            assert threads() == "1" and cluster.looks == 1
+            clock.now += 200
             assert threads() == "1"
             asked_again.set()
             wait_until(lambda: threads() == "2", "the newer figures are shown", within_s=10)

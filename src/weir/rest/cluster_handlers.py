@@ -73,7 +73,7 @@ async def _job_config(server: Serving, job_id: str) -> tuple[cluster.ConfigEntry
 
 @serves(cluster.DRIVER_ENVIRONMENT)
 async def _environment(server: Serving) -> cluster.EnvironmentInfo:
-    return cluster_answers.environment(await server.jvm(), os.environ)
+    return cluster_answers.environment(await server.looks.jvm(), os.environ)
 
 
 @serves(cluster.JOB_DRIVER_ENVIRONMENT)
@@ -122,7 +122,7 @@ async def _threads(server: Serving) -> cluster.ThreadDump:
 @serves(cluster.TASK_MANAGERS)
 async def _task_managers(server: Serving) -> cluster.TaskManagers:
     now_ms = server.clock.wall_ms()
-    found, jvm = await server.executors(), await server.jvm()
+    found, jvm = await server.looks.executors(), await server.looks.jvm()
     return cluster.TaskManagers(
         taskmanagers=tuple(
             cluster_answers.task_manager(one, jvm if one.executor_id == DRIVER else None, now_ms)
@@ -134,7 +134,7 @@ async def _task_managers(server: Serving) -> cluster.TaskManagers:
 @serves(cluster.TASK_MANAGER)
 async def _task_manager(server: Serving, executor: str) -> cluster.TaskManagerDetails:
     found = await server.executor(executor)
-    jvm = await server.jvm() if executor == DRIVER else None
+    jvm = await server.looks.jvm() if executor == DRIVER else None
     return cluster_answers.task_manager_details(found, jvm, server.clock.wall_ms())
 
 
@@ -170,7 +170,7 @@ async def _executor_stdout(server: Serving, executor: str) -> Text:
 @serves(cluster.TASK_MANAGER_THREADS)
 async def _executor_threads(server: Serving, executor: str) -> cluster.ThreadDump:
     await server.executor(executor)
-    return cluster_answers.java_threads(await server.threads(executor))
+    return cluster_answers.java_threads(await server.looks.threads(executor))
 
 
 @serves(cluster.RESOURCE_REQUIREMENTS)

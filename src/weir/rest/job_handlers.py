@@ -28,7 +28,7 @@ async def _config(server: Serving) -> jobs.DashboardConfig:
 
 @serves(jobs.OVERVIEW)
 async def _overview(server: Serving) -> jobs.ClusterOverview:
-    views, executors = await server.views(), await server.executors()
+    views, executors = await server.views(), await server.looks.executors()
     return job_answers.cluster_overview(views, executors, server.version)
 
 

@@ -131,7 +131,7 @@ async def _task_managers(
     readings = await server.readings(with_jvm=True)
     owners = [
         metric_answers.executor_metrics(readings, one)
-        for one in await server.executors()
+        for one in await server.looks.executors()
         if chosen is None or one.executor_id in chosen
     ]
     return metric_answers.aggregated(owners, get, ways)

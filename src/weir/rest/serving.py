@@ -28,10 +28,11 @@ from starlette.exceptions import HTTPException
 
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.errors import StorageError, WeirError
-from weir.metrics.readings import ProcessReading, Readings, probe, read
+from weir.metrics.readings import Readings, read
 from weir.rest import checkpoint_answers
 from weir.rest.guard import quoted, shortened
 from weir.rest.history import StoredJobs
+from weir.rest.looks import Looks
 from weir.rest.operations import AsyncOperations, TooManyOperationsError
 from weir.rest.schema.base import (
     COMPLETED,
@@ -43,7 +44,7 @@ from weir.rest.schema.base import (
     Triggered,
 )
 from weir.rest.shared import SharedAnswers
-from weir.runtime.cluster import Cluster, ExecutorView, JvmView, ThreadView
+from weir.runtime.cluster import Cluster, ExecutorView
 from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
 from weir.runtime.recorder import Recorder
@@ -57,15 +58,6 @@ _log = logging.getLogger(__name__)
 _ID_DIGITS = 19
 _JOB_ID = re.compile("[0-9a-fA-F]{32}")
 _NO_JOB = "This history server runs no job: ask the job's driver, if it is alive."
-
-#: For how long a look at the JVM is good, for how long until the next one is done, and how long one
-#: waits for it.
-_FRESH_MS = 1_000
-_STALE_MS = 5_000
-_PATIENCE_S = 1.0
-#: How long one waits for an executor's threads, which it may have to send.
-_THREADS_PATIENCE_S = 5.0
-_Probe: TypeAlias = tuple[JvmView, ProcessReading | None]
 
 T = TypeVar("T")
 Answer = TypeVar("Answer")
@@ -113,7 +105,7 @@ class Serving:
         self.address = address
         #: Host and port.
         self.endpoint = address.partition("://")[2]
-        self.cluster = cluster
+        self.looks = Looks(cluster, clock)
         self._stored = source if isinstance(source, StoredJobs) else None
         self._gateway = None if isinstance(source, StoredJobs) else source
         self.operations = operations
@@ -124,12 +116,6 @@ class Serving:
         self.shared = SharedAnswers(clock)
         #: The newest call of ``view``, running or done; touched on the event loop only.
         self._look: asyncio.Future[tuple[JobView, ...]] | None = None
-        #: The newest look at each thing that the JVM knows, running or done.
-        self._probes: dict[str, asyncio.Future[Any]] = {}
-        #: When the newest look at the JVM itself began, in monotonic milliseconds.
-        self._probed_ms = 0
-        #: What the look before that saw, if it saw the JVM, and when it began.
-        self._seen: tuple[_Probe | None, int] = (None, 0)
 
     @property
     def gateway(self) -> JobGateway:
@@ -216,10 +202,10 @@ class Serving:
     async def readings(self, job_id: str | None = None, *, with_jvm: bool = False) -> Readings:
         """What metrics are read from; None: those of this driver's job.
 
-        The JVM's are left out unless asked for, and if it does not answer for a second.
+        The JVM's are left out unless asked for, and if it does not answer.
         """
         view = await self.newest() if job_id is None else await self.view(job_id)
-        jvm, process = await self._jvm() if with_jvm else (None, None)
+        jvm, process = await self.looks.figures() if with_jvm else (None, None)
         return read(
             view,
             () if self.recorder is None else tuple(self.recorder.samples),
@@ -228,75 +214,9 @@ class Serving:
             jvm_process=process,
         )
 
-    async def _jvm(self) -> tuple[JvmView | None, ProcessReading | None]:
-        """The driver's JVM; concurrent callers share one look.
-
-        A look is repeated when it is a second old. Until that is done, which takes a tenth of a
-        second if all cores are busy, the one before it serves, up to ``_STALE_MS``.
-        """
-        if self.cluster is None:
-            return None, None
-        now_ms = self.clock.now_ms()
-        asked = self._probes.get("jvm")
-        if asked is None or (asked.done() and now_ms - self._probed_ms >= _FRESH_MS):
-            if asked is not None and asked.exception() is None:
-                self._seen = asked.result(), self._probed_ms
-            self._probed_ms = now_ms
-            self._begin_probe("jvm", partial(probe, self.cluster))
-        seen, seen_ms = self._seen
-        if not self._probes["jvm"].done() and seen is not None and now_ms - seen_ms < _STALE_MS:
-            return seen
-        found: _Probe | None = await self._outcome_of("jvm", _PATIENCE_S)
-        return (None, None) if found is None else found
-
-    async def jvm(self) -> JvmView | None:
-        """The driver's JVM; None if it does not answer for a second: the job may be over."""
-        return (await self._jvm())[0]
-
-    async def executors(self) -> tuple[ExecutorView, ...]:
-        """Spark's executors; none if it does not answer for a second: the job may be over."""
-        asked = self.cluster
-        return () if asked is None else await self._ask("executors", asked.executors, _PATIENCE_S)
-
-    async def threads(self, executor_id: str) -> tuple[ThreadView, ...]:
-        """The Java threads of an executor; none if it does not answer in time."""
-        asked = self.cluster
-        if asked is None:
-            return ()
-        look = partial(asked.threads, executor_id)
-        return await self._ask(f"threads of {executor_id}", look, _THREADS_PATIENCE_S)
-
-    async def _ask(
-        self, what: str, look: Callable[[], tuple[T, ...]], patience_s: float
-    ) -> tuple[T, ...]:
-        """What the JVM answers. One look at each thing runs at a time, even if it hangs."""
-        running = self._probes.get(what)
-        if running is None or running.done():
-            self._begin_probe(what, look)
-        found: tuple[T, ...] | None = await self._outcome_of(what, patience_s)
-        return () if found is None else found
-
-    def _begin_probe(self, what: str, look: Callable[[], object]) -> None:
-        # Those that are done serve nobody any more, but for the JVM's.
-        self._probes = {
-            name: one for name, one in self._probes.items() if name == "jvm" or not one.done()
-        }
-        self._probes[what] = asyncio.wrap_future(in_background(look))
-
-    async def _outcome_of(self, what: str, patience_s: float) -> Any:
-        """The result of the newest look; None if it failed, or is not there in time."""
-        asked = self._probes[what]
-        done, _ = await asyncio.wait({asked}, timeout=patience_s)
-        if not done:
-            return None
-        if (error := asked.exception()) is not None:
-            _log.debug("Cannot ask the JVM for its %s.", what, exc_info=error)
-            return None
-        return asked.result()
-
     async def executor(self, executor_id: str) -> ExecutorView:
         """One of Spark's executors. Raises 404."""
-        for one in await self.executors():
+        for one in await self.looks.executors():
             if one.executor_id == executor_id:
                 return one
         raise HTTPException(
