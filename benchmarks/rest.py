@@ -1,11 +1,14 @@
 """What readers of REST cost a job: ``python -m benchmarks.rest``.
 
 ``benchmarks/jobs/rest_weir.py`` runs as a user runs it, with ``weir run``: two queries, the first
-of which always has rows to read, on two cores. While it runs, periods of a minute without requests
-alternate with periods in which a hundred requests are sent at once each second, over as many
-connections, by a process of its own: what the web page, Flink's dashboard and a scraper ask for.
-Every other pair of periods runs in reverse order.
+of which always has rows to read, on two cores. While it runs, a minute without requests is compared
+with a minute in which a hundred requests are sent at once each second, over as many connections, by
+a process of its own: what the web page, Flink's dashboard and a scraper ask for. Both minutes of a
+pair are cut into slices that alternate, every other two in reverse order, since Spark's compiler
+gains from minute to minute, and machines change their speed.
 
+- ``rest_cpu`` is the CPU time that the requests take, of driver (Python) and client together, as a
+  part of the machine's.
 - ``rest_loss`` is the part of the rows per second that the requests cost, by the median of the
   pairs; at most 0.01. The client's own work is part of it, since it shares the cores with the job.
 - ``rest_p99`` is the time of an answer, in milliseconds, that one of a hundred exceeds; below 100.
@@ -14,6 +17,7 @@ Every other pair of periods runs in reverse order.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import re
 import selectors
 import socket
@@ -22,11 +26,14 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 
 from benchmarks.commands import JOBS, weir_run
 from benchmarks.machine import make_parser, working_directory
@@ -36,6 +43,8 @@ from benchmarks.tables import has_rows
 LOSS_TARGET = 0.01
 P99_MS_TARGET = 100.0
 
+#: How long requests are sent, or not sent, at a time.
+_SLICE_S = 5
 _PATIENCE_S = 300.0
 _LOOK_S = 0.1
 _INTERVAL = "1 s"
@@ -125,67 +134,121 @@ def is_complete(answer: bytes) -> bool:
     return len(body) == int(length[1])
 
 
-def serve(address: str, paths: Sequence[str], ours: Connection) -> None:
-    """The client's process: for each number of seconds that it gets, the times of the answers."""
-    client = Client(address, paths)
+def serve(address: str, ours: Connection) -> None:
+    """The client's process: it gets its paths.
+
+    Then it answers each number of seconds that it gets with the times of the answers.
+    """
+    client = Client(address, ours.recv())
     while (seconds := ours.recv()) is not None:
         ours.send(client.send(seconds))
     ours.close()
 
 
+@dataclass
+class Period:
+    """What was counted in slices of one kind, with or without requests."""
+
+    seconds: float = 0.0
+    rows: int = 0
+    #: CPU time of the driver's Python process and of the client.
+    cpu_s: float = 0.0
+
+    def add(self, other: Period) -> None:
+        """Count another slice."""
+        self.seconds += other.seconds
+        self.rows += other.rows
+        self.cpu_s += other.cpu_s
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows that the sources have read."""
+        return self.rows / self.seconds
+
+    @property
+    def cpu(self) -> float:
+        """CPU time as a part of the machine's."""
+        return self.cpu_s / self.seconds / len(os.sched_getaffinity(0))
+
+
 class Job:
-    """The running job, as its REST server shows it."""
+    """The running job, as its REST server shows it, and the client that asks it."""
 
-    def __init__(self, address: str) -> None:
-        self._client = httpx.Client(base_url=address, trust_env=False, timeout=30)
-        self._id = self._client.get("/jobs").json()["jobs"][0]["id"]
-        vertices = self._client.get(f"/jobs/{self._id}").json()["vertices"]
-        self.paths = paths_of(self._id, vertices[0]["id"])
+    def __init__(
+        self, address: str, driver: psutil.Process, client: psutil.Process, ours: Connection
+    ) -> None:
+        """``ours``: the end of the client's pipe."""
+        self._http = httpx.Client(base_url=address, trust_env=False, timeout=30)
+        self._processes = (driver, client)
+        self._ours = ours
+        self._id = self._http.get("/jobs").json()["jobs"][0]["id"]
+        #: The times of all answers, in milliseconds.
+        self.times: list[float] = []
 
-    def rows(self) -> int:
-        """How many rows its sources have read."""
-        vertices = self._client.get(f"/jobs/{self._id}").json()["vertices"]
-        return max(int(one["metrics"]["read-records"]) for one in vertices)
+    def vertices(self) -> list[dict[str, Any]]:
+        """The job's vertices."""
+        found: list[dict[str, Any]] = self._http.get(f"/jobs/{self._id}").json()["vertices"]
+        return found
 
-    def rows_per_s(self, seconds: float, client: Connection | None) -> tuple[float, list[float]]:
-        """Rows per second of a period, and the times of its answers."""
-        took: list[float] = []
-        before, begun = self.rows(), time.perf_counter()
-        if client is None:
-            time.sleep(seconds)
+    def paths(self) -> list[str]:
+        """What the client asks for."""
+        return paths_of(self._id, self.vertices()[0]["id"])
+
+    def run(self, seconds: float, *, asked: bool) -> Period:
+        """Let it run, and count."""
+        before, begun = self._now()
+        if asked:
+            self._ours.send(seconds)
+            self.times += self._ours.recv()
         else:
-            client.send(seconds)
-            took = client.recv()
-        return (self.rows() - before) / (time.perf_counter() - begun), took
+            time.sleep(seconds)
+        after, ended = self._now()
+        return Period(ended - begun, after.rows - before.rows, after.cpu_s - before.cpu_s)
+
+    def _now(self) -> tuple[Period, float]:
+        rows = max(int(one["metrics"]["read-records"]) for one in self.vertices())
+        cpu = [one.cpu_times() for one in self._processes]
+        return Period(0.0, rows, sum(one.user + one.system for one in cpu)), time.perf_counter()
 
 
-def measure(address: str, pairs: int, seconds: float) -> tuple[list[float], list[float]]:
-    """The ratio of each pair, and the times of all answers."""
-    job = Job(address)
+def compare(job: Job, seconds: float, *, turned: bool) -> dict[bool, Period]:
+    """A pair: a period of each kind, slice by slice. ``turned``: requests come first."""
+    periods = {False: Period(), True: Period()}
+    for number in range(max(1, round(seconds / _SLICE_S))):
+        for asked in (False, True) if (number % 2 == 0) != turned else (True, False):
+            periods[asked].add(job.run(min(seconds, _SLICE_S), asked=asked))
+    return periods
+
+
+def measure(
+    address: str, driver: psutil.Process, pairs: int, seconds: float
+) -> tuple[list[dict[bool, Period]], list[float]]:
+    """The periods of each pair, and the times of all answers."""
     ours, theirs = multiprocessing.Pipe()
     # It starts before the first period, which does not count.
-    process = multiprocessing.get_context("spawn").Process(
-        target=serve, args=(address, job.paths, theirs), daemon=True
+    client = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(address, theirs), daemon=True
     )
-    process.start()
+    client.start()
     theirs.close()
+    job = Job(address, driver, psutil.Process(client.pid), ours)
+    ours.send(job.paths())
     # Spark's compiler is still at work in the first period.
-    job.rows_per_s(seconds, ours)
-    ratios: list[float] = []
-    times: list[float] = []
+    job.run(seconds, asked=True)
+    job.times.clear()
+    results = []
     for number in range(1, pairs + 1):
-        rates = {}
-        for asked in (False, True) if number % 2 else (True, False):
-            rates[asked], took = job.rows_per_s(seconds, ours if asked else None)
-            times += took
-        ratios.append(rates[True] / rates[False])
+        periods = compare(job, seconds, turned=number % 2 == 0)
+        results.append(periods)
         print(
-            f"pair {number}: {rates[False]:,.0f} rows/s without requests, {rates[True]:,.0f} with",
+            f"pair {number}: {periods[False].rows_per_s:,.0f} rows/s without requests, "
+            f"{periods[True].rows_per_s:,.0f} with; "
+            f"CPU of driver and client {periods[False].cpu:.4f} and {periods[True].cpu:.4f}",
             flush=True,
         )
     ours.send(None)
-    process.join()
-    return ratios, times
+    client.join()
+    return results, job.times
 
 
 def address_of(directory: Path) -> str | None:
@@ -211,10 +274,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 time.sleep(_LOOK_S)
             address = address_of(directory)
             assert address is not None
-            ratios, times = measure(address, options.pairs, options.seconds)
-    loss = 1 - statistics.median(ratios)
+            driver = psutil.Process(process.pid)
+            results, times = measure(address, driver, options.pairs, options.seconds)
+    loss = 1 - statistics.median(one[True].rows_per_s / one[False].rows_per_s for one in results)
+    cpu = statistics.median(one[True].cpu - one[False].cpu for one in results)
     p99_ms = statistics.quantiles(times, n=100)[98]
     print(f"rest_p99 ms={p99_ms:.1f} target={P99_MS_TARGET:.0f}")
+    print(f"rest_cpu part={cpu:.4f}")
     print(f"rest_loss ratio={loss:.4f} target={LOSS_TARGET}")
     return 0 if loss <= LOSS_TARGET and p99_ms < P99_MS_TARGET else 1
 
