@@ -33,13 +33,13 @@ from weir.config.options import (
 )
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.runtime.concurrency import in_background
-from weir.spark import class_archive
+from weir.spark import class_archive, worker_daemon
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.light_session import forget_origins, leave_out_pandas, make_default_session
 from weir.spark.local_files import write_cheaply
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
-from weir.spark.user_modules import write_modules
+from weir.spark.user_modules import workers_find_weir, write_modules
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import as_spark_path, join
 from weir.storage.paths import is_local as is_local_path
@@ -99,6 +99,10 @@ _SMALL_HEAP_MIB = 8 * 1024
 
 #: How long the end of a run waits for the session to stop: a query that does not stop can block it.
 _STOP_S = 60.0
+
+#: Which program forks Python workers. On a cluster it is Spark's own, since its machines need Weir
+#: only for Python operators.
+_DAEMON = "spark.python.daemon.module"
 
 _DEFAULT_MASTER = "local[*]"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -213,6 +217,9 @@ def plan_session(
     if "spark.pyspark.python" not in conf:
         # Python functions need this interpreter's packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        is_same = os.environ["PYSPARK_PYTHON"] == sys.executable
+        if is_same and is_local_master(master) and workers_find_weir():
+            settings.setdefault(_DAEMON, worker_daemon.MODULE)
     return SessionPlan(name=name, settings=settings, fast_working_directory=fast_working_directory)
 
 

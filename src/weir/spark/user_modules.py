@@ -8,6 +8,7 @@ function has to be named there by the user.
 from __future__ import annotations
 
 import os
+import site
 import sys
 import zipfile
 from pathlib import Path
@@ -30,6 +31,24 @@ def add_script_directory() -> None:
     file = getattr(main, "__file__", None)
     if file is not None and main.__spec__ is None and file.endswith(".py"):
         prepend_to_module_path(str(Path(file).resolve().parent))
+
+
+def workers_find_weir() -> bool:
+    """Whether the workers that Spark starts on this machine will find Weir.
+
+    If it is not installed they are told where it is, but a JVM that already runs does not learn of
+    it.
+    """
+    from pyspark import SparkContext
+
+    directory = str(Path(__file__).resolve().parents[2])
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if directory in (*site.getsitepackages(), site.getusersitepackages(), *inherited):
+        return True
+    if SparkContext._gateway is not None:
+        return False
+    prepend_to_module_path(directory)
+    return True
 
 
 def write_modules(path: Path) -> list[str]:
