@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,3 +167,25 @@ def test_a_history_of_no_directory_is_refused_in_one_sentence(
         " checkpoint directory of the jobs."
     ]
     assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize(("is_named", "asked_again"), [(False, False), (True, True)])
+def test_a_server_that_nobody_named_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch, is_named: bool, asked_again: bool
+) -> None:
+    """Who names one expects it there: it is asked again for a while."""
+    asked: list[socket.socket] = []
+
+    def hang_up(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                asked.append(listening.accept()[0])
+                asked[-1].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=hang_up, args=(listening,), daemon=True).start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        monkeypatch.setattr(client, "DEFAULT_ADDRESS", address)
+        with pytest.raises(client.ServerGoneError):
+            client.find_jobs(address if is_named else None)
+    assert (len(asked) > 1) == asked_again

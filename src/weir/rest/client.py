@@ -271,7 +271,8 @@ def find_jobs(
     """The jobs that the server at ``address`` knows.
 
     None: all of this user's servers on this machine, or else the default address. A server that
-    does not answer is left out, unless all are. Raises ``RestError``.
+    does not answer is left out, unless all are; one that was not named is asked once only, since
+    nobody says that it is there. Raises ``RestError``.
     """
     addresses = [address] if address is not None else [one.address for one in own_servers()]
     found: list[FoundJob] = []
@@ -280,7 +281,9 @@ def find_jobs(
     for one in addresses or [DEFAULT_ADDRESS]:
         try:
             # It may refuse to send a token to this address.
-            connection = _Connection(one, token, ca_file)
+            connection = _Connection(
+                one, token, ca_file, retry_s=0.0 if address is None else _RETRY_S
+            )
             try:
                 jobs_there = connection.call(jobs.JOBS_OVERVIEW).jobs
             finally:
@@ -345,7 +348,16 @@ class ServerGoneError(RestError):
 class _Connection:
     """Sends requests to one server, retries them, and turns failures into sentences."""
 
-    def __init__(self, address: str, token: str | None, ca_file: str | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str | None,
+        ca_file: str | None,
+        *,
+        retry_s: float = _RETRY_S,
+    ) -> None:
+        """``retry_s``: for how many seconds a server that cannot be reached is asked again."""
+        self._retry_s = retry_s
         self.address = (address if "://" in address else f"http://{address}").rstrip("/")
         own = find_own_server(self.address) if token is None else None
         if own is not None:
@@ -417,7 +429,7 @@ class _Connection:
                 (httpx.NetworkError, httpx.RemoteProtocolError, _Unavailable)
             ),
             wait=tenacity.wait_exponential(multiplier=0.1, max=0.5),
-            stop=tenacity.stop_after_delay(_RETRY_S),
+            stop=tenacity.stop_after_delay(self._retry_s),
             reraise=True,
         )
         try:
