@@ -10,7 +10,7 @@ from tests.e2e.support import Place, assert_same, delta_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
-FILES = 9
+FILES = 5
 RETAIN = ("--conf", "execution.checkpointing.num-retained=3")
 
 
@@ -42,7 +42,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used_if_no_sink_committed_beyond
 ) -> None:
     """Killed before the newest one's rows were committed: the run reports it, and every sink is
     exact."""
-    older, newest = killed_and_damaged(place, "after-the-record", 3)
+    older, newest = killed_and_damaged(place, "after-the-record", 2)
     run = place.finish(*RETAIN)
     assert "has checksum crc32:" in run.output
     assert (
@@ -56,7 +56,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used_if_no_sink_committed_beyond
 def test_a_damaged_checkpoint_that_a_sink_has_committed_is_not_stepped_over(place: Place) -> None:
     """One sink has its rows: refused with both ids. --accept-duplicates overrides; no row is
     missing then."""
-    older, newest = killed_and_damaged(place, "between-two-sinks", 3)
+    older, newest = killed_and_damaged(place, "between-two-sinks", 2)
     message = place.start(*RETAIN).error()
     assert f"Checkpoint {newest} is damaged" in message
     assert f"falling back to checkpoint {older}" in message

@@ -36,6 +36,7 @@ def failing_pipeline(place: Place, *, once: bool) -> Path:
     return place.write("pipeline.py", f"{steps}{picky}{sink}{sinks}")
 
 
+@pytest.mark.slow
 def test_a_query_that_fails_once_is_restored_and_the_result_is_exact(place: Place) -> None:
     """The function raises once: the output has the cause and the restored checkpoint; every sink is
     exact."""

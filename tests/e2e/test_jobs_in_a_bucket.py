@@ -103,6 +103,7 @@ def contents(fs: FileSystem, directory: str) -> Iterator[tuple[str, bytes]]:
             yield path, fs.read(path)
 
 
+@pytest.mark.slow
 def test_a_killed_driver_resumes_from_the_store_and_every_sink_is_exact(
     stored: StoredPlace,
 ) -> None:

@@ -70,9 +70,8 @@ def assert_exact(place: Place) -> None:
         assert final == [] or checkpoint_id == max(commits)
 
 
-@pytest.mark.parametrize(
-    "point", [pytest.param("before-the-record", marks=pytest.mark.slow), "after-the-record"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["before-the-record", "after-the-record"])
 def test_rows_of_operators_are_exact_though_the_driver_dies(place: Place, point: str) -> None:
     """Before the record nothing counts; after it the next driver publishes what was staged."""
     place.land(4)

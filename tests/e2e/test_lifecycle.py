@@ -61,6 +61,7 @@ def test_a_stopped_job_continues_from_its_savepoint_and_only_from_there(place: P
     place.assert_exact()
 
 
+@pytest.mark.slow
 def test_checkpoints_on_request_and_a_savepoint_of_a_live_job(place: Place) -> None:
     """checkpoint, checkpoints, savepoint and inspect; the cancelled job's moved savepoint resumes
     in a new table."""

@@ -134,18 +134,13 @@ def command(process: psutil.Process) -> str:
         return ""
 
 
-def test_kills_of_driver_and_server_at_random_moments_lose_and_double_no_row(place, server):
-    """Three in all, whatever was being staged, committed or recovered."""
-    survive(place, server, seed=1, files=8, kills=2)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("seed", "files", "kills"), [(1, 20, 5), (2, 200, 50), (3, 200, 50)])
 def test_up_to_sixty_kills_of_driver_and_server_lose_and_double_no_row(
     place, server, seed, files, kills
 ):
-    """The same for longer."""
+    """Whatever was being staged, committed or recovered."""
     survive(place, server, seed=seed, files=files, kills=kills)
 
 

@@ -12,7 +12,9 @@ from tests.e2e.support import Place, parquet_rows, visible_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
-FILES = 16
+FILES = 4
+#: Without an end: no signal comes too late.
+UNBOUNDED = {"NUMBERS": "unbounded"}
 #: Limit from the signal to the end of the process.
 ENDS_S = 15.0
 
@@ -36,7 +38,7 @@ def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
     """Exit code 128 + signal, no process left, only complete files of completed checkpoints; then
     every sink is exact."""
     place.land(FILES)
-    run = place.start()
+    run = place.start(environment=UNBOUNDED)
     run.wait_for(r"checkpoint 2 completed")
     send(run.process.pid)
     assert run.wait(ENDS_S) == code, run.story()
@@ -60,7 +62,7 @@ def test_a_signal_that_also_ends_spark_is_one_sentence_and_the_job_resumes(
 ) -> None:
     """A service manager may signal every process of the service: Spark's JVM ends first then."""
     place.land(FILES)
-    run = place.start()
+    run = place.start(environment=UNBOUNDED)
     run.wait_for(r"checkpoint 2 completed")
     os.killpg(run.process.pid, signal.SIGTERM)
     assert run.wait(ENDS_S) != 0, run.story()

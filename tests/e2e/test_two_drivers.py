@@ -26,9 +26,9 @@ def test_a_second_driver_is_refused_while_the_first_one_lives_and_else_takes_ove
 ) -> None:
     """Refused with the first one's address; with --takeover it finishes, and the woken sleeper ends
     on its own."""
-    # So many that the older driver is still at work when the second command has been refused.
-    place.land(24)
-    older = place.start()
+    place.land(4)
+    # It is still at work when the second command has been refused.
+    older = place.start(environment={"NUMBERS": "unbounded"})
     older.wait_for(r"checkpoint 2 completed")
     assert f"REST server at {older.address}" in place.start().error()
     assert older.process.poll() is None, older.story()

@@ -143,7 +143,14 @@ def test_a_watermark_inside_a_source_function_survives_the_control_input(
 # -- draining --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", QUERIES)
+# The drain of a job (tests/e2e/test_draining.py) has all of them.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "windows",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in QUERIES if one != "windows"),
+    ],
+)
 def test_the_drain_entry_fires_everything_and_reads_nothing_that_came_later(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
