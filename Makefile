@@ -26,8 +26,9 @@ lint: setup ## ruff and mypy --strict
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict
 
-test: lint ## lint, then all but the slow tests in two processes, as in CI
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes for two cores: a test often waits.
+test: lint ## lint, then all but the slow tests, as in CI
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-fast: setup ## only tests without a JVM or killed processes: seconds
 	$(BIN)/pytest -m "not spark and not kill and not slow and not flink"

@@ -77,7 +77,7 @@ def object_store(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run long files first, so that two processes finish together.
+    """Run long files first, so that all processes finish together.
 
     First those that kill processes, then those with a JVM, then the many short ones.
     """
