@@ -391,15 +391,25 @@ def test_a_file_that_vanished_fails_the_others_and_leaves_nothing_under_way(
 
 
 def most_at_once(store: ObjectStore, work: Callable[[], object]) -> int:
-    """How many requests the server had to answer at the same time."""
-    lock = threading.Lock()
+    """How many files went up or came down at the same time.
+
+    The server answers none until eight are there, or no more come.
+    """
+    lock, gathered = threading.Lock(), threading.Event()
     now = most = 0
 
     def count(request: Request) -> None:
         nonlocal now, most
+        if request.kind == "LIST":
+            return
         with lock:
             now += 1
             most = max(most, now)
+            if most >= 8:
+                gathered.set()
+        gathered.wait(10)
+        gathered.set()
+        # Long enough for one too many.
         time.sleep(0.05)
         with lock:
             now -= 1
