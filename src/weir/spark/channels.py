@@ -93,7 +93,7 @@ from weir.storage.filesystem import FileSystem
 from weir.storage.paths import NO_PATTERNS, as_spark_path, join
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, DataFrameReader
 
 
 #: The metadata key that makes a column an event-time column.
@@ -289,6 +289,8 @@ class OutputSegments:
         #: The last position written, if it has no rows: only the vertex's own sinks may read it.
         self._empty: int | None = None
         self._releasing = threading.Lock()  # for ``_written``
+        #: Reads the segments back; all batches have one schema.
+        self._reader: DataFrameReader | None = None
 
     def write(self, frame: DataFrame, position: int) -> Segment | None:
         """Write a batch's rows in one Spark job; return the segment, None if there are no rows."""
@@ -320,8 +322,9 @@ class OutputSegments:
         Reading them back costs less than computing them again, and a plan that is not deterministic
         would give a sink other rows than the channel.
         """
-        reader = frame.sparkSession.read.schema(frame.schema).option(*NO_PATTERNS)
-        return reader.parquet(as_spark_path(self._directory(position)))
+        if self._reader is None:
+            self._reader = frame.sparkSession.read.schema(frame.schema).option(*NO_PATTERNS)
+        return self._reader.parquet(as_spark_path(self._directory(position)))
 
     def release(self, position: int) -> None:
         """Delete every segment up to ``position``. Several threads may call it at once."""

@@ -121,6 +121,8 @@ class QueryTask:
         #: The owners as of the last snapshot.
         self._layout: PlanLayout | None = None
         self._tells_watermark = False
+        #: Whether the rows of several outputs share the query's frame.
+        self._has_side_outputs = False
         self._finish = finish
         self._failures = failures
         #: Why a batch failed, kept until Spark reports that the query failed.
@@ -154,6 +156,7 @@ class QueryTask:
             return
         frame = self._frames.of(self._vertex.name)
         self._tells_watermark = self._output is not None and has_event_time(frame.schema)
+        self._has_side_outputs = has_side_outputs(frame)
         if self._operators is not None and self._position >= 0:
             self._operators.planned(self._directory.commit_entry(self._position))
             self._operators.resume_at(self._directory.watermark_ms(self._position))
@@ -366,7 +369,7 @@ class QueryTask:
             if self._output is not None:
                 segment = self._output.write(frame, batch)
                 files = () if segment is None else tuple(segment.payload["files"])
-                if has_side_outputs(frame):
+                if self._has_side_outputs:
                     # They hold the rows of all outputs.
                     files = None
                 if self._sinks:
@@ -404,7 +407,8 @@ class QueryTask:
         try:
             for name, tag in zip(self._vertex.sinks, self._vertex.sink_tags, strict=True):
                 with place(task=self._vertex.name, step=name):
-                    payloads[name] = self._sinks[name].stage(output_of(frame, tag), batch)
+                    rows = output_of(frame, tag) if self._has_side_outputs else frame
+                    payloads[name] = self._sinks[name].stage(rows, batch)
                 began, ended = time.monotonic(), began
                 staging_ms[name] = int(1000 * (began - ended))
             self._staging_ms = staging_ms
