@@ -56,6 +56,7 @@ def by_rule(example: ModuleType, candidates: pa.Table) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 def test_the_example_computes_in_batch_what_is_expected_of_it(
     spark: SparkSession, example: ModuleType, tmp_path: Path
 ) -> None:

@@ -52,7 +52,9 @@ def producer_has_acknowledged(view: JobView) -> bool:
     )
 
 
-@pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize(
+    "unaligned", [pytest.param(False, marks=pytest.mark.slow), True], ids=["aligned", "unaligned"]
+)
 def test_a_full_channel_holds_its_producer_and_a_checkpoint_restores_exactly(
     place: Place, spark: SparkSession, unaligned: bool
 ) -> None:

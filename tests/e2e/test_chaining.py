@@ -143,9 +143,11 @@ def _values(row: Any) -> tuple[Any, ...]:
     return row.start.astimezone(UTC), row.n
 
 
+# Chains that are cut are run by tests/e2e/test_changed_chains.py.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cuts",
-    [pytest.param((), marks=pytest.mark.slow), CUTS],
+    [(), CUTS],
     ids=["where channels are needed", "everywhere"],
 )
 def test_a_chain_that_is_cut_gives_the_same_tables(

@@ -285,7 +285,7 @@ def assert_goes_on_exactly(place: Place, conf: dict[str, str], newest: int) -> N
     assert_counted(place)
 
 
-@pytest.mark.parametrize("kind", ["savepoint", "checkpoint"])
+@pytest.mark.parametrize("kind", ["savepoint", pytest.param("checkpoint", marks=pytest.mark.slow)])
 def test_a_snapshot_that_is_not_claimed_is_left_alone_and_soon_not_needed(
     place: Place, kind: str
 ) -> None:
@@ -306,7 +306,7 @@ def test_a_snapshot_that_is_not_claimed_is_left_alone_and_soon_not_needed(
     assert_goes_on_exactly(place, conf, newest)
 
 
-@pytest.mark.parametrize("kind", ["savepoint", "checkpoint"])
+@pytest.mark.parametrize("kind", [pytest.param("savepoint", marks=pytest.mark.slow), "checkpoint"])
 def test_a_claimed_snapshot_is_deleted_once_the_job_retains_its_own(
     place: Place, kind: str
 ) -> None:

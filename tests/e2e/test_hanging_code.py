@@ -121,6 +121,7 @@ def test_a_job_is_cancelled_while_the_function_of_a_source_hangs(
         cancelled_soon(live)
 
 
+@pytest.mark.slow
 def test_a_process_whose_pipeline_hangs_ends_when_its_job_is_cancelled(place: Place) -> None:
     """Neither the hanging thread nor Spark's JVM keeps it alive."""
     pipeline = place.write("hanging.py", PIPELINE)

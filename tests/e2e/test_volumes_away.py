@@ -22,7 +22,7 @@ PATIENT = {
 }
 
 
-@pytest.mark.parametrize("volume", ["checkpoints", "out"])
+@pytest.mark.parametrize("volume", ["checkpoints", pytest.param("out", marks=pytest.mark.slow)])
 def test_a_volume_that_is_away_for_a_while_costs_no_row(place: Place, volume: str) -> None:
     """Nothing is created in its place, which a mount would hide; once it is back, the job goes on
     (P17, P21)."""

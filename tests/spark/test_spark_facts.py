@@ -275,6 +275,7 @@ def test_the_named_files_alone_give_the_exact_continuation(
     assert before + after.rows() == query.batch(landing.table(spark))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESTORED)
 def test_the_state_after_a_batch_can_be_copied_while_the_next_batch_runs(
     spark: SparkSession, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -308,6 +309,7 @@ def test_the_state_after_a_batch_can_be_copied_while_the_next_batch_runs(
     assert before + after.rows() == query.batch(landing.table(spark))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESTORED)
 def test_the_named_files_are_exact_once_rocksdb_snapshots_exist(
     spark: SparkSession, tmp_path: Path, name: str
