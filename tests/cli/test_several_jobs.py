@@ -169,11 +169,11 @@ def test_a_history_of_no_directory_is_refused_in_one_sentence(
     assert not (tmp_path / "gone").exists()
 
 
-@pytest.mark.parametrize(("is_named", "asked_again"), [(False, False), (True, True)])
-def test_a_server_that_nobody_named_is_asked_once(
-    monkeypatch: pytest.MonkeyPatch, is_named: bool, asked_again: bool
+@pytest.mark.parametrize("known", ["by its address", "by its driver's entry", "not at all"])
+def test_only_a_server_that_nobody_named_is_asked_just_once(
+    monkeypatch: pytest.MonkeyPatch, known: str
 ) -> None:
-    """Who names one expects it there: it is asked again for a while."""
+    """One that is expected there, and hangs up, is asked again for a while."""
     asked: list[socket.socket] = []
 
     def hang_up(listening: socket.socket) -> None:
@@ -186,6 +186,8 @@ def test_a_server_that_nobody_named_is_asked_once(
         threading.Thread(target=hang_up, args=(listening,), daemon=True).start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         monkeypatch.setattr(client, "DEFAULT_ADDRESS", address)
+        if known == "by its driver's entry":
+            tokens.publish(address, None)
         with pytest.raises(client.ServerGoneError):
-            client.find_jobs(address if is_named else None)
-    assert (len(asked) > 1) == asked_again
+            client.find_jobs(address if known == "by its address" else None)
+    assert (len(asked) == 1) == (known == "not at all")

@@ -15,6 +15,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from weir.spark import worker_daemon
 from weir.spark.session import plan_session
 from weir.spark.worker_daemon import MODULE
 
@@ -98,6 +99,24 @@ def test_the_daemon_starts_whatever_an_import_does(
         # The end of the JVM is the end of its daemon.
         daemon.stdin.close()
         daemon.wait(30)
+
+
+def test_where_threads_cannot_be_counted_sparks_own_daemon_starts_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As on macOS."""
+    become: list[list[str]] = []
+
+    def execv(_: str, arguments: list[str]) -> None:
+        become.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(worker_daemon, "_THREADS", tmp_path / "proc")
+    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(sys, "argv", ["daemon", "pyspark.worker"])
+    with pytest.raises(SystemExit):
+        worker_daemon.main()
+    assert become == [[sys.executable, "-m", "pyspark.daemon", "pyspark.worker"]]
 
 
 def planned(master: str, **conf: str) -> str | None:

@@ -271,8 +271,8 @@ def find_jobs(
     """The jobs that the server at ``address`` knows.
 
     None: all of this user's servers on this machine, or else the default address. A server that
-    does not answer is left out, unless all are; one that was not named is asked once only, since
-    nobody says that it is there. Raises ``RestError``.
+    does not answer is left out, unless all are. The default address is a guess, so it is asked only
+    once. Raises ``RestError``.
     """
     addresses = [address] if address is not None else [one.address for one in own_servers()]
     found: list[FoundJob] = []
@@ -281,9 +281,7 @@ def find_jobs(
     for one in addresses or [DEFAULT_ADDRESS]:
         try:
             # It may refuse to send a token to this address.
-            connection = _Connection(
-                one, token, ca_file, retry_s=0.0 if address is None else _RETRY_S
-            )
+            connection = _Connection(one, token, ca_file, retry_s=_RETRY_S if addresses else 0.0)
             try:
                 jobs_there = connection.call(jobs.JOBS_OVERVIEW).jobs
             finally:

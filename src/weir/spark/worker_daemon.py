@@ -9,7 +9,8 @@ share the memory.
 Spark's daemon imports so little because a process with several threads cannot be forked safely:
 what another thread has locked stays locked in the child. So Arrow's allocator is told to start no
 thread of its own, Spark has told NumPy's linear algebra not to (``OMP_NUM_THREADS``), and if there
-is a second thread nevertheless, Spark's own daemon takes over in the same process.
+is a second thread nevertheless, Spark's own daemon takes over in the same process. So it does, and
+at once, where threads cannot be counted: on anything but Linux.
 
 NumPy seeds its global generator when it is imported. Each worker seeds it again, or all of them
 would draw the same numbers.
@@ -23,6 +24,7 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 MODULE = "weir.spark.worker_daemon"
 
@@ -35,6 +37,8 @@ _THREADS = Path("/proc/self/task")
 
 def main() -> None:
     """Import, then do what ``python -m pyspark.daemon`` does with the same arguments."""
+    if not _THREADS.is_dir():
+        _become_sparks_own()
     # As Spark's does, later: Ctrl-C in the terminal is not for it.
     os.setpgid(0, 0)
     allocator_is_ours = _ALLOCATOR not in os.environ
@@ -43,13 +47,18 @@ def main() -> None:
     if len(list(_THREADS.iterdir())) > 1:
         if allocator_is_ours:
             del os.environ[_ALLOCATOR]
-        os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
+        _become_sparks_own()
     from pyspark.daemon import manager
 
     # Else the first collection in each worker would copy all that was imported.
     gc.collect()
     gc.freeze()
     manager()
+
+
+def _become_sparks_own() -> NoReturn:
+    """Replace this program, whose pipes to the JVM stay open."""
+    os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
 
 
 def _import() -> None:
