@@ -24,8 +24,8 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,6 +45,7 @@ P99_MS_TARGET = 100.0
 
 #: How long requests are sent, or not sent, at a time.
 _SLICE_S = 5
+_SETTLE_S = 0.3
 _PATIENCE_S = 300.0
 _LOOK_S = 0.1
 _INTERVAL = "1 s"
@@ -78,19 +79,22 @@ class Client:
             f"GET {path} HTTP/1.1\r\nHost: {self._url.netloc}\r\n\r\n".encode() for path in paths
         ]
 
-    def send(self, seconds: float) -> list[float]:
+    @contextmanager
+    def connected(self) -> Iterator[list[socket.socket]]:
+        """The connections for a period. The server closes those that are idle for long."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(self._connection()) for _ in range(_REQUESTS_PER_S)]
+
+    def send(self, opened: Sequence[socket.socket], seconds: float) -> list[float]:
         """Send the requests of a period; return the time of each answer in milliseconds.
 
         Raises ``RuntimeError`` if an answer is not 200, or none comes.
         """
         took: list[float] = []
-        with ExitStack() as stack:
-            # The server closes those that are idle for long.
-            opened = [stack.enter_context(self._connection()) for _ in range(_REQUESTS_PER_S)]
-            begun = time.perf_counter()
-            for second in range(round(seconds)):
-                time.sleep(max(0.0, begun + second - time.perf_counter()))
-                took += self._burst(opened, second)
+        begun = time.perf_counter()
+        for second in range(round(seconds)):
+            time.sleep(max(0.0, begun + second - time.perf_counter()))
+            took += self._burst(opened, second)
         return took
 
     def _connection(self) -> socket.socket:
@@ -137,11 +141,15 @@ def is_complete(answer: bytes) -> bool:
 def serve(address: str, ours: Connection) -> None:
     """The client's process: it gets its paths.
 
-    Then it answers each number of seconds that it gets with the times of the answers.
+    Then, for each number of seconds that it gets, it says that it is connected, and later the times
+    of the answers.
     """
     client = Client(address, ours.recv())
     while (seconds := ours.recv()) is not None:
-        ours.send(client.send(seconds))
+        with client.connected() as opened:
+            ours.send(None)
+            took = client.send(opened, seconds)
+        ours.send(took)
     ours.close()
 
 
@@ -196,9 +204,14 @@ class Job:
 
     def run(self, seconds: float, *, asked: bool) -> Period:
         """Let it run, and count."""
+        if asked:
+            # The server closes the connections of the period before, and takes as many again. A client
+            # that asks for a minute connects once, so that does not count.
+            time.sleep(_SETTLE_S)
+            self._ours.send(seconds)
+            self._ours.recv()
         before, begun = self._now()
         if asked:
-            self._ours.send(seconds)
             self.times += self._ours.recv()
         else:
             time.sleep(seconds)

@@ -180,6 +180,7 @@ class FakeGateway:
             SystemClock(), {vertex.vertex: vertex.inputs for vertex in view.vertices}
         )
         self.engine_log: str | None = None
+        self.news = 0
         self.spread = SUBTASKS
 
     def view(self) -> JobView:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway
+from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway, completed
 
 from weir.rest.recent import ANSWER_MAX, KEPT, RecentAnswers
 from weir.rest.server import RestServer
@@ -28,8 +28,8 @@ def gateway() -> FakeGateway:
 
 
 @contextmanager
-def served(gateway: FakeGateway, share_ms: int) -> Iterator[httpx.Client]:
-    server = RestServer(port=0, share_ms=share_ms)
+def served(gateway: FakeGateway, share_ms: int, refresh_ms: int = 1) -> Iterator[httpx.Client]:
+    server = RestServer(port=0, share_ms=share_ms, refresh_ms=refresh_ms)
     try:
         with httpx.Client(base_url=server.start(gateway), trust_env=False) as client:
             yield client
@@ -75,6 +75,75 @@ def test_who_asks_for_a_change_sees_what_it_did(http: httpx.Client, gateway: Fak
     assert name_of(http) == before
     http.post(f"/jobs/{JOB_ID}/savepoints", json={})
     assert name_of(http) == "renamed"
+
+
+@pytest.fixture
+def older(gateway: FakeGateway) -> Iterator[httpx.Client]:
+    """A client of a server whose answers serve beyond the moment."""
+    with served(gateway, 1, LONG_MS) as client:
+        yield client
+
+
+def test_figures_may_be_as_old_as_a_dashboard_asks_for_them(
+    older: httpx.Client, gateway: FakeGateway
+) -> None:
+    """In Flink too."""
+    before = name_of(older)
+    gateway.current = replace(VIEW, name="renamed")
+    time.sleep(0.01)
+    assert name_of(older) == before
+    assert older.get("/config").json()["refresh-interval"] == LONG_MS
+
+
+def test_news_of_the_job_are_told_at_once(older: httpx.Client, gateway: FakeGateway) -> None:
+    """A change of its status, or the answer to a request."""
+    name_of(older)
+    gateway.current = replace(VIEW, name="renamed")
+    gateway.news += 1
+    time.sleep(0.01)
+    assert name_of(older) == "renamed"
+
+
+def test_the_end_of_an_operation_is_told_at_once(older: httpx.Client, gateway: FakeGateway) -> None:
+    """Clients poll for it."""
+    trigger = older.post(f"/jobs/{JOB_ID}/savepoints", json={}).json()["request-id"]
+    path = f"/jobs/{JOB_ID}/savepoints/{trigger}"
+    assert older.get(path).json()["status"]["id"] == "IN_PROGRESS"
+    gateway.futures[0].set_result(completed(7, "/s"))
+    time.sleep(0.01)
+    assert older.get(path).json()["status"]["id"] == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    "header", [{"Cache-Control": "max-age=0, no-cache"}, {"pragma": "no-cache"}]
+)
+def test_who_asks_for_the_newest_gets_it(
+    older: httpx.Client, gateway: FakeGateway, header: dict[str, str]
+) -> None:
+    """As the web page and Weir's commands do."""
+    older.headers.update(header)
+    name_of(older)
+    gateway.current = replace(VIEW, name="renamed")
+    time.sleep(0.01)
+    assert name_of(older) == "renamed"
+
+
+def test_a_refusal_serves_for_a_moment_only(older: httpx.Client, gateway: FakeGateway) -> None:
+    """What was not found may be there soon."""
+    path = f"/jobs/{JOB_ID}/vertices/new"
+    assert older.get(path).status_code == 404
+    first = VIEW.vertices[0]
+    gateway.current = replace(VIEW, vertices=(replace(first, vertex="new"),))
+    time.sleep(0.01)
+    assert older.get(path).status_code == 200
+
+
+def test_metrics_are_those_of_now(older: httpx.Client, gateway: FakeGateway) -> None:
+    """The rates that Prometheus makes of them would be wrong."""
+    assert "weir_job_restarts_total{" in older.get("/metrics").text
+    gateway.current = replace(VIEW, restarts=77)
+    time.sleep(0.01)
+    assert " 77" in older.get("/metrics").text
 
 
 def test_a_client_that_has_the_answer_is_told_so(http: httpx.Client) -> None:
@@ -299,7 +368,7 @@ def test_no_more_is_remembered_than_a_moment_needs() -> None:
     """Neither many answers, nor a large one, nor one that is too old."""
 
     async def look() -> None:
-        recent = RecentAnswers(50)
+        recent = RecentAnswers(50, 1, lambda: None)
         requests = [f"GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n".encode() for n in range(KEPT + 9)]
         begun = [recent.begin(one) for one in requests]
         for made in begun:

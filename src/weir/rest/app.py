@@ -65,11 +65,13 @@ def make_app(
     new_trigger_id: Callable[[], str] = lambda: secrets.token_hex(16),
     address: str,
     cluster: Cluster | None,
+    refresh_ms: int,
 ) -> ASGIApp:
     """The application that serves a driver's job, or the jobs of a history server.
 
     ``file_systems`` gives the file system of a savepoint to dispose of; ``address`` is the
-    server's; ``cluster`` are the job's processes, None if they cannot be asked.
+    server's; ``cluster`` are the job's processes, None if they cannot be asked; ``refresh_ms`` is
+    how often a dashboard is to ask.
     """
     serving = Serving(
         source,
@@ -80,6 +82,7 @@ def make_app(
         new_trigger_id=new_trigger_id,
         address=address,
         cluster=cluster,
+        refresh_ms=refresh_ms,
     )
     routes = [
         Route(path, _answering(one, partial(HANDLERS[one], serving)), methods=[one.method])

@@ -367,7 +367,11 @@ class _Connection:
                 base_url=f"{self.address}/v1",
                 timeout=timeout,
                 trust_env=False,
-                headers=self._authorization(token or os.environ.get(TOKEN_VARIABLE)),
+                headers={
+                    # Not what another client was told a moment ago.
+                    "Cache-Control": "no-cache",
+                    **self._authorization(token or os.environ.get(TOKEN_VARIABLE)),
+                },
                 verify=True if ca_file is None else ssl.create_default_context(cafile=ca_file),
             )
         except httpx.InvalidURL as error:

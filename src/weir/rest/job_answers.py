@@ -105,11 +105,14 @@ def execution_state(view: JobView, vertex: VertexView) -> str:
     return "RUNNING" if status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT else status.value
 
 
-def dashboard_config(now_ms: int, version: str, *, history: bool) -> DashboardConfig:
-    """How this server presents itself."""
+def dashboard_config(
+    now_ms: int, version: str, *, refresh_ms: int, history: bool
+) -> DashboardConfig:
+    """How this server presents itself; ``refresh_ms``: how often a dashboard is to ask."""
     now = datetime.fromtimestamp(now_ms / 1000).astimezone()
     offset = now.utcoffset()
     return DashboardConfig(
+        refresh_interval=refresh_ms,
         timezone_name=now.tzname(),
         timezone_offset=0 if offset is None else int(offset.total_seconds() * 1000),
         flink_revision=f"weir-{version}",

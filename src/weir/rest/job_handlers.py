@@ -23,7 +23,9 @@ CANCELLATION, COORDINATOR = "cancel", "coordinator"
 @serves(jobs.CONFIG)
 async def _config(server: Serving) -> jobs.DashboardConfig:
     now_ms = server.clock.wall_ms()
-    return job_answers.dashboard_config(now_ms, server.version, history=server.is_history)
+    return job_answers.dashboard_config(
+        now_ms, server.version, refresh_ms=server.refresh_ms, history=server.is_history
+    )
 
 
 @serves(jobs.OVERVIEW)

@@ -5,6 +5,10 @@ often at the same moment. Parsing and answering a request takes ten times as lon
 bytes: its head says all that an answer depends on, the token included. So of the same requests that
 come within a moment one is answered, and the others get what it gets.
 
+As in Flink, which keeps its execution graph for ``web.refresh-interval``, an answer to those who do
+not say that they want the newest (``Cache-Control: no-cache``) may be older, until the job has news
+of another kind than numbers that rise.
+
 Used on the server's event loop only.
 """
 
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,6 +30,10 @@ _MORE = re.compile(
     rb"|content-length:|expect:|transfer-encoding:|upgrade:)",
     re.IGNORECASE,
 )
+#: Whoever sends this wants what is so now; and texts (logs, threads, metrics) tell it.
+_NEWEST = re.compile(rb"\r\n(?:cache-control|pragma):[^\r\n]*no-(?:cache|store)", re.IGNORECASE)
+_TEXT = re.compile(rb"\r\ncontent-type: *text/", re.IGNORECASE)
+_SUCCESS = (b"HTTP/1.1 200 ", b"HTTP/1.1 304 ")
 
 
 class Follower(Protocol):
@@ -40,18 +49,27 @@ class RecentAnswer:
     """The answer to one request."""
 
     request: bytes
-    #: On the loop's clock, in seconds.
-    asked_s: float
+    #: Until when it serves, on the loop's clock in seconds; and until when if there is no news.
+    until_s: float
+    unless_news_s: float
+    #: The news that there was when it was asked for.
+    news: object
     #: None until it is complete.
     answer: bytes | None = None
     followers: list[Follower] = field(default_factory=list)
 
 
 class RecentAnswers:
-    """The newest answers by request, each good for ``share_ms``; 0: none is kept."""
+    """The newest answers by request."""
 
-    def __init__(self, share_ms: int) -> None:
+    def __init__(self, share_ms: int, refresh_ms: int, news: Callable[[], object]) -> None:
+        """Each is good for ``share_ms``; 0: none is kept.
+
+        It is good for ``refresh_ms`` as long as ``news`` returns the same.
+        """
         self._share_s = share_ms / 1_000
+        self._refresh_s = refresh_ms / 1_000
+        self._news = news
         #: Oldest first.
         self._answers: dict[bytes, RecentAnswer] = {}
 
@@ -71,7 +89,13 @@ class RecentAnswers:
                 break
             del self._answers[oldest.request]
         self._answers.pop(request, None)
-        made = RecentAnswer(request=request, asked_s=_now_s())
+        now_s = _now_s()
+        made = RecentAnswer(
+            request=request,
+            until_s=now_s + self._share_s,
+            unless_news_s=now_s + (0 if _NEWEST.search(request) else self._refresh_s),
+            news=self._news(),
+        )
         self._answers[request] = made
         return made
 
@@ -79,6 +103,9 @@ class RecentAnswers:
         """It is there: pass it on. None: it cannot be shared, or will not come."""
         if answer is not None and len(answer) <= ANSWER_MAX:
             recent.answer = answer
+            head = answer.partition(b"\r\n\r\n")[0]
+            if not head.startswith(_SUCCESS) or _TEXT.search(head):
+                recent.unless_news_s = 0
         elif self._answers.get(recent.request) is recent:
             del self._answers[recent.request]
         followers, recent.followers = recent.followers, []
@@ -90,7 +117,10 @@ class RecentAnswers:
         self._answers.clear()
 
     def _is_fresh(self, recent: RecentAnswer) -> bool:
-        return _now_s() - recent.asked_s < self._share_s
+        now_s = _now_s()
+        return now_s < recent.until_s or (
+            now_s < recent.unless_news_s and recent.news == self._news()
+        )
 
 
 def _now_s() -> float:

@@ -74,6 +74,9 @@ class RestServer:
             (``rest.async.store-duration``).
         security: Token, names and certificate.
         share_ms: How old an answer may be that serves the same request again.
+            0: none does.
+        refresh_ms: The same, if the request does not ask for the newest and the job has no news;
+            and how often Flink's dashboard asks (``web.refresh-interval``).
     """
 
     def __init__(
@@ -86,8 +89,10 @@ class RestServer:
         security: RestSecurity = RestSecurity(),
         clock: Clock | None = None,
         share_ms: int = 0,
+        refresh_ms: int = 3_000,
     ) -> None:
         self._share_ms = share_ms
+        self._refresh_ms = refresh_ms
         self._bind_address = bind_address
         self._port = port
         self._or_next = or_next
@@ -133,17 +138,22 @@ class RestServer:
         ``file_systems`` gives the file system of a savepoint to dispose of; None: local ones.
         ``cluster`` are the processes of the job. Raises ``RestError``.
         """
-        return self._serve(gateway, file_systems, cluster)
+        operations = self._operations
+        return self._serve(
+            gateway, file_systems, cluster, news=lambda: (gateway.news, operations.ended)
+        )
 
     def start_history(self, jobs: StoredJobs) -> str:
         """Serve jobs that may have ended, from their directory. Raises ``RestError``."""
-        return self._serve(jobs, None, None)
+        return self._serve(jobs, None, None, news=lambda: None)
 
     def _serve(
         self,
         source: JobGateway | StoredJobs,
         file_systems: Callable[[str], FileSystem] | None,
         cluster: Cluster | None,
+        *,
+        news: Callable[[], object],
     ) -> str:
         invariant(self._thread is None, "a REST server is started once")
         address, listening = self._bound()
@@ -155,6 +165,7 @@ class RestServer:
         from weir.rest.guard import Guard
         from weir.rest.recent import RecentAnswers
 
+        recent = RecentAnswers(self._share_ms, self._refresh_ms, news)
         listening = BoundedListener(listening)
         self._taken = address, listening
         app = make_app(
@@ -165,6 +176,7 @@ class RestServer:
             file_systems=FileSystems() if file_systems is None else file_systems,
             address=address,
             cluster=cluster,
+            refresh_ms=self._refresh_ms,
         )
         # Logs nothing. uvicorn installs signal handlers on the main thread only, so not here.
         config = uvicorn.Config(
@@ -177,7 +189,7 @@ class RestServer:
             ),
             # The listener counts what Python accepts.
             loop="asyncio",
-            http=partial(BoundedProtocol, recent=RecentAnswers(self._share_ms)),  # type: ignore[arg-type]
+            http=partial(BoundedProtocol, recent=recent),  # type: ignore[arg-type]
             ws="none",
             interface="asgi3",
             proxy_headers=False,

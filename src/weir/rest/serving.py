@@ -97,11 +97,14 @@ class Serving:
         new_trigger_id: Callable[[], str],
         address: str,
         cluster: Cluster | None,
+        refresh_ms: int,
     ) -> None:
         """``source``: a driver's job, or the jobs of a history server.
 
         ``address``: the server's, with its scheme. ``cluster``: None if it cannot be asked.
+        ``refresh_ms``: how often a dashboard is to ask.
         """
+        self.refresh_ms = refresh_ms
         self.address = address
         #: Host and port.
         self.endpoint = address.partition("://")[2]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: How old an answer of REST may be that serves the same request again, in milliseconds.
+#: How old an answer of REST is at most if a client asks for the newest, in milliseconds.
 _SHARE_MS = 100
 
 
@@ -153,6 +153,7 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
         SSL_REST_CERTIFICATE,
         SSL_REST_ENABLED,
         SSL_REST_KEY,
+        WEB_REFRESH,
     )
     from weir.rest.server import RestSecurity, RestServer
     from weir.rest.tokens import read_or_make_token
@@ -182,6 +183,7 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
         ),
         clock=clock,
         share_ms=_SHARE_MS,
+        refresh_ms=configuration.value(WEB_REFRESH),
     )
 
 

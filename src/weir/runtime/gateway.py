@@ -23,6 +23,11 @@ class JobGateway(Protocol):
         ...
 
     @property
+    def news(self) -> int:
+        """Rises whenever the status has changed or a request has been answered."""
+        ...
+
+    @property
     def recorder(self) -> Recorder:
         """What happened in the job over the last hour."""
         ...

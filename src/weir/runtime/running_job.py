@@ -110,6 +110,8 @@ class RunningJob:
         self._tasks = tasks
         #: What happened over the last hour.
         self.recorder = Recorder(clock, {name: plan.inputs for name, plan in plans.items()})
+        #: How many changes of status and answers to requests have been published.
+        self.news = 0
         self._observe = observe
         self._requests = itertools.count(1)
         self._futures: dict[str, Future[Any]] = {}
@@ -261,6 +263,7 @@ class RunningJob:
                     )
                     self._exceptions = [*self._exceptions, failure][-_EXCEPTIONS:]
                 self._publish_for(Future())
+                self.news += 1
             case JobEnded(savepoint=savepoint):
                 self._savepoint = savepoint
             case AnswerRequest(request=request, checkpoint=checkpoint, failure=failure):
@@ -268,6 +271,7 @@ class RunningJob:
                 if future is not None:
                     self._publish_for(Future())
                     _settle(future, checkpoint, failure)
+                    self.news += 1
         self._observe(effect)
 
     def _snapshot(

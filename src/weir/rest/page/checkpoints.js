@@ -108,8 +108,8 @@ function detail(one, live, { wide }) {
         ...(live ? TIMES : []),
         { title: "State", num: true, cell: (task) => bytes(task.stateBytes) },
         ...(live ? [
-          { title: "Written", num: true, cell: (task) => bytes(task.live.checkpointedBytes) },
-          { title: "In flight", num: true, cell: (task) => (task.live.unaligned ? bytes(task.live.persistedBytes) : "-") },
+          { title: "Written", num: true, rare: true, cell: (task) => bytes(task.live.checkpointedBytes) },
+          { title: "In flight", num: true, rare: true, cell: (task) => (task.live.unaligned ? bytes(task.live.persistedBytes) : "-") },
           { title: "As a picture", cell: (task) => picture(task.live, Math.max(1, one.durationMs), wide) },
         ] : []),
       ],
@@ -119,12 +119,12 @@ function detail(one, live, { wide }) {
 const TIMES = [
   { title: "Progress", cell: ({ live }) => live.progress },
   { title: "Total", num: true, cell: ({ live }) => duration(live.totalMs) },
-  { title: "Start delay", num: true, cell: ({ live }) => duration(live.startDelayMs) },
-  { title: "Missing barriers", num: true, cell: ({ live }) => duration(live.barriersMs) },
-  { title: "Reading to barrier", num: true, cell: ({ live }) => duration(live.catchUpMs) },
-  { title: "Sync", num: true, cell: ({ live }) => duration(live.syncMs) },
-  { title: "Async", num: true, cell: ({ live }) => duration(live.asyncMs) },
-  { title: "Commit", num: true, cell: ({ live }) => duration(live.commitMs) },
+  { title: "Start delay", num: true, rare: true, cell: ({ live }) => duration(live.startDelayMs) },
+  { title: "Missing barriers", num: true, rare: true, cell: ({ live }) => duration(live.barriersMs) },
+  { title: "Reading to barrier", num: true, rare: true, cell: ({ live }) => duration(live.catchUpMs) },
+  { title: "Sync", num: true, rare: true, cell: ({ live }) => duration(live.syncMs) },
+  { title: "Async", num: true, rare: true, cell: ({ live }) => duration(live.asyncMs) },
+  { title: "Commit", num: true, rare: true, cell: ({ live }) => duration(live.commitMs) },
   { title: "Batch", num: true, cell: ({ live }) => (live.batchMs ? duration(live.batchMs) : "-") },
 ];
 

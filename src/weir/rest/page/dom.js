@@ -164,8 +164,8 @@ export const tone = (status) => TONES[status] ?? "";
 export const badge = (status) =>
   h("span", { class: `badge ${tone(status)}` }, status.replaceAll("_", " "));
 
-// A table with a caption and headers. Columns: {title, cell(row), num, long}; the first is the
-// row's header.
+// A table with a caption and headers. Columns: {title, cell(row), num, long, rare}; the first is
+// the row's header. A narrow screen leaves out the zeros of columns that are rarely more.
 export function table({ caption, columns, rows, key, rowClass, empty }) {
   if (!rows.length) return h("p", { class: "empty" }, empty ?? "Nothing yet.");
   // Roles are written out, since a narrow screen shows rows as cards, not as a table.
@@ -176,12 +176,17 @@ export function table({ caption, columns, rows, key, rowClass, empty }) {
     h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", {
       "data-key": key?.(row), class: rowClass?.(row), role: "row",
     },
-      columns.map((one, index) => h(index ? "td" : "th", {
-        scope: index ? null : "row",
-        role: index ? "cell" : "rowheader",
-        class: [one.num && "num", one.long && "long"].filter(Boolean).join(" ") || null,
-        "data-label": one.title,
-      }, one.cell(row))))))));
+      columns.map((one, index) => tableCell(one, index, one.cell(row))))))));
+}
+
+function tableCell(column, index, content) {
+  const nothing = content === "-" || (column.rare && ["0 ms", "0 B"].includes(content));
+  return h(index ? "td" : "th", {
+    scope: index ? null : "row",
+    role: index ? "cell" : "rowheader",
+    class: [column.num && "num", column.long && "long", nothing && "nothing"].filter(Boolean).join(" ") || null,
+    "data-label": column.title,
+  }, content);
 }
 
 export const card = (title, value, detail) => h("div", {},

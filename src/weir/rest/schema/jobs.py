@@ -48,7 +48,8 @@ class DashboardFeatures(Message, frozen=True, kw_only=True, rename="kebab"):
 class DashboardConfig(Message, frozen=True, kw_only=True, rename="kebab"):
     """What Flink's dashboard asks for first."""
 
-    refresh_interval: int = 3_000
+    #: Milliseconds.
+    refresh_interval: int
     timezone_name: str | None
     #: Milliseconds east of Greenwich.
     timezone_offset: int
