@@ -186,7 +186,9 @@ class Job:
         self, address: str, driver: psutil.Process, client: psutil.Process, ours: Connection
     ) -> None:
         """``ours``: the end of the client's pipe."""
-        self._http = httpx.Client(base_url=address, trust_env=False, timeout=30)
+        # The rows that are counted are those of now, not of what another client was told.
+        newest = {"Cache-Control": "no-cache"}
+        self._http = httpx.Client(base_url=address, trust_env=False, timeout=30, headers=newest)
         self._processes = (driver, client)
         self._ours = ours
         self._id = self._http.get("/jobs").json()["jobs"][0]["id"]
@@ -205,8 +207,8 @@ class Job:
     def run(self, seconds: float, *, asked: bool) -> Period:
         """Let it run, and count."""
         if asked:
-            # The server closes the connections of the period before, and takes as many again. A client
-            # that asks for a minute connects once, so that does not count.
+            # The server closes the connections of the period before first. A client that asks for a
+            # minute connects once, so that does not count.
             time.sleep(_SETTLE_S)
             self._ours.send(seconds)
             self._ours.recv()

@@ -47,11 +47,12 @@ def finish(place: Place, job: weir.Job, savepoint: Path) -> None:
         assert live.result().status is JobStatus.FINISHED, live.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
         ((), CUTS),
-        pytest.param((), ("sessions",), marks=pytest.mark.slow),
+        ((), ("sessions",)),
     ],
     ids=["cut everywhere", "cut at one step"],
 )

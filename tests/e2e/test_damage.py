@@ -53,6 +53,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used_if_no_sink_committed_beyond
     place.assert_exact()
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_that_a_sink_has_committed_is_not_stepped_over(place: Place) -> None:
     """One sink has its rows: refused with both ids. --accept-duplicates overrides; no row is
     missing then."""

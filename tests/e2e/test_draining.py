@@ -196,6 +196,7 @@ def _position(view: Any, vertex: str) -> int:
     return next(one.position for one in view.vertices if one.vertex == vertex)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_a_drained_job_has_emitted_all_that_its_state_held(
     drained: Drained, spark: SparkSession, name: str
@@ -206,6 +207,7 @@ def test_a_drained_job_has_emitted_all_that_its_state_held(
     assert_same(files_rows(drained.place.directory / "out" / name), wanted, name)
 
 
+@pytest.mark.slow
 def test_a_drained_job_has_finished_and_its_savepoint_goes_straight_to_the_end(
     drained: Drained,
 ) -> None:

@@ -70,7 +70,6 @@ def rejects(client: JobClient) -> Payload:
     return answer
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_a_bounded_job_emits_its_input_and_finishes(place: Place) -> None:
@@ -82,6 +81,7 @@ def test_a_bounded_job_emits_its_input_and_finishes(place: Place) -> None:
     assert raw_rows(place) == place.rows()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_files_that_come_while_a_job_fails_and_is_restored_are_read_once(place: Place) -> None:

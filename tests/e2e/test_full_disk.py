@@ -163,11 +163,12 @@ def test_wherever_the_space_runs_out_the_job_continues_and_the_retained_checkpoi
     assert_counted(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trouble", "reason"),
     [
         ("full", "no space left on the device"),
-        pytest.param("read-only", "the file system is read-only", marks=pytest.mark.slow),
+        ("read-only", "the file system is read-only"),
     ],
 )
 def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mended(

@@ -1,6 +1,6 @@
 """The commands on a live job.
 
-Stop and resume, savepoint and restore elsewhere, cancel, finish and start over.
+Interrupt, stop and resume, savepoint and restore elsewhere, cancel, finish and start over.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tests.e2e.support import (
     error_line,
     files_rows,
 )
+from tests.e2e.test_killed_stop import dies_of_a_stop
+from tests.e2e.test_signals import assert_suspended, interrupt
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -40,24 +42,39 @@ def said(place: Place, run: Run, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_stopped_job_continues_from_its_savepoint_and_only_from_there(place: Place) -> None:
-    """stop prints a savepoint; run refuses and names it; --from-savepoint resumes, and every sink
-    is exact."""
-    place.land(4)
+@pytest.mark.kill
+def test_a_job_that_is_interrupted_killed_and_stopped_goes_on_each_time_and_is_exact(
+    place: Place,
+) -> None:
+    """While it lives, a second driver is refused; after a stop, whatever is not its savepoint.
+
+    Ctrl-C suspends it, and the plain command resumes it, also after a death between a stop's record
+    and its commits.
+    """
+    place.land(2)
     run = place.start(environment=UNBOUNDED)
     wait_for_copies(place)
+    assert f"REST server at {run.address}" in place.start().error()
     assert re.search(r"numbers .*RUNNING", said(place, run, "list"))
-    savepoint = re.search(r"Savepoint: (\S+)", said(place, run, "stop", "numbers"))
-    assert savepoint is not None
-    assert run.wait() == 0, run.story()
-    assert f"Savepoint: {savepoint[1]}" in run.output
+    interrupt(run.process.pid)
+    assert_suspended(place, run, 130)
 
+    dies_of_a_stop(place, "after-the-record", drain=False)
+
+    resumed = place.start(environment=UNBOUNDED)
+    resumed.wait_for("recovered from")
+    place.land(1)
+    wait_for_copies(place)
+    savepoint = re.search(r"Savepoint: (\S+)", said(place, resumed, "stop", "numbers"))
+    assert savepoint is not None
+    assert resumed.wait() == 0, resumed.story()
+    assert f"Savepoint: {savepoint[1]}" in resumed.output
     refusal = place.start(environment=UNBOUNDED).error()
     assert f"--from-savepoint {savepoint[1]}" in refusal
 
-    place.land(3)
-    resumed = place.finish("--from-savepoint", savepoint[1])
-    assert f"recovered from savepoint {savepoint[1]}" in resumed.output
+    place.land(2)
+    last = place.finish("--from-savepoint", savepoint[1])
+    assert f"recovered from savepoint {savepoint[1]}" in last.output
     place.assert_exact()
 
 

@@ -96,6 +96,7 @@ def pipeline(place: Place) -> Path:
     return place.write("talk.py", PIPELINE)
 
 
+@pytest.mark.slow
 def test_in_json_every_line_is_an_object_with_its_step_and_subtask(place: Place) -> None:
     """Of driver, workers and JVM; standard output stays empty."""
     run = place.finish("--log-format", "json", pipeline=pipeline(place))

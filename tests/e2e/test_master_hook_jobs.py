@@ -102,6 +102,7 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_hook_is_triggered_once_before_the_tasks_snapshots_of_each_checkpoint(
     place: Place, snapshots: Calls

@@ -136,6 +136,7 @@ def fan_out_job(place: Place, tables: Tables, copies: HeldTable) -> weir.Job:
     return job
 
 
+@pytest.mark.slow
 def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_commits(
     place: Place,
 ) -> None:

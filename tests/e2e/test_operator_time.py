@@ -114,6 +114,7 @@ def test_all_timers_fire_at_the_end_of_the_input_and_what_they_emit_is_not_late(
     assert_exact(place)
 
 
+@pytest.mark.slow
 def test_timers_fire_without_further_records_and_move_with_their_keys(place: Place) -> None:
     """A batch runs for what the watermark makes due; the rest is in the savepoint, from which twice
     as many subtasks go on to a drain."""

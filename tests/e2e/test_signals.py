@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from tests.e2e.support import Place, parquet_rows, visible_files
+from tests.e2e.support import Place, Run, parquet_rows, visible_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -29,29 +29,30 @@ def terminate(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
 
 
-@pytest.mark.parametrize(
-    ("send", "code"), [(interrupt, 130), pytest.param(terminate, 143, marks=pytest.mark.slow)]
-)
-def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
-    place: Place, send: Callable[[int], None], code: int
-) -> None:
-    """Exit code 128 + signal, no process left, only complete files of completed checkpoints; then
-    every sink is exact."""
-    place.land(FILES)
-    run = place.start(environment=UNBOUNDED)
-    run.wait_for(r"checkpoint 2 completed")
-    send(run.process.pid)
+def assert_suspended(place: Place, run: Run, code: int) -> None:
+    """The exit code, no process left, only complete files of completed checkpoints."""
     assert run.wait(ENDS_S) == code, run.story()
     assert "is suspended; run the same command again to resume it" in run.output
     run.assert_no_stack_trace()
     run.wait_for_no_processes(ENDS_S)
-
     completed = {json.loads(record.read_bytes())["completed"] for record in place.log_records()}
     for sink in ("minutes", "raw_files"):
         for file in visible_files(place.directory / "out" / sink):
             parquet_rows(file)
             assert int(file.name.split("-")[-3]) in completed
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("send", "code"), [(interrupt, 130), (terminate, 143)])
+def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
+    place: Place, send: Callable[[int], None], code: int
+) -> None:
+    """Exit code 128 + signal; then every sink is exact."""
+    place.land(FILES)
+    run = place.start(environment=UNBOUNDED)
+    run.wait_for(r"checkpoint 2 completed")
+    send(run.process.pid)
+    assert_suspended(place, run, code)
     assert "recovered from checkpoint" in place.finish().output
     place.assert_exact()
 

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 NOTICES_S = 60.0
 
 
+@pytest.mark.slow
 def test_a_second_driver_is_refused_while_the_first_one_lives_and_else_takes_over(
     place: Place,
 ) -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operators.layers import deal_with, next_layer
 
@@ -51,6 +51,7 @@ def rows_of(
 
 
 @pytest.mark.parametrize("items", [100_000, 4])
+@settings(max_examples=40)
 @given(steps=STEPS)
 def test_any_use_agrees_with_a_dictionary(
     items: int, steps: list[tuple[str, dict[tuple[int, str | None], int], int]]

@@ -62,10 +62,10 @@ def test_different_seeds_go_different_ways() -> None:
     assert len({run_seed(seed).digest for seed in range(10)}) == 10
 
 
-def test_a_hundred_seeds_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
-    """The product breaks no law in the first hundred seeds, and every kind of fault and of mishap
+def test_seventy_seeds_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
+    """The product breaks no law in the first seventy seeds, and every kind of fault and of mishap
     strikes in at least one of them."""
-    results = [run_seed(seed) for seed in range(100)]
+    results = [run_seed(seed) for seed in range(70)]
     assert [(result.seed, result.violation) for result in results if result.violation] == []
     assert sum(result.checkpoints for result in results) > 100
     assert {fault for result in results for fault, _ in result.struck} >= {*Fault, *Mishap}

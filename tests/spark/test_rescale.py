@@ -58,9 +58,9 @@ def moved(rig: Rig, begun: int, position: int, target: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "a left outer join",
+        pytest.param("a left outer join", marks=pytest.mark.slow),
         pytest.param("session windows", marks=pytest.mark.slow),
-        pytest.param("duplicates within the watermark", marks=pytest.mark.slow),
+        "duplicates within the watermark",
     ],
 )
 def test_state_goes_from_2_to_5_to_3_partitions(
