@@ -15,6 +15,10 @@ SIM_SEEDS ?= 20000
 
 .PHONY: help setup lint test test-fast test-slow test-flink demo sim bench soak screenshots lock clean
 
+# Hundreds of processes of a test run would each compile all that they import, and pytest would rewrite
+# the assertions of each test file three times.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## list targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
 

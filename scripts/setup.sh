@@ -144,7 +144,7 @@ version='import sys; print(sys.version)'
 if [ "$("$venv/bin/python" -c "$version" 2>/dev/null)" != "$("$python" -c "$version")" ]; then
     "$python" -m venv --clear "$venv"
 fi
-# Without compiling: only a few of the modules are used, and Python compiles those itself.
+# Without compiling, which pip does one by one: see below.
 install() {
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@"
 }
@@ -155,6 +155,11 @@ install -c requirements.lock pyspark pyarrow pandas msgspec tenacity hatchling e
 install --no-deps --no-build-isolation --editable .
 warm_up
 install -r requirements.lock
+# Python would compile what it imports once, but nothing keeps that where PYTHONDONTWRITEBYTECODE is
+# set, as in many containers: then each start of each process takes seconds longer. What only tests
+# of packages and a few functions of others import is left out.
+unused='/(tests?|testing|pip|setuptools|mypy|mypyc|sympy|mpmath|networkx|hive_metastore|cfnlint)/'
+"$venv/bin/python" -m compileall -q -j 0 -x "$unused" "$venv"/lib/python3*/site-packages || true
 wait
 printf '%s\n' "$wanted" >"$stamp"
 say "done"
