@@ -46,11 +46,8 @@ def said(place: Place, run: Run, *arguments: str) -> str:
 def test_a_job_that_is_interrupted_killed_and_stopped_goes_on_each_time_and_is_exact(
     place: Place,
 ) -> None:
-    """While it lives, a second driver is refused; after a stop, whatever is not its savepoint.
-
-    Ctrl-C suspends it, and the plain command resumes it, also after a death between a stop's record
-    and its commits.
-    """
+    """A second driver is refused while it lives, the plain command only after a stop; Ctrl-C
+    suspends it."""
     place.land(2)
     run = place.start(environment=UNBOUNDED)
     wait_for_copies(place)

@@ -364,6 +364,30 @@ def test_a_server_that_ends_answers_those_who_wait(gateway: FakeGateway, slow: S
         ending.join(20)
 
 
+def test_the_first_to_ask_after_a_while_makes_the_next_answer_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others have the one before meanwhile, unless it has become too old."""
+    now_s = [0.0]
+    monkeypatch.setattr("weir.rest.recent._now_s", lambda: now_s[0])
+    answers = RecentAnswers(100, 3_000, lambda: None)
+    request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    first = answers.begin(request)
+    assert first is not None
+    answers.complete(first, b"HTTP/1.1 200 OK\r\n\r\n1")
+    now_s[0] = 1.9
+    assert answers.find(request) is first
+    now_s[0] = 2.1
+    assert answers.find(request) is None
+    second = answers.begin(request)
+    assert second is not None
+    assert answers.find(request) is first
+    now_s[0] = 3.1
+    assert answers.find(request) is second
+    answers.complete(second, b"HTTP/1.1 200 OK\r\n\r\n2")
+    assert answers.find(request) is second
+
+
 def test_no_more_is_remembered_than_a_moment_needs() -> None:
     """Neither many answers, nor a large one, nor one that is too old."""
 

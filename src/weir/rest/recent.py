@@ -7,7 +7,8 @@ come within a moment one is answered, and the others get what it gets.
 
 As in Flink, which keeps its execution graph for ``web.refresh-interval``, an answer to those who do
 not say that they want the newest (``Cache-Control: no-cache``) may be older, until the job has news
-of another kind than numbers that rise.
+of another kind than numbers that rise. Before it is too old, whoever asks next makes the next one,
+so that few wait for it.
 
 Used on the server's event loop only.
 """
@@ -33,6 +34,8 @@ _MORE = re.compile(
 #: Whoever sends this wants what is so now; and texts (logs, threads, metrics) tell it.
 _NEWEST = re.compile(rb"\r\n(?:cache-control|pragma):[^\r\n]*no-(?:cache|store)", re.IGNORECASE)
 _TEXT = re.compile(rb"\r\ncontent-type: *text/", re.IGNORECASE)
+#: The part of the time for which an answer serves after which it is made anew.
+_DUE = 2 / 3
 _SUCCESS = (b"HTTP/1.1 200 ", b"HTTP/1.1 304 ")
 
 
@@ -54,6 +57,10 @@ class RecentAnswer:
     unless_news_s: float
     #: The news that there was when it was asked for.
     news: object
+    #: From when on the next to ask makes it anew, while others are still served.
+    due_s: float
+    #: The answer that serves until this one is complete.
+    before: RecentAnswer | None = None
     #: None until it is complete.
     answer: bytes | None = None
     followers: list[Follower] = field(default_factory=list)
@@ -74,11 +81,17 @@ class RecentAnswers:
         self._answers: dict[bytes, RecentAnswer] = {}
 
     def find(self, request: bytes) -> RecentAnswer | None:
-        """The answer to these bytes, which may not be complete yet; None if there is none."""
+        """The answer to these bytes, which may not be complete yet; None if there is none.
+
+        None also for the first to ask for one that is due: it makes the next one.
+        """
         found = self._answers.get(request)
-        if found is None or found.answer is None or self._is_fresh(found):
-            return found
-        return None
+        if found is None:
+            return None
+        if found.answer is None:
+            before = found.before
+            return before if before is not None and self._is_fresh(before) else found
+        return found if self._is_fresh(found) and _now_s() < found.due_s else None
 
     def begin(self, request: bytes) -> RecentAnswer | None:
         """A request comes that has no answer; None if its answer is for it alone."""
@@ -88,19 +101,22 @@ class RecentAnswers:
             if len(self._answers) < KEPT and (oldest.answer is None or self._is_fresh(oldest)):
                 break
             del self._answers[oldest.request]
-        self._answers.pop(request, None)
-        now_s = _now_s()
+        now_s, before = _now_s(), self._answers.pop(request, None)
+        refresh_s = 0 if _NEWEST.search(request) else self._refresh_s
         made = RecentAnswer(
             request=request,
             until_s=now_s + self._share_s,
-            unless_news_s=now_s + (0 if _NEWEST.search(request) else self._refresh_s),
+            unless_news_s=now_s + refresh_s,
             news=self._news(),
+            due_s=now_s + max(self._share_s, _DUE * refresh_s),
+            before=None if before is None or before.answer is None else before,
         )
         self._answers[request] = made
         return made
 
     def complete(self, recent: RecentAnswer, answer: bytes | None) -> None:
         """It is there: pass it on. None: it cannot be shared, or will not come."""
+        recent.before = None
         if answer is not None and len(answer) <= ANSWER_MAX:
             recent.answer = answer
             head = answer.partition(b"\r\n\r\n")[0]
