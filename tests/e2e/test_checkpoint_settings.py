@@ -41,7 +41,6 @@ from weir.spark.query_directory import QueryDirectory
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 EXPIRED = "Checkpoint expired before completing."
-SUSPENDING = "Checkpoint Coordinator is suspending."
 NUM_RETAINED = "execution.checkpointing.num-retained"
 CLAIM_MODE = "execution.state-recovery.claim-mode"
 
@@ -60,11 +59,10 @@ def test_a_checkpoint_expires_in_a_slow_batch_and_the_next_one_completes(place: 
         live.wait_for(
             lambda view: view.checkpoints.latest_failed is not None, "a checkpoint expires"
         )
+        # Later ones may be declined, since the task ends.
+        failed = live.history("FAILED")
         gate.open()
         assert live.result().status is JobStatus.FINISHED
-    failed = [
-        known for known in live.history("FAILED") if SUSPENDING not in str(known.failure_message)
-    ]
     assert failed
     for checkpoint in failed:
         assert str(checkpoint.failure_message).startswith(EXPIRED)
