@@ -8,7 +8,7 @@ pair are cut into slices that alternate, every other two in reverse order, since
 gains from minute to minute, and machines change their speed.
 
 - ``rest_cpu`` is the CPU time that the requests take, of driver (Python) and client together, as a
-  part of the machine's.
+  part of the machine's. Connecting, once for each slice, does not count.
 - ``rest_loss`` is the part of the rows per second that the requests cost, by the median of the
   pairs; at most 0.01. The client's own work is part of it, since it shares the cores with the job.
 - ``rest_p99`` is the time of an answer, in milliseconds, that one of a hundred exceeds; below 100.
@@ -45,6 +45,7 @@ P99_MS_TARGET = 100.0
 
 #: How long requests are sent, or not sent, at a time.
 _SLICE_S = 5
+#: How long a server may take to close the connections of a period.
 _SETTLE_S = 0.3
 _PATIENCE_S = 300.0
 _LOOK_S = 0.1

@@ -24,7 +24,7 @@ class JobGateway(Protocol):
 
     @property
     def news(self) -> int:
-        """Rises whenever the status has changed or a request has been answered."""
+        """Rises with each change of the status, each answer to a request, and the run's end."""
         ...
 
     @property

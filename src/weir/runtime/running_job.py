@@ -105,12 +105,11 @@ class RunningJob:
         self._clock = clock
         self._configuration = dict(configuration)
         self._coordinated = coordinated
-        #: The path of Spark's own log; None if there is none.
         self.engine_log = engine_log
         self._tasks = tasks
         #: What happened over the last hour.
         self.recorder = Recorder(clock, {name: plan.inputs for name, plan in plans.items()})
-        #: How many changes of status and answers to requests have been published.
+        #: How many changes of status, answers to requests and ends have been published.
         self.news = 0
         self._observe = observe
         self._requests = itertools.count(1)
@@ -237,6 +236,7 @@ class RunningJob:
             self._view = self._make_view()
         finally:
             self._over.set()
+            self.news += 1
         for future in list(self._futures.values()):
             _settle(future, None, self._unanswered)
 
@@ -262,16 +262,14 @@ class RunningJob:
                         attempt=self._master.attempt,
                     )
                     self._exceptions = [*self._exceptions, failure][-_EXCEPTIONS:]
-                self._publish_for(Future())
-                self.news += 1
+                self._publish_news()
             case JobEnded(savepoint=savepoint):
                 self._savepoint = savepoint
             case AnswerRequest(request=request, checkpoint=checkpoint, failure=failure):
                 future = self._futures.pop(request, None)
                 if future is not None:
-                    self._publish_for(Future())
+                    self._publish_news()
                     _settle(future, checkpoint, failure)
-                    self.news += 1
         self._observe(effect)
 
     def _snapshot(
@@ -304,6 +302,11 @@ class RunningJob:
             # The run ended in between, and may not have seen the request.
             _settle(future, None, self._unanswered)
         return future
+
+    def _publish_news(self) -> None:
+        """Publish a view that nobody may miss; called on the main thread."""
+        self._publish_for(Future())
+        self.news += 1
 
     def _publish_for(self, look: Future[None]) -> None:
         """Publish the view and wake those who wait for it; called on the main thread.
