@@ -18,7 +18,7 @@ from weir.demo.driver import Chaos, Driver, Outcome, Phase
 
 #: Takes ``steps`` steps of a tenth of a second, each with a checkpoint.
 SCRIPT = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 steps, store = int(sys.argv[1]), pathlib.Path("done")
 done = int(store.read_text()) if store.exists() else 0
 print("Job has been submitted with JobID 00", flush=True)
@@ -28,7 +28,8 @@ while done < steps:
     print(f"checkpoint {done + 1} triggered", flush=True)
     time.sleep(0.1)
     done += 1
-    store.write_text(str(done))
+    pathlib.Path("next").write_text(str(done))
+    os.replace("next", store)  # a kill must not leave an empty file
     print(f"checkpoint {done} completed in {100 + done} ms, 4.5 kB", flush=True)
 sys.exit(int(sys.argv[2]))
 """
@@ -56,7 +57,7 @@ class Scene:
     def done(self) -> float:
         """The fraction of the steps that are done."""
         store = self.directory / "done"
-        return int(store.read_text() or 0) / self.steps if store.exists() else 0.0
+        return int(store.read_text()) / self.steps if store.exists() else 0.0
 
     def run(self, kills: int, seed: int = 1) -> Outcome:
         """Run chaos with this many kills."""
