@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import sys
 import time
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession, functions
 from tests.browser import chromium
 from tests.e2e.live_job import (
     RESTARTED,
@@ -23,8 +27,12 @@ from tests.e2e.support import Place, assert_same
 
 import weir
 from weir.core.status import JobStatus
+from weir.operators import Operator
 
 pytestmark = pytest.mark.spark
+
+# The workers cannot import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +105,12 @@ def test_a_failure_is_told_with_its_task_and_what_followed(place: Place, page: P
         expect(page.get_by_text("The job is RUNNING (attempt 1).")).to_be_visible()
         page.get_by_role("link", name="See it in the timeline").click()
         expect(page.locator("svg .mark").first).to_be_attached()
+        view(live, page, "timeline")
+        page.get_by_label("What happened at").fill(time.strftime("%H:%M:%S"))
+        page.get_by_role("button", name="Show", exact=True).click()
+        happened = page.locator("section", has=page.get_by_role("heading", name="What happened"))
+        for told in ("no route to the warehouse", "The job is RESTARTING", "The job is RUNNING"):
+            expect(happened).to_contain_text(told)
         view(live, page, "logs?task=numbers")
         expect(page.get_by_text(re.compile("no route to the warehouse")).first).to_be_visible()
 
@@ -134,3 +148,50 @@ def test_a_slow_sink_is_found_with_nothing_but_the_page(place: Place, page: Page
         page.get_by_role("link", name="audit").first.click()
         found = page.get_by_text(re.compile(r"Sink audit_log staged the newest batch for 2\.\d s"))
         expect(found).to_contain_text("the sink itself is slow")
+
+
+def clicks(frame: DataFrame) -> DataFrame:
+    """Clicks of users, of whom one (a robot, say) makes nearly all."""
+    user = functions.when(functions.col("value") % 50 > 0, 7).otherwise(
+        functions.col("value") % 1000
+    )
+    return frame.select(user.alias("user"), "timestamp", functions.col("value").alias("click"))
+
+
+class Paths(Operator):
+    """Takes long over each click."""
+
+    output_schema = "user long, timestamp timestamp, click long, path binary"
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        path = [
+            hashlib.pbkdf2_hmac("sha256", b"click", b"", one % 7 + 9)
+            for one in batch["click"].to_pylist()
+        ]
+        return [batch.append_column("path", pa.array(path))]
+
+
+def many(spark: SparkSession) -> DataFrame:
+    """Two hundred thousand rows in each batch."""
+    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 200_000)
+    return reader.option("numPartitions", 2).load()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_a_skewed_key_is_found_with_nothing_but_the_page(place: Place, page: Page) -> None:
+    """From the checkpoint to the task that held it up, and from there to its subtask's rows."""
+    job = weir.Job("skewed")
+    rows = job.source("rows", many).transform("clicks", clicks)
+    rows.sink("raw", weir.sinks.Files(str(place.directory / "raw")))
+    paths = rows.process("paths", Paths(), key_by="user", parallelism=4)
+    paths.sink("visits", weir.sinks.Files(str(place.directory / "visits")))
+    with LiveJob(job, settings(place)) as live:
+        live.wait_for_steps(3)
+        live.checkpoint()
+        live.checkpoint()
+        view(live, page, "checkpoints/2")
+        expect(page.get_by_text(re.compile("Task paths took longest by itself"))).to_be_visible()
+        page.get_by_role("link", name="paths").first.click()
+        found = page.get_by_text(re.compile(r"most rows have keys of one partition"))
+        expect(found).to_contain_text(re.compile(r"it read [\d,]+ of [\d,]+ rows"))
