@@ -32,10 +32,11 @@ SHOWN = {
 }
 
 
-def views(vertex: str) -> dict[str, str]:
-    """The address of each view, with ``vertex`` as the chosen one."""
+def views(vertex: str, checkpoint: int) -> dict[str, str]:
+    """The address of each view, with the chosen vertex and checkpoint."""
     names = ("overview", "graph", "timeline", "checkpoints", "exceptions", "logs", "coordinators")
-    return {**{name: name for name in (*names, "configuration")}, "vertex": f"graph/{vertex}"}
+    chosen = {"vertex": f"graph/{vertex}", "checkpoint": f"checkpoints/{checkpoint}"}
+    return {**{name: name for name in (*names, "configuration")}, **chosen}
 
 
 def history_views() -> dict[str, str]:
@@ -79,17 +80,19 @@ def main() -> None:
     parser.add_argument("directory", type=Path, nargs="?", default=ROOT / "build" / "screenshots")
     parser.add_argument("--address", help="of a running job, instead of made-up ones")
     parser.add_argument("--vertex", default="audit", help="the vertex to choose there")
+    parser.add_argument("--checkpoint", type=int, default=1, help="the checkpoint to choose there")
     arguments = parser.parse_args()
     with chromium() as browser:
         if arguments.address:
-            take(browser, arguments.address, views(arguments.vertex), arguments.directory)
+            chosen = views(arguments.vertex, arguments.checkpoint)
+            take(browser, arguments.address, chosen, arguments.directory)
             return
         for many in (5, 40):
             server = RestServer(port=0)
             gateway = page_gateway(many)
             address = server.start(gateway)
             vertex = gateway.current.vertices[3].vertex
-            take(browser, address, views(vertex), arguments.directory / str(many))
+            take(browser, address, views(vertex, 40), arguments.directory / str(many))
             server.stop()
         with tempfile.TemporaryDirectory() as root:
             jobs = StoredJobs(str(leave_jobs(Path(root))), lambda _: FS, SystemClock())
