@@ -388,6 +388,30 @@ def test_the_first_to_ask_after_a_while_makes_the_next_answer_for_all(
     assert answers.find(request) is second
 
 
+def test_nobody_waits_for_the_next_answer_while_the_one_before_serves(
+    monkeypatch: pytest.MonkeyPatch, gateway: FakeGateway
+) -> None:
+    """Whoever has it made gets the one before at once, and nothing after it."""
+    now_s = [0.0]
+    monkeypatch.setattr("weir.rest.recent._now_s", lambda: now_s[0])
+    with served(gateway, 100, 3_000) as http, closing(Client(http)) as first:
+        before = name_of(http)
+        first.send()
+        first.answers()
+        gateway.current = replace(VIEW, name="renamed")
+        slow = Slow(gateway)
+        now_s[0] = 2.5
+        first.send()
+        assert before in first.answers()[0]
+        assert slow.entered.wait(20)
+        slow.let_go.set()
+        first.send(path="/config")
+        assert "refresh-interval" in first.answers()[0]
+        first.send()
+        assert "renamed" in first.answers()[0]
+        assert slow.asked == 1
+
+
 def test_no_more_is_remembered_than_a_moment_needs() -> None:
     """Neither many answers, nor a large one, nor one that is too old."""
 

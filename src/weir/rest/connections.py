@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from weir.rest.recent import RecentAnswer, RecentAnswers
 
@@ -78,17 +78,21 @@ class _Gathering:
         self._written: list[bytes] = []
         #: What was written since the request began whose answer is to be kept; None: none is.
         self.kept: list[bytes] | None = None
+        #: Whether it is only kept: the client has been answered.
+        self.is_mute = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
         """Send it soon."""
+        if self.kept is not None:
+            self.kept.append(data)
+        if self.is_mute:
+            return
         if not self._written:
             self._loop.call_soon(self._flush)
         self._written.append(data)
-        if self.kept is not None:
-            self.kept.append(data)
 
     def close(self) -> None:
         """Send what was written, and close."""
@@ -119,6 +123,8 @@ class BoundedProtocol(HttpToolsProtocol):
         #: The answer that this connection's request makes for others, and the one that it awaits.
         self._leads: RecentAnswer | None = None
         self._follows: RecentAnswer | None = None
+        #: What answers the request that leads.
+        self._leading: RequestResponseCycle | None = None
         #: Whether a request may have changed something since the last answer.
         self._changes = False
 
@@ -151,8 +157,20 @@ class BoundedProtocol(HttpToolsProtocol):
                     recent.followers.append(self)
                 return
             self._leads = self._recent.begin(data)
-            self._gathering.kept = None if self._leads is None else []
+            if self._leads is not None:
+                self._lead(self._leads)
+                return
         self._parse(data)
+
+    def _lead(self, recent: RecentAnswer) -> None:
+        """Keep the answer; whoever asked waits for it only if there is none that still serves."""
+        if recent.before is not None:
+            assert recent.before.answer is not None
+            self._gathering.write(recent.before.answer)
+            self._gathering.is_mute = True
+        self._gathering.kept = []
+        self._parse(recent.request)
+        self._leading = self.cycle
 
     def resume(self, answer: bytes | None) -> None:
         """What another connection's request was answered is this one's answer, too."""
@@ -212,7 +230,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._changes:
             self._recent.forget()
             self._changes = not self.cycle.response_complete
-        self._share(is_whole=self.cycle.keep_alive and self.cycle.response_complete)
+        one = self._leading
+        self._share(is_whole=one is not None and one.keep_alive and one.response_complete)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Whoever awaits this connection's answer makes another."""
@@ -230,6 +249,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _share(self, *, is_whole: bool) -> None:
         recent, self._leads = self._leads, None
         kept, self._gathering.kept = self._gathering.kept, None
+        self._gathering.is_mute = False
         if recent is not None:
             self._recent.complete(recent, b"".join(kept or ()) if is_whole else None)
 

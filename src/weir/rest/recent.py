@@ -7,8 +7,8 @@ come within a moment one is answered, and the others get what it gets.
 
 As in Flink, which keeps its execution graph for ``web.refresh-interval``, an answer to those who do
 not say that they want the newest (``Cache-Control: no-cache``) may be older, until the job has news
-of another kind than numbers that rise. Before it is too old, whoever asks next makes the next one,
-so that few wait for it.
+of another kind than numbers that rise. Before it is too old, whoever asks next still gets it and
+has the next one made, so that nobody waits.
 
 Used on the server's event loop only.
 """
@@ -57,7 +57,7 @@ class RecentAnswer:
     unless_news_s: float
     #: The news that there was when it was asked for.
     news: object
-    #: From when on the next to ask makes it anew, while others are still served.
+    #: From when on the next to ask has it made anew, while all are still served.
     due_s: float
     #: The answer that serves until this one is complete.
     before: RecentAnswer | None = None
@@ -83,7 +83,7 @@ class RecentAnswers:
     def find(self, request: bytes) -> RecentAnswer | None:
         """The answer to these bytes, which may not be complete yet; None if there is none.
 
-        None also for the first to ask for one that is due: it makes the next one.
+        None also for the first to ask for one that is due: it has the next one made.
         """
         found = self._answers.get(request)
         if found is None:
@@ -102,6 +102,7 @@ class RecentAnswers:
                 break
             del self._answers[oldest.request]
         now_s, before = _now_s(), self._answers.pop(request, None)
+        serves = before is not None and before.answer is not None and self._is_fresh(before)
         refresh_s = 0 if _NEWEST.search(request) else self._refresh_s
         made = RecentAnswer(
             request=request,
@@ -109,7 +110,7 @@ class RecentAnswers:
             unless_news_s=now_s + refresh_s,
             news=self._news(),
             due_s=now_s + max(self._share_s, _DUE * refresh_s),
-            before=None if before is None or before.answer is None else before,
+            before=before if serves else None,
         )
         self._answers[request] = made
         return made
