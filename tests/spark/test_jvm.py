@@ -7,7 +7,10 @@ import weakref
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import REFLECTION_COMMAND_NAME
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession, functions
 
 from weir.spark.jvm import JavaIdentity, Jvm
 
@@ -60,3 +63,29 @@ def test_java_sees_one_object_that_equals_itself(spark: SparkSession) -> None:
     assert one.proxy.toString() == one.toString() != other.toString()
     one.release()
     other.release()
+
+
+def test_pyspark_asks_the_jvm_once_for_a_class_and_a_static_method(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question searches all of Spark's jars."""
+    gateway: Any = spark.sparkContext._gateway
+    client = gateway._gateway_client
+    send, sent = client.send_command, []
+
+    def count(command: str, *arguments: Any, **named: Any) -> Any:
+        sent.append(command)
+        return send(command, *arguments, **named)
+
+    def ask() -> None:
+        thrown = functions.col("id")._jc
+        assert not is_instance_of(gateway, thrown, "java.lang.Throwable")
+        with pytest.raises(AnalysisException):
+            spark.sql("SELECT nothing")
+        spark.range(1).select(functions.lit(1).alias("one")).collect()
+
+    ask()
+    monkeypatch.setattr(client, "send_command", count)
+    ask()
+    assert sent
+    assert [one for one in sent if one.startswith(REFLECTION_COMMAND_NAME)] == []

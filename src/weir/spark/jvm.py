@@ -2,7 +2,7 @@
 
 For ``jvm.org.apache.spark.X`` py4j asks the JVM whether each part of the name is a package or a
 class, and each question searches all of Spark's jars. Here a class is named in full and looked up
-once.
+once, and ``hold_classes`` makes PySpark look up a class once, too.
 
 Spark calls sources that the driver implements through *proxies* (py4j's callbacks, 0.3 ms per round
 trip). py4j makes a new proxy each time a Python object is passed to Java, but Spark keeps sources
@@ -22,7 +22,7 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaClass
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from pyspark.java_gateway import ensure_callback_server_started
 
 if TYPE_CHECKING:
@@ -203,9 +203,45 @@ class JavaStream(JavaIdentity):
         """Do nothing: there is nothing to release."""
 
 
+def hold_classes(gateway: Any) -> None:
+    """Let PySpark ask the JVM once, not again and again, for a class or a static method.
+
+    Each exception that it translates would be some thirty questions, and each batch several.
+    """
+    view, client = gateway.jvm, gateway._gateway_client
+    if isinstance(view, _HoldingView):
+        return
+    view.__class__ = _HoldingView
+    # py4j itself names this class part by part, for isinstance.
+    package = JavaPackage("py4j", client, view._id)
+    package.reflection = JavaPackage("py4j.reflection", client, view._id)
+    package.reflection.TypeUtil = _java_class(client, "py4j.reflection.TypeUtil")
+    view.py4j = package
+
+
+class _HoldingView(JVMView):  # type: ignore[misc]
+    """Names the classes that have been looked up."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, JavaClass):
+            found = self.__dict__[name] = _java_class(self._gateway_client, found._fqn)
+        return found
+
+
+class _HoldingClass(JavaClass):  # type: ignore[misc]
+    """Has the static methods that have been looked up."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if isinstance(found, JavaMember):
+            self.__dict__[name] = found
+        return found
+
+
 @functools.lru_cache(maxsize=1024)
 def _java_class(client: Any, name: str) -> Any:
-    return JavaClass(name, client)
+    return _HoldingClass(name, client)
 
 
 @functools.lru_cache(maxsize=256)

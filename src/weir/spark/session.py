@@ -36,6 +36,7 @@ from weir.runtime.concurrency import in_background
 from weir.spark import class_archive, worker_daemon
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem
+from weir.spark.jvm import hold_classes
 from weir.spark.light_session import forget_origins, leave_out_pandas, make_default_session
 from weir.spark.local_files import write_cheaply
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
@@ -147,6 +148,8 @@ class SessionPlan:
         for key, value in self.settings.items():
             builder = builder.config(key, value)
         try:
+            SparkContext._ensure_initialized(conf=self._conf())
+            hold_classes(SparkContext._gateway)
             if SparkContext._active_spark_context is None:
                 context = SparkContext(conf=self._conf())
                 make_default_session(context, self.settings)
