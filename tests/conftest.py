@@ -51,7 +51,9 @@ def spark() -> Iterator[SparkSession]:
         parallelism=2,
         fast_working_directory=True,
         log_file=None,
-        java_options=java_options(profile=JvmProfile.BRIEF),
+        # Thousands of queries fill the 48 MB that code has with the quick compiler, and then it
+        # compiles the same methods again and again.
+        java_options=f"{java_options(profile=JvmProfile.BRIEF)} -XX:ReservedCodeCacheSize=256m",
     )
     yield session
     session.stop()
