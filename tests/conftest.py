@@ -8,6 +8,7 @@ that is quick enough for tests.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import shutil
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import hypothesis
 import pytest
 
@@ -28,6 +30,9 @@ os.environ["WEIR_NO_WARMUP"] = "1"
 # Servers of tests are found by no command of their user, and by none of another test process.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="weir-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+# Each of a thousand clients would read all that this machine trusts.
+httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("untimed", deadline=None)

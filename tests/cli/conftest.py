@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer.testing
 from click.testing import Result
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from weir.cli.app import app
@@ -18,6 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "rest"))
 from fake_job import FakeGateway
 
 Weir = Callable[..., Result]
+
+# The runner would make all commands anew each time.
+typer.testing._get_command = functools.cache(get_command)
 
 
 @pytest.fixture
