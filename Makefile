@@ -35,7 +35,7 @@ ruff: setup
 # Three processes for two cores: a test often waits. mypy takes half a minute of one core.
 test: ruff ## lint, and all but the slow tests, as in CI
 	@$(BIN)/mypy --strict & typed=$$!; tested=0; \
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder || tested=$$?; \
+	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder || tested=$$?; \
 	wait $$typed || { echo "mypy found errors: they are above the tests' output" >&2; exit 1; }; \
 	exit $$tested
 

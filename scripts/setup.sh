@@ -165,7 +165,7 @@ install -r requirements.lock
 # Python would compile what it imports once, but nothing keeps that where PYTHONDONTWRITEBYTECODE is
 # set, as in many containers: then each start of each process takes seconds longer. What only tests
 # of packages and a few functions of others import is left out.
-unused='/(tests?|testing|pip|setuptools|mypy|mypyc|sympy|mpmath|networkx|hive_metastore|cfnlint)/'
+unused='/(tests?|testing|pip|setuptools|pkg_resources|mypy|mypyc|sympy|mpmath|networkx|hive_metastore|cfnlint|moto|graphql|docker|strictyaml|lexers|dialects)/'
 "$venv/bin/python" -m compileall -q -j 0 -x "$unused" "$venv"/lib/python3*/site-packages || true
 wait
 printf '%s\n' "$wanted" >"$stamp"

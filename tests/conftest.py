@@ -12,6 +12,7 @@ import functools
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,15 +84,20 @@ def object_store(
     _object_store.heal()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run long files first, so that all processes finish together.
+    """Run what takes long first, so that all processes finish together.
 
-    First those that kill processes, then those with a JVM, then the many short ones.
+    First what uses Spark in the test's own process, in two of them only: each JVM compiles all that
+    it runs. Then what kills processes, then the many short ones. Files stay together.
     """
-    ranks: dict[Path, int] = {}
+    with_session = Counter(item.path for item in items if "spark" in item.fixturenames)
+    jvms = {"jvm 0": 0, "jvm 1": 0}
+    groups: dict[Path, str] = {}
+    for path, count in with_session.most_common():
+        groups[path] = min(jvms, key=lambda name: jvms[name])
+        jvms[groups[path]] += count
+    with_kills = {item.path for item in items if item.get_closest_marker("kill")}
+    items.sort(key=lambda item: (item.path not in groups, item.path not in with_kills))
     for item in items:
-        rank = (
-            0 if item.get_closest_marker("kill") else 1 if item.get_closest_marker("spark") else 2
-        )
-        ranks[item.path] = min(rank, ranks.get(item.path, rank))
-    items.sort(key=lambda item: ranks[item.path])
+        item.add_marker(pytest.mark.xdist_group(groups.get(item.path, str(item.path))))

@@ -191,6 +191,7 @@ def test_two_checkpoints_are_in_flight_at_once_and_never_three(place: Place) -> 
     assert_copied(place)
 
 
+@pytest.mark.slow
 def test_the_pause_between_two_periodic_checkpoints_is_never_below_min_pause(place: Place) -> None:
     """Each takes 300 ms of the 500 ms interval: without the pause of 400 ms the next would come
     after 200."""

@@ -144,6 +144,7 @@ def test_two_streams_share_the_state_of_their_keys_over_a_failure(place: Place) 
     assert found == {(f"label {key}", key): n for key, n in counted.items()}
 
 
+@pytest.mark.slow
 def test_the_end_of_one_input_is_told_while_the_other_goes_on(place: Place) -> None:
     """Each subtask hears it once, and the watermark is never beyond the input that lags (P25)."""
     place.land(2)

@@ -52,7 +52,11 @@ def origin(place: Place, spark: SparkSession) -> LiveJob:
     return LiveJob(copies(place), settings(place))
 
 
-@pytest.mark.parametrize("stops", [True, False], ids=["of a stop", "of a job that goes on"])
+@pytest.mark.parametrize(
+    "stops",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["of a stop", "of a job that goes on"],
+)
 def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_committed_into_the_old_ones(
     place: Place, origin: LiveJob, *, stops: bool
 ) -> None:

@@ -68,7 +68,7 @@ def test_any_use_agrees_with_a_dictionary(
     state = KeyedState("s", pa.int64(), 0, memory=memory)
     expected = dict[Any, int]()
     layers: list[Layer] = []
-    for _ in range(60):
+    for _ in range(35):
         numbers = random.sample(range(100), random.randrange(1, 30))
         keys = pa.array([key_of(number) for number in numbers], kind_of)
         values = [random.randrange(1_000) for _ in numbers]
