@@ -412,6 +412,57 @@ def test_nobody_waits_for_the_next_answer_while_the_one_before_serves(
         assert slow.asked == 1
 
 
+def test_an_answer_serves_on_if_the_one_who_has_the_next_one_made_leaves(
+    monkeypatch: pytest.MonkeyPatch, gateway: FakeGateway
+) -> None:
+    """As the command line does after its only request; whoever asks then has it made."""
+    now_s = [0.0]
+    monkeypatch.setattr("weir.rest.recent._now_s", lambda: now_s[0])
+    with served(gateway, 100, 3_000) as http, closing(Client(http)) as second:
+        with closing(Client(http)) as first:
+            first.send()
+            (before,) = first.answers()
+            gateway.current = replace(VIEW, name="renamed")
+            slow = Slow(gateway)
+            slow.let_go.set()
+            now_s[0] = 2.5
+            first.send()
+            assert first.answers() == [before]
+        time.sleep(0.1)
+        assert slow.asked == 0
+        second.send()
+        assert second.answers() == [before]
+        assert slow.entered.wait(20)
+        deadline_s = time.monotonic() + 20
+        while "renamed" not in name_of(http) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        second.send()
+        assert "renamed" in second.answers()[0]
+
+
+def test_those_who_need_a_new_answer_do_not_wait_for_those_who_have_one(
+    monkeypatch: pytest.MonkeyPatch, gateway: FakeGateway
+) -> None:
+    """What is made for later is made a moment later."""
+    now_s = [0.0]
+    monkeypatch.setattr("weir.rest.recent._now_s", lambda: now_s[0])
+    monkeypatch.setattr("weir.rest.connections._LATER_S", 60.0)
+    with served(gateway, 100, 3_000) as http, closing(Client(http)) as first:
+        first.send()
+        (before,) = first.answers()
+        gateway.current = replace(VIEW, name="renamed")
+        now_s[0] = 2.5
+        first.send()
+        assert first.answers() == [before]
+        assert http.get(f"/jobs/{JOB_ID}?new").json()["name"] == "renamed"
+        first.send()
+        assert first.answers() == [before]
+        first.send(path="/config")
+        assert "refresh-interval" in first.answers()[0]
+        first.send()
+        assert "renamed" in first.answers()[0]
+
+
 def test_no_more_is_remembered_than_a_moment_needs() -> None:
     """Neither many answers, nor a large one, nor one that is too old."""
 

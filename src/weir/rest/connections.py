@@ -31,6 +31,9 @@ STALL_S = 30.0
 MAX_HEAD = 64 * 1024
 #: A TLS handshake is given up after this many seconds.
 HANDSHAKE_S = 5.0
+#: Seconds after which the next answer to a request is made whose client has the one before: those
+#: of the same moment who need a new one do not wait for it.
+_LATER_S = 0.05
 
 
 class BoundedListener(socket.socket):
@@ -78,7 +81,7 @@ class _Gathering:
         self._written: list[bytes] = []
         #: What was written since the request began whose answer is to be kept; None: none is.
         self.kept: list[bytes] | None = None
-        #: Whether it is only kept: the client has been answered.
+        #: Whether it is only kept, since the client has been answered.
         self.is_mute = False
 
     def __getattr__(self, name: str) -> Any:
@@ -123,8 +126,9 @@ class BoundedProtocol(HttpToolsProtocol):
         #: The answer that this connection's request makes for others, and the one that it awaits.
         self._leads: RecentAnswer | None = None
         self._follows: RecentAnswer | None = None
-        #: What answers the request that leads.
+        #: What answers the request that leads, and when that begins.
         self._leading: RequestResponseCycle | None = None
+        self._later: asyncio.TimerHandle | None = None
         #: Whether a request may have changed something since the last answer.
         self._changes = False
 
@@ -147,29 +151,46 @@ class BoundedProtocol(HttpToolsProtocol):
             self._alone()
         elif self._is_idle:
             recent = self._recent.find(data)
-            if recent is not None:
+            if recent is not None and recent.answer is not None:
                 self._begun += 1
                 self._unset_keepalive_if_required()
-                if recent.answer is not None:
-                    self.resume(recent.answer)
-                else:
-                    self._follows = recent
-                    recent.followers.append(self)
+                self.resume(recent.answer)
                 return
-            self._leads = self._recent.begin(data)
-            if self._leads is not None:
-                self._lead(self._leads)
+            if self._later is None:
+                self._wait_or_lead(data, recent)
                 return
+        if self._later is not None:
+            self._make()
         self._parse(data)
 
-    def _lead(self, recent: RecentAnswer) -> None:
-        """Keep the answer; whoever asked waits for it only if there is none that still serves."""
-        if recent.before is not None:
-            assert recent.before.answer is not None
-            self._gathering.write(recent.before.answer)
+    def _wait_or_lead(self, data: bytes, recent: RecentAnswer | None) -> None:
+        """Wait for the answer that another connection makes, or make it."""
+        if recent is not None:
+            self._begun += 1
+            self._unset_keepalive_if_required()
+            self._follows = recent
+            recent.followers.append(self)
+            return
+        self._leads = self._recent.begin(data)
+        if self._leads is None:
+            self._parse(data)
+        elif self._leads.before is None:
+            self._make()
+        else:
+            # Whoever asked does not wait.
+            assert self._leads.before.answer is not None
+            self._gathering.write(self._leads.before.answer)
+            self._later = self.loop.call_later(_LATER_S, self._make)
+
+    def _make(self) -> None:
+        """Make the answer to the request that leads, and keep it."""
+        assert self._leads is not None
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
             self._gathering.is_mute = True
         self._gathering.kept = []
-        self._parse(recent.request)
+        self._parse(self._leads.request)
         self._leading = self.cycle
 
     def resume(self, answer: bytes | None) -> None:
@@ -236,6 +257,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Whoever awaits this connection's answer makes another."""
         super().connection_lost(exc)
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         if self._follows is not None and self in self._follows.followers:
             self._follows.followers.remove(self)
         self._follows = None

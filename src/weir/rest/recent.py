@@ -117,7 +117,7 @@ class RecentAnswers:
 
     def complete(self, recent: RecentAnswer, answer: bytes | None) -> None:
         """It is there: pass it on. None: it cannot be shared, or will not come."""
-        recent.before = None
+        before, recent.before = recent.before, None
         if answer is not None and len(answer) <= ANSWER_MAX:
             recent.answer = answer
             head = answer.partition(b"\r\n\r\n")[0]
@@ -125,6 +125,9 @@ class RecentAnswers:
                 recent.unless_news_s = 0
         elif self._answers.get(recent.request) is recent:
             del self._answers[recent.request]
+            if before is not None:
+                # It is due, so whoever asks next has the next one made.
+                self._answers[recent.request] = before
         followers, recent.followers = recent.followers, []
         for one in followers:
             one.resume(recent.answer)
