@@ -39,7 +39,7 @@ from weir.runtime.views import JobView
 
 _log = logging.getLogger(__name__)
 
-_POLL_S = 0.2
+_POLL_S = 0.5
 #: The minimum time between two lines with totals on a plain stream.
 PROGRESS_LINE_MS = 10_000
 

@@ -60,6 +60,9 @@ _log = logging.getLogger(__name__)
 
 #: A view younger than this, in milliseconds, is fresh enough for everybody.
 _FRESH_MS = 100
+#: A view may show counters of so long ago in milliseconds: reading them asks the JVM, which takes
+#: longer than all else while its cores are busy.
+_SERVE_MS = 1_000
 #: How long ``view`` waits for the counters, and then for the main thread, in seconds.
 _PATIENCE_S = 0.1
 #: How long the end of the run waits for the last counters, in seconds.
@@ -100,7 +103,7 @@ class RunningJob:
         self._name = name
         self._master = master
         self._plans = plans
-        self._counters = Counters(plans, tasks)
+        self._counters = Counters(plans, tasks, clock)
         self._coordinators = coordinators
         self._clock = clock
         self._configuration = dict(configuration)
@@ -148,7 +151,7 @@ class RunningJob:
         """The current view, the last one if the main thread does not answer, or the final one."""
         if self._over.is_set() or self._clock.now_ms() - self._looked_ms < _FRESH_MS:
             return self._view
-        self._counters.read(_PATIENCE_S)
+        self._counters.read(_PATIENCE_S, serve_ms=_SERVE_MS)
         with self._looking:
             if self._look.done():
                 self._look = Future()

@@ -1,0 +1,81 @@
+"""The counters of a job's vertices are read beside those who look at them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from weir.runtime.counters import Counters
+from weir.runtime.ports import TaskPort, VertexMetrics
+
+SERVE_MS = 1_000
+
+
+class Reads:
+    """A JVM whose counter is the number of reads; from the second on, each read waits for leave."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.count = 0
+        self.leave = threading.Semaphore(1)
+        clock = cast(Any, SimpleNamespace(now_ms=lambda: self.now_ms))
+        port = cast(TaskPort, SimpleNamespace(metrics=self._metrics))
+        self.counters = Counters(["a"], port, clock)
+
+    def _metrics(self, vertex: str) -> VertexMetrics:
+        assert self.leave.acquire(timeout=20)
+        self.count += 1
+        return VertexMetrics(records_in=self.count)
+
+    def records(self) -> int:
+        """What the newest counters say."""
+        return self.counters.newest["a"].records_in
+
+
+@pytest.fixture
+def reads() -> Iterator[Reads]:
+    made = Reads()
+    yield made
+    made.leave.release(20)
+
+
+def test_the_first_to_look_waits_for_the_counters(reads: Reads) -> None:
+    """There are none before."""
+    reads.counters.read(20, serve_ms=SERVE_MS)
+    assert reads.records() == 1
+
+
+def test_whoever_finds_counters_of_a_moment_ago_does_not_wait_for_new_ones(reads: Reads) -> None:
+    """They are read meanwhile, once for all who look."""
+    reads.counters.read(20)
+    reads.now_ms = SERVE_MS - 1
+    for _ in range(3):
+        reads.counters.read(20, serve_ms=SERVE_MS)
+        assert reads.records() == 1
+    reads.leave.release()
+    reads.counters.read(20)
+    assert reads.records() == 2
+
+
+def test_counters_that_are_too_old_are_waited_for(reads: Reads) -> None:
+    """However long the JVM takes, up to the caller's patience."""
+    reads.counters.read(20)
+    reads.now_ms = SERVE_MS
+    threading.Timer(0.1, reads.leave.release).start()
+    reads.counters.read(20, serve_ms=SERVE_MS)
+    assert reads.records() == 2
+    reads.now_ms = 2 * SERVE_MS
+    reads.counters.read(0.05, serve_ms=SERVE_MS)
+    assert reads.records() == 2
+
+
+def test_the_last_look_of_a_run_waits_for_what_is_so_now(reads: Reads) -> None:
+    """Also just after another one."""
+    reads.counters.read(20)
+    reads.leave.release()
+    reads.counters.read(20)
+    assert reads.records() == 2
