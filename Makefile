@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 120
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup lint ruff test test-fast test-slow test-flink demo sim bench soak screenshots lock clean
+.PHONY: help setup packages lint ruff test test-fast test-slow test-flink demo sim bench soak screenshots lock clean
 
 # Hundreds of processes of a test run would each compile all that they import, and pytest would rewrite
 # the assertions of each test file three times.
@@ -25,16 +25,23 @@ help: ## list targets
 setup: ## create .venv with all dependencies; as root, also install Java 17 if missing
 	@scripts/setup.sh
 
+# Without the class archive, which is still being made, and compiled packages: tests compile what they
+# import.
+packages:
+	@scripts/setup.sh packages
+
 lint: ruff ## ruff and mypy --strict
 	$(BIN)/mypy --strict
 
-ruff: setup
+ruff: packages
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 
-# Three processes for two cores: a test often waits. mypy takes half a minute of one core.
+# Three processes for two cores: a test often waits. mypy takes half a minute of one core. While the
+# class archive is made, one process rewrites the assertions of all tests, which all would do.
 test: ruff ## lint, and all but the slow tests, as in CI
 	@$(BIN)/mypy --strict & typed=$$!; tested=0; \
+	$(BIN)/pytest --collect-only -qq >/dev/null || true; $(BIN)/weir warmup || true; \
 	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder || tested=$$?; \
 	wait $$typed || { echo "mypy found errors: they are above the tests' output" >&2; exit 1; }; \
 	exit $$tested
@@ -49,7 +56,8 @@ test-flink: setup ## fetch Flink (330 MB) and run its own command line and dashb
 	$(BIN)/python -m tests.flink.distribution
 	$(BIN)/pytest -m flink
 
-demo: setup ## kill a running job three times; prove that no row is lost or duplicated
+demo: ## kill a running job three times; prove that no row is lost or duplicated
+	@scripts/setup.sh demo
 	$(BIN)/weir demo --kill 3
 
 sim: setup ## run the simulator with SIM_SEEDS seeds: minutes

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Creates .venv with Weir and all packages that its tests and demo need, and makes sure that Java is
-# installed.
+# installed. `setup.sh demo` leaves out what only tests need, and the class archive, which takes
+# longer than a demo gains by it. `setup.sh packages` compiles nothing and does not wait for the class
+# archive, which is made in the background.
 #
 # A step whose result already exists is skipped, so running the script again takes well under a
 # second. .venv/weir-setup records what was installed, as a checksum over the files that determine
@@ -10,8 +12,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+wanted=${1:-all}
 venv=.venv
 stamp=$venv/weir-setup
+demo_stamp=$venv/weir-setup-demo
+compiled_stamp=$venv/weir-setup-compiled
 java_package=openjdk-17-jre-headless
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -70,6 +75,27 @@ fingerprint() {
     } | cksum
 }
 
+# What only tests need.
+install_test_tools() {
+    if ! have_postgres; then
+        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+            apt_install postgresql "the PostgreSQL server, for tests of the sink,"
+        else
+            say "without a PostgreSQL server: to run the tests of that sink, install one (on Debian" \
+                "and Ubuntu: apt-get install postgresql)"
+        fi
+    fi
+
+    if ! command -v chromium >/dev/null; then
+        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+            apt_install chromium "the browser, for tests of the web page,"
+        else
+            say "without Chromium: to run the tests of the web page, install it (on Debian and Ubuntu:" \
+                "apt-get install chromium)"
+        fi
+    fi
+}
+
 if ! have_java; then
     if [ -n "${JAVA_HOME:-}" ]; then
         fail "JAVA_HOME=$JAVA_HOME does not contain Java 17 or newer: point it to one, or unset it," \
@@ -78,24 +104,6 @@ if ! have_java; then
     apt_install "$java_package" "Java 17 or newer"
     have_java || fail "the java command is still older than 17: set JAVA_HOME to a newer one and" \
         "run 'make setup' again."
-fi
-
-if ! have_postgres; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt_install postgresql "the PostgreSQL server, for tests of the sink,"
-    else
-        say "without a PostgreSQL server: to run the tests of that sink, install one (on Debian" \
-            "and Ubuntu: apt-get install postgresql)"
-    fi
-fi
-
-if ! command -v chromium >/dev/null; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt_install chromium "the browser, for tests of the web page,"
-    else
-        say "without Chromium: to run the tests of the web page, install it (on Debian and Ubuntu:" \
-            "apt-get install chromium)"
-    fi
 fi
 
 # A failure does not fail setup. It runs this code, not the weir command, since the command's
@@ -120,22 +128,38 @@ from weir.spark.class_archive import is_settled
 sys.exit(not is_settled())
 '
     if ! "$venv/bin/python" -c "$settled"; then
-        say "creating the class archive, which halves Spark's startup time (about half a minute)"
+        say "creating the class archive, which halves Spark's startup time (about a minute)"
         "$venv/bin/python" -c "$make_archive" &
-        # If setup fails or is interrupted, the background process ends too.
-        trap "kill $! 2>/dev/null || true" EXIT
+        if [ "$wanted" = all ]; then
+            # If setup fails or is interrupted, the background process ends too.
+            trap "kill $! 2>/dev/null || true" EXIT
+        fi
     fi
 }
 
+# Python would compile what it imports once, but nothing keeps that where PYTHONDONTWRITEBYTECODE is
+# set, as in many containers: then each start of each process takes seconds longer. What only tests
+# of packages and a few functions of others import is left out.
+compile() {
+    local unused='/(tests?|testing|pip|setuptools|pkg_resources|mypy|mypyc|hive_metastore|moto|botocore|strictyaml|lexers|dialects|numpy/(distutils|f2py)|pyspark/(pandas|ml|mllib|examples)|connect)/'
+    if ! is_done "$compiled_stamp"; then
+        "$venv/bin/python" -m compileall -q -j 0 -x "$unused" "$venv"/lib/python3*/site-packages || true
+        printf '%s\n' "$fingerprint" >"$compiled_stamp"
+    fi
+}
+
+is_done() { [ -f "$1" ] && [ "$(cat "$1")" = "$fingerprint" ] && [ -x "$venv/bin/weir" ]; }
+
 python=$(find_python)
-wanted=$(fingerprint)
-if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -x "$venv/bin/weir" ]; then
-    warm_up
-    wait
+fingerprint=$(fingerprint)
+if is_done "$stamp" || { [ "$wanted" = demo ] && is_done "$demo_stamp"; }; then
+    if [ "$wanted" != demo ]; then warm_up; fi
+    if [ "$wanted" = all ]; then compile; wait; fi
     say "nothing to do"
     exit 0
 fi
 
+if [ "$wanted" != demo ]; then install_test_tools; fi
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     apt_install python3-venv "Python's venv module"
 fi
@@ -148,11 +172,26 @@ fi
 install() {
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@"
 }
-# First the packages that make the class archive: it is made while the rest is installed, which
-# takes as long.
-install -c requirements.lock pyspark pyarrow pandas msgspec tenacity hatchling editables
+# The packages that Weir and its demo declare, one per line.
+declared='
+import tomllib
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+print(*project["dependencies"], *project["optional-dependencies"]["demo"], sep="\n")
+'
+# PySpark is built while the others are fetched: that takes one processor for as long.
+install -c requirements.lock pyspark &
+"$venv/bin/python" -c "$declared" | grep -v '^pyspark' \
+    | install -c requirements.lock -r /dev/stdin hatchling editables
+wait $!
 # Without build isolation: the lock file pins the build backend like everything else.
 install --no-deps --no-build-isolation --editable .
+if [ "$wanted" = demo ]; then
+    printf '%s\n' "$fingerprint" >"$demo_stamp"
+    say "done"
+    exit 0
+fi
+# The class archive is made while the rest is installed, which takes as long.
 warm_up
 # pip waits for one answer after the other, and unpacks on one processor: four at a time.
 for part in 0 1 2 3; do
@@ -162,11 +201,6 @@ done
 # What one of them could not install, the next line does, or says why it cannot.
 for part in $parts; do wait "$part" || true; done
 install -r requirements.lock
-# Python would compile what it imports once, but nothing keeps that where PYTHONDONTWRITEBYTECODE is
-# set, as in many containers: then each start of each process takes seconds longer. What only tests
-# of packages and a few functions of others import is left out.
-unused='/(tests?|testing|pip|setuptools|pkg_resources|mypy|mypyc|sympy|mpmath|networkx|hive_metastore|cfnlint|moto|graphql|docker|strictyaml|lexers|dialects)/'
-"$venv/bin/python" -m compileall -q -j 0 -x "$unused" "$venv"/lib/python3*/site-packages || true
-wait
-printf '%s\n' "$wanted" >"$stamp"
+printf '%s\n' "$fingerprint" >"$stamp"
+if [ "$wanted" = all ]; then compile; wait; fi
 say "done"
