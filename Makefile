@@ -42,7 +42,7 @@ ruff: packages
 test: ruff ## lint, and all but the slow tests, as in CI
 	@$(BIN)/mypy --strict & typed=$$!; tested=0; \
 	$(BIN)/pytest --collect-only -qq >/dev/null || true; $(BIN)/weir warmup || true; \
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder || tested=$$?; \
+	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder || tested=$$?; \
 	wait $$typed || { echo "mypy found errors: they are above the tests' output" >&2; exit 1; }; \
 	exit $$tested
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import re
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING
 import httpx
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.object_store import ObjectStore
+    from xdist.remote import Producer
 
 # No test run leaves a process behind that makes a class archive: `make setup` has made it.
 os.environ["WEIR_NO_WARMUP"] = "1"
@@ -84,20 +86,48 @@ def object_store(
     _object_store.heal()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run what takes long first, so that all processes finish together.
 
-    First what uses Spark in the test's own process, in two of them only: each JVM compiles all that
-    it runs. Then what kills processes, then the many short ones. Files stay together.
+    First what uses Spark in the test's own process, then what kills processes, then the many short
+    ones. Files stay together.
     """
-    with_session = Counter(item.path for item in items if "spark" in item.fixturenames)
-    jvms = {"jvm 0": 0, "jvm 1": 0}
-    groups: dict[Path, str] = {}
-    for path, count in with_session.most_common():
-        groups[path] = min(jvms, key=lambda name: jvms[name])
-        jvms[groups[path]] += count
+    jvms = _jvms(config.rootpath)
     with_kills = {item.path for item in items if item.get_closest_marker("kill")}
-    items.sort(key=lambda item: (item.path not in groups, item.path not in with_kills))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(groups.get(item.path, str(item.path))))
+    items.sort(key=lambda item: (item.path not in jvms, item.path not in with_kills))
+
+
+class InTwoJvms(LoadScopeScheduling):
+    """Gives each file to one process, and those that share Spark's session to two of them.
+
+    Each JVM compiles all that it runs, and the fixtures of a file are made once.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return _jvms(self.config.rootpath).get(self.config.rootpath / path, path)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InTwoJvms:
+    """Give work to the processes of ``-n`` in this way."""
+    return InTwoJvms(config, log)
+
+
+@functools.cache
+def _jvms(root: Path) -> dict[Path, str]:
+    """The files of tests that use the session of their process, and which of two runs them."""
+    uses = re.compile(
+        r"usefixtures\(\"spark\""
+        r"|(?:def test_\w+|@pytest\.fixture[^\n]*\ndef \w+)\(\s*(?:[^()]*,\s*)?spark\s*[,:)]"
+    )
+    counts = {
+        path: text.count("\ndef test_")
+        for path in sorted((root / "tests").rglob("test_*.py"))
+        if uses.search(text := path.read_text(encoding="utf-8"))
+    }
+    sizes = {"JVM 0": 0, "JVM 1": 0}
+    jvms = {}
+    for path in sorted(counts, key=lambda one: -counts[one]):
+        jvms[path] = min(sizes, key=lambda name: sizes[name])
+        sizes[jvms[path]] += counts[path]
+    return jvms
