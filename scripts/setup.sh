@@ -130,10 +130,6 @@ sys.exit(not is_settled())
     if ! "$venv/bin/python" -c "$settled"; then
         say "creating the class archive, which halves Spark's startup time (about a minute)"
         "$venv/bin/python" -c "$make_archive" &
-        if [ "$wanted" = all ]; then
-            # If setup fails or is interrupted, the background process ends too.
-            trap "kill $! 2>/dev/null || true" EXIT
-        fi
     fi
 }
 
@@ -150,13 +146,21 @@ compile() {
 
 is_done() { [ -f "$1" ] && [ "$(cat "$1")" = "$fingerprint" ] && [ -x "$venv/bin/weir" ]; }
 
+# finish TEXT: end well. An archive that is not waited for goes on being made.
+finish() {
+    if [ "$wanted" = all ]; then compile; wait; fi
+    trap - EXIT
+    say "$1"
+    exit 0
+}
+
+# If setup fails or is interrupted, what it runs in the background ends too.
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 python=$(find_python)
 fingerprint=$(fingerprint)
 if is_done "$stamp" || { [ "$wanted" = demo ] && is_done "$demo_stamp"; }; then
     if [ "$wanted" != demo ]; then warm_up; fi
-    if [ "$wanted" = all ]; then compile; wait; fi
-    say "nothing to do"
-    exit 0
+    finish "nothing to do"
 fi
 
 if [ "$wanted" != demo ]; then install_test_tools; fi
@@ -188,8 +192,7 @@ wait $!
 install --no-deps --no-build-isolation --editable .
 if [ "$wanted" = demo ]; then
     printf '%s\n' "$fingerprint" >"$demo_stamp"
-    say "done"
-    exit 0
+    finish "done"
 fi
 # The class archive is made while the rest is installed, which takes as long.
 warm_up
@@ -202,5 +205,4 @@ done
 for part in $parts; do wait "$part" || true; done
 install -r requirements.lock
 printf '%s\n' "$fingerprint" >"$stamp"
-if [ "$wanted" = all ]; then compile; wait; fi
-say "done"
+finish "done"

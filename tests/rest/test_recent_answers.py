@@ -364,12 +364,16 @@ def test_a_server_that_ends_answers_those_who_wait(gateway: FakeGateway, slow: S
         ending.join(20)
 
 
-def test_the_first_to_ask_after_a_while_makes_the_next_answer_for_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds by which answers grow old; a test sets them."""
+    found = [0.0]
+    monkeypatch.setattr("weir.rest.recent._now_s", lambda: found[0])
+    return found
+
+
+def test_the_first_to_ask_after_a_while_makes_the_next_answer_for_all(now_s: list[float]) -> None:
     """The others have the one before meanwhile, unless it has become too old."""
-    now_s = [0.0]
-    monkeypatch.setattr("weir.rest.recent._now_s", lambda: now_s[0])
     answers = RecentAnswers(100, 3_000, lambda: None)
     request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
     first = answers.begin(request)
@@ -389,11 +393,9 @@ def test_the_first_to_ask_after_a_while_makes_the_next_answer_for_all(
 
 
 def test_nobody_waits_for_the_next_answer_while_the_one_before_serves(
-    monkeypatch: pytest.MonkeyPatch, gateway: FakeGateway
+    now_s: list[float], gateway: FakeGateway
 ) -> None:
     """Whoever has it made gets the one before at once, and nothing after it."""
-    now_s = [0.0]
-    monkeypatch.setattr("weir.rest.recent._now_s", lambda: now_s[0])
     with served(gateway, 100, 3_000) as http, closing(Client(http)) as first:
         before = name_of(http)
         first.send()
@@ -413,11 +415,9 @@ def test_nobody_waits_for_the_next_answer_while_the_one_before_serves(
 
 
 def test_an_answer_serves_on_if_the_one_who_has_the_next_one_made_leaves(
-    monkeypatch: pytest.MonkeyPatch, gateway: FakeGateway
+    now_s: list[float], gateway: FakeGateway
 ) -> None:
     """As the command line does after its only request; whoever asks then has it made."""
-    now_s = [0.0]
-    monkeypatch.setattr("weir.rest.recent._now_s", lambda: now_s[0])
     with served(gateway, 100, 3_000) as http, closing(Client(http)) as second:
         with closing(Client(http)) as first:
             first.send()
@@ -441,11 +441,9 @@ def test_an_answer_serves_on_if_the_one_who_has_the_next_one_made_leaves(
 
 
 def test_those_who_need_a_new_answer_do_not_wait_for_those_who_have_one(
-    monkeypatch: pytest.MonkeyPatch, gateway: FakeGateway
+    monkeypatch: pytest.MonkeyPatch, now_s: list[float], gateway: FakeGateway
 ) -> None:
     """What is made for later is made a moment later."""
-    now_s = [0.0]
-    monkeypatch.setattr("weir.rest.recent._now_s", lambda: now_s[0])
     monkeypatch.setattr("weir.rest.connections._LATER_S", 60.0)
     with served(gateway, 100, 3_000) as http, closing(Client(http)) as first:
         first.send()

@@ -52,6 +52,16 @@ class Counters:
         if read_ms is None or self._clock.now_ms() - read_ms >= serve_ms:
             wait((reading,), timeout=patience_s)
 
+    def read_anew(self, patience_s: float) -> None:
+        """Update ``newest`` by a read that begins now, not by one that is under way.
+
+        Waits at most ``patience_s`` seconds for each of the two.
+        """
+        under_way = self._reading
+        if under_way is not None:
+            wait((under_way,), timeout=patience_s)
+        self.read(patience_s)
+
     def _update(self) -> None:
         began_ms = self._clock.now_ms()
         newest = defaultdict(VertexMetrics, self.newest)

@@ -234,7 +234,7 @@ class RunningJob:
     def finish(self) -> None:
         """The driver has returned: publish the final view, and fail unanswered requests."""
         self._end_time_ms = self._clock.wall_ms()
-        self._counters.read(_LAST_PATIENCE_S)
+        self._counters.read_anew(_LAST_PATIENCE_S)
         try:
             self._view = self._make_view()
         finally:
