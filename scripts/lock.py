@@ -3,7 +3,7 @@
 Resolves the project with its extras and its ``dev`` group in an empty virtual environment,
 without installing the packages, and writes ``name==version`` lines. No index, host or file address
 is recorded, so the lock file works with whatever package index the reader's pip uses. Run it with
-``make lock``.
+``make lock``, and ``make test-slow`` after it: what other packages do is tested there.
 """
 
 from __future__ import annotations

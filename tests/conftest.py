@@ -60,8 +60,10 @@ def spark() -> Iterator[SparkSession]:
         fast_working_directory=True,
         log_file=None,
         # Thousands of queries fill the 48 MB that code has with the quick compiler, and then it
-        # compiles the same methods again and again.
-        java_options=f"{java_options(profile=JvmProfile.BRIEF)} -XX:ReservedCodeCacheSize=256m",
+        # compiles the same methods again and again. The more memory for what is new, the less often
+        # is it collected.
+        java_options=f"{java_options(profile=JvmProfile.BRIEF)} -XX:ReservedCodeCacheSize=256m"
+        " -Xmn512m",
     )
     yield session
     session.stop()
@@ -108,6 +110,7 @@ class InTwoJvms(LoadScopeScheduling):
         return _jvms(self.config.rootpath).get(self.config.rootpath / path, path)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InTwoJvms:
     """Give work to the processes of ``-n`` in this way."""
     return InTwoJvms(config, log)

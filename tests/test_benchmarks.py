@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -61,6 +62,8 @@ def test_the_coordinator_benchmark_ends_well_only_if_both_targets_are_met(
     monkeypatch.setattr(coordinator, "SCALING_TARGET", 10**6)
     monkeypatch.setattr(coordinator, "ACKNOWLEDGEMENTS_TARGET", 1)
     monkeypatch.setattr(coordinator, "describe_machine", lambda: "machine")
+    # It would look through all that other tests have left.
+    monkeypatch.setattr(gc, "collect", lambda: 0)
     if target is not None:
         monkeypatch.setattr(coordinator, target, value)
     assert coordinator.main([]) == code

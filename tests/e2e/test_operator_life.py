@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from tests.checkered import checkered
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, files_rows
 from tests.e2e.test_draining import Tally
@@ -342,8 +343,7 @@ def _rows_of(directory: Path, which: str = "committed-*") -> Counter[int]:
     return Counter(int(line) for file in files for line in file.read_text().splitlines())
 
 
-@pytest.mark.parametrize("bounded", [True, False])
-@pytest.mark.parametrize("behind_channel", [True, False])
+@pytest.mark.parametrize(("behind_channel", "bounded"), checkered([True, False], [True, False]))
 def test_operators_finish_though_their_input_never_had_a_row(
     place: Place, bounded: bool, behind_channel: bool
 ) -> None:

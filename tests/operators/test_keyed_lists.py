@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.checkered import checkered
 from tests.operators.layers import deal_with, next_layer
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 
@@ -38,9 +39,12 @@ class Written:
         return StateStore(None, None, found)
 
 
-@pytest.mark.parametrize("items", [100_000, 10])
-@pytest.mark.parametrize("value", ["numbers", "texts"])
-@pytest.mark.parametrize("kind", ["integers", "floats", "texts", "pairs", "with null"])
+@pytest.mark.parametrize(
+    ("kind", "value", "items"),
+    checkered(
+        ["integers", "floats", "texts", "pairs", "with null"], ["numbers", "texts"], [100_000, 10]
+    ),
+)
 def test_any_use_agrees_with_a_dictionary(
     kind: str, value: str, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

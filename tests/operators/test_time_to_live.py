@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.checkered import checkered
 from tests.operators.layers import deal_with, next_layer
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 from tests.operators.test_sent_events import context
@@ -100,9 +101,10 @@ def ttl_of(ttl_ms: int, update: TtlUpdate = WRITE, domain: TimeDomain = PROCESSI
     return TimeToLive(ttl_ms=ttl_ms, update=update, domain=domain)
 
 
-@pytest.mark.parametrize("items", [100_000, 5])
-@pytest.mark.parametrize("update", TtlUpdate)
-@pytest.mark.parametrize("kind", ["integers", "texts", "pairs", "with null"])
+@pytest.mark.parametrize(
+    ("kind", "update", "items"),
+    checkered(["integers", "texts", "pairs", "with null"], TtlUpdate, [100_000, 5]),
+)
 def test_any_use_agrees_with_a_dictionary(
     kind: str, update: TtlUpdate, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

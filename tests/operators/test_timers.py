@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.checkered import checkered
 from tests.operators.layers import deal_with, next_layer
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 
@@ -64,8 +65,7 @@ class Use:
         self.timers = Timers("t", TimeDomain.EVENT, self.layers)
 
 
-@pytest.mark.parametrize("items", [100_000, 10])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "items"), checkered(KINDS, [100_000, 10]))
 def test_any_use_agrees_with_a_set_of_pairs(
     kind: str, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,7 @@
-"""Facts about Spark that the code relies on, by name: a release that differs fails here."""
+"""Facts about Spark that the code relies on, by name: a release that differs fails here.
+
+They are slow tests: only a new release in requirements.lock can change what they find.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from weir.job import Job
 from weir.sinks.base import Batch
 from weir.spark.state_files import StateFiles
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def copying(landing: Landing, *, bounded: bool = True) -> tuple[Job, Collected]:
@@ -144,13 +147,7 @@ def test_a_watermark_inside_a_source_function_survives_the_control_input(
 
 
 # The drain of a job (tests/e2e/test_draining.py) has all of them.
-@pytest.mark.parametrize(
-    "name",
-    [
-        "windows",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in QUERIES if one != "windows"),
-    ],
-)
+@pytest.mark.parametrize("name", QUERIES)
 def test_the_drain_entry_fires_everything_and_reads_nothing_that_came_later(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
@@ -239,7 +236,7 @@ def test_source_log_entries_above_the_pin_lose_rows_without_an_error_unless_they
 
 # -- exactly the files that are named --------------------------------------------------------------
 
-RESTORED = ["windows", pytest.param("a left outer join", marks=pytest.mark.slow)]
+RESTORED = ["windows", "a left outer join"]
 
 
 def continue_from(
@@ -275,7 +272,6 @@ def test_the_named_files_alone_give_the_exact_continuation(
     assert before + after.rows() == query.batch(landing.table(spark))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RESTORED)
 def test_the_state_after_a_batch_can_be_copied_while_the_next_batch_runs(
     spark: SparkSession, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -309,7 +305,6 @@ def test_the_state_after_a_batch_can_be_copied_while_the_next_batch_runs(
     assert before + after.rows() == query.batch(landing.table(spark))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RESTORED)
 def test_the_named_files_are_exact_once_rocksdb_snapshots_exist(
     spark: SparkSession, tmp_path: Path, name: str
