@@ -59,7 +59,6 @@ def slow(sweep: str) -> ParameterSet:
     [
         # The operation, its error, how many times in a row it fails, and the stride between failing
         # calls.
-        "write ENOSPC 1 2",
         "fsync EIO 1 29",
         slow("write ENOSPC 1 1"),
         slow("write EIO 1 1"),

@@ -57,6 +57,7 @@ def view(live: LiveJob, page: Page, name: str) -> None:
     page.locator("main h1").wait_for()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_job_is_watched_and_drained_in_the_browser(place: Place, page: Page) -> None:
     """Graph, checkpoint, timeline and state are shown; then the button drains it, exactly once."""

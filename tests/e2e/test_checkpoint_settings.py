@@ -284,7 +284,8 @@ def assert_goes_on_exactly(place: Place, conf: dict[str, str], newest: int) -> N
     assert_counted(place)
 
 
-@pytest.mark.parametrize("kind", ["savepoint", pytest.param("checkpoint", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["savepoint", "checkpoint"])
 def test_a_snapshot_that_is_not_claimed_is_left_alone_and_soon_not_needed(
     place: Place, kind: str
 ) -> None:

@@ -122,6 +122,7 @@ def emitted(place: Place) -> Counter[Any]:
     return files_rows(place.directory / "out")
 
 
+@pytest.mark.slow
 def test_two_streams_share_the_state_of_their_keys_over_a_failure(place: Place) -> None:
     """Each number is counted once, and its key finds the label that the other stream brought."""
     place.land(3)

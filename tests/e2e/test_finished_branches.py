@@ -107,6 +107,7 @@ def test_a_finished_branch_is_not_replayed_after_a_failure_of_the_other(place: P
     branches.assert_exact()
 
 
+@pytest.mark.slow
 def test_a_finished_branch_is_not_replayed_by_another_driver(place: Place) -> None:
     """D5: the other branch continues where it was, to the end of its input."""
     branches = Branches(place)

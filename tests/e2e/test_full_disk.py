@@ -113,6 +113,7 @@ def wait_until_tidy(job_directory: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_wherever_the_space_runs_out_the_job_continues_and_the_retained_checkpoint_is_whole(
     place: Place, disk: SmallDisk
 ) -> None:

@@ -1,6 +1,6 @@
 """The commands on a live job.
 
-Interrupt, stop and resume, savepoint and restore elsewhere, cancel, finish and start over.
+Stop and resume, savepoint and restore elsewhere, cancel, finish and start over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tests.e2e.support import (
     files_rows,
 )
 from tests.e2e.test_killed_stop import dies_of_a_stop
-from tests.e2e.test_signals import assert_suspended, interrupt
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -43,25 +42,17 @@ def said(place: Place, run: Run, *arguments: str) -> str:
 
 
 @pytest.mark.kill
-def test_a_job_that_is_interrupted_killed_and_stopped_goes_on_each_time_and_is_exact(
-    place: Place,
-) -> None:
-    """A second driver is refused while it lives, the plain command only after a stop; Ctrl-C
-    suspends it."""
+def test_a_job_that_is_killed_and_stopped_goes_on_each_time_and_is_exact(place: Place) -> None:
+    """A second driver is refused while it lives, the plain command only after a stop."""
     place.land(2)
-    run = place.start(environment=UNBOUNDED)
-    wait_for_copies(place)
-    assert f"REST server at {run.address}" in place.start().error()
-    assert re.search(r"numbers .*RUNNING", said(place, run, "list"))
-    interrupt(run.process.pid)
-    assert_suspended(place, run, 130)
-
     dies_of_a_stop(place, "after-the-record", drain=False)
 
     resumed = place.start(environment=UNBOUNDED)
     resumed.wait_for("recovered from")
     place.land(1)
     wait_for_copies(place)
+    assert f"REST server at {resumed.address}" in place.start().error()
+    assert re.search(r"numbers .*RUNNING", said(place, resumed, "list"))
     savepoint = re.search(r"Savepoint: (\S+)", said(place, resumed, "stop", "numbers"))
     assert savepoint is not None
     assert resumed.wait() == 0, resumed.story()

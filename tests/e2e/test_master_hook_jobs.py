@@ -120,6 +120,7 @@ def test_a_hook_is_triggered_once_before_the_tasks_snapshots_of_each_checkpoint(
     assert metadata_of(Path(newest.external_path))["hook_states"] == {"counter": {"count": 3}}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_hooks_state_is_restored_by_its_identifier_by_restart_and_from_a_savepoint(
     place: Place,

@@ -85,7 +85,7 @@ def written(place: Place, subtask: int) -> list[str]:
     return [*shown, "close"] if calls[-1] == "close" else shown
 
 
-@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_at_the_end_of_the_input_operators_finish_then_commit_and_are_closed_last(
     place: Place, parallelism: int
 ) -> None:
@@ -196,7 +196,10 @@ class FailingList(ListCheckpointed, Failing):
 
 @pytest.mark.parametrize(
     ("operator", "why"),
-    [(Failing, "OSError: no space"), (FailingList, "cannot be stored, since")],
+    [
+        (Failing, "OSError: no space"),
+        pytest.param(FailingList, "cannot be stored, since", marks=pytest.mark.slow),
+    ],
 )
 def test_a_snapshot_that_an_operator_fails_to_take_is_declined_and_the_job_runs_on(
     place: Place, operator: Callable[[Path], Operator], why: str

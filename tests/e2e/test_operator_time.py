@@ -166,7 +166,7 @@ class Later(Operator):
         return [pa.RecordBatch.from_arrays([due["key"]], ["id"])]
 
 
-@pytest.mark.parametrize("chained", [True, False])
+@pytest.mark.parametrize("chained", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_timers_of_the_clock_fire_in_a_query_that_rests(place: Place, chained: bool) -> None:
     """In a query that reads the source, and in one whose channel stays empty."""
     place.land(1)

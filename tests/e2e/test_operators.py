@@ -204,6 +204,7 @@ def strict_job(place: Place, error: Exception) -> weir.Job:
     return job
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_an_operator_that_keeps_failing_is_reported_once_each_time_and_given_up_in_the_end(
     place: Place,

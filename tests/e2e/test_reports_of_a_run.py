@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.support import ROWS_PER_FILE, Place
 from tests.metrics.otlp_receiver import receiver, series_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PIPELINE = """
 import weir

@@ -51,6 +51,7 @@ def test_a_job_that_is_restored_between_any_two_compactions_continues(
     end(place)
 
 
+@pytest.mark.slow
 def test_a_job_continues_with_source_logs_that_were_compacted_less_often(
     place: Place, compacted_every: Callable[[int], None]
 ) -> None:

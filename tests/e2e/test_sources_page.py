@@ -34,6 +34,7 @@ def test_a_bounded_source_is_read_to_its_end(
     assert_exact(place, feeds)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)

@@ -95,6 +95,7 @@ def test_the_page_asks_for_the_newest_figures(open_page: Open) -> None:
         assert asked.value.all_headers()["cache-control"] == "no-cache"
 
 
+@pytest.mark.slow
 def test_what_waits_in_sources_is_part_of_the_backlog(open_page: Open, job: FakeGateway) -> None:
     """If they say so; a source that does not is not said to be empty."""
     page = open_page("overview")
@@ -169,6 +170,7 @@ def test_a_driver_that_is_gone_and_comes_back(
         again.stop()
 
 
+@pytest.mark.slow
 def test_the_page_asks_for_the_token_and_keeps_it_for_the_tab(browser: Browser) -> None:
     """Without it there are neither figures nor buttons; a wrong one is refused."""
     server = RestServer(port=0, security=RestSecurity(token="secret"))
@@ -211,6 +213,7 @@ def test_who_may_only_look_sees_no_buttons(browser: Browser) -> None:
         server.stop()
 
 
+@pytest.mark.slow
 def test_a_vertex_is_reached_and_read_without_a_mouse(open_page: Open) -> None:
     """By Tab and Enter, with a name that says what the picture shows."""
     page = open_page("graph")

@@ -113,9 +113,9 @@ def batch(number: int) -> list[list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="append"),
+        pytest.param({}, id="append", marks=pytest.mark.slow),
         pytest.param({"two_phase": True}, id="two-phase"),
-        pytest.param({"mode": "upsert", "key": ["id"]}, id="upsert"),
+        pytest.param({"mode": "upsert", "key": ["id"]}, id="upsert", marks=pytest.mark.slow),
         pytest.param(
             {"schema_evolution": "add", "epoch_column": "weir_epoch"},
             id="history",

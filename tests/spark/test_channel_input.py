@@ -179,6 +179,7 @@ def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int,
     return told
 
 
+@pytest.mark.slow
 def test_a_windowed_count_after_a_channel_keeps_what_an_outer_join_emits_late(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -227,7 +228,7 @@ def test_a_windowed_count_after_a_channel_keeps_what_an_outer_join_emits_late(
     assert len(rows) > 4
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_join_of_two_channels_loses_no_row_when_one_has_none_in_a_batch(
     spark: SparkSession, tmp_path: Path, first: int
 ) -> None:

@@ -182,6 +182,7 @@ def test_a_bounded_source_that_spark_cannot_bound_fails_the_job_for_good(
     assert sink.steps == {}
 
 
+@pytest.mark.slow
 def test_the_same_source_may_be_unbounded(spark: SparkSession, tmp_path: Path) -> None:
     """Only the end of its input would be unknown."""
     job, sink = one_source(counting, bounded=False)

@@ -301,6 +301,7 @@ def test_the_state_of_duplicates_within_the_watermark_is_the_keys_that_may_come_
     assert 0 not in expected
 
 
+@pytest.mark.slow
 def test_both_sides_of_a_join_are_read_from_a_checkpoint_of_a_copied_job(
     spark: SparkSession, saved: Saved
 ) -> None:

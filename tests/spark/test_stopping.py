@@ -17,15 +17,16 @@ from weir.job import Job
 pytestmark = pytest.mark.spark
 
 
-def test_a_query_stopped_at_forty_random_moments_never_fails(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("stops", [15, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_query_stopped_at_random_moments_never_fails(
+    spark: SparkSession, tmp_path: Path, stops: int
 ) -> None:
     """Before the call comes, while it is held, and while its answer is on its way."""
     landing = Landing(tmp_path / "in", rows_per_file=1)
     landing.land(1)
     chance = random.Random(13)
     moments = set()
-    for number in range(40):
+    for number in range(stops):
         job = Job("stopped")
         job.source("rows", landing.source).sink("kept", Collected())
         rig = Rig(spark, job, tmp_path / str(number), on_plan=lambda position: position < 0)
