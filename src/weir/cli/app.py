@@ -430,7 +430,7 @@ def inspect(
 def warmup(force: Force = False) -> None:
     """Create the class archive, which halves Spark's startup time.
 
-    Takes about half a minute. The archive is kept in the user's cache directory ($XDG_CACHE_HOME or
+    Takes up to a minute. The archive is kept in the user's cache directory ($XDG_CACHE_HOME or
     ~/.cache), for this version of Java and Spark. 'weir run' creates it on exit, unless
     weir.class-archive is false.
     """

@@ -167,7 +167,7 @@ def is_settled() -> bool:
 
 
 def make(*, force: bool = False) -> Path:
-    """Make the archive unless it exists; ``force`` makes it again. Takes about half a minute.
+    """Make the archive unless it exists; ``force`` makes it again. Takes up to a minute.
 
     Waits while another process makes it. Raises ``UnsupportedEnvironmentError`` if it cannot be
     made.
