@@ -1,4 +1,4 @@
-"""Which combinations of parameters are tried with each change."""
+"""Combinations of parameters of a test: half run with each change, half with the slow tests."""
 
 from __future__ import annotations
 

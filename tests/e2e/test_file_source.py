@@ -70,7 +70,6 @@ def rejects(client: JobClient) -> Payload:
     return answer
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_a_bounded_job_emits_its_input_and_finishes(place: Place) -> None:

@@ -2,8 +2,8 @@
 
 The driver dies exactly at the named point (``killing_driver.py``); then the plain command is run
 again until it ends, and every sink must have exactly its rows. A test fails if its point was never
-reached. All run with ``make test-slow``; with every change, drivers that are being stopped die at
-two of the points (``test_killed_stop.py``).
+reached. All run with ``make test-slow``; with every change, a driver that is being stopped dies at
+one of the points (``test_lifecycle.py``).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def live_until(place: Place, files: int, steps: int) -> None:
         live.checkpoint()
 
 
-def end(place: Place) -> None:
+def assert_ends_exactly(place: Place) -> None:
     """Read one more file and check that every row is there once."""
     place.land(1)
     with LiveJob(numbers_job(place, bounded=False), settings(place, RESTARTED)) as live:
@@ -48,7 +48,7 @@ def test_a_job_that_is_restored_between_any_two_compactions_continues(
     # 2 and looks for 9.
     live_until(place, 4, steps=4)
     live_until(place, 6, steps=10)
-    end(place)
+    assert_ends_exactly(place)
 
 
 @pytest.mark.slow
@@ -62,4 +62,4 @@ def test_a_job_continues_with_source_logs_that_were_compacted_less_often(
     live_until(place, 9, steps=9)
     compacted_every(2)
     live_until(place, 3, steps=12)
-    end(place)
+    assert_ends_exactly(place)

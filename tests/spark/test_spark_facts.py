@@ -1,6 +1,7 @@
 """Facts about Spark that the code relies on, by name: a release that differs fails here.
 
-They are slow tests: only a new release in requirements.lock can change what they find.
+They are slow tests, since a new release comes seldom. Weir's own part is tested with each change:
+the drain of a job in ``tests/e2e/test_draining.py``, snapshots in ``test_snapshots.py``.
 """
 
 from __future__ import annotations
@@ -146,7 +147,6 @@ def test_a_watermark_inside_a_source_function_survives_the_control_input(
 # -- draining --------------------------------------------------------------------------------------
 
 
-# The drain of a job (tests/e2e/test_draining.py) has all of them.
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_drain_entry_fires_everything_and_reads_nothing_that_came_later(
     spark: SparkSession, tmp_path: Path, name: str
