@@ -41,6 +41,7 @@ from weir.spark.query_directory import QueryDirectory
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 EXPIRED = "Checkpoint expired before completing."
+SUBSUMED = "Checkpoint has been subsumed."
 NUM_RETAINED = "execution.checkpointing.num-retained"
 CLAIM_MODE = "execution.state-recovery.claim-mode"
 
@@ -181,12 +182,11 @@ def test_two_checkpoints_are_in_flight_at_once_and_never_three(place: Place) -> 
         assert raw_rows(place).total() == 0
         gate.open()
         wait_until_copied(place)
-        # A view may be older than what the sinks have committed.
-        live.wait_for(
-            lambda view: view.checkpoints.counts.completed > len(in_flight), "a third completed"
-        )
-        completed = [checkpoint.checkpoint_id for checkpoint in live.history("COMPLETED")]
-        assert [known for known in completed if known in in_flight] == in_flight
+        # A view may be older than what the sinks have committed. The newer of two in flight may be
+        # faster: then it subsumes the older.
+        live.wait_for(lambda view: view.checkpoints.counts.completed > 1, "two completed")
+        for failed in live.history("FAILED"):
+            assert str(failed.failure_message).startswith(SUBSUMED)
         live.cancel()
     assert_copied(place)
 
