@@ -185,6 +185,8 @@ def test_two_checkpoints_are_in_flight_at_once_and_never_three(place: Place) -> 
         # A view may be older than what the sinks have committed. The newer of two in flight may be
         # faster: then it subsumes the older.
         live.wait_for(lambda view: view.checkpoints.counts.completed > 1, "two completed")
+        still = {checkpoint.checkpoint_id for checkpoint in live.history("IN_PROGRESS")}
+        assert still.isdisjoint(in_flight)
         for failed in live.history("FAILED"):
             assert str(failed.failure_message).startswith(SUBSUMED)
         live.cancel()
