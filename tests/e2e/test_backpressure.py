@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.e2e.live_job import Gate, LiveJob, WatchedFiles, numbers, settings
 from tests.e2e.support import PATIENCE_S, Place, assert_same, files_rows
-from tests.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus
@@ -43,6 +42,11 @@ def segments(place: Place) -> list[int]:
     return sorted(int(path.name) for path in found if path.is_dir())
 
 
+def is_full(view: JobView) -> bool:
+    """Whether the producer has completed as many segments as the channel may hold."""
+    return any(channel.segments == BOUND for vertex in view.vertices for channel in vertex.outputs)
+
+
 def producer_has_acknowledged(view: JobView) -> bool:
     """Whether the producer has taken its snapshot, and so emitted its barrier."""
     return any(
@@ -65,7 +69,8 @@ def test_a_full_channel_holds_its_producer_and_a_checkpoint_restores_exactly(
     changes = {"execution.checkpointing.unaligned.enabled": str(unaligned).lower()}
     conf = settings(place, changes)
     with LiveJob(two_queries(place, gate := Gate(2)), conf) as live, gate:
-        wait_until(lambda: len(segments(place)) == BOUND, "the channel is full")
+        # A checkpoint in the middle of a batch would not have that batch's segment.
+        live.wait_for(is_full, "the channel is full, and no batch runs that fills it")
         time.sleep(1.0)
         waiting = segments(place)
         assert len(waiting) == BOUND
