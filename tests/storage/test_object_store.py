@@ -39,8 +39,7 @@ def fs(base: str) -> FileSystem:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests are repeated for a moment, and a connection without a byte dies after another."""
-    monkeypatch.setitem(module._TIMEOUTS, "read_timeout", "500 ms")
+    """Requests are repeated for a moment only."""
     monkeypatch.setitem(module._PATIENT, "retry_timeout", timedelta(seconds=0.3))
     monkeypatch.setitem(module._AT_START, "retry_timeout", timedelta(seconds=0.3))
 
@@ -84,9 +83,10 @@ def test_a_create_that_was_not_carried_out_loses_to_another_one(
 
 @pytest.mark.usefixtures("impatient")
 def test_a_create_that_was_never_answered_is_read_back(
-    base: str, object_store: ObjectStore
+    base: str, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server carries it out and then hangs; the time-out is in doubt, the object is not."""
+    monkeypatch.setitem(module._TIMEOUTS, "read_timeout", "2 seconds")
     fs = FileSystems()(base)
     object_store.hold_answers = hanging = threading.Event()
     assert fs.create(f"{base}/a", b"record") is CreateResult.CREATED
