@@ -57,17 +57,14 @@ def test_runs_before_it_do_not_change_a_run() -> None:
     assert run_seed(BUSY_SEED).digest == alone
 
 
-def test_different_seeds_go_different_ways() -> None:
-    """Ten seeds have ten digests."""
-    assert len({run_seed(seed).digest for seed in range(10)}) == 10
-
-
-def test_seventy_seeds_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
-    """The product breaks no law in the first seventy seeds, and every kind of fault and of mishap
-    strikes in at least one of them."""
-    results = [run_seed(seed) for seed in range(70)]
+def test_the_first_seeds_differ_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
+    """No two go the same way, the product breaks no law in any, and every kind of fault and of
+    mishap strikes in at least one."""
+    # The last two strike what is rare.
+    results = [run_seed(seed) for seed in (*range(25), 40, 63)]
     assert [(result.seed, result.violation) for result in results if result.violation] == []
-    assert sum(result.checkpoints for result in results) > 100
+    assert len({result.digest for result in results}) == len(results)
+    assert sum(result.checkpoints for result in results) > 40
     assert {fault for result in results for fault, _ in result.struck} >= {*Fault, *Mishap}
 
 
