@@ -25,8 +25,8 @@ help: ## list targets
 setup: ## create .venv with all dependencies; as root, also install Java 17 if missing
 	@scripts/setup.sh
 
-# Without the class archive, which is still being made, and compiled packages: tests compile what they
-# import.
+# Without compiling packages, since tests compile what they import, and without a class archive: it
+# takes longer than a test run gains by it. Tests use one that is there.
 packages:
 	@scripts/setup.sh packages
 
@@ -37,11 +37,11 @@ ruff: packages
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 
-# Three processes for two cores: a test often waits. mypy takes half a minute of one core. While the
-# class archive is made, one process rewrites the assertions of all tests, which all would do.
+# Three processes for two cores: a test often waits. mypy takes half a minute of one core: first beside
+# one process that rewrites the assertions of all tests, which all would do, then where tests wait.
 test: ruff ## lint, and all but the slow tests, as in CI
-	@$(BIN)/mypy --strict & typed=$$!; tested=0; \
-	$(BIN)/pytest --collect-only -qq >/dev/null || true; $(BIN)/weir warmup || true; \
+	@nice -n 19 $(BIN)/mypy --strict & typed=$$!; tested=0; \
+	$(BIN)/pytest --collect-only -qq >/dev/null || true; \
 	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder || tested=$$?; \
 	wait $$typed || { echo "mypy found errors: they are above the tests' output" >&2; exit 1; }; \
 	exit $$tested

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Creates .venv with Weir and all packages that its tests and demo need, and makes sure that Java is
-# installed. `setup.sh demo` leaves out what only tests need, and the class archive, which takes
-# longer than a demo gains by it. `setup.sh packages` compiles nothing and does not wait for the class
-# archive, which is made in the background.
+# installed. `setup.sh packages` leaves out the class archive, which takes longer than a test run
+# gains by it, and compiles nothing; `setup.sh demo` also leaves out what only tests need.
 #
 # A step whose result already exists is skipped, so running the script again takes well under a
 # second. .venv/weir-setup records what was installed, as a checksum over the files that determine
@@ -122,6 +121,7 @@ except UnsupportedEnvironmentError as error:
 
 # warm_up: make the class archive, with which Spark starts in half the time, in the background.
 warm_up() {
+    if [ "$wanted" != all ]; then return; fi
     local settled='
 import sys
 from weir.spark.class_archive import is_settled
@@ -146,7 +146,7 @@ compile() {
 
 is_done() { [ -f "$1" ] && [ "$(cat "$1")" = "$fingerprint" ] && [ -x "$venv/bin/weir" ]; }
 
-# finish TEXT: end well. An archive that is not waited for goes on being made.
+# finish TEXT: end well, with all that was wanted.
 finish() {
     if [ "$wanted" = all ]; then compile; wait; fi
     trap - EXIT
@@ -159,7 +159,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 python=$(find_python)
 fingerprint=$(fingerprint)
 if is_done "$stamp" || { [ "$wanted" = demo ] && is_done "$demo_stamp"; }; then
-    if [ "$wanted" != demo ]; then warm_up; fi
+    warm_up
     finish "nothing to do"
 fi
 
@@ -186,24 +186,31 @@ print(*project["dependencies"], *project["optional-dependencies"]["demo"], sep="
 # PySpark is built while the others are fetched. Its jars are compressed already: compressing them into
 # a wheel again would take half of the time.
 install --config-settings=--build-option=--compression=stored -c requirements.lock pyspark &
-"$venv/bin/python" -c "$declared" | grep -v '^pyspark' \
-    | install -c requirements.lock -r /dev/stdin hatchling editables
-wait $!
+pyspark=$!
 # Without build isolation: the lock file pins the build backend like everything else.
-install --no-deps --no-build-isolation --editable .
+install_weir() { install --no-deps --no-build-isolation --editable .; }
+# First what Weir itself needs, where something is made with it.
+if [ "$wanted" != packages ]; then
+    "$venv/bin/python" -c "$declared" | grep -v '^pyspark' \
+        | install -c requirements.lock -r /dev/stdin hatchling editables
+    wait "$pyspark"
+    install_weir
+    # The class archive is made while the rest is installed, which takes as long.
+    warm_up
+fi
 if [ "$wanted" = demo ]; then
     printf '%s\n' "$fingerprint" >"$demo_stamp"
     finish "done"
 fi
-# The class archive is made while the rest is installed, which takes as long.
-warm_up
 # pip waits for one answer after the other, and unpacks on one processor: four at a time.
 for part in 0 1 2 3; do
-    awk -v part="$part" 'NR % 4 == part' requirements.lock | install --no-deps -r /dev/stdin &
+    grep -vE '^(pyspark|py4j)==' requirements.lock | awk -v part="$part" 'NR % 4 == part' \
+        | install --no-deps -r /dev/stdin &
     parts="${parts:-} $!"
 done
 # What one of them could not install, the next line does, or says why it cannot.
-for part in $parts; do wait "$part" || true; done
+for part in $pyspark $parts; do wait "$part" || true; done
 install -r requirements.lock
+if [ "$wanted" = packages ]; then install_weir; fi
 printf '%s\n' "$fingerprint" >"$stamp"
 finish "done"

@@ -208,6 +208,7 @@ def test_nothing_is_made_later_where_it_is_not_wanted(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_jvm_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
     """Java's log of loaded classes says where each came from."""
     class_archive.make()
