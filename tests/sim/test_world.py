@@ -68,6 +68,12 @@ def test_the_first_seeds_differ_hold_all_laws_and_strike_all_kinds_of_faults() -
     assert {fault for result in results for fault, _ in result.struck} >= {*Fault, *Mishap}
 
 
+def test_numbers_of_epochs_without_rows_come_again_once_old_records_were_put_back() -> None:
+    """Nothing is beyond those records, so the job continues from them, and its tables have the
+    rows of a number that was committed without any."""
+    assert run_seed(16981).violation is None
+
+
 def test_a_run_that_held_all_laws_carries_no_story() -> None:
     """Only a run with a violation keeps its story."""
     assert run_seed(BUSY_SEED).story == ()

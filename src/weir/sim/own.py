@@ -9,14 +9,14 @@ from random import Random
 
 from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.task.plan import TaskPlan
-from weir.core.types import CompletedCheckpoint
+from weir.core.types import CompletedCheckpoint, JobId
 from weir.sim.code import TABLES_DIRECTORY, DriverCode, Environment, Shown
 from weir.sim.faults import Fault
 from weir.sim.job import SimJob, SimVertex, expected_rows
 from weir.sim.marks import Marks
 from weir.sim.operators import CountingCoordinator, CountingHook, OrderedListener, disagreement
 from weir.sim.queries import SimQueries
-from weir.sim.table import SimTable
+from weir.sim.table import EmptyEpoch, SimTable
 
 
 class OwnCode:
@@ -24,8 +24,17 @@ class OwnCode:
 
     def __init__(self, job: SimJob) -> None:
         self._job = job
-        #: By table, transaction and epoch, what was committed without rows.
-        self._empty: set[tuple[str, str, int]] = set()
+        #: What was committed without rows.
+        self._empty: set[EmptyEpoch] = set()
+
+    def records_put_back(self, job_id: JobId, completed: int) -> None:
+        """An older copy of a job's records was put back, which ends with ``completed``.
+
+        Numbers of later epochs, all without rows, come again (rule 5 of ``weir/sinks/base.py``).
+        """
+        self._empty -= {
+            one for one in self._empty if one.job_id == job_id and one.epoch > completed
+        }
 
     def load(self, environment: Environment) -> DriverCode:
         """The objects of one driver."""

@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from weir.core.types import Payload
+from weir.core.types import JobId, OperatorId, Payload
 from weir.errors import SinkError, invariant
 from weir.sim.disk import ProcessFileSystem
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
@@ -44,6 +44,15 @@ class TableVersion(msgspec.Struct, frozen=True):
     attempt: int = 0
 
 
+class EmptyEpoch(NamedTuple):
+    """An epoch that a job has committed to a table without rows."""
+
+    root: str
+    job_id: JobId
+    sink: OperatorId
+    epoch: int
+
+
 class SimTable(Sink):
     """Implements ``weir.sinks.base.Sink``. The frame of a batch is a list of rows."""
 
@@ -53,7 +62,7 @@ class SimTable(Sink):
         file_system: ProcessFileSystem,
         *,
         fails: Callable[[], bool] = lambda: False,
-        empty: set[tuple[str, str, int]] | None = None,
+        empty: set[EmptyEpoch] | None = None,
     ) -> None:
         """Open a table. ``fails`` decides whether a commit fails before it has done anything.
 
@@ -129,7 +138,7 @@ class SimTable(Sink):
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Add the files in one transaction, unless the table has that epoch."""
         invariant(not self._closed, f"{self.describe()} commits after it was closed")
-        key = (self.root, self._transaction, epoch)
+        key = EmptyEpoch(self.root, self._context.job_id, self._context.sink, epoch)
         if not payloads:
             self._empty.add(key)
             return 0

@@ -197,7 +197,8 @@ class World:
             min_pause_ms=self._job.config.min_pause_ms,
         )
         self._disk = self.disk = self._auditor.disk = Disk(self._auditor)
-        self._code: Code = OwnCode(self._job)
+        self._own = OwnCode(self._job)
+        self._code: Code = self._own
         if stage is not None and isinstance(laws, _LaterLaws):
             self._code, laws.laws = stage.begin(self, self._job)
         self._outside = Process("-")
@@ -397,8 +398,9 @@ class World:
                 if not refused:
                     self._auditor.records_put_back(backup.record, self._newest_id())
                     self._records_are_older = True
-                    # Savepoints taken after the backup refer to rows that are undone now.
                     completed = backup.record.completed or 0
+                    self._own.records_put_back(self._job_id, completed)
+                    # Savepoints taken after the backup refer to rows that are undone now.
                     self._savepoints = [
                         one
                         for one in self._savepoints

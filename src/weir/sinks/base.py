@@ -18,6 +18,9 @@ Breaking any of these rules loses or duplicates rows:
 5. Epochs are committed in the order of their ids; an epoch without rows is committed with no
    payloads (P15). Those that the sink leaves out (``min_commit_interval``) are not committed: their
    rows come with a later one, or with their own if the job is restored from that very checkpoint.
+   Once an older copy of the job's records was put back, the number of an epoch without rows may
+   come again, with rows. So a sink that would do nothing for it reports it as committed
+   (``newest_committed``), and the job does not start from such records (P19).
 6. ``clean`` deletes only what attempts older than the given one staged and did not commit (P22).
 7. When the input ends, ``finish`` comes after the last ``stage``, and ``close`` after the last
    ``commit`` (P37).
@@ -218,9 +221,10 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def newest_committed(self) -> int | None:
-        """The newest epoch with rows that this job is known to have committed (PROTOCOL P21).
+        """The newest epoch that this job is known to have committed (PROTOCOL P21).
 
-        None if none is known.
+        One without rows counts if a later ``commit`` of its number would do nothing. None if none
+        is known.
         """
 
     def newest_begun(self) -> int | None:

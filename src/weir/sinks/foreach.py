@@ -79,7 +79,8 @@ class Foreach(Sink):
     of the epoch in the order of their batches, and returns the number of rows that it made visible,
     or None if it does not count. ``clean(SinkInfo)`` deletes what attempts before
     ``SinkInfo.attempt`` staged and did not commit. ``newest_committed(SinkInfo)`` returns the
-    newest epoch known to be committed (PROTOCOL P21). ``describe`` is a name for messages.
+    newest epoch known to be committed (PROTOCOL P21): one without values too, if ``commit`` would
+    do nothing for its number later. ``describe`` is a name for messages.
 
     ``fn`` may get updates (``output_mode="update"``), rows that replace earlier ones of their key.
     """
