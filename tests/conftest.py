@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import os
 import re
 import shutil
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 # No test run leaves a process behind that makes a class archive: `make setup` has made it.
 os.environ["WEIR_NO_WARMUP"] = "1"
+
+# What is collected stays: the garbage collector does not look at it while it grows, or later.
+gc.disable()
 
 # Servers of tests are found by no command of their user, and by none of another test process.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="weir-tests-")
@@ -97,6 +101,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     jvms = _jvms(config.rootpath)
     with_kills = {item.path for item in items if item.get_closest_marker("kill")}
     items.sort(key=lambda item: (item.path not in jvms, item.path not in with_kills))
+    gc.freeze()
+    gc.enable()
 
 
 class InTwoJvms(LoadScopeScheduling):
