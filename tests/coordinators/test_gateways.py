@@ -6,6 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 from tests.coordinators.test_runner import Bench, Recorded, bench, event, reset
+from tests.waiting import wait_until
 
 from weir.coordinators import SubtaskGateway
 from weir.core.messages.operators import (
@@ -54,6 +55,8 @@ def test_the_future_of_an_event_is_completed_when_its_subtask_has_handled_it(ben
     assert (first.subtask, second.subtask) == (0, 1)
     assert second.receipt is not None
     bench.tell(runner, EventReceipt(operator="op", receipt=second.receipt, handled=True))
+    # The event is there before the coordinator has its future.
+    wait_until(lambda: len(one.sent) == 2, "both are sent")
     one.sent[1].result(10)
     assert not one.sent[0].done()
 
@@ -112,5 +115,6 @@ def test_the_future_of_a_lost_event_fails(bench: Bench) -> None:
     assert isinstance(first, CoordinatorSentEvent)
     assert first.receipt is not None
     bench.tell(runner, received(first.receipt, handled=False))
+    wait_until(lambda: len(one.sent) == 2, "both are sent")
     with pytest.raises(CoordinatorError, match="was lost: its subtask has ended"):
         one.sent[0].result(10)
