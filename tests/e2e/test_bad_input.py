@@ -260,6 +260,7 @@ def test_a_working_directory_that_executors_do_not_share_is_refused(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_source_that_does_not_stream_is_refused(place: Place) -> None:
     """The error has the source and what to use instead; the job is not retried."""
     place.land(1)

@@ -308,7 +308,8 @@ def test_a_snapshot_that_is_not_claimed_is_left_alone_and_soon_not_needed(
     assert_goes_on_exactly(place, conf, newest)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("savepoint", marks=pytest.mark.slow), "checkpoint"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["savepoint", "checkpoint"])
 def test_a_claimed_snapshot_is_deleted_once_the_job_retains_its_own(
     place: Place, kind: str
 ) -> None:

@@ -85,6 +85,7 @@ def cancelled_soon(live: LiveJob) -> None:
     assert time.monotonic() - begun < 30
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 def test_a_job_is_cancelled_while_more_sinks_than_once_had_threads_hang(
     place: Place, hang: Hanging

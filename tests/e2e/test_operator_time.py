@@ -140,6 +140,7 @@ def test_timers_fire_without_further_records_and_move_with_their_keys(place: Pla
     assert_exact(place)
 
 
+@pytest.mark.slow
 def test_a_timer_that_was_handled_in_a_failed_batch_fires_again(place: Place) -> None:
     """Timers are state: they go back with their task to the checkpoint."""
     place.land(5)
