@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from benchmarks import coordinator, graph, measured_job, memory, overhead, start
@@ -122,6 +123,25 @@ def test_the_graph_benchmark_sees_a_table_that_lacks_a_row(tmp_path: Path, wrong
     else:
         with pytest.raises(TablesDifferError):
             check_tables(tmp_path, Side.WEIR, expected)
+
+
+def test_the_graph_benchmark_leaves_out_the_window_of_the_closing_row(tmp_path: Path) -> None:
+    """It may be open at the end or not, and begins before the row."""
+    write_input(
+        tmp_path / "input", InputSize(files=2, rows_per_file=50, keys=5, seconds_per_file=50)
+    )
+    expected = expect(tmp_path / "input")
+    files = sorted((tmp_path / "input").glob("*.parquet"))
+    (tmp_path / "minutes").mkdir()
+    write_deltalake(str(tmp_path / "raw"), pa.concat_tables(map(pq.read_table, files)))
+    closing = pc.floor_temporal(expected.closing, unit="minute").as_py()
+    assert closing < expected.closing.as_py()
+    window = pa.table(
+        {"minute": [closing], "key": [0], "orders": [1], "amount": [0]}, expected.windows.schema
+    )
+    for name, table in (("a", expected.windows), ("b", window)):
+        pq.write_table(table, tmp_path / "minutes" / f"{name}.parquet")
+    check_tables(tmp_path, Side.WEIR, expected)
 
 
 @pytest.mark.parametrize(
