@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from tests.object_store import ObjectStore
     from xdist.remote import Producer
 
-# No test run leaves a process behind that makes a class archive: `make setup` has made it.
+# No test run leaves a process behind that makes a class archive.
 os.environ["WEIR_NO_WARMUP"] = "1"
 
-# What is collected stays: the garbage collector does not look at it while it grows, or later.
+# Collecting tests makes objects that stay: the garbage collector does not look at them meanwhile.
 gc.disable()
 
 # Servers of tests are found by no command of their user, and by none of another test process.
@@ -101,6 +101,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     jvms = _jvms(config.rootpath)
     with_kills = {item.path for item in items if item.get_closest_marker("kill")}
     items.sort(key=lambda item: (item.path not in jvms, item.path not in with_kills))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Let the garbage collector look at what tests make."""
     gc.freeze()
     gc.enable()
 

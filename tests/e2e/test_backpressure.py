@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.e2e.live_job import Gate, LiveJob, WatchedFiles, numbers, settings
 from tests.e2e.support import PATIENCE_S, Place, assert_same, files_rows
+from tests.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus
@@ -71,6 +72,7 @@ def test_a_full_channel_holds_its_producer_and_a_checkpoint_restores_exactly(
     with LiveJob(two_queries(place, gate := Gate(2)), conf) as live, gate:
         # A checkpoint in the middle of a batch would not have that batch's segment.
         live.wait_for(is_full, "the channel is full, and no batch runs that fills it")
+        wait_until(lambda: len(segments(place)) == BOUND, "what was read is deleted")
         time.sleep(1.0)
         waiting = segments(place)
         assert len(waiting) == BOUND

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from tests.sim.greenlets import file_system, new_disk, run_all
 
-from weir.errors import SinkError
+from weir.errors import InvariantError, SinkError
 from weir.sim.disk import Disk
 from weir.sim.loop import Loop
-from weir.sim.table import SimTable, TableVersion
+from weir.sim.own import OwnCode
+from weir.sim.table import EmptyEpoch, SimTable, TableVersion
 from weir.sinks.base import Batch, SinkContext
 
 JOB = "0123456789abcdef0123456789abcdef"
 
 
-def opened(disk: Disk, loop: Loop, *, attempt: int = 1) -> SimTable:
+def opened(
+    disk: Disk, loop: Loop, *, attempt: int = 1, empty: set[EmptyEpoch] | None = None
+) -> SimTable:
     """The table as one attempt opens it, with a file system of its own."""
     fs = file_system(disk, loop)
-    table = SimTable("/t", fs)
+    table = SimTable("/t", fs, empty=empty)
     table.open(
         SinkContext(
             job_id=JOB, job_name="sim", sink="rows", attempt=attempt, file_system=lambda _: fs
@@ -120,6 +124,29 @@ def test_a_commit_of_files_that_are_gone_is_an_error() -> None:
 
     run_all(loop, write)
     assert visible(disk) == []
+
+
+@pytest.mark.parametrize(("completed", "lands"), [(6, True), (7, False)])
+def test_an_epoch_without_rows_gets_some_only_after_older_records_were_put_back(
+    completed: int, lands: bool
+) -> None:
+    """They end before it. Otherwise a sink may remember the epoch, and ignore it."""
+    disk, loop, job = new_disk(), Loop(), cast(Any, None)
+    code = OwnCode(job)
+    remembered = pytest.raises(InvariantError, match="has committed 7 without rows")
+
+    def write() -> None:
+        table = opened(disk, loop, empty=code.empty)
+        table.commit(7, [])
+        payload = stage(table, 0, 1)
+        with remembered:
+            table.commit(7, [payload])
+        code.records_put_back(JOB, completed)
+        with nullcontext() if lands else remembered:
+            assert table.commit(7, [payload]) == 1
+
+    run_all(loop, write)
+    assert visible(disk) == ([1] if lands else [])
 
 
 def test_cleanup_deletes_what_dead_attempts_staged_and_nobody_committed() -> None:

@@ -267,7 +267,7 @@ class SinkPort:
         for name, _, newest in self.committed_beyond(checkpoint_id):
             raise DuplicatesError(
                 f"Checkpoint {damaged_id} is damaged, and falling back to checkpoint"
-                f" {checkpoint_id} would duplicate rows, because sink {name!r} has committed"
+                f" {checkpoint_id} could duplicate rows, because sink {name!r} has committed"
                 f" checkpoint {newest}. Restore the damaged file from a copy, or accept duplicate"
                 " rows with --accept-duplicates."
             )

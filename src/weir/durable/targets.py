@@ -132,7 +132,7 @@ def older_records(
     """The message for a target with a commit of the job beyond its records."""
     newest = f"end with checkpoint {completed}" if completed else "have no completed checkpoint"
     return (
-        f"{target} (sink {sink!r}) has the rows of checkpoint {committed} of this job, but the"
+        f"{target} (sink {sink!r}) is at checkpoint {committed} of this job, but the"
         f" job's records in {directory} {newest}: they are an older copy, or some were deleted."
         f" Restore the newer records, write to new targets, {_ACCEPT}."
     )

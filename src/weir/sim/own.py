@@ -25,16 +25,14 @@ class OwnCode:
     def __init__(self, job: SimJob) -> None:
         self._job = job
         #: What was committed without rows.
-        self._empty: set[EmptyEpoch] = set()
+        self.empty: set[EmptyEpoch] = set()
 
     def records_put_back(self, job_id: JobId, completed: int) -> None:
         """An older copy of a job's records was put back, which ends with ``completed``.
 
         Numbers of later epochs, all without rows, come again (rule 5 of ``weir/sinks/base.py``).
         """
-        self._empty -= {
-            one for one in self._empty if one.job_id == job_id and one.epoch > completed
-        }
+        self.empty -= {one for one in self.empty if one.job_id == job_id and one.epoch > completed}
 
     def load(self, environment: Environment) -> DriverCode:
         """The objects of one driver."""
@@ -51,7 +49,7 @@ class OwnCode:
                     f"{TABLES_DIRECTORY}/{name}",
                     environment.fs,
                     fails=environment.strikes[Fault.COMMIT_FAILED],
-                    empty=self._empty,
+                    empty=self.empty,
                 )
                 for vertex in job.vertices
                 for name in vertex.sinks

@@ -20,7 +20,8 @@ Breaking any of these rules loses or duplicates rows:
    rows come with a later one, or with their own if the job is restored from that very checkpoint.
    Once an older copy of the job's records was put back, the number of an epoch without rows may
    come again, with rows. So a sink that would do nothing for it reports it as committed
-   (``newest_committed``), and the job does not start from such records (P19).
+   (``newest_committed``), and the job does not start from such records (P19), nor does it use an
+   older checkpoint in place of a damaged one.
 6. ``clean`` deletes only what attempts older than the given one staged and did not commit (P22).
 7. When the input ends, ``finish`` comes after the last ``stage``, and ``close`` after the last
    ``commit`` (P37).
@@ -230,8 +231,9 @@ class Sink(abc.ABC):
     def newest_begun(self) -> int | None:
         """The newest epoch of which rows may be visible, committed or not; None if none is known.
 
-        The default is for targets that show whole epochs only. An older checkpoint is not used in
-        place of a damaged one if rows beyond it may be visible (PROTOCOL P21).
+        Never older than ``newest_committed``, which is the default, for targets that show whole
+        epochs only. An older checkpoint is not used in place of a damaged one if rows beyond it may
+        be visible (PROTOCOL P21).
         """
         return self.newest_committed()
 

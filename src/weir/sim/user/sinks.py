@@ -376,7 +376,7 @@ _RULES: Mapping[int, str] = {
     2: "payloads are JSON values, and cover every staged row",
     3: "what flush and commit have done survives a machine crash: fsync files and directories",
     4: "commit shows an epoch's rows, all of them, once, however often it is called",
-    5: "newest_committed is the newest epoch with rows",
+    5: "newest_committed is the newest epoch with rows, or a later one that was committed",
     6: "clean deletes only what older attempts of the same sink staged and nobody committed",
 }
 
