@@ -172,10 +172,9 @@ version='import sys; print(sys.version)'
 if [ "$("$venv/bin/python" -c "$version" 2>/dev/null)" != "$("$python" -c "$version")" ]; then
     "$python" -m venv --clear "$venv"
 fi
-# Without compiling, which pip does one by one: see below.
-install() {
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@"
-}
+# Without compiling, which pip does one by one: see above. Not a function: in the background, the shell
+# would know the process that runs the function, and not pip.
+install=("$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile)
 # The packages that Weir and its demo declare, one per line.
 declared='
 import tomllib
@@ -185,14 +184,14 @@ print(*project["dependencies"], *project["optional-dependencies"]["demo"], sep="
 '
 # PySpark is built while the others are fetched. Its jars are compressed already: compressing them into
 # a wheel again would take half of the time.
-install --config-settings=--build-option=--compression=stored -c requirements.lock pyspark &
+"${install[@]}" --config-settings=--build-option=--compression=stored -c requirements.lock pyspark &
 pyspark=$!
 # Without build isolation: the lock file pins the build backend like everything else.
-install_weir() { install --no-deps --no-build-isolation --editable .; }
+install_weir() { "${install[@]}" --no-deps --no-build-isolation --editable .; }
 # First what Weir itself needs, where something is made with it.
 if [ "$wanted" != packages ]; then
     "$venv/bin/python" -c "$declared" | grep -v '^pyspark' \
-        | install -c requirements.lock -r /dev/stdin hatchling editables
+        | "${install[@]}" -c requirements.lock -r /dev/stdin hatchling editables
     wait "$pyspark"
     install_weir
     # The class archive is made while the rest is installed, which takes as long.
@@ -204,13 +203,14 @@ if [ "$wanted" = demo ]; then
 fi
 # pip waits for one answer after the other, and unpacks on one processor: four at a time.
 for part in 0 1 2 3; do
-    grep -vE '^(pyspark|py4j)==' requirements.lock | awk -v part="$part" 'NR % 4 == part' \
-        | install --no-deps -r /dev/stdin &
+    "${install[@]}" --no-deps -r <(
+        grep -vE '^(pyspark|py4j)==' requirements.lock | awk -v part="$part" 'NR % 4 == part'
+    ) &
     parts="${parts:-} $!"
 done
 # What one of them could not install, the next line does, or says why it cannot.
 for part in $pyspark $parts; do wait "$part" || true; done
-install -r requirements.lock
+"${install[@]}" -r requirements.lock
 if [ "$wanted" = packages ]; then install_weir; fi
 printf '%s\n' "$fingerprint" >"$stamp"
 finish "done"

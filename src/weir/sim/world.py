@@ -154,6 +154,13 @@ class Stage(Protocol):
         ...
 
 
+#: What of a job is drawn from streams of their own, so that older seeds keep their stories.
+_STREAMS = (
+    *("graph", "channels", "unaligned", "partitions", "coordinators", "restarts"),
+    *("forwarders", "retention", "commits"),
+)
+
+
 class World:
     """One run: its disk, its drivers, their faults and the auditor."""
 
@@ -176,11 +183,7 @@ class World:
         self._injector = Injector(
             self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us
         )
-        names = (
-            *("graph", "channels", "unaligned", "partitions", "coordinators", "restarts"),
-            *("forwarders", "retention", "commits"),
-        )
-        streams = {name: Random(f"{name} {seed}") for name in names}
+        streams = {name: Random(f"{name} {seed}") for name in _STREAMS}
         #: Draws whether a stop drains; a separate stream, so that older seeds keep their stories.
         self._drains = Random(f"drains {seed}")
         self._drain_requests: set[str] = set()
