@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from fake_job import JOB_ID
+from fake_job import JOB_ID, FakeGateway
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from weir.config import Configuration, describe_options
-from weir.errors import ConfigurationError, PipelineError
+from weir.core.status import JobStatus
+from weir.errors import ConfigurationError, JobError, PipelineError
 from weir.job import Job
 from weir.rest import client
 from weir.storage.paths import scheme_of
@@ -61,6 +62,8 @@ KNOWN = (
     "file:x",
     "[" * 100_000,
     '{"a": "\\ud800"}',
+    # The beginning of an id names the job.
+    JOB_ID[0],
 )
 ADDRESSES = ("http://[", "http://\udcff", f"http://{'a' * 300}", "http://a:99999999", ".")
 
@@ -78,12 +81,18 @@ def ends_well(result: Result) -> None:
 
 @pytest.fixture
 def odd(
-    weir: Weir, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    weir: Weir,
+    gateway: FakeGateway,
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[tuple[str, ...], str], None]:
     """Runs a command with an odd value, with a pipeline file and a server available.
 
-    Values that are Hadoop paths are skipped.
+    The job is cancelled, and refuses what it is asked for. Values that are Hadoop paths are
+    skipped.
     """
+    gateway.set_status(JobStatus.CANCELED)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEIR_REST", address)
     monkeypatch.setattr(client, "_RETRY_S", 0.0)
@@ -91,6 +100,7 @@ def odd(
     (tmp_path / "p.py").write_text("import weir\njob = weir.Job('x')\n")
 
     def run(command: tuple[str, ...], value: str) -> None:
+        gateway.prepared[:] = [JobError("The job has ended.")]
         takes_path = command[0] in ("inspect", "savepoint")
         if not (takes_path and scheme_of(value) not in (None, "file")):
             ends_well(weir(*(part.replace(ODD, value) for part in command)))
