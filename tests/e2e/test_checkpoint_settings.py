@@ -85,9 +85,10 @@ def test_checkpoints_complete_while_a_batch_of_a_source_takes_long(place: Place)
             lambda view: view.checkpoints.counts.completed >= known + 2,
             "checkpoints complete beside the third batch",
         )
+        # Later ones may be declined, since the task ends.
+        assert not live.history("FAILED")
         gate.open()
         assert live.result().status is JobStatus.FINISHED
-    assert not live.history("FAILED")
     assert_copied(place)
 
 
