@@ -170,11 +170,22 @@ fi
 say "installing into $venv (the first time this takes a few minutes)"
 version='import sys; print(sys.version)'
 if [ "$("$venv/bin/python" -c "$version" 2>/dev/null)" != "$("$python" -c "$version")" ]; then
-    "$python" -m venv --clear "$venv"
+    "$python" -m venv --clear --without-pip "$venv"
 fi
-# Without compiling, which pip does one by one: see above. Not a function: in the background, the shell
-# would know the process that runs the function, and not pip.
-install=("$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile)
+# The code of that Python's own pip, if it has one: a new one would first be compiled for seconds.
+pip=("$venv/bin/python" -m pip)
+if code=$("$python" -c 'import pip; print(pip.__path__[0])' 2>/dev/null); then
+    mkdir -p "$venv/pip"
+    ln -sfn "$code" "$venv/pip/pip"
+    pip=(env PYTHONPATH="$venv/pip" "${pip[@]}")
+else
+    "$venv/bin/python" -m ensurepip >/dev/null
+fi
+# Without compiling, which pip does one by one: see above. Without build isolation: the lock file pins
+# the build backends like everything else. Not a function: in the background, the shell would know the
+# process that runs the function, and not pip.
+install=("${pip[@]}" install --quiet --disable-pip-version-check --no-compile --no-build-isolation
+    -c requirements.lock)
 # The packages that Weir and its demo declare, one per line.
 declared='
 import tomllib
@@ -184,14 +195,14 @@ print(*project["dependencies"], *project["optional-dependencies"]["demo"], sep="
 '
 # PySpark is built while the others are fetched. Its jars are compressed already: compressing them into
 # a wheel again would take half of the time.
-"${install[@]}" --config-settings=--build-option=--compression=stored -c requirements.lock pyspark &
+"${install[@]}" setuptools
+"${install[@]}" --config-settings=--build-option=--compression=stored pyspark &
 pyspark=$!
-# Without build isolation: the lock file pins the build backend like everything else.
-install_weir() { "${install[@]}" --no-deps --no-build-isolation --editable .; }
+install_weir() { "${install[@]}" --no-deps --editable .; }
 # First what Weir itself needs, where something is made with it.
 if [ "$wanted" != packages ]; then
     "$venv/bin/python" -c "$declared" | grep -v '^pyspark' \
-        | "${install[@]}" -c requirements.lock -r /dev/stdin hatchling editables
+        | "${install[@]}" -r /dev/stdin hatchling editables
     wait "$pyspark"
     install_weir
     # The class archive is made while the rest is installed, which takes as long.
@@ -201,16 +212,17 @@ if [ "$wanted" = demo ]; then
     printf '%s\n' "$fingerprint" >"$demo_stamp"
     finish "done"
 fi
-# pip waits for one answer after the other, and unpacks on one processor: four at a time.
+# pip waits for one answer after the other, and unpacks on one processor: four at a time, beside PySpark,
+# which takes longest.
 for part in 0 1 2 3; do
-    "${install[@]}" --no-deps -r <(
-        grep -vE '^(pyspark|py4j)==' requirements.lock | awk -v part="$part" 'NR % 4 == part'
+    nice "${install[@]}" --no-deps -r <(
+        grep -vE '^(pyspark|py4j|setuptools)==' requirements.lock | awk -v part="$part" 'NR % 4 == part'
     ) &
     parts="${parts:-} $!"
 done
-# What one of them could not install, the next line does, or says why it cannot.
-for part in $pyspark $parts; do wait "$part" || true; done
-"${install[@]}" -r requirements.lock
+for part in $pyspark $parts; do wait "$part" || missing=yes; done
+# This installs what one of them could not, or says why it cannot.
+if [ "${missing:-no}" = yes ]; then "${install[@]}" -r requirements.lock; fi
 if [ "$wanted" = packages ]; then install_weir; fi
 printf '%s\n' "$fingerprint" >"$stamp"
 finish "done"

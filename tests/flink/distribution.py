@@ -97,6 +97,7 @@ def fetch() -> None:
         return
     with tempfile.TemporaryDirectory(dir=JARS.parent) as scratch:
         wanted = ["--no-deps", "--no-binary", ":all:", "--dest", scratch, _PACKAGE]
+        subprocess.run([sys.executable, "-m", "ensurepip"], check=True, stdout=subprocess.DEVNULL)
         pip = [sys.executable, "-m", "pip", "download", "--quiet"]
         subprocess.run([*pip, "--disable-pip-version-check", *wanted], check=True)
         (archive,) = Path(scratch).glob("*.tar.gz")
