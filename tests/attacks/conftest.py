@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from tests.attacks.world import World
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> Iterator[World]:
+    """A world that does not have to survive a crash."""
+    with mock.patch("os.fsync"):
+        yield World(tmp_path)

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import io
 import json
+import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
@@ -95,11 +96,20 @@ class World:
         assert not changed, f"touched outside of its place: {sorted(changed)}"
 
     def _contents(self, but: tuple[Path, ...]) -> dict[str, bytes | None]:
-        return {
-            str(path): None if path.is_symlink() or not path.is_file() else path.read_bytes()
-            for path in self.root.rglob("*")
-            if not any(path == one or one in path.parents for one in but)
-        }
+        left_out = {str(one) for one in but}
+        contents: dict[str, bytes | None] = {}
+        places = [str(self.root)]
+        while places:
+            with os.scandir(places.pop()) as entries:
+                for entry in entries:
+                    if entry.path in left_out:
+                        continue
+                    contents[entry.path] = None
+                    if entry.is_file(follow_symlinks=False):
+                        contents[entry.path] = Path(entry.path).read_bytes()
+                    elif entry.is_dir(follow_symlinks=False):
+                        places.append(entry.path)
+        return contents
 
 
 def framed(body: bytes) -> bytes:
