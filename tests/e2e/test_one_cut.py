@@ -169,6 +169,7 @@ def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_com
             tables.read()
 
 
+@pytest.mark.slow
 def test_a_table_without_rows_since_a_stop_is_read_at_the_checkpoints_of_the_resumed_job(
     place: Place,
 ) -> None:

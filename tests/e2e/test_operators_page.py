@@ -127,6 +127,7 @@ def test_the_operator_that_commits_by_itself_publishes_each_row_once(
     assert not list((place.directory / "exports").glob(".*"))
 
 
+@pytest.mark.slow
 def test_the_coordinator_closes_its_operator_when_the_budget_is_used_up(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from weir.errors import StorageError
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
+@pytest.mark.slow
 def test_a_table_that_leaves_out_checkpoints_loses_nothing_and_agrees_with_the_others(
     place: Place,
 ) -> None:

@@ -18,6 +18,7 @@ from tests.waiting import wait_until
 from weir.core.status import JobStatus
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
