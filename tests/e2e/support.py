@@ -36,9 +36,13 @@ HERE = Path(__file__).resolve().parent
 PIPELINE = HERE / "numbers_pipeline.py"
 SOURCES = HERE.parents[1] / "src"
 
-#: These tests' JVMs live for seconds: they start faster with only the quick compiler. Java prints
-#: on standard error that it has picked these up, unless its log is off.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
+#: These tests' JVMs live for seconds: they start faster with only the quick compiler, and without
+#: verifying the bytecode of Spark's jars. Java prints on standard error that it has picked these
+#: up, unless its log is off.
+QUICK_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions"
+    " -XX:-BytecodeVerificationRemote -Xlog:disable -Xlog:all=error:stderr"
+)
 
 Rows = Counter[tuple[Any, ...]]
 

@@ -188,8 +188,10 @@ def _command(master: str | None) -> Sequence[str]:
         "parallelism.default=2",
         "restart-strategy.type=fixed-delay",
         "restart-strategy.fixed-delay.attempts=5",
-        # A life lasts only seconds, so the optimizing compiler would cost more than it saves.
-        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
+        # A life lasts only seconds, so the optimizing compiler would cost more than it saves, and
+        # so would verifying the bytecode of Spark's jars.
+        "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+IgnoreUnrecognizedVMOptions"
+        " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
     )
     for setting in settings:
         command += ["--conf", setting]
