@@ -115,7 +115,7 @@ def hold_the_law(body: bytes) -> None:
 
 
 @given(mutated())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_the_fields_say_every_reader_answers_or_says_what_is_wrong(
     forged: dict[str, Any],
 ) -> None:

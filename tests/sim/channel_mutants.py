@@ -182,7 +182,7 @@ CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
         (aligned_at_the_first_barrier, 25, "missing", "too often", "at the barrier"),
         (an_ended_channel_not_counted, 5, "did not finish"),
         (the_barrier_behind_the_next_segment, 7, "missing", "too often", "did not finish"),
-        (a_watermark_that_overtakes, 140, "below the watermark"),
+        (a_watermark_that_overtakes, 3, "below the watermark"),
         (a_watermark_before_its_segment, 1, "below the watermark"),
         (an_ended_channel_that_holds_the_watermark_back, 2, "at the barrier"),
         (a_batch_that_reads_less_than_its_offsets_say, 3, "missing"),

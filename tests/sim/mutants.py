@@ -531,7 +531,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (clean_before_the_recommit, 7, "staged"),
         (clean_by_an_old_log, 0, "a table shows"),
         (an_id_reused, 236, "is triggered by"),
-        (a_savepoint_that_notifies, 36, "tasks are notified"),
+        (a_savepoint_that_notifies, 3, "tasks are notified"),
         (finished_before_the_commits, 0, "missing"),
         (a_shared_file_deleted_before_the_pending_are_over, 187, "is not there", "needs it"),
         (a_shared_file_deleted_with_its_first_user, 1, "needs it"),

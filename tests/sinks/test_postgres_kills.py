@@ -110,22 +110,17 @@ def batch(number: int) -> list[list[dict[str, Any]]]:
     return [rows(*((one, f"{one}") for one in half)) for half in (ids[:5], ids[5:])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="append", marks=pytest.mark.slow),
+        pytest.param({}, id="append"),
         pytest.param({"two_phase": True}, id="two-phase"),
-        pytest.param({"mode": "upsert", "key": ["id"]}, id="upsert", marks=pytest.mark.slow),
-        pytest.param(
-            {"schema_evolution": "add", "epoch_column": "weir_epoch"},
-            id="history",
-            marks=pytest.mark.slow,
-        ),
+        pytest.param({"mode": "upsert", "key": ["id"]}, id="upsert"),
+        pytest.param({"schema_evolution": "add", "epoch_column": "weir_epoch"}, id="history"),
     ],
 )
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 7))]
-)
+@pytest.mark.parametrize("seed", range(1, 7))
 def test_a_server_that_dies_at_random_steps_loses_and_doubles_no_row(monkeypatch, options, seed):
     """Ten times in one job; nothing staged is left at its end. In a table with a history, whose
     columns the first commit changes, each row has the number of its checkpoint."""

@@ -109,7 +109,7 @@ CHECKPOINTS = st.builds(
 
 
 @given(CHECKPOINTS)
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_every_checkpoint_is_read_back_equal(given_one: CompletedCheckpoint) -> None:
     """Names, texts and payloads of any kind survive."""
     assert decode(encode(given_one), given_one.external_path) == given_one
