@@ -51,7 +51,7 @@ def rows_of(
 
 
 @pytest.mark.parametrize("items", [100_000, 4])
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(steps=STEPS)
 def test_any_use_agrees_with_a_dictionary(
     items: int, steps: list[tuple[str, dict[tuple[int, str | None], int], int]]

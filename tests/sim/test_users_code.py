@@ -237,7 +237,7 @@ rows.process("counted", Counted(), coordinator=Count()).sink("out", weir.sinks.F
 
 def test_a_coordinator_that_does_not_come_back_is_caught(tmp_path: Path) -> None:
     """One that keeps its state in a restore is clean; one that starts anew is not."""
-    assert first_law(tmp_path, COORDINATED, range(5)) is None
+    assert first_law(tmp_path, COORDINATED, range(3)) is None
     broken = changed(COORDINATED, ('state["rows"] if state else 0', "0"))
     said = first_law(tmp_path, broken, range(1))
     assert said is not None
@@ -314,7 +314,7 @@ job.source("numbers", Numbers(), parallelism=2).sink("out", weir.sinks.Files("ou
 
 def test_a_source_that_forgets_splits_is_caught(tmp_path: Path) -> None:
     """A sound one is clean; one that loses splits in a snapshot, or that it gets back, is not."""
-    assert first_law(tmp_path, SOURCE, range(5)) is None
+    assert first_law(tmp_path, SOURCE, range(3)) is None
     no_return = changed(SOURCE, ("self.splits.extend(splits)", "pass"))
     said = first_law(tmp_path, no_return, range(1))
     assert said is not None and "a split that it gets back (add_splits_back)" in said
