@@ -120,9 +120,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Let the garbage collector look at what tests make, but not at every 700 objects."""
+    """Let the garbage collector look at what tests make."""
     gc.freeze()
-    gc.set_threshold(20_000)
     gc.enable()
 
 

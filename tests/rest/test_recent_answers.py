@@ -461,7 +461,7 @@ def test_those_who_need_a_new_answer_do_not_wait_for_those_who_have_one(
         assert "renamed" in first.answers()[0]
 
 
-def test_no_more_is_remembered_than_a_moment_needs() -> None:
+def test_no_more_is_remembered_than_a_moment_needs(now_s: list[float]) -> None:
     """Neither many answers, nor a large one, nor one that is too old."""
 
     async def look() -> None:
@@ -476,7 +476,7 @@ def test_no_more_is_remembered_than_a_moment_needs() -> None:
         assert large is not None
         recent.complete(large, b"x" * (ANSWER_MAX + 1))
         assert recent.find(large.request) is None
-        await asyncio.sleep(0.06)
+        now_s[0] = 0.06
         assert recent.find(requests[-1]) is None
         assert recent.begin(b"POST / HTTP/1.1\r\n\r\n") is None
         assert recent.begin(requests[0] + requests[1]) is None
