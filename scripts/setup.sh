@@ -181,11 +181,11 @@ if code=$("$python" -c 'import pip; print(pip.__path__[0])' 2>/dev/null); then
 else
     "$venv/bin/python" -m ensurepip >/dev/null
 fi
-# Without compiling, which pip does one by one: see above. Without build isolation: the lock file pins
-# the build backends like everything else. Not a function: in the background, the shell would know the
-# process that runs the function, and not pip.
-install=("${pip[@]}" install --quiet --disable-pip-version-check --no-compile --no-build-isolation
-    -c requirements.lock)
+# Without compiling, which pip does one by one: see above. Not a function: in the background, the shell
+# would know the process that runs the function, and not pip.
+install=("${pip[@]}" install --quiet --disable-pip-version-check --no-compile -c requirements.lock)
+# The same with the build backends that the lock file pins, which is enough where packages have wheels.
+quick=("${install[@]}" --no-build-isolation)
 # The packages that Weir and its demo declare, one per line.
 declared='
 import tomllib
@@ -196,13 +196,14 @@ print(*project["dependencies"], *project["optional-dependencies"]["demo"], sep="
 # PySpark is built while the others are fetched. Its jars are compressed already: compressing them into
 # a wheel again would take half of the time.
 "${install[@]}" setuptools
-"${install[@]}" --config-settings=--build-option=--compression=stored pyspark &
+"${quick[@]}" --config-settings=--build-option=--compression=stored pyspark &
 pyspark=$!
-install_weir() { "${install[@]}" --no-deps --editable .; }
+install_weir() { "${quick[@]}" --no-deps --editable .; }
 # First what Weir itself needs, where something is made with it.
 if [ "$wanted" != packages ]; then
-    "$venv/bin/python" -c "$declared" | grep -v '^pyspark' \
-        | "${install[@]}" -r /dev/stdin hatchling editables
+    "$venv/bin/python" -c "$declared" | grep -v '^pyspark' >"$venv/declared"
+    "${quick[@]}" -r "$venv/declared" hatchling editables \
+        || "${install[@]}" -r "$venv/declared" hatchling editables
     wait "$pyspark"
     install_weir
     # The class archive is made while the rest is installed, which takes as long.
@@ -215,7 +216,7 @@ fi
 # pip waits for one answer after the other, and unpacks on one processor: four at a time, beside PySpark,
 # which takes longest.
 for part in 0 1 2 3; do
-    nice "${install[@]}" --no-deps -r <(
+    nice "${quick[@]}" --no-deps -r <(
         grep -vE '^(pyspark|py4j|setuptools)==' requirements.lock | awk -v part="$part" 'NR % 4 == part'
     ) &
     parts="${parts:-} $!"

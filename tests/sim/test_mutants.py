@@ -50,8 +50,8 @@ def _violation(seed: int) -> str | None:
 
 
 #: The law that the product breaks at a seed. Several variants are caught at one.
-VIOLATION_WITH_COORDINATORS = functools.cache(_violation)
-VIOLATION_WITHOUT_COORDINATORS = functools.cache(_violation)
+violation_with_coordinators = functools.cache(_violation)
+violation_without_coordinators = functools.cache(_violation)
 
 
 def check_caught(mutant: Mutant, violation: Callable[[int], str | None]) -> None:
@@ -78,7 +78,7 @@ def check_caught(mutant: Mutant, violation: Callable[[int], str | None]) -> None
 )
 def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     """Within 2,000 seeds the auditor names a law that the variant breaks."""
-    check_caught(mutant, VIOLATION_WITHOUT_COORDINATORS)
+    check_caught(mutant, violation_without_coordinators)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None
 )
 def test_a_broken_variant_of_operator_events_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     """The same, in jobs whose operators have coordinators."""
-    check_caught(mutant, VIOLATION_WITH_COORDINATORS)
+    check_caught(mutant, violation_with_coordinators)
 
 
 def test_every_variant_says_which_rule_it_breaks() -> None:
