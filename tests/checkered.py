@@ -1,4 +1,4 @@
-"""Combinations of parameters of a test: half run with each change, half with the slow tests."""
+"""Combinations of parameters of a test: some run with each change, the others are slow."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from _pytest.mark import ParameterSet
 
 
-def checkered(*axes: Iterable[object]) -> list[ParameterSet]:
-    """All combinations, as on a chessboard: the black squares run with the slow tests.
+def checkered(*axes: Iterable[object], colours: int = 2) -> list[ParameterSet]:
+    """All combinations, as on a board of so many colours: those of one run with each change.
 
-    So each value of an axis still meets every second value of each other one.
+    So with two axes each value of one still meets every second value of the other, or every third.
     """
     return [
         pytest.param(
             *(value for _, value in combination),
-            marks=[pytest.mark.slow] if sum(place for place, _ in combination) % 2 else [],
+            marks=[pytest.mark.slow] if sum(place for place, _ in combination) % colours else [],
         )
         for combination in product(*map(list, map(enumerate, axes)))
     ]

@@ -268,7 +268,13 @@ def run(seed: int) -> RandomStreamTask:
     return model
 
 
-@pytest.mark.parametrize("first_seed", range(0, 1_000, 100))
+@pytest.mark.parametrize(
+    "first_seed",
+    [
+        pytest.param(seed, marks=pytest.mark.slow if seed >= 500 else ())
+        for seed in range(0, 1_000, 100)
+    ],
+)
 def test_the_laws_hold_after_every_event_of_every_sequence(first_seed: int) -> None:
     """A failure reports its seed."""
     for seed in range(first_seed, first_seed + 100):

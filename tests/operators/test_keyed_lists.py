@@ -42,7 +42,10 @@ class Written:
 @pytest.mark.parametrize(
     ("kind", "value", "items"),
     checkered(
-        ["integers", "floats", "texts", "pairs", "with null"], ["numbers", "texts"], [100_000, 10]
+        ["integers", "floats", "texts", "pairs", "with null"],
+        ["numbers", "texts"],
+        [100_000, 10],
+        colours=3,
     ),
 )
 def test_any_use_agrees_with_a_dictionary(

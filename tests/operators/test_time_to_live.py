@@ -103,7 +103,7 @@ def ttl_of(ttl_ms: int, update: TtlUpdate = WRITE, domain: TimeDomain = PROCESSI
 
 @pytest.mark.parametrize(
     ("kind", "update", "items"),
-    checkered(["integers", "texts", "pairs", "with null"], TtlUpdate, [100_000, 5]),
+    checkered(["integers", "texts", "pairs", "with null"], TtlUpdate, [100_000, 5], colours=3),
 )
 def test_any_use_agrees_with_a_dictionary(
     kind: str, update: TtlUpdate, items: int, monkeypatch: pytest.MonkeyPatch

@@ -65,7 +65,7 @@ class Use:
         self.timers = Timers("t", TimeDomain.EVENT, self.layers)
 
 
-@pytest.mark.parametrize(("kind", "items"), checkered(KINDS, [100_000, 10]))
+@pytest.mark.parametrize(("kind", "items"), checkered(KINDS, [100_000, 10], colours=3))
 def test_any_use_agrees_with_a_set_of_pairs(
     kind: str, items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
