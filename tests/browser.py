@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Error, Page, ViewportSize
 
 #: No sandbox, since tests run as root; nothing that would call other machines.
 ARGUMENTS = (
@@ -23,6 +23,7 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+DESKTOP: ViewportSize = {"width": 1280, "height": 720}
 
 
 @contextmanager
@@ -48,25 +49,33 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def watched_pages(browser: Browser, *, provoked: str = "(?!)") -> Iterator[Callable[..., Page]]:
-    """Opens addresses, each in a new profile with the given options.
+def watched_page(tab: Page, *, provoked: str = "(?!)") -> Iterator[Callable[..., Page]]:
+    """Opens addresses in a tab, which is left empty: a new process for each would take a second.
 
-    Fails if a page's console has an error, except for those that match ``provoked``.
+    Fails if the console has an error, except for those that match ``provoked``.
     """
-    contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
-    def show(address: str, **options: object) -> Page:
-        context = browser.new_context(**options)  # type: ignore[arg-type]
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(10_000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda one: complaints.append(one.text) if one.type == "error" else None)
-        page.goto(address)
-        return page
+    def raised(error: Error) -> None:
+        complaints.append(str(error))
 
+    def said(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            complaints.append(message.text)
+
+    def show(address: str, viewport: ViewportSize = DESKTOP) -> Page:
+        tab.set_viewport_size(viewport)
+        tab.goto(address)
+        return tab
+
+    tab.set_default_timeout(10_000)
+    tab.on("pageerror", raised)
+    tab.on("console", said)
     yield show
-    for context in contexts:
-        context.close()
+    tab.unroute_all(behavior="ignoreErrors")
+    # By the page itself, so that its process stays.
+    tab.evaluate("sessionStorage.clear(); location.replace('about:blank')")
+    tab.wait_for_url("about:blank")
+    tab.remove_listener("pageerror", raised)
+    tab.remove_listener("console", said)
     assert [one for one in complaints if not re.match(provoked, one)] == []

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
-from tests.browser import chromium, watched_pages
+from playwright.sync_api import Page, expect
+from tests.browser import chromium, watched_page
 from tests.rest.fake_job import VIEW
 from tests.rest.stored_jobs import (
     ALIVE,
@@ -49,9 +49,9 @@ Open = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+def tab() -> Iterator[Page]:
+    with chromium() as browser:
+        yield browser.new_page()
 
 
 @pytest.fixture
@@ -60,11 +60,11 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_page(browser: Browser, base: Path) -> Iterator[Open]:
-    """Opens a view in a new profile; whatever the browser complains of fails the test."""
+def open_page(tab: Page, base: Path) -> Iterator[Open]:
+    """Opens a view; whatever the browser complains of fails the test."""
     server = RestServer(port=0)
     address = server.start_history(StoredJobs(str(base), lambda _: FS, SystemClock()))
-    with watched_pages(browser) as show:
+    with watched_page(tab) as show:
         yield lambda view, **options: show(f"{address}/#/{view}", **options)
     server.stop()
 

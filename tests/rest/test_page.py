@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.browser import chromium, watched_pages
+from tests.browser import chromium, watched_page
 from tests.rest.fake_job import FakeGateway, completed
 from tests.rest.page_job import ended, page_gateway
 
@@ -40,6 +40,11 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Page:
+    return browser.new_page()
+
+
 @pytest.fixture
 def job() -> FakeGateway:
     return page_gateway()
@@ -54,11 +59,11 @@ def driver(job: FakeGateway) -> Iterator[RestServer]:
 
 
 @pytest.fixture
-def open_page(browser: Browser, driver: RestServer) -> Iterator[Open]:
-    """Opens a view in a new profile; what the browser complains of fails the test."""
+def open_page(tab: Page, driver: RestServer) -> Iterator[Open]:
+    """Opens a view; what the browser complains of fails the test."""
     # What a test provokes: a refusal, and a driver that is gone.
     provoked = r"Failed to load resource: (the server responded with|net::ERR_CONNECTION)"
-    with watched_pages(browser, provoked=provoked) as show:
+    with watched_page(tab, provoked=provoked) as show:
         yield lambda view, **options: show(f"{driver.bind()}/#/{view}", **options)
 
 
@@ -166,7 +171,6 @@ def test_a_driver_that_is_gone_and_comes_back(
     try:
         expect(page.get_by_role("alert")).to_be_hidden(timeout=15_000)
     finally:
-        page.close()
         again.stop()
 
 
