@@ -9,8 +9,8 @@ Two limits apply backpressure, that is, the producer's planning call is held:
 - The bound: a consumer is that many segments or bytes behind.
 - The pace: a consumer has one batch to read and another one waiting, by the batch size that it
   reports. A barrier waits for all segments before it, so more output would only delay it. Before
-  its first report, each segment counts as a batch: the first batches of a job take seconds, and
-  all of its queries run theirs at once, so a producer that went on would only slow them down.
+  its first report it has one segment: the first batches of a job take seconds, and all of its
+  queries run theirs at once, so a producer that went on would only slow them down.
 
 Barriers pass in either case.
 """
@@ -37,8 +37,10 @@ class ChannelBound:
 
 DEFAULT_BOUND = ChannelBound()
 
-#: A consumer may have two batches of segments: the one it is reading, and one waiting.
+#: A consumer may have two batches of segments, the one it is reading and one waiting; before its
+#: first report, only the first.
 _BATCHES_AHEAD = 2
+_BATCHES_AHEAD_AT_FIRST = 1
 
 
 class OutputChannels:
@@ -59,7 +61,7 @@ class OutputChannels:
         #: The position up to which no consumer needs a segment any more.
         self._released = -1
         #: Bytes that one batch of each consumer may read, as it last reported; 0 before its first
-        #: report, so that it has two segments at most.
+        #: report.
         self._batch_sizes = dict.fromkeys(consumers, 0)
         #: For each consumer, the segments it has not processed: (position, bytes), ascending.
         self._behind: dict[VertexId, deque[tuple[int, int]]] = {name: deque() for name in consumers}
@@ -150,9 +152,10 @@ class OutputChannels:
         ):
             return True
         # Count batches as the consumer will admit them: what fits, and at least one segment.
+        batch_size = self._batch_sizes[consumer]
         batches, left = 0, 0
         for _, size in behind:
             if size > left:
-                batches, left = batches + 1, self._batch_sizes[consumer]
+                batches, left = batches + 1, batch_size
             left -= size
-        return batches >= _BATCHES_AHEAD
+        return batches >= (_BATCHES_AHEAD if batch_size else _BATCHES_AHEAD_AT_FIRST)
