@@ -72,10 +72,10 @@ def watched_page(tab: Page, *, provoked: str = "(?!)") -> Iterator[Callable[...,
     tab.on("pageerror", raised)
     tab.on("console", said)
     yield show
+    tab.remove_listener("pageerror", raised)
+    tab.remove_listener("console", said)
     tab.unroute_all(behavior="ignoreErrors")
     # By the page itself, so that its process stays.
     tab.evaluate("sessionStorage.clear(); location.replace('about:blank')")
     tab.wait_for_url("about:blank")
-    tab.remove_listener("pageerror", raised)
-    tab.remove_listener("console", said)
     assert [one for one in complaints if not re.match(provoked, one)] == []

@@ -12,7 +12,8 @@ from _pytest.mark import ParameterSet
 def checkered(*axes: Iterable[object], colours: int = 2) -> list[ParameterSet]:
     """All combinations, as on a board of so many colours: those of one run with each change.
 
-    So with two axes each value of one still meets every second value of the other, or every third.
+    With two axes, each value of one meets every second value of the other, or with three colours
+    every third; of an axis of two, some then meet none.
     """
     return [
         pytest.param(
