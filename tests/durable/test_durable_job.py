@@ -320,10 +320,11 @@ def test_an_attempt_that_could_not_be_recorded_for_certain_does_not_fence_its_ow
     assert (start.attempt, start.restored) == (3, completed)
 
 
+@pytest.mark.parametrize("what", ["content", "name"])
 def test_staged_output_that_could_not_be_put_back_durably_is_put_back_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The next attempt must not find it there and trust it (P14, P23)."""
+    """Every attempt writes it anew and trusts nothing that it finds there (P14, P23)."""
     staged = tmp_path / "t" / "staged"
 
     class StagedSink(FakeSink):
@@ -335,13 +336,21 @@ def test_staged_output_that_could_not_be_put_back_durably_is_put_back_again(
     savepoint = origin.savepoint(staged=True)
     sink = StagedSink()
     running = driver(tmp_path, sink, from_savepoint=savepoint.external_path)
-    LostSyncs(monkeypatch, lambda path: path == str(staged))
+    staged.parent.mkdir()
+    staged.write_bytes(b"state")
+    LostSyncs(
+        monkeypatch,
+        lambda path: (
+            path == str(staged.parent) if what == "name" else path.startswith(f"{staged.parent}/")
+        ),
+    )
     with pytest.raises(LostWriteError):
         running.job.begin_attempt()
-    assert not staged.exists()
+    doubtful = staged.stat().st_ino
     assert [call for call in sink.calls if call[0] == "commit"] == []
     running.job.begin_attempt()
     assert staged.read_bytes() == b"state"
+    assert staged.stat().st_ino != doubtful
     assert [call[0] for call in sink.calls if call[0] == "commit"] == ["commit"]
 
 

@@ -80,6 +80,21 @@ def a_record_believed_although_its_sync_failed() -> AbstractContextManager[None]
     return _with(patch.object(Recorder, "_look", trusting), _syncs_fail())
 
 
+def staged_rows_believed_although_their_sync_failed() -> AbstractContextManager[None]:
+    """Rows that an attempt put back and failed to sync are what the next attempt finds (P23)."""
+    put_back = DurableJob._put_back
+
+    def trusting(self: DurableJob, *args: Any) -> None:
+        path = args[2]
+        fs = self._storage.fs(path)
+        if fs.status(path) is None:
+            put_back(self, *args)
+        else:
+            fs.sync([path])
+
+    return _with(patch.object(DurableJob, "_put_back", trusting), _syncs_fail())
+
+
 def metadata_believed_although_its_sync_failed() -> AbstractContextManager[None]:
     """A checkpoint is recorded although the sync of its ``_metadata`` failed (P23)."""
     write = ProcessFileSystem.write
@@ -124,5 +139,6 @@ MISHAP_MUTANTS: tuple[Mutant, ...] = (
     _mutant(a_new_job_over_the_rows_of_its_namesake, _BEGINS, 541),
     _mutant(a_failed_sync_that_only_declines, ("is not flushed",), 32),
     _mutant(a_record_believed_although_its_sync_failed, ("tasks are notified",), 14),
+    _mutant(staged_rows_believed_although_their_sync_failed, ("which is not flushed",), 789),
     _mutant(metadata_believed_although_its_sync_failed, ("is not flushed",), 13),
 )

@@ -532,19 +532,34 @@ def test_a_cancelled_job_has_written_the_first_records_once(
     scene.commit(ROWS, 1, scene.staged(f"{ROWS}/staged/a", rows))
     scene.record(status=RecordStatus.CANCELED)
     if words is None:
-        scene.auditor.settle(JOB, undisturbed=False)
+        scene.auditor.settle(JOB, canceled=True, undisturbed=False)
     else:
-        broken(scene, lambda: scene.auditor.settle(JOB, undisturbed=False), words)
+        broken(scene, lambda: scene.auditor.settle(JOB, canceled=True, undisturbed=False), words)
+
+
+def test_a_job_whose_cancellation_could_not_be_synced_counts_as_cancelled() -> None:
+    """Its record may be lost, but it is what every driver reads until then (P23)."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.commit(ROWS, 1, scene.staged(f"{ROWS}/staged/a", [0]))
+    scene.auditor.settle(JOB, canceled=True, undisturbed=False)
+    broken(
+        scene,
+        lambda: scene.auditor.settle(JOB, canceled=False, undisturbed=False),
+        "records are missing",
+    )
 
 
 def test_nothing_is_orphaned_when_the_last_attempt_was_undisturbed() -> None:
     """A file that no retained checkpoint names is found at the end, unless faults explain it."""
     scene = finish([0, 1, 2], [3, 3])
     scene.record(status=RecordStatus.FINISHED)
-    scene.auditor.settle(JOB, undisturbed=True)
+    scene.auditor.settle(JOB, canceled=False, undisturbed=True)
     scene.disk.put(f"{BASE}/shared/9/left", b"", durable=True)
-    scene.auditor.settle(JOB, undisturbed=False)
-    broken(scene, lambda: scene.auditor.settle(JOB, undisturbed=True), "is orphaned")
+    scene.auditor.settle(JOB, canceled=False, undisturbed=False)
+    broken(
+        scene, lambda: scene.auditor.settle(JOB, canceled=False, undisturbed=True), "is orphaned"
+    )
 
 
 def test_nothing_stays_staged_when_the_last_attempt_was_undisturbed() -> None:
@@ -552,7 +567,11 @@ def test_nothing_stays_staged_when_the_last_attempt_was_undisturbed() -> None:
     scene = finish([0, 1, 2], [3, 3])
     scene.record(status=RecordStatus.FINISHED)
     scene.staged(f"{ROWS}/staged/01234567-v0-rows-1/7", [9])
-    broken(scene, lambda: scene.auditor.settle(JOB, undisturbed=True), "stays staged forever")
+    broken(
+        scene,
+        lambda: scene.auditor.settle(JOB, canceled=False, undisturbed=True),
+        "stays staged forever",
+    )
 
 
 def test_the_first_breach_is_the_one_that_is_kept() -> None:

@@ -70,7 +70,6 @@ from weir.errors import (
     InvariantError,
     JobEndedError,
     JobFencedError,
-    LostWriteError,
     StorageError,
 )
 from weir.runtime.concurrency import Clock, Waits
@@ -577,15 +576,8 @@ class DurableJob:
 
     def _put_back(self, checkpoint: CompletedCheckpoint, handle: StateHandle, path: str) -> None:
         """Copy staged output from a savepoint back to where it was staged, durably."""
-        fs = self._storage.fs(path)
-        fs.make_directory(parent(path))
-        self._transfer.link_or_copy(self._storage.file_path(checkpoint, handle), path)
-        try:
-            fs.sync([path])
-        except LostWriteError:
-            # So that the next attempt puts it back again.
-            fs.delete(path)
-            raise
+        self._storage.fs(path).make_directory(parent(path))
+        self._transfer.copy(self._storage.file_path(checkpoint, handle), path)
 
 
 @contextmanager

@@ -60,7 +60,7 @@ _EPOCHS_KNOWN = 1_000
 
 #: Copies a staged file into a savepoint, given its path and a key unique in the savepoint.
 KeepFile: TypeAlias = Callable[[str, str], StateHandle]
-#: Copies a file of a savepoint back to where a sink staged it, durably.
+#: Copies a file of a savepoint back to where a sink staged it, durably, whatever is there.
 PutBack: TypeAlias = Callable[[StateHandle, str], None]
 
 
@@ -229,7 +229,7 @@ class SinkPort:
     ) -> tuple[OperatorId, ...]:
         """Commit the checkpoint's pending output, sink by sink, epoch by epoch (PROTOCOL P5, P13).
 
-        Missing staged files of which a savepoint has copies are put back first (P14). A checkpoint
+        Staged files of which a savepoint has copies are put back first (P14). A checkpoint
         of another job (``foreign``) may be restored with other targets: a staged file that is
         missing there and has no copy raises ``JobError``. So do pending rows of a sink that the job
         no longer has, unless ``allow_removed``: then such sinks are returned.
@@ -333,7 +333,11 @@ class SinkPort:
         *,
         foreign: bool,
     ) -> None:
-        """Put back every staged file that is missing, unless the epoch is committed."""
+        """Put back every staged file with a copy, unless the epoch is committed.
+
+        What is there is not trusted: if its sync failed, another sync would succeed for nothing
+        (PROTOCOL P23).
+        """
         if not foreign and not any(item.files for item in items):
             return
         sink = self._sinks[name]
@@ -350,13 +354,9 @@ class SinkPort:
                         " from another checkpoint or savepoint."
                     )
                 for path, copy in zip(paths, item.files or [None] * len(paths), strict=True):
-                    found = self._file_system(path).status(path)
-                    if found is not None and copy is not None and found.size == copy.size:
-                        # A driver may have put it back and died before it was durable.
-                        self._file_system(path).sync([path])
-                    elif copy is not None:
+                    if copy is not None:
                         put_back(copy, path)
-                    elif found is None and foreign:
+                    elif foreign and self._file_system(path).status(path) is None:
                         raise JobError(
                             f"Uncommitted rows of checkpoint {epoch} of sink {name!r} are missing"
                             f" from {path}, where they were staged: change {sink.describe()} back"

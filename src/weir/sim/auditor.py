@@ -314,13 +314,13 @@ class Auditor:
 
     # -- the end
 
-    def settle(self, job_id: JobId, *, undisturbed: bool) -> None:
+    def settle(self, job_id: JobId, *, canceled: bool, undisturbed: bool) -> None:
         """Check the laws of the end: exactly once, and no orphans if the run is ``undisturbed``.
 
-        The job is over and its driver is gone. ``undisturbed``: no fault struck the last attempt.
+        The job is over and its driver is gone. ``canceled``: that is what its newest record says,
+        even one whose sync failed. ``undisturbed``: no fault struck the last attempt.
         """
-        is_canceled = self._account(job_id).is_canceled
-        if is_canceled:
+        if canceled:
             self._check_no_gaps()
         else:
             self._check_complete()
@@ -336,7 +336,7 @@ class Auditor:
                 continue
             if path not in named and not any(path.startswith(f"{chk}/") for chk in retained):
                 raise self._broken(f"{path} is orphaned")
-        if is_canceled:
+        if canceled:
             # A sink may hang in a commit, so nothing that was staged is cleaned.
             return
         for root, version in self.tables.items():

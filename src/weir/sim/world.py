@@ -548,9 +548,11 @@ class World:
         newest = self._drivers[-1]
         undisturbed = self._undisturbed == len(self._drivers) and not self._records_are_older
         self._loop.run(lambda: not newest.is_live, self._loop.now_us + 60_000_000)
+        status = self._record_status()
         with contextlib.suppress(AuditError):
-            self._auditor.settle(self._job_id, undisturbed=undisturbed)
-        if undisturbed and self._stage is None and self._record_status() is RecordStatus.FINISHED:
+            canceled = status is RecordStatus.CANCELED
+            self._auditor.settle(self._job_id, canceled=canceled, undisturbed=undisturbed)
+        if undisturbed and self._stage is None and status is RecordStatus.FINISHED:
             for vertex in newest.unheard():
                 self._auditor.broken(
                     f"{vertex} has ended, but its listener heard of no checkpoint of this driver"

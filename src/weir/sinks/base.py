@@ -194,9 +194,9 @@ class Sink(abc.ABC):
         """Paths of the files that a flushed payload's commit needs, in a fixed number and order.
 
         An intermediate savepoint copies them, since it may be restored to another target, or long
-        after they were deleted; before the commit, missing ones are put back (PROTOCOL P14). Keep
-        the default if the staged data is not in files: such a savepoint can then be restored only
-        while that data exists.
+        after they were deleted; before the commit, all are put back (PROTOCOL P14). Keep the
+        default if the staged data is not in files: such a savepoint can then be restored only while
+        that data exists.
         """
         del payload
         return ()

@@ -90,8 +90,18 @@ class Transfer:
         source_fs, target_fs = self._file_system(source), self._file_system(target)
         if source_fs is target_fs:
             return target_fs.link_or_copy(source, target)
-        target_fs.write_blocks(target, _Content(source_fs, source))
+        self.copy(source, target)
         return False
+
+    def copy(self, source: str, target: str) -> tuple[int, str]:
+        """Copy ``source`` to ``target``, durably, in place of what is there.
+
+        The result is its size and checksum. Raises ``StorageError`` if the source has vanished, and
+        ``LostWriteError`` if what is at ``target`` now may be lost.
+        """
+        content = _Content(self._file_system(source), source)
+        self._file_system(target).write_blocks(target, content)
+        return content.size, f"crc32:{content.crc:08x}"
 
     def link_or_copy_all(self, files: Sequence[tuple[str, str]]) -> list[tuple[int, str] | None]:
         """Link or copy each (source, target), several at once if a file system is a remote one.
@@ -109,9 +119,7 @@ class Transfer:
         if source_fs is target_fs:
             target_fs.link_or_copy(source, target)
             return None
-        content = _Content(source_fs, source)
-        target_fs.write_blocks(target, content)
-        return content.size, f"crc32:{content.crc:08x}"
+        return self.copy(source, target)
 
 
 class _Content:
