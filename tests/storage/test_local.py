@@ -8,6 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -207,6 +210,42 @@ def test_delete_removes_a_link_and_not_what_it_points_to(
     fs.delete(f"{tmp_path}/link")
     assert [status.name for status in fs.list(str(tmp_path))] == ["a"]
     assert (tmp_path / "a" / "kept").exists()
+
+
+def test_a_directory_is_deleted_although_others_write_into_it_for_a_moment_longer(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
+    """Tasks of Spark that were killed do, and make the directories that they need again."""
+    directory = tmp_path / "work"
+    writing, written = threading.Event(), threading.Event()
+
+    def write() -> None:
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            with suppress(OSError):
+                (directory / "state").mkdir(parents=True, exist_ok=True)
+                (directory / "state" / str(time.monotonic_ns())).touch()
+            writing.set()
+        written.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    writing.wait()
+    while not written.is_set():
+        fs.delete(str(directory))
+    writer.join()
+    fs.delete(str(directory))
+    assert not directory.exists()
+
+
+def test_a_directory_that_never_gets_empty_is_one_sentence(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is not to blame."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.setattr(os, "rmdir", failing(errno.ENOTEMPTY))
+    with pytest.raises(StorageError, match="work: others keep writing into it; delete it once"):
+        fs.delete(f"{tmp_path}/work")
 
 
 def test_rename_replaces_a_file_and_moves_a_directory(fs: LocalFileSystem, tmp_path: Path) -> None:

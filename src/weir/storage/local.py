@@ -33,6 +33,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
 from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus
 from weir.storage.paths import real
@@ -62,6 +64,7 @@ _WAY_OUT = {
     errno.EEXIST: "a file is where a directory is needed; choose another path",
     errno.ENOTDIR: "part of the path is a file, not a directory; choose another path",
     errno.EISDIR: "it is a directory, but a file was expected",
+    errno.ENOTEMPTY: "others keep writing into it; delete it once they have ended",
     errno.ENAMETOOLONG: (
         "the path, or a name in it, is too long for the file system; choose a shorter one"
     ),
@@ -189,17 +192,13 @@ class LocalFileSystem:
         """Delete a file, or a directory with everything below it; no error if it is missing."""
         target = Path(path)
         with _explained("delete", path):
-            while True:
-                try:
-                    if stat.S_ISDIR(target.lstat().st_mode):
-                        shutil.rmtree(target)
-                    else:
-                        target.unlink()
+            try:
+                if not stat.S_ISDIR(target.lstat().st_mode):
+                    target.unlink()
                     return
-                except FileNotFoundError:
-                    # If it still exists, another process is deleting below it: delete the rest.
-                    if not os.path.lexists(target):
-                        return
+            except FileNotFoundError:
+                return
+            _deletion(_delete_directory, target)
 
     def delete_files(self, paths: Sequence[str]) -> None:
         """Delete files."""
@@ -300,6 +299,26 @@ class LocalFileSystem:
             temporary.unlink()
             raise
         return temporary
+
+
+def _delete_directory(target: Path) -> None:
+    try:
+        shutil.rmtree(target)
+    except FileNotFoundError:
+        if os.path.lexists(target):
+            raise
+
+
+#: Repeats a deletion while others delete below the directory, or write there: a task that was
+#: killed writes for a moment longer.
+_deletion = Retrying(
+    retry=retry_if_exception(
+        lambda error: isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTEMPTY)
+    ),
+    stop=stop_after_attempt(20),
+    wait=wait_exponential(multiplier=0.001, max=0.2),
+    reraise=True,
+)
 
 
 def _open_plain(path: str) -> BinaryIO:
