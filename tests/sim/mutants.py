@@ -522,7 +522,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (no_pre_checks_after_hooks, 11, "while it is"),
         (notify_before_the_record, 0, "tasks are notified"),
         (delete_on_an_in_doubt_create, 207, "needs it"),
-        (abort_in_finalizing, 24, "needs it", "without its metadata"),
+        (abort_in_finalizing, 193, "needs it", "without its metadata"),
         (pending_base_for_an_increment, 720, "is not there", "needs it"),
         (staged_data_dropped_on_abort, 8, "missing"),
         (earlier_pending_commits_left_out, 8, "missing", "not flushed"),
