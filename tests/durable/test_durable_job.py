@@ -321,8 +321,9 @@ def test_an_attempt_that_could_not_be_recorded_for_certain_does_not_fence_its_ow
 
 
 @pytest.mark.parametrize("what", ["content", "name"])
+@pytest.mark.parametrize("found", [b"stale", b"torn"])
 def test_staged_output_that_could_not_be_put_back_durably_is_put_back_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, found: bytes
 ) -> None:
     """Every attempt writes it anew and trusts nothing that it finds there (P14, P23)."""
     staged = tmp_path / "t" / "staged"
@@ -337,7 +338,7 @@ def test_staged_output_that_could_not_be_put_back_durably_is_put_back_again(
     sink = StagedSink()
     running = driver(tmp_path, sink, from_savepoint=savepoint.external_path)
     staged.parent.mkdir()
-    staged.write_bytes(b"state")
+    staged.write_bytes(found)
     LostSyncs(
         monkeypatch,
         lambda path: (

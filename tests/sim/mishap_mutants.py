@@ -66,7 +66,7 @@ def a_new_job_over_the_rows_of_its_namesake() -> AbstractContextManager[None]:
 
 def a_failed_sync_that_only_declines() -> AbstractContextManager[None]:
     """The next snapshot syncs the same file again, and trusts that sync's success (P23)."""
-    return _with(patch.object(task_work, "LostWriteError", _NeverRaisedError), _syncs_fail())
+    return _with(patch.object(task_work, "LostWriteError", _NeverRaisedError), syncs_fail())
 
 
 def a_record_believed_although_its_sync_failed() -> AbstractContextManager[None]:
@@ -77,7 +77,7 @@ def a_record_believed_although_its_sync_failed() -> AbstractContextManager[None]
         del lost
         return look(self, number, data, None)
 
-    return _with(patch.object(Recorder, "_look", trusting), _syncs_fail())
+    return _with(patch.object(Recorder, "_look", trusting), syncs_fail())
 
 
 def staged_rows_believed_although_their_sync_failed() -> AbstractContextManager[None]:
@@ -92,7 +92,7 @@ def staged_rows_believed_although_their_sync_failed() -> AbstractContextManager[
         else:
             fs.sync([path])
 
-    return _with(patch.object(DurableJob, "_put_back", trusting), _syncs_fail())
+    return _with(patch.object(DurableJob, "_put_back", trusting), syncs_fail())
 
 
 def metadata_believed_although_its_sync_failed() -> AbstractContextManager[None]:
@@ -103,7 +103,7 @@ def metadata_believed_although_its_sync_failed() -> AbstractContextManager[None]
         with suppress(LostWriteError):
             write(self, path, data)
 
-    return _with(patch.object(ProcessFileSystem, "write", trusting), _syncs_fail())
+    return _with(patch.object(ProcessFileSystem, "write", trusting), syncs_fail())
 
 
 def _always(mishap: Mishap) -> AbstractContextManager[None]:
@@ -115,7 +115,7 @@ def _always(mishap: Mishap) -> AbstractContextManager[None]:
     return _with(patch.object(world_module, "draw_mishaps", drawn))
 
 
-def _syncs_fail() -> AbstractContextManager[None]:
+def syncs_fail() -> AbstractContextManager[None]:
     """Syncs fail in each run, and often."""
     return _with(
         patch.object(faults_module, "_SYNCS_FAIL", 1.0),

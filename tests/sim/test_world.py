@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.sim.mishap_mutants import syncs_fail
 from tests.sim.mutants import notify_before_the_record
 
 from weir.sim.faults import Fault, Mishap
@@ -74,6 +75,16 @@ def test_numbers_of_epochs_without_rows_come_again_once_old_records_were_put_bac
     result = run_seed(16981)
     assert result.violation is None
     assert Mishap.BACKUP_PUT_BACK in {fault for fault, _ in result.struck}
+
+
+def test_a_cancelled_job_whose_record_could_not_be_synced_is_not_taken_for_a_finished_one() -> None:
+    """Two syncs of its end fail: drivers read that it was cancelled, though a crash may lose it."""
+    with syncs_fail():
+        result = run_seed(396)
+    assert result.violation is None
+    assert {(Fault.CANCEL_REQUESTED, "TRIGGERING"), (Fault.SYNC_FAILED, "CANCELLING")} <= {
+        *result.struck
+    }
 
 
 def test_a_run_that_held_all_laws_carries_no_story() -> None:
