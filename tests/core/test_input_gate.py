@@ -265,3 +265,15 @@ def test_a_watermark_after_a_barrier_is_held_back_while_the_channel_is_held() ->
     assert aligned(gate) == [1]
     gate.process(0)
     assert gate.tell_watermarks() == {"a": 50}
+
+
+def test_no_entry_behind_an_aligned_barrier_is_processed_with_it() -> None:
+    """In whichever channel it is: the snapshot comes first."""
+    gate = gate_of("ab")
+    append(gate, "b", barrier(1), watermark(50))
+    gate.process(0)
+    append(gate, "a", barrier(1), watermark(60))
+    assert aligned(gate) == [1]
+    assert gate.tell_watermarks() == {}
+    gate.process(0)
+    assert gate.tell_watermarks() == {"a": 60, "b": 50}

@@ -518,17 +518,17 @@ def no_minimum_pause() -> AbstractContextManager[None]:
 MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (no_pre_checks_after_the_allocation, 11, "while it is"),
-        (no_pre_checks_after_hooks, 11, "while it is"),
+        (no_pre_checks_after_the_allocation, 20, "while it is"),
+        (no_pre_checks_after_hooks, 74, "while it is"),
         (notify_before_the_record, 0, "tasks are notified"),
         (delete_on_an_in_doubt_create, 207, "needs it"),
-        (abort_in_finalizing, 193, "needs it", "without its metadata"),
+        (abort_in_finalizing, 355, "needs it", "without its metadata"),
         (pending_base_for_an_increment, 720, "is not there", "needs it"),
         (staged_data_dropped_on_abort, 8, "missing"),
         (earlier_pending_commits_left_out, 8, "missing", "not flushed"),
         (newest_epoch_committed_first, 155, "missing", "completed after"),
         (newest_epoch_recommitted_first, 374, "missing"),
-        (clean_before_the_recommit, 7, "staged"),
+        (clean_before_the_recommit, 15, "staged"),
         (clean_by_an_old_log, 0, "a table shows"),
         (an_id_reused, 236, "is triggered by"),
         (a_savepoint_that_notifies, 3, "tasks are notified"),
@@ -536,7 +536,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (a_shared_file_deleted_before_the_pending_are_over, 811, "is not there", "needs it"),
         (a_shared_file_deleted_with_its_first_user, 1, "needs it"),
         (a_fenced_driver_that_still_commits, 25, "tasks are notified", "not recorded"),
-        (orphans_of_newer_attempts_deleted, 63, "needs it", "is not there"),
+        (orphans_of_newer_attempts_deleted, 7, "needs it", "is not there"),
         (an_unread_checkpoint_counts_as_damaged, 5_723, "not committed, is deleted"),
         (a_late_drop_that_deletes_nothing, 315, "is orphaned"),
         (finished_before_an_aborted_part_has_ended, 315, "is orphaned"),
@@ -545,7 +545,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (tasks_of_a_new_attempt_that_count_as_running, 171, "while it is unknown"),
         (listeners_that_hear_nothing, 47, "heard of no checkpoint"),
         (no_minimum_pause, 2, "after the last one completed"),
-        (a_hook_restored_with_what_another_checkpoint_has, 1, "is restored with"),
+        (a_hook_restored_with_what_another_checkpoint_has, 3, "is restored with"),
         (failures_counted_over_checkpoints, 60, "is given up after"),
     )
 )

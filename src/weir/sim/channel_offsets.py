@@ -44,6 +44,8 @@ class ChannelOffsets:
         self._watermarks_ms: dict[VertexId, int] = {}
         #: The watermarks in force during the current batch: those received before it.
         self._holding_ms: dict[VertexId, int] = {}
+        #: The watermark in force during the last complete batch; None before the attempt's first.
+        self.applied_ms: int | None = None
         #: The last checkpoint in which the query took part, and the channels in which its barrier
         #: overtook records: watermarks from before it may arrive after it (PROTOCOL P27).
         self.barrier = BEGIN
@@ -60,6 +62,11 @@ class ChannelOffsets:
         if len(self._watermarks_ms) < len(self._inputs):
             return None
         return min(self._watermarks_ms.values(), default=None)
+
+    @property
+    def takes_effect(self) -> bool:
+        """Whether the watermark has not been in force in a batch yet: Spark runs one for it."""
+        return self.watermark_ms != self.applied_ms
 
     @property
     def aligned(self) -> list[VertexId]:
@@ -95,6 +102,9 @@ class ChannelOffsets:
 
     def commit(self, admitted: Sequence[Admission]) -> None:
         """Advance the offsets: the batch that read up to them is complete."""
+        held = [self._holding_ms.get(name) for name in self._inputs]
+        known = [one for one in held if one is not None]
+        self.applied_ms = min(known) if len(known) == len(held) else None
         for one in admitted:
             self._committed[one.channel] = one.segments[-1].position
 

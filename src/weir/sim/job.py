@@ -241,9 +241,9 @@ def draw_job(
     aligned_timeout_ms = unaligned.choice(_ALIGNED_TIMEOUTS_MS)
     if aligned_timeout_ms is not None and any(vertex.inputs for vertex in vertices):
         reader_us = unaligned.choice(_READER_US)
-        # Barriers overtake records, but not the batch in which each vertex's operators prepare for
-        # them.
-        batches = 5 * len(vertices) if any(vertex.prepares for vertex in vertices) else 5
+        # Barriers overtake records, but not the batch in which a vertex's operators prepare for
+        # them, or in which earlier watermarks take effect.
+        batches = 5 * len(vertices)
         config = replace(
             config,
             aligned_timeout_ms=aligned_timeout_ms,

@@ -166,9 +166,13 @@ class SimQuery:
 
     @property
     def _watermark_ms(self) -> int | None:
-        """The output watermark: no record that the query emits from now on lies below it."""
+        """The output watermark: no record that the query emits from now on lies below it.
+
+        State holds rows back until a batch with a new watermark has run.
+        """
         if self._vertex.inputs:
-            return self._channels.watermark_ms
+            stateless = self._vertex.only_forwards
+            return self._channels.watermark_ms if stateless else self._channels.applied_ms
         return self._vertex.base + self._offset if self._offset else None
 
     def _is_past(self) -> bool:
@@ -355,12 +359,14 @@ class SimQuery:
     def _read(self, answer: AnswerPlanning) -> None:
         """Run one batch over what was admitted.
 
-        An empty batch runs only if a watermark has risen or it is forced.
+        An empty batch runs only if a watermark has risen or it is forced; in a query with state
+        also if the last batch brought a watermark.
         """
+        closes = self._channels.takes_effect and not self._vertex.only_forwards
         risen = self._channels.tell(
             answer.watermarks_ms, self._port.at_barrier(self._channels, answer)
         )
-        if not (risen or answer.admitted or self._is_forced(answer)):
+        if not (risen or closes or answer.admitted or self._is_forced(answer)):
             return
         if self._port.reader_us:
             self._pause(self._port.reader_us)

@@ -129,13 +129,21 @@ class TaskEnding:
         """The task failed before its operators were closed."""
         self._move_operators(OperatorStatus.FAILED)
 
-    def validate(self, vertex: str, *, ended: bool) -> None:
-        """Check the laws of the fields; raises ``InvariantError``. ``ended``: the task ended."""
+    def validate(self, vertex: str, *, ended: bool, waits: bool) -> None:
+        """Check the laws of the fields; raises ``InvariantError``.
+
+        ``ended``: the task ended. ``waits``: it waits for its final checkpoint.
+        """
         finished = self.operators is OperatorStatus.FINISHED
         invariant(
             finished == (self.records is Records.DRAINED) or ended or self.closing,
             f"operators of {vertex} are {self.operators.name} while its records are"
             f" {self.records.name}",
+        )
+        due = self.records is Records.DRAINED and self.waits_for_checkpoint
+        invariant(
+            not waits or self.records is Records.STOPPED or due,
+            f"{vertex} waits for a final checkpoint that it does not need yet",
         )
 
     def _move_operators(self, status: OperatorStatus) -> None:

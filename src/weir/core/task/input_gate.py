@@ -45,7 +45,7 @@ from weir.core.messages.channel import (
     Segment,
     Watermark,
 )
-from weir.core.task.barrier_handler import Aligned, AlignmentOutcome, BarrierHandler, Misaligned
+from weir.core.task.barrier_handler import Aligned, AlignmentOutcome, BarrierHandler
 from weir.core.task.batch_bound import BatchBound
 from weir.core.types import InFlightSegment, VertexId
 from weir.errors import InvariantError, invariant
@@ -92,6 +92,8 @@ class InputGate:
         #: When the first barrier of each checkpoint arrived, at any place in a channel. Checkpoints
         #: whose alignment has ended are dropped when the next barrier arrives.
         self._arrived_ms: dict[int, int] = {}
+        #: Whether the last batch was the first with some watermark, which takes effect in the next.
+        self._has_told_watermark = False
 
     @property
     def channels(self) -> tuple[VertexId, ...]:
@@ -126,11 +128,19 @@ class InputGate:
     @property
     def wants_batch(self) -> bool:
         """Whether a batch has something to do: read a segment, or take a new watermark."""
-        return any(
-            channel.watermark_ms != channel.told_ms
-            or (channel.next_segment is not None and not self.barriers.holds(name))
+        return self._has_untold_watermark or any(
+            channel.next_segment is not None and not self.barriers.holds(name)
             for name, channel in self._channels.items()
         )
+
+    @property
+    def watermark_takes_effect(self) -> bool:
+        """Whether a watermark takes effect in a batch to come, though no segment is read."""
+        return self._has_told_watermark or self._has_untold_watermark
+
+    @property
+    def _has_untold_watermark(self) -> bool:
+        return any(one.watermark_ms != one.told_ms for one in self._channels.values())
 
     @property
     def has_open_channel(self) -> bool:
@@ -198,7 +208,7 @@ class InputGate:
         """
         outcomes: list[AlignmentOutcome] = []
         moved = True
-        while moved and not any(not isinstance(one, Misaligned) for one in outcomes):
+        while moved:
             moved = False
             for name, channel in self._channels.items():
                 if channel.reading is not None or not channel.entries or self.barriers.holds(name):
@@ -206,6 +216,8 @@ class InputGate:
                 if channel.next_segment is not None:
                     continue
                 outcomes += self._control(name, channel, channel.entries.popleft(), now_ms)
+                if outcomes and isinstance(outcomes[-1], Aligned):
+                    return outcomes
                 moved = True
         return outcomes
 
@@ -283,6 +295,7 @@ class InputGate:
         Call ``admit`` first.
         """
         told = {}
+        self._has_told_watermark = self._has_untold_watermark
         for name, channel in self._channels.items():
             channel.told_ms = channel.watermark_ms
             if channel.watermark_ms is not None:

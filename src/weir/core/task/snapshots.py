@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.messages.task import TakeSnapshot
-from weir.core.types import Committable, InFlightSegment, SentEvent, VertexId
+from weir.core.types import Committable, InFlightSegment, SentEvent, TaskState, VertexId
 from weir.errors import InvariantError, invariant
 
 
@@ -49,6 +49,19 @@ class TaskSnapshot:
     def is_under_way(self) -> bool:
         """Whether it is still to be acknowledged or declined."""
         return self.part is not SnapshotPart.ACKNOWLEDGED and not self.aborted
+
+    def check(self, state: TaskState) -> None:
+        """Raise ``InvariantError`` unless ``state`` is what this snapshot was to write."""
+        n, vertex = self.trigger.checkpoint_id, self.trigger.vertex
+        invariant(
+            (state.vertex, state.position) == (vertex, self.position),
+            f"snapshot {n} of {vertex} holds the state of {state.vertex} at {state.position}",
+        )
+        invariant(
+            [(one.channel, one.position) for one in state.in_flight]
+            == [(one.channel, one.position) for one in self.in_flight],
+            f"snapshot {n} of {vertex} lacks the segments in flight",
+        )
 
     @property
     def effect(self) -> TakeSnapshot:

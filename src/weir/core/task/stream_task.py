@@ -27,9 +27,10 @@ Rules:
 5. Epochs are committed in ascending order, one at a time, including empty ones.
 6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``). Its
    snapshot is taken when every channel has delivered the barrier or, unaligned, when the barrier
-   has overtaken the unread segments, which become part of the snapshot. Where readers of its own
-   say when a checkpoint is due (B4), it is taken at the point they have reached (``triggers``). The
-   task sends its own barrier downstream before it takes its snapshot.
+   has overtaken the unread segments, which become part of the snapshot. Watermarks before an
+   aligned barrier take effect first, so the checkpoint has the windows that they close. Where
+   readers of its own say when a checkpoint is due (B4), it is taken at the point they have reached
+   (``triggers``). The task sends its own barrier downstream before it takes its snapshot.
 7. A task that ends takes part in checkpoints until its final epoch is committed and its consumers
    have processed all its output. Then it declines new triggers and completes the snapshots it has
    started (P32). It is FINISHED when no commit is left, each started snapshot is acknowledged,
@@ -45,7 +46,9 @@ After every event, ``_advance`` decides what the task may do next. The order of 
    does so (unaligned checkpoints). Before a checkpoint is taken, operators prepare for it in a
    batch that reads nothing more from the channels (P6).
 5. If the planning call is held, records end when those of all channels have ended, when the readers
-   have reported their end, or when the job is stopped; operators get a first batch before.
+   have reported their end, or when the job is stopped; operators get a first batch before. If they
+   flow on and no consumer lags too far, watermarks before an aligned barrier take effect in a
+   batch that reads no segment.
 6. If the state is stable, a waiting checkpoint is taken, and at a source also beside a batch; the
    savepoint of a stop only after the drain, if one runs.
 7. Records flow: the planning call is answered, with what may be read from the channels, unless a
@@ -258,7 +261,8 @@ class StreamTask:
 
     def _between_batches(self) -> list[StreamTaskEffect]:
         """Checks 4 to 7 of the module docstring."""
-        n = self._may_overtake()
+        after_ms = self._overtakes_after_ms
+        n = None if after_ms is None else self._gate.may_overtake(self._now_ms, after_ms)
         if n is not None and self._wants_barrier_batch(n):
             return self._answer(barrier=n)
         if n is not None:
@@ -269,21 +273,28 @@ class StreamTask:
         if first is not None and prepares and not self._ending.drains_with(first):
             return self._answer(barrier=first.checkpoint_id)
         effects = self._end_records(first) if self._call is not None and flows else []
+        may_run = self._call is not None and self._ending.records is Records.FLOWING
+        if n is None and may_run and self._wants_watermark_batch:
+            return effects + self._answer()
         is_stable = self._call is not None or not flows
         beside = first is not None and self._triggers.may_take_beside_batch(first)
         if first is not None and (is_stable or beside) and not self._ending.drains_before(first):
             return effects + self._take(first)
         return effects + self._flow_on()
 
-    def _may_overtake(self) -> int | None:
-        """The checkpoint whose barrier may overtake unread segments; None otherwise."""
-        timeout_ms = self._overtakes_after_ms
-        return None if timeout_ms is None else self._gate.may_overtake(self._now_ms, timeout_ms)
-
     def _wants_barrier_batch(self, checkpoint_id: int) -> bool:
         """Whether operators must still prepare for this checkpoint in a batch of their own (P6)."""
         flows = self._call is not None and self._ending.records is Records.FLOWING
         return flows and self._triggers.wants_batch(checkpoint_id)
+
+    @property
+    def _wants_watermark_batch(self) -> bool:
+        """Whether watermarks before a waiting barrier must take effect in a batch of their own.
+
+        Operators that prepare for the barrier go on with them in its batch (P6).
+        """
+        waits = self._triggers.is_first_aligned and not self._plan.prepares_for_barriers
+        return waits and self._gate.watermark_takes_effect and not self.outputs.is_full
 
     def _end_records(self, first: TriggerCheckpoint | None) -> list[StreamTaskEffect]:
         finished = self._ending.how_records_end(first, prepares=self._plan.prepares_for_barriers)
@@ -305,7 +316,9 @@ class StreamTask:
     def _read_control(self) -> list[StreamTaskEffect]:
         """Process the control entries of the channels; queue a checkpoint that is aligned."""
         effects: list[StreamTaskEffect] = []
-        for outcome in self._gate.process(self._now_ms):
+        # What follows a barrier is read after its snapshot.
+        waits = self._triggers.is_first_aligned
+        for outcome in () if waits else self._gate.process(self._now_ms):
             if isinstance(outcome, Aligned):
                 self._triggers.add_aligned(outcome)
             else:
@@ -334,16 +347,20 @@ class StreamTask:
     def _answer(
         self, barrier: int | None = None, *, only_events: bool = False
     ) -> list[StreamTaskEffect]:
-        """Let the next batch start; one with ``barrier`` reads no segment and gets no watermark."""
-        admits = barrier is None and not only_events
+        """Let the next batch start; one with ``barrier`` reads no segment and gets no watermark.
+
+        Nothing is read of what follows a barrier that waits for its snapshot.
+        """
+        is_told = barrier is None and not only_events
+        reads = is_told and not self._triggers.is_first_aligned
         invariant(self._call is not None, f"{self._vertex} has no planning call to answer")
         call, self._call = self._call or 0, None
         self._triggers.carried = barrier or self._triggers.carried
         return [
             AnswerPlanning(
                 call=call,
-                admitted=self._gate.admit(self._now_ms) if admits else (),
-                watermarks_ms=self._gate.tell_watermarks() if admits else {},
+                admitted=self._gate.admit(self._now_ms) if reads else (),
+                watermarks_ms=self._gate.tell_watermarks() if is_told else {},
                 events=self._events.carry(),
                 barrier=barrier,
                 only_events=only_events,
@@ -404,16 +421,7 @@ class StreamTask:
     def _on_async_part_done(self, event: AsyncPartDone) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
         snapshot = self._snapshots.running(checkpoint_id, SnapshotPart.ASYNC)
-        invariant(
-            (event.state.vertex, event.state.position) == (self._vertex, snapshot.position),
-            f"snapshot {checkpoint_id} of {self._vertex} holds the state of {event.state.vertex}"
-            f" at {event.state.position}",
-        )
-        invariant(
-            [(one.channel, one.position) for one in event.state.in_flight]
-            == [(one.channel, one.position) for one in snapshot.in_flight],
-            f"snapshot {checkpoint_id} of {self._vertex} lacks the segments in flight",
-        )
+        snapshot.check(event.state)
         committables = self._commits.flushed(snapshot.committables, event.state.committables)
         if snapshot.aborted:
             return self._drop(checkpoint_id) + self._advance()
@@ -661,23 +669,23 @@ class StreamTask:
 
     def validate(self) -> None:
         """Check the laws of this machine and of its parts; raises ``InvariantError``."""
-        records = self._ending.records
-        ended = has_ended(self._status)
+        records, ended = self._ending.records, has_ended(self._status)
         self._snapshots.validate()
         self._commits.validate()
         self._triggers.validate()
         self._gate.validate()
         self.outputs.validate()
-        self._ending.validate(self._vertex, ended=ended)
+        waits = self._status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+        self._ending.validate(self._vertex, ended=ended, waits=waits)
         held = self._snapshots.is_syncing or self._ending.closing or records is Records.STOPPED
         initializing = self._status is TaskStatus.INITIALIZING
-        unfinished = ended and self._snapshots.any_under_way
-        invariant(not unfinished, "an ended task has an unfinished snapshot")
+        under_way = self._snapshots.any_under_way
+        invariant(not (ended and under_way), "an ended task has an unfinished snapshot")
         invariant(self._call is None or not ended, "an ended task holds a planning call")
         rests = self._has_nothing_to_do and self._idle_at == self._position
-        is_full = self.outputs.is_full and not self._carries_events
+        rests |= self.outputs.is_full and not self._carries_events
         invariant(
-            self._call is None or held or initializing or rests or is_full,
+            self._call is None or held or initializing or rests,
             f"{self._vertex} holds a planning call for no reason",
         )
         invariant(
@@ -690,10 +698,3 @@ class StreamTask:
         )
         ends = self._ending.closing or ended
         invariant(not (self._triggers and ends), "a trigger waits at an ending task")
-        waits = self._status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
-        invariant(
-            not waits
-            or records is Records.STOPPED
-            or (records is Records.DRAINED and self._ending.waits_for_checkpoint),
-            f"{self._vertex} waits for a final checkpoint that it does not need yet",
-        )

@@ -61,6 +61,11 @@ class WaitingTriggers:
         """The trigger to be taken next; None if none is waiting."""
         return next((trigger for trigger, _ in self._waiting.values()), None)
 
+    @property
+    def is_first_aligned(self) -> bool:
+        """Whether barriers brought the trigger to be taken next."""
+        return next((aligned is not None for _, aligned in self._waiting.values()), False)
+
     def due(self, *, records_flow: bool) -> TriggerCheckpoint | None:
         """The trigger to be taken next; None if there is none, or readers must reach its point."""
         first, reached = self.first, self._reached

@@ -1,0 +1,30 @@
+"""A checkpoint has the windows that watermarks before its barrier close, on real Spark (P25)."""
+
+from __future__ import annotations
+
+import pytest
+from tests.e2e.live_job import LiveJob, numbers, settings
+from tests.e2e.numbers_pipeline import by_minute, timed
+from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
+
+import weir
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
+
+
+def test_a_window_that_the_last_rows_close_is_visible_with_the_next_checkpoint(
+    place: Place,
+) -> None:
+    """Spark closes it a batch later; the barrier arrives in between."""
+    place.land(4)  # the fourth file closes the first minute
+    job = weir.Job("minutes")
+    copied = job.source("numbers", numbers(place)).transform("timed", timed)
+    counted = copied.transform("by_minute", by_minute).start_new_chain()
+    counted.sink("minutes", weir.sinks.Files(str(place.directory / "minutes")))
+    with LiveJob(job, settings(place)) as live:
+        read = 4 * ROWS_PER_FILE
+        live.wait_for(lambda view: view.vertices[0].records_in >= read, "all numbers are read")
+        live.checkpoint()
+        first = Rows(sorted(place.minutes())[:1])
+        assert_same(files_rows(place.directory / "minutes"), first, "the closed windows")
+        live.cancel()
