@@ -200,11 +200,18 @@ def _parse(code: str) -> int:
     return int(code)
 
 
-def _told(function: Callable[[str], int]) -> TaskErrored:
-    """The description of a failing function in the vertex ``parsed``."""
+def _told_of(function: Callable[[str], int]) -> TaskErrored:
+    """The description of a failing function to which only the step ``looked_up`` refers."""
+    return _told(function, looks_up=function)
+
+
+def _told(
+    function: Callable[[str], int], *, looks_up: Callable[[str], int] = _lookup
+) -> TaskErrored:
+    """The description of a function that fails in the vertex ``parsed``."""
     job = Job("j")
     looked_up = job.source("codes", lambda spark: spark).transform(
-        "looked_up", lambda frame: frame.map(_lookup)
+        "looked_up", lambda frame: frame.map(looks_up)
     )
     looked_up.transform("parsed", lambda frame: frame.map(_parse)).sink(
         "out", Foreach(lambda frame, step: frame.x)
@@ -237,6 +244,48 @@ def test_a_failure_names_the_step_whose_function_is_or_refers_to_the_one_that_fa
     assert "; step 'parsed'; " in _told(_parse).message
     everyone = "; one of step 'codes', step 'looked_up', step 'parsed', sink 'out'; "
     assert everyone in _told(lambda code: {}[code]).message
+
+
+class _Proxy:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"there is no request, and so no {name}")
+
+    def __call__(self) -> None:
+        raise AssertionError("it is not called")
+
+
+_proxy = _Proxy()
+
+
+def _through_a_proxy(code: str) -> int:
+    return {}[code] if _proxy else 0
+
+
+def test_the_users_variables_cannot_prevent_the_report_of_a_failure() -> None:
+    """Nothing else reports it, so the job would wait for ever: a variable that a closure needs has
+    no value yet, a global raises whatever it is asked, an error cannot say its message."""
+
+    def with_rate(assigned: bool) -> Callable[[str], int]:
+        def convert(code: str) -> int:
+            return len(code) * rate
+
+        if assigned:
+            rate = 3
+        return convert
+
+    class UnreadableError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no message")
+
+    def unreadable(code: str) -> int:
+        raise UnreadableError(code)
+
+    told = _told_of(with_rate(False))
+    assert told.message.startswith("NameError: ")
+    assert "; step 'looked_up'; " in told.message
+    assert "; step 'looked_up'; " in _told_of(_through_a_proxy).message
+    told = _told_of(unreadable)
+    assert told.message.startswith("UnreadableError: (its message cannot be read) (in unreadable, ")
 
 
 def test_an_error_of_the_function_of_a_sink_names_the_sink() -> None:

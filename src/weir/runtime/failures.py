@@ -94,7 +94,7 @@ def is_final_by_name(raised: Raised) -> bool:
 def describe(error: BaseException) -> str:
     """A message for people: that of a Weir error, or any other error's first line and place."""
     if isinstance(error, WeirError):
-        return _message(error)
+        return message_of(error)
     return at_place(read_exception(error))
 
 
@@ -201,7 +201,7 @@ def read_exception(error: BaseException) -> Raised:
 
     Rust libraries print the causes of an error below it, each after an arrow: they belong to it.
     """
-    first, *more = _message(error).strip().split("\n")
+    first, *more = message_of(error).strip().split("\n")
     first = ": ".join(
         [first, *(line[cause.end() :] for line in more if (cause := _CAUSE.match(line)))]
     )
@@ -263,7 +263,7 @@ def _led_to(error: BaseException) -> Iterator[BaseException]:
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The message of an error, even of one that cannot say it."""
     try:
         return str(error)

@@ -31,6 +31,7 @@ from weir.runtime.failures import (
     Frame,
     is_final_by_name,
     key_of,
+    message_of,
     print_exception,
     read_exception,
     read_text,
@@ -93,7 +94,7 @@ class ErrorText:
 
 def read_error(error: BaseException) -> ErrorText:
     """Parse an error that Spark raised, or the user's code in the driver."""
-    text = str(error)
+    text = message_of(error)
     java = str(getattr(error, "_stackTrace", None) or (text if "\n\tat " in text else ""))
     from_worker = read_text(text)
     raised = from_worker or (None if java else read_exception(error))
@@ -136,7 +137,7 @@ def first_cause(error: BaseException) -> str:
     Weir's own sentence, else what Python raised, else what Java threw, with the root cause if that
     says something else.
     """
-    text = str(error).strip()
+    text = message_of(error).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -264,9 +265,14 @@ def _codes_of(function: object) -> Iterator[CodeType]:
     own = _python_function(function)
     if own is None:
         return
-    yield own.__code__
-    variables = inspect.getclosurevars(own)
-    for value in (*variables.globals.values(), *variables.nonlocals.values()):
+    code = own.__code__
+    yield code
+    values = [own.__globals__[name] for name in code.co_names if name in own.__globals__]
+    for cell in own.__closure__ or ():
+        # Python has not assigned every variable of the enclosing function.
+        with contextlib.suppress(ValueError):
+            values.append(cell.cell_contents)
+    for value in values:
         other = _python_function(value)
         if other is not None:
             yield other.__code__
@@ -274,10 +280,16 @@ def _codes_of(function: object) -> Iterator[CodeType]:
 
 def _python_function(value: object) -> Any:
     """The Python function in a bound method, partial, callable object or UDF; None otherwise."""
-    value = inspect.unwrap(value) if callable(value) else value
-    value = (
-        value.func if isinstance(value, functools.partial) else getattr(value, "__func__", value)
-    )
+    try:
+        value = inspect.unwrap(value) if callable(value) else value
+        value = (
+            value.func
+            if isinstance(value, functools.partial)
+            else getattr(value, "__func__", value)
+        )
+    except Exception:
+        # A global of the user's may be a proxy that raises whatever it is asked.
+        return None
     if inspect.isfunction(value):
         return value
     called = vars(type(value)).get("__call__")
