@@ -49,6 +49,7 @@ class Task:
         has_operators: bool = False,
         externally_induced: bool = False,
         prepares_for_barriers: bool = False,
+        requires_final_checkpoint: bool = True,
         restored: tuple[tuple[str, Any], ...] = (),
     ) -> None:
         """``restored`` are channel entries that are present before the task runs."""
@@ -58,7 +59,7 @@ class Task:
                 operators=OPERATORS,
                 sinks=(),
                 bounded=True,
-                requires_final_checkpoint=True,
+                requires_final_checkpoint=requires_final_checkpoint,
                 inputs=inputs,
                 aligned_timeout_ms=aligned_timeout_ms,
                 operators_take_part=operators_take_part,

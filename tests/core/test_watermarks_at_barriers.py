@@ -109,6 +109,34 @@ def test_operators_that_prepare_for_a_barrier_need_no_batch_besides_its_own() ->
     assert snapshots(task.plan(1)) == [1]
 
 
+def test_operators_hear_of_a_watermark_that_came_without_rows_before_they_prepare() -> None:
+    """It takes effect in the batch after the one that brings it: here that of the barrier."""
+    task = Task(inputs=("a",), prepares_for_barriers=True)
+    task.plan(-1)
+    task.get("a", segment(0))
+    task.get("a", Watermark(timestamp_ms=70))
+    task.get("a", barrier(1))
+    assert answers(task.plan(0, a=0)) == [AnswerPlanning(call=2, watermarks_ms={"a": 70})]
+    assert answers(task.plan(1)) == [AnswerPlanning(call=3, barrier=1)]
+    assert snapshots(task.plan(2)) == [2]
+
+
+def test_an_unaligned_checkpoint_waits_for_watermarks_no_longer_than_for_barriers() -> None:
+    """The timeout counts from the arrival of the first barrier; a savepoint has none."""
+    task = at_barrier(aligned_timeout_ms=1_000)
+    assert snapshots(task.plan(0, now_ms=1_000, a=0)) == [0]
+    task = at_barrier(aligned_timeout_ms=1_000)
+    assert len(answers(task.plan(0, now_ms=999, a=0))) == 1
+    assert snapshots(task.plan(1, now_ms=5_000)) == [1]
+    task = Task(inputs=("a",), aligned_timeout_ms=0)
+    task.get("a", segment(0))
+    for entry in (Watermark(timestamp_ms=70), barrier(1, SnapshotKind.SAVEPOINT)):
+        task.get("a", entry)
+    task.plan(-1)
+    assert len(answers(task.plan(0, now_ms=9_000, a=0))) == 1
+    assert snapshots(task.plan(1, now_ms=9_000)) == [1]
+
+
 def test_a_task_whose_consumer_lags_takes_its_snapshot_without_such_a_batch() -> None:
     """What windows emit would have to wait, and the barrier behind it."""
     task = Task(inputs=("a",), consumers=("x",))

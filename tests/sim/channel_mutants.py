@@ -194,14 +194,14 @@ def a_producer_not_woken_when_its_channel_has_room() -> AbstractContextManager[N
 CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (a_channel_not_held, 562, "missing", "too often", "falls"),
+        (a_channel_not_held, 729, "missing", "too often", "falls"),
         (aligned_at_the_first_barrier, 25, "missing", "too often", "at the barrier"),
         (an_ended_channel_not_counted, 5, "did not finish"),
         (the_barrier_behind_the_next_segment, 7, "missing", "too often", "did not finish"),
         (a_watermark_that_overtakes, 3, "below the watermark"),
         (a_watermark_before_its_segment, 1, "below the watermark"),
         (an_ended_channel_that_holds_the_watermark_back, 2, "at the barrier"),
-        (a_watermark_behind_a_barrier_that_waits, 1513, "falls"),
+        (a_watermark_behind_a_barrier_that_waits, 4665, "falls"),
         (a_batch_that_reads_less_than_its_offsets_say, 3, "missing"),
         (a_batch_that_reads_less_unnoticed, 3, "missing"),
         (a_segment_deleted_after_its_first_reader, 1, "is gone"),

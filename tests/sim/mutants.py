@@ -526,7 +526,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (pending_base_for_an_increment, 720, "is not there", "needs it"),
         (staged_data_dropped_on_abort, 8, "missing"),
         (earlier_pending_commits_left_out, 8, "missing", "not flushed"),
-        (newest_epoch_committed_first, 155, "missing", "completed after"),
+        (newest_epoch_committed_first, 540, "missing", "completed after"),
         (newest_epoch_recommitted_first, 374, "missing"),
         (clean_before_the_recommit, 15, "staged"),
         (clean_by_an_old_log, 0, "a table shows"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -69,13 +69,18 @@ def a_segment_deleted_before_its_snapshot_has_it() -> AbstractContextManager[Non
 
 def a_savepoint_that_overtakes() -> AbstractContextManager[None]:
     """The barrier of a savepoint overtakes unread segments, as a checkpoint's barrier may (P27)."""
-    real = InputGate._standing
 
-    def standing(self: InputGate) -> Any:
-        with patch.object(SnapshotKind, "is_savepoint", property(lambda self: False)):
-            return real(self)
+    def overtaking(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            with patch.object(SnapshotKind, "is_savepoint", property(lambda self: False)):
+                return real(*arguments)
 
-    return _with(patch.object(InputGate, "_standing", standing))
+        return call
+
+    return _with(
+        patch.object(InputGate, "_standing", overtaking(InputGate._standing)),
+        patch.object(InputGate, "has_waited", overtaking(InputGate.has_waited)),
+    )
 
 
 def a_trigger_that_ignores_restored_segments() -> AbstractContextManager[None]:

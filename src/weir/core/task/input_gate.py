@@ -128,7 +128,7 @@ class InputGate:
     @property
     def wants_batch(self) -> bool:
         """Whether a batch has something to do: read a segment, or take a new watermark."""
-        return self._has_untold_watermark or any(
+        return self.has_untold_watermark or any(
             channel.next_segment is not None and not self.barriers.holds(name)
             for name, channel in self._channels.items()
         )
@@ -136,11 +136,21 @@ class InputGate:
     @property
     def watermark_takes_effect(self) -> bool:
         """Whether a watermark takes effect in a batch to come, though no segment is read."""
-        return self._has_told_watermark or self._has_untold_watermark
+        return self._has_told_watermark or self.has_untold_watermark
 
     @property
-    def _has_untold_watermark(self) -> bool:
+    def has_untold_watermark(self) -> bool:
+        """Whether the query does not know a watermark yet that was reached without a segment."""
         return any(one.watermark_ms != one.told_ms for one in self._channels.values())
+
+    @property
+    def awaits_barrier(self) -> bool:
+        """Whether a checkpoint is being aligned, or its barrier still waits in a channel."""
+        return self.barriers.aligning is not None or any(
+            isinstance(entry, CheckpointBarrier) and not self.barriers.is_over(entry.checkpoint_id)
+            for channel in self._channels.values()
+            for entry in channel.entries
+        )
 
     @property
     def has_open_channel(self) -> bool:
@@ -228,10 +238,20 @@ class InputGate:
         arrived.
         """
         standing = self._standing()
-        if standing is None:
+        if standing is None or not self.has_waited(standing[0], now_ms, timeout_ms):
             return None
-        n = standing[0].checkpoint_id
-        return n if now_ms >= self._arrived_ms[n] + timeout_ms else None
+        return standing[0].checkpoint_id
+
+    def has_waited(self, barrier: CheckpointBarrier, now_ms: int, timeout_ms: int | None) -> bool:
+        """Whether ``timeout_ms`` have passed since a checkpoint's first barrier arrived.
+
+        None never passes, and a savepoint waits as long as it takes.
+        """
+        if timeout_ms is None or barrier.kind.is_savepoint:
+            return False
+        arrived_ms = self._arrived_ms.get(barrier.checkpoint_id)
+        # Forgotten once the next barrier has arrived: then it has waited long enough.
+        return arrived_ms is None or now_ms >= arrived_ms + timeout_ms
 
     def overtake(self, now_ms: int) -> Aligned:
         """Let the barrier that may overtake unread entries do so.
@@ -295,7 +315,7 @@ class InputGate:
         Call ``admit`` first.
         """
         told = {}
-        self._has_told_watermark = self._has_untold_watermark
+        self._has_told_watermark = self.has_untold_watermark
         for name, channel in self._channels.items():
             channel.told_ms = channel.watermark_ms
             if channel.watermark_ms is not None:

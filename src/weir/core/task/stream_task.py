@@ -38,10 +38,11 @@ Rules:
 
 After every event, ``_advance`` decides what the task may do next. The order of its checks is law:
 
-1. A task that has committed everything, and whose consumers have read everything, takes the waiting
-   checkpoints and then no more: it is closing, and finishes as soon as nothing is in progress.
-2. While it initializes, or a synchronous part runs, it does nothing.
-3. Control entries of its channels are processed, which may align a checkpoint.
+1. Control entries of its channels are processed, which may align a checkpoint.
+2. A task that has committed everything, and whose consumers have read everything, takes the waiting
+   checkpoints, also those whose barriers are in its channels, and then no more: it is closing, and
+   finishes as soon as nothing is in progress.
+3. While it initializes, or a synchronous part runs, only the second check is made.
 4. If the planning call is held and no checkpoint waits, a barrier that may overtake unread segments
    does so (unaligned checkpoints). Before a checkpoint is taken, operators prepare for it in a
    batch that reads nothing more from the channels (P6).
@@ -249,15 +250,16 @@ class StreamTask:
     # ---- what the task may do next
 
     def _advance(self) -> list[StreamTaskEffect]:
-        """Do everything that is possible now, in the order of the module docstring."""
+        """Do all that is possible now, in the order of the module docstring."""
         if self._ending.closing:
             return self._finish()
-        if self._ending.is_done and self.outputs.all_consumed and not self._triggers:
+        waits = self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing
+        effects = [] if waits else self._read_control()
+        is_done = self._ending.is_done and self.outputs.all_consumed
+        if is_done and not self._triggers and not self._gate.awaits_barrier:
             self._ending.closing = True
-            return self._finish()
-        if self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing:
-            return []
-        return self._read_control() + self._between_batches()
+            return effects + self._finish()
+        return effects if waits else effects + self._between_batches()
 
     def _between_batches(self) -> list[StreamTaskEffect]:
         """Checks 4 to 7 of the module docstring."""
@@ -271,10 +273,12 @@ class StreamTask:
         first = self._triggers.due(records_flow=flows)
         prepares = first is not None and self._wants_barrier_batch(first.checkpoint_id)
         if first is not None and prepares and not self._ending.drains_with(first):
-            return self._answer(barrier=first.checkpoint_id)
+            untold = self._gate.has_untold_watermark and self._waits_for_watermarks(first)
+            return self._answer(barrier=None if untold else first.checkpoint_id)
         effects = self._end_records(first) if self._call is not None and flows else []
         may_run = self._call is not None and self._ending.records is Records.FLOWING
-        if n is None and may_run and self._wants_watermark_batch:
+        takes_effect = self._gate.watermark_takes_effect and not self._plan.prepares_for_barriers
+        if first is not None and may_run and takes_effect and self._waits_for_watermarks(first):
             return effects + self._answer()
         is_stable = self._call is not None or not flows
         beside = first is not None and self._triggers.may_take_beside_batch(first)
@@ -287,14 +291,11 @@ class StreamTask:
         flows = self._call is not None and self._ending.records is Records.FLOWING
         return flows and self._triggers.wants_batch(checkpoint_id)
 
-    @property
-    def _wants_watermark_batch(self) -> bool:
-        """Whether watermarks before a waiting barrier must take effect in a batch of their own.
-
-        Operators that prepare for the barrier go on with them in its batch (P6).
-        """
-        waits = self._triggers.is_first_aligned and not self._plan.prepares_for_barriers
-        return waits and self._gate.watermark_takes_effect and not self.outputs.is_full
+    def _waits_for_watermarks(self, trigger: TriggerCheckpoint) -> bool:
+        """Whether batches in which watermarks before a waiting barrier take effect come first."""
+        after_ms = self._plan.aligned_timeout_ms
+        late = self._gate.has_waited(trigger.barrier, self._now_ms, after_ms)
+        return self._triggers.is_first_aligned and not (late or self.outputs.is_full)
 
     def _end_records(self, first: TriggerCheckpoint | None) -> list[StreamTaskEffect]:
         finished = self._ending.how_records_end(first, prepares=self._plan.prepares_for_barriers)
@@ -317,8 +318,8 @@ class StreamTask:
         """Process the control entries of the channels; queue a checkpoint that is aligned."""
         effects: list[StreamTaskEffect] = []
         # What follows a barrier is read after its snapshot.
-        waits = self._triggers.is_first_aligned
-        for outcome in () if waits else self._gate.process(self._now_ms):
+        behind = self._triggers.is_first_aligned
+        for outcome in () if behind else self._gate.process(self._now_ms):
             if isinstance(outcome, Aligned):
                 self._triggers.add_aligned(outcome)
             else:
@@ -527,10 +528,8 @@ class StreamTask:
             and event.position > self._position,
             f"{self._vertex} staged batch {event.position}, which cannot be running",
         )
-        invariant(
-            self._plan.bounded or not event.input_ended,
-            f"unbounded input of {self._vertex} ended",
-        )
+        is_legal = self._plan.bounded or not event.input_ended
+        invariant(is_legal, f"unbounded input of {self._vertex} ended")
         if event.input_ended:
             self._ending.input_ended()
         self._commits.stage(event.position, event.committables)
