@@ -114,6 +114,22 @@ def test_rows_that_are_gone_are_not_passed_in_part(spark, tmp_path):
     assert calls.seen == []
 
 
+def test_rows_that_cannot_be_read_are_not_left_out(spark, tmp_path):
+    """The user's settings let his sources skip such files: the epoch would pass without them."""
+    calls = Calls()
+    sink = opened(tmp_path / "s", calls)
+    payloads = [flushed(sink, spark.range(3), 0), flushed(sink, spark.range(3, 5), 1)]
+    damaged = next((tmp_path / "s").rglob("*.parquet"))
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        with pytest.raises(Exception, match=damaged.name):
+            sink.commit(7, payloads)
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+    assert not any(calls.seen)
+
+
 def test_batches_with_and_without_a_column_are_one_frame(spark, tmp_path):
     """A pipeline that was changed in between: the missing values are null."""
     found: list[tuple[int, str | None]] = []

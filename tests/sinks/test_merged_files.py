@@ -205,6 +205,25 @@ def test_files_that_cannot_be_merged_are_committed_as_they_are(spark, tmp_path, 
 
 
 @pytest.mark.spark
+def test_a_file_that_cannot_be_read_is_not_merged_away(spark, tmp_path, opened, caplog):
+    """The user's settings let his sources skip such files; here its rows would be lost for good."""
+    sink = opened()
+    payloads = [flushed(sink, spark.range(number, number + 1), number) for number in range(3)]
+    damaged = next(path for path in (tmp_path / "t").rglob("*.parquet"))
+    content = damaged.read_bytes()
+    damaged.write_bytes(bytes(len(content)))
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        sink.commit(1, payloads)
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+    assert len(files_of(tmp_path / "t")) == 3
+    assert "are committed as they are" in caplog.text
+    damaged.write_bytes(content)
+    assert column(tmp_path / "t") == [0, 1, 2]
+
+
+@pytest.mark.spark
 def test_what_a_dead_driver_had_merged_is_deleted_unless_it_is_committed(
     spark, tmp_path, opened, monkeypatch
 ):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -497,6 +498,25 @@ def test_a_segment_whose_file_has_vanished_fails_the_query(
             AssertionError, match=r"Files of channel 'c0' are missing: .*gone\.parquet"
         ):
             run.step()
+
+
+def test_sinks_never_get_less_than_the_whole_segment(spark: SparkSession, tmp_path: Path) -> None:
+    """The user's settings let his sources skip files that cannot be read: not Weir's own."""
+    segments = OutputSegments(LocalFileSystem(), str(tmp_path))
+    skipping = ("ignoreCorruptFiles", "ignoreMissingFiles")
+    for name in skipping:
+        spark.conf.set(f"spark.sql.files.{name}", "true")
+    try:
+        frame = spark.range(4).coalesce(1)
+        segments.write(frame, 0)
+        assert segments.read(frame, 0).count() == 4
+        [file] = (tmp_path / "0").glob("part-*")
+        file.write_bytes(file.read_bytes()[:40])
+        with pytest.raises(Exception, match=re.escape(file.name)):
+            segments.read(frame, 0).collect()
+    finally:
+        for name in skipping:
+            spark.conf.unset(f"spark.sql.files.{name}")
 
 
 def test_a_checkpoint_that_knows_no_position_of_the_channel_is_refused(

@@ -97,7 +97,7 @@ from weir.storage.file_systems import FileSystems
 from weir.storage.filesystem import FileSystem
 from weir.storage.job_log import JobLog, JobRecord
 from weir.storage.paths import (
-    NO_PATTERNS,
+    READ_EACH,
     as_delta_path,
     as_spark_path,
     is_same,
@@ -353,7 +353,7 @@ class ConsistentCut:
             return spark.createDataFrame([], schema)
         stored = [column for column in fields if column["name"] not in partition_by]
         reader = spark.read.schema(columns_ddl(stored)).options(recursiveFileLookup="true")
-        frame = reader.option(*NO_PATTERNS).parquet(*map(as_spark_path, files))
+        frame = reader.options(**READ_EACH).parquet(*map(as_spark_path, files))
         if not partition_by:
             return frame
         values = zip(files, actions.column("partition").to_pylist(), strict=True)

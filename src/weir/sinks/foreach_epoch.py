@@ -18,7 +18,7 @@ from weir.errors import SinkError
 from weir.sinks.files import Files
 from weir.sinks.files_merging import Move
 from weir.sinks.foreach import CommitInfo
-from weir.storage.paths import NO_PATTERNS, as_spark_path, join
+from weir.storage.paths import READ_EACH, as_spark_path, join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ class ForeachEpoch(Files):
         # is recursive, since otherwise Spark reads each of several files that look like patterns
         # more than once, and makes columns of directories like day=1.
         reader = context.session().read.options(mergeSchema=True, recursiveFileLookup=True)
-        reader = reader.option(*NO_PATTERNS)
+        reader = reader.options(**READ_EACH)
         self.function(reader.parquet(*files), info)
         self._enter(epoch, len(moves))
         return sum(move.rows for move in moves)

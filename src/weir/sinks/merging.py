@@ -26,7 +26,7 @@ from weir.errors import InvariantError, SinkError, StorageError
 from weir.sinks.base import SinkContext
 from weir.sinks.staging import StagedFile, damaged_file, sync_below, visible_files, write_frame
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import NO_PATTERNS, as_spark_path, join
+from weir.storage.paths import READ_EACH, as_spark_path, join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -232,7 +232,7 @@ def _merge(
     layout = groups[0][0].layout
     session = _copied(context.session())
     reader = session.read.schema(merger.columns(layout)).options(recursiveFileLookup="true")
-    reader = reader.option(*NO_PATTERNS)
+    reader = reader.options(**READ_EACH)
     frames = [
         reader.parquet(*(as_spark_path(one.full_path) for one in group)).coalesce(1)
         for group in groups

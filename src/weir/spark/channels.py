@@ -90,7 +90,7 @@ from weir.spark.control_input import PlanningRounds, QueryInterruptedError
 from weir.spark.failures import first_cause
 from weir.spark.jvm import JavaStream, Jvm
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import NO_PATTERNS, as_spark_path, join
+from weir.storage.paths import READ_EACH, as_spark_path, join
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader
@@ -323,7 +323,7 @@ class OutputSegments:
         would give a sink other rows than the channel.
         """
         if self._reader is None:
-            self._reader = frame.sparkSession.read.schema(frame.schema).option(*NO_PATTERNS)
+            self._reader = frame.sparkSession.read.schema(frame.schema).options(**READ_EACH)
         return self._reader.parquet(as_spark_path(self._directory(position)))
 
     def release(self, position: int) -> None:
@@ -338,9 +338,6 @@ class OutputSegments:
     def _directory(self, position: int) -> str:
         return join(self._path, str(position))
 
-
-#: Overrides the session's options: nothing that was admitted may be skipped.
-_READ_EVERYTHING = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 #: The position before all segments.
 _NOTHING = -1
@@ -493,7 +490,7 @@ class ChannelSource(JavaStream):
         """The plan of Spark's file source for these files, without listing the directory."""
         jvm = self._jvm
         path = jvm.java_class("org.apache.hadoop.fs.Path")
-        options = jvm.map(_READ_EVERYTHING)
+        options = jvm.map(READ_EACH)
         no_partitions = jvm.scala_object(
             "org.apache.spark.sql.execution.datasources.PartitionSpec"
         ).emptySpec()
