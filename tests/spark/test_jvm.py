@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from typing import Any
 
@@ -50,6 +51,30 @@ def test_what_a_callback_returns_is_kept_until_the_jvm_has_surely_read_the_reply
     alive = [made() is not None for made in maker.made]
     assert alive == [False] * (100 - 64) + [True] * 64
     maker.release()
+
+
+def test_a_released_object_is_forgotten_though_java_was_given_it_again(spark: SparkSession) -> None:
+    """Spark's factories return themselves; one that ends after a few calls would stay for ever."""
+    jvm = Jvm(spark)
+
+    class Itself(Maker):
+        def call(self) -> Any:
+            return self.proxy
+
+    one = Itself(jvm)
+    task = jvm.java_class("java.util.concurrent.FutureTask")(one.proxy)
+    task.run()
+    assert task.get().toString() == one.toString()
+    known = weakref.ref(one)
+    one.release()
+    del one, task
+    for _ in range(50):
+        gc.collect()
+        jvm.java_class("java.lang.System").gc()
+        if known() is None:
+            break
+        time.sleep(0.1)
+    assert known() is None
 
 
 def test_java_sees_one_object_that_equals_itself(spark: SparkSession) -> None:

@@ -143,6 +143,10 @@ class _Callbacks:
 
         return call
 
+    def forget(self) -> None:
+        """Keep nothing any more."""
+        self._returned.clear()
+
 
 class JavaIdentity:
     """A Python object that Java sees as one object, of the interfaces that ``Java`` names."""
@@ -154,13 +158,16 @@ class JavaIdentity:
         self._name = f"{name}#{self._number}"
         ensure_callback_server_started(jvm.gateway)  # type: ignore[no-untyped-call]
         holder = jvm.java_class("java.util.ArrayList")()
-        holder.add(_Callbacks(self))
+        self._callbacks = _Callbacks(self)
+        holder.add(self._callbacks)
         #: Java's view of the object. They refer to each other, so call ``release`` when done.
         self.proxy: Any = holder.get(0)
 
     def release(self) -> None:
         """Let Java forget the object once no plan refers to it."""
         self.proxy = None
+        # Some of its methods return it.
+        self._callbacks.forget()
 
     def toString(self) -> str:  # noqa: N802 (Java's name)
         """The object's unique name."""

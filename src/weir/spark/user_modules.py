@@ -65,7 +65,8 @@ def write_modules(path: Path) -> list[str]:
             continue
         if Frame(file=str(Path(file).resolve()), line=0, function="").is_the_users:
             found[name] = Path(file)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    # Modules may be older than 1980, with which the times in zip files begin.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for file in found.values():
             package = file.parent if file.name == "__init__.py" else None
             for one in sorted(package.rglob("*.py")) if package else [file]:
