@@ -103,7 +103,8 @@ Pipeline = Annotated[
 Master = Annotated[
     str | None,
     typer.Option(
-        help="Spark master URL; default: spark.master from the configuration, else local[*]."
+        help="Spark master URL; default: spark.master from the configuration or from"
+        " spark-defaults.conf, else local[*]."
     ),
 ]
 Conf = Annotated[

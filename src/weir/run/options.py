@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class RunOptions:
     """How to run a job; the command line has an option for each."""
 
-    #: Spark's master URL; None for ``spark.master`` from the configuration, else ``local[*]``.
+    #: Spark's master URL; None for ``spark.master`` from the configuration or
+    #: ``spark-defaults.conf``, else ``local[*]``.
     master: str | None = None
     #: Flink's keys, ``weir.*`` keys and ``spark.*`` keys.
     conf: Mapping[str, str | float | bool] = field(default_factory=dict)

@@ -27,7 +27,6 @@ import contextlib
 import enum
 import fcntl
 import hashlib
-import importlib.util
 import os
 import re
 import subprocess
@@ -37,7 +36,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
-from weir.spark.environment import check_environment, find_java
+from weir.spark.environment import check_environment, find_java, spark_home
 from weir.storage.paths import temporary_directory
 
 #: For a JVM that lives for seconds: the optimizing compiler would cost more than it saves.
@@ -295,14 +294,8 @@ def _cache_directory() -> Path:
 
 def _jars() -> Path | None:
     """The directory of Spark's jars, without importing PySpark."""
-    home = os.environ.get("SPARK_HOME")
-    if not home:
-        found = importlib.util.find_spec("pyspark")
-        if found is None or found.origin is None:
-            return None
-        home = str(Path(found.origin).parent)
-    jars = Path(home, "jars")
-    return jars if jars.is_dir() else None
+    home = spark_home()
+    return home / "jars" if home is not None and (home / "jars").is_dir() else None
 
 
 def _whole(place: Path) -> Path | None:

@@ -6,6 +6,7 @@ Each failed check raises an error of one sentence.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ _HOW_JAVA = (
     "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless) and set JAVA_HOME or"
     " PATH"
 )
+#: With any of them PySpark makes sessions of Spark Connect.
+_CONNECT = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 
 
 def check_environment() -> None:
@@ -40,6 +43,15 @@ def find_java() -> Path | None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     return Path(java) if java is not None and Path(java).is_file() else None
+
+
+def spark_home() -> Path | None:
+    """``SPARK_HOME``, or else the directory of PySpark, which is not imported; None without it."""
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        return Path(home)
+    found = importlib.util.find_spec("pyspark")
+    return None if found is None or found.origin is None else Path(found.origin).parent
 
 
 def check_java() -> None:
@@ -84,8 +96,18 @@ def _major_version(java: Path) -> int | None:
 
 
 def check_spark() -> None:
-    """Check the installed PySpark's version."""
+    """Check the installed PySpark's version, and that it is not set to use Spark Connect."""
     import pyspark
+
+    connect = [name for name in _CONNECT if os.environ.get(name)]
+    if os.environ.get("SPARK_API_MODE", "").lower() == "connect":
+        connect.append("SPARK_API_MODE")
+    if connect:
+        raise UnsupportedEnvironmentError(
+            f"{connect[0]} is set, and with it PySpark uses Spark Connect, but Weir needs a session"
+            f" in its own process: unset {' and '.join(connect)}, and name the cluster with"
+            " --master."
+        )
 
     parts = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
     found = (int(parts[1]), int(parts[2])) if parts else (0, 0)

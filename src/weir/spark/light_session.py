@@ -75,7 +75,8 @@ def make_default_session(context: SparkContext, settings: Mapping[str, str]) -> 
     If not, ``SparkSession.builder.getOrCreate`` makes the session.
     """
     jvm = JvmClasses(context)
-    if _ML in sys.modules or "spark.sql.extensions" in settings:
+    # Spark has settings from elsewhere too, such as ``PYSPARK_SUBMIT_ARGS``.
+    if _ML in sys.modules or context.getConf().contains("spark.sql.extensions"):
         return False
     try:
         session = jvm.java_class("org.apache.spark.sql.classic.SparkSession")

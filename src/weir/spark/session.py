@@ -34,6 +34,7 @@ from weir.config.options import (
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.runtime.concurrency import in_background
 from weir.spark import class_archive, worker_daemon
+from weir.spark.defaults_file import read_defaults_file
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.jvm import hold_classes
@@ -105,7 +106,7 @@ _STOP_S = 60.0
 #: only for Python operators.
 _DAEMON = "spark.python.daemon.module"
 
-_DEFAULT_MASTER = "local[*]"
+DEFAULT_MASTER = "local[*]"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -159,7 +160,7 @@ class SessionPlan:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UnsupportedEnvironmentError(
                 f"Cannot create a Spark session on master {self.settings['spark.master']!r}:"
-                f" {first}. Check --master, Java and the cluster."
+                f" {first.removesuffix('.')}. Check --master, Java and the cluster."
             ) from error
         if SHUFFLE_PARTITIONS not in self.settings:
             # Spark's 200 suits a large cluster; a state partition for each core suits every size.
@@ -199,7 +200,7 @@ def plan_session(
             f"{_RETAINED} is set to {retained}, but a checkpoint needs files of up to"
             f" {_RETAINED_MIN} batches: set at least {_RETAINED_MIN}, or remove the setting."
         )
-    master = master or conf.get("spark.master") or _DEFAULT_MASTER
+    master = master or conf.get("spark.master") or DEFAULT_MASTER
     # Also local-cluster, whose executors are processes of this machine.
     is_local = master.startswith("local")
     settings = {**DEFAULTS, **(_LOOPBACK if is_local else {})}
@@ -226,6 +227,20 @@ def plan_session(
     return SessionPlan(name=name, settings=settings, fast_working_directory=fast_working_directory)
 
 
+def with_defaults_file(conf: Mapping[str, str]) -> dict[str, str]:
+    """The user's settings, completed by ``spark-defaults.conf``.
+
+    What the file says of a required setting is for other applications, and is ignored.
+    """
+    given = read_defaults_file().items()
+    return {**{key: value for key, value in given if key not in REQUIRED}, **conf}
+
+
+def java_options_of(conf: Mapping[str, str]) -> str:
+    """The options of the driver's JVM in these settings."""
+    return " ".join(conf.get(key, "") for key in _JAVA_OPTION_KEYS)
+
+
 def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSession:
     """Make the process's session, or use the one it has, with the options of ``plan_session``.
 
@@ -244,6 +259,7 @@ class LazySession:
         self._name = name
         self._master = master
         self._configuration = configuration
+        self._conf = with_defaults_file(configuration.spark_conf())
         self._session: SparkSession | None = None
         #: Made by ``prepare``: it looks at Java and at every jar of Spark.
         self._planned: SessionPlan | None = None
@@ -257,7 +273,7 @@ class LazySession:
         from pyspark import SparkContext
 
         active = SparkContext._active_spark_context
-        planned = self._master or self._configuration.get("spark.master") or _DEFAULT_MASTER
+        planned = self._master or self._conf.get("spark.master") or DEFAULT_MASTER
         return is_local_master(planned if active is None else str(active.master))
 
     def prepare(self) -> None:
@@ -287,17 +303,16 @@ class LazySession:
         return self._session
 
     def _plan(self) -> SessionPlan:
-        conf = self._configuration.spark_conf()
         return plan_session(
             name=self._name,
             master=self._master,
-            conf=conf,
+            conf=self._conf,
             parallelism=self._configuration.value(DEFAULT_PARALLELISM),
             fast_working_directory=self._configuration.value(FAST_WORKING_DIRECTORY),
             log_file=self._log_file(),
             java_options=class_archive.java_options(
-                " ".join(conf.get(key, "") for key in _JAVA_OPTION_KEYS),
-                profile=_profile(conf.get("spark.driver.memory", "")),
+                java_options_of(self._conf),
+                profile=_profile(self._conf.get("spark.driver.memory", "")),
                 archive=self._configuration.value(CLASS_ARCHIVE),
             ),
         )

@@ -49,7 +49,13 @@ from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.plan_layout import CONTROL, PLAN_ENTRY, channel_of, decode_layout
 from weir.spark.query_directory import QueryDirectory, decode_commit, decode_offsets
 from weir.spark.saved_task import unfit
-from weir.spark.session import REQUIRED, create_session
+from weir.spark.session import (
+    DEFAULT_MASTER,
+    REQUIRED,
+    create_session,
+    java_options_of,
+    with_defaults_file,
+)
 from weir.spark.snapshots import restore_directory
 from weir.spark.state_files import OperatorMetadata, operator_metadata
 from weir.storage.checkpoints import CheckpointStorage
@@ -250,14 +256,17 @@ class StateReader:
             if SparkContext._active_spark_context is not None:
                 self._session = SparkSession.builder.getOrCreate()
             else:
+                conf = with_defaults_file({})
                 self._session = create_session(
                     name="saved state",
-                    master=None,
-                    conf={},
+                    master=DEFAULT_MASTER,
+                    conf=conf,
                     parallelism=None,
                     fast_working_directory=True,
                     log_file=f"{self._temporary_directory()}/spark.log",
-                    java_options=class_archive.java_options(profile=class_archive.JvmProfile.BRIEF),
+                    java_options=class_archive.java_options(
+                        java_options_of(conf), profile=class_archive.JvmProfile.BRIEF
+                    ),
                 )
                 self._is_ours = True
         return self._session

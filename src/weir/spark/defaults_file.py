@@ -1,0 +1,44 @@
+"""Reads ``spark-defaults.conf``, with which Spark completes the settings of every application.
+
+Spark's launcher reads it before Java starts, so Weir has to know it too: a setting that Weir passes
+replaces the one in the file, and Java does not start with the options of both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from weir.spark.environment import spark_home
+
+#: Java's properties: a key ends at the first blank, ``=`` or ``:`` that is not escaped.
+_SETTING = re.compile(r"((?:\\.|[^\\\s=:])+)[ \t\f]*[=:\s]?[ \t\f]*(.*)", re.DOTALL)
+_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def read_defaults_file() -> dict[str, str]:
+    """The ``spark.*`` settings of the file in ``SPARK_CONF_DIR``, or else in Spark's ``conf``.
+
+    Empty if there is no such file.
+    """
+    home = spark_home()
+    configured = os.environ.get("SPARK_CONF_DIR") or (None if home is None else home / "conf")
+    text = ""
+    if configured is not None:
+        # What Spark cannot read either, Spark reports.
+        with contextlib.suppress(OSError):
+            text = Path(configured, "spark-defaults.conf").read_text("utf-8", errors="replace")
+    found = {}
+    for line in _CONTINUED.sub(r"\1", text).splitlines():
+        setting = _SETTING.match(line.strip())
+        if setting is not None and not line.lstrip().startswith(("#", "!")):
+            found[_unescaped(setting[1])] = _unescaped(setting[2]).strip()
+    return {key: value for key, value in found.items() if key.startswith("spark.")}
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda one: _CONTROL.get(one[1], one[1]), text)
