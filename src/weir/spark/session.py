@@ -162,7 +162,8 @@ class SessionPlan:
                 f"Cannot create a Spark session on master {self.settings['spark.master']!r}:"
                 f" {first.removesuffix('.')}. Check --master, Java and the cluster."
             ) from error
-        if SHUFFLE_PARTITIONS not in self.settings:
+        given: Any = session
+        if not given._jsparkSession.sessionState().conf().contains(SHUFFLE_PARTITIONS):
             # Spark's 200 suits a large cluster; a state partition for each core suits every size.
             session.conf.set(SHUFFLE_PARTITIONS, str(session.sparkContext.defaultParallelism))
         if self.fast_working_directory:
@@ -247,6 +248,24 @@ def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSess
     Raises what ``plan_session`` and ``SessionPlan.create`` raise.
     """
     return plan_session(fast_working_directory=fast_working_directory, **options).create()
+
+
+def end_with_jvm(session: SparkSession) -> None:
+    """Stop the session and its JVM: the next session in this process gets a JVM of its own.
+
+    A JVM that another program has started is left running.
+    """
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    session.stop()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.shutdown()
+        # The JVM exits once its standard input has ended.
+        process.stdin.close()
+        in_background(process.wait)
 
 
 class LazySession:

@@ -53,6 +53,7 @@ from weir.spark.session import (
     DEFAULT_MASTER,
     REQUIRED,
     create_session,
+    end_with_jvm,
     java_options_of,
     with_defaults_file,
 )
@@ -198,7 +199,8 @@ class StateReader:
         """
         self._frames.clear()
         if self._session is not None and self._is_ours:
-            self._session.stop()
+            # A job that this process runs next needs a JVM with other options.
+            end_with_jvm(self._session)
         self._session = None
         if self._directory is not None:
             self._directory.cleanup()

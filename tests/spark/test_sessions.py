@@ -1,0 +1,88 @@
+"""The session of a process, in a separate process: what a job finds, and what it leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.support import environment_of
+
+pytestmark = pytest.mark.spark
+
+
+def check_runs(script: str, directory: Path, **variables: str) -> None:
+    """Run a script in a new process, with these environment variables."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment_of(variables),
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+IN_A_NOTEBOOK = """
+from pyspark.sql import SparkSession
+mine = (
+    SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 7).getOrCreate()
+)
+from weir.config import Configuration
+from weir.spark.session import LazySession
+lazy = LazySession("orders", None, Configuration({}))
+lazy.prepare()
+found = lazy.get()
+assert found.sparkContext is mine.sparkContext
+assert found.conf.get("spark.sql.shuffle.partitions") == "7"
+mine.conf.unset("spark.sql.shuffle.partitions")
+assert LazySession("orders", None, Configuration({})).get().conf.get(
+    "spark.sql.shuffle.partitions") == "2", "one for each core"
+lazy.close()
+assert mine.range(3).count() == 3
+"""
+
+
+def test_a_session_of_the_user_keeps_the_partitions_that_he_has_set(tmp_path: Path) -> None:
+    """It is used, and left running. Without a setting of his there is one for each core."""
+    check_runs(IN_A_NOTEBOOK, tmp_path)
+
+
+AFTER_A_READER = """
+from weir.config import Configuration
+from weir.spark.class_archive import JvmProfile, java_options
+from weir.spark.session import LazySession, create_session, end_with_jvm
+
+def options(session):
+    beans = session._jvm.java.lang.management.ManagementFactory
+    return list(beans.getRuntimeMXBean().getInputArguments())
+
+reader = create_session(
+    name="reader", master="local[1]", conf={}, parallelism=1, fast_working_directory=True,
+    log_file=None, java_options=java_options(profile=JvmProfile.BRIEF),
+)
+process = reader.sparkContext._gateway.proc
+assert "-XX:TieredStopAtLevel=1" in options(reader)
+assert reader.range(3).count() == 3
+end_with_jvm(reader)
+process.wait(60)
+lazy = LazySession("orders", "local[2]", Configuration({"spark.driver.memory": "700m"}))
+lazy.prepare()
+session = lazy.get()
+assert "-XX:TieredStopAtLevel=1" not in options(session), options(session)
+assert "-Xmx700m" in options(session), options(session)
+assert any("-Dweir.log=" in one for one in options(session)), options(session)
+assert session.range(5).selectExpr("sum(id)").collect()[0][0] == 10
+from pyspark.sql import functions as F
+assert session.range(2).select(F.udf(lambda n: n + 1, "long")("id")).collect()[1][0] == 2
+lazy.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_job_after_a_reader_of_savepoints_gets_a_jvm_of_its_own(tmp_path: Path) -> None:
+    """The reader's has no optimizing compiler, the default memory, and a log that is deleted."""
+    # The options of the tests' own JVMs are those of a reader.
+    check_runs(AFTER_A_READER, tmp_path, JDK_JAVA_OPTIONS="")
