@@ -118,7 +118,8 @@ def test_rows_that_cannot_be_read_are_not_left_out(spark, tmp_path):
     """The user's settings let his sources skip such files: the epoch would pass without them."""
     calls = Calls()
     sink = opened(tmp_path / "s", calls)
-    payloads = [flushed(sink, spark.range(3), 0), flushed(sink, spark.range(3, 5), 1)]
+    frames = [spark.range(3).coalesce(1), spark.range(3, 5).coalesce(1)]
+    payloads = [flushed(sink, frame, number) for number, frame in enumerate(frames)]
     damaged = next((tmp_path / "s").rglob("*.parquet"))
     damaged.write_bytes(bytes(damaged.stat().st_size))
     spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
