@@ -34,6 +34,8 @@ def test_the_file_is_read_as_spark_reads_it(file: Path) -> None:
         "spark.f five, \\\n      six\n"
         "spark.g\\:h C:\\\\x\\ty\n"
         "spark.i\n"
+        "# a comment is not continued \\\n"
+        "spark.j \\u0041\x0bb\r\n"
         "spark.d = the last one\n"
         "hadoop.j 7\n"
     )
@@ -44,6 +46,7 @@ def test_the_file_is_read_as_spark_reads_it(file: Path) -> None:
         "spark.f": "five, six",
         "spark.g:h": "C:\\x\ty",
         "spark.i": "",
+        "spark.j": "A\x0bb",
     }
 
 
@@ -65,13 +68,20 @@ def test_the_file_is_in_sparks_own_directory_unless_another_is_named(
     assert read_defaults_file() == {"spark.a": "1"}
 
 
-def test_the_jobs_own_settings_go_before_the_file_and_required_ones_before_both(
-    file: Path,
-) -> None:
-    """A required setting that the file gives to other applications does not stop a job."""
+def test_of_the_file_only_what_weir_would_replace_is_passed(file: Path) -> None:
+    """The rest is Spark's to read, below its other sources. A setting on which checkpoints depend
+    stays as Weir needs it, and does not stop a job."""
     required = next(iter(REQUIRED))
-    file.write_text(f"spark.a 1\nspark.b 1\n{required} other\n")
-    assert with_defaults_file({"spark.b": "2"}) == {"spark.a": "1", "spark.b": "2"}
+    file.write_text(
+        f"spark.executor.memory 2g\nspark.ui.enabled true\nspark.driver.memory 3g\n{required} x\n"
+        "spark.sql.streaming.minBatchesToRetain 2\nspark.master yarn\n"
+    )
+    assert with_defaults_file({"spark.master": "local", "spark.b": "2"}) == {
+        "spark.ui.enabled": "true",
+        "spark.driver.memory": "3g",
+        "spark.master": "local",
+        "spark.b": "2",
+    }
 
 
 def test_the_master_in_the_file_is_used(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

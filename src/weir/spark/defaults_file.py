@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from weir.spark.environment import spark_home
 
 #: Java's properties: a key ends at the first blank, ``=`` or ``:`` that is not escaped.
 _SETTING = re.compile(r"((?:\\.|[^\\\s=:])+)[ \t\f]*[=:\s]?[ \t\f]*(.*)", re.DOTALL)
-_CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*")
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+#: A backslash that is not escaped itself.
+_CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -33,12 +36,31 @@ def read_defaults_file() -> dict[str, str]:
         with contextlib.suppress(OSError):
             text = Path(configured, "spark-defaults.conf").read_text("utf-8", errors="replace")
     found = {}
-    for line in _CONTINUED.sub(r"\1", text).splitlines():
-        setting = _SETTING.match(line.strip())
-        if setting is not None and not line.lstrip().startswith(("#", "!")):
+    for line in _logical_lines(text):
+        setting = _SETTING.match(line)
+        if setting is not None:
             found[_unescaped(setting[1])] = _unescaped(setting[2]).strip()
     return {key: value for key, value in found.items() if key.startswith("spark.")}
 
 
+def _logical_lines(text: str) -> Iterator[str]:
+    """The lines that are no comments, each with those that continue it."""
+    line = ""
+    for part in _LINE_END.split(text):
+        stripped = part.lstrip(" \t\f")
+        if not line and stripped.startswith(("#", "!")):
+            continue
+        line += stripped
+        if _CONTINUES.search(line):
+            line = line[:-1]
+        else:
+            yield line
+            line = ""
+    yield line
+
+
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda one: _CONTROL.get(one[1], one[1]), text)
+    def unescape(one: re.Match[str]) -> str:
+        return chr(int(one[1][1:], 16)) if len(one[1]) > 1 else _CONTROL.get(one[1], one[1])
+
+    return _ESCAPED.sub(unescape, text)

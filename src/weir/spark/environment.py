@@ -99,7 +99,7 @@ def check_spark() -> None:
     """Check the installed PySpark's version, and that it is not set to use Spark Connect."""
     import pyspark
 
-    connect = [name for name in _CONNECT if os.environ.get(name)]
+    connect = [name for name in _CONNECT if name in os.environ]
     if os.environ.get("SPARK_API_MODE", "").lower() == "connect":
         connect.append("SPARK_API_MODE")
     if connect:

@@ -93,6 +93,13 @@ CHEAP_SETTINGS = {
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 #: The settings in which users give the driver's JVM options.
 _JAVA_OPTION_KEYS = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
+#: The settings that Weir passes to Spark whatever the user says, or looks at.
+_REPLACED = (
+    "spark.master",
+    "spark.driver.memory",
+    *_JAVA_OPTION_KEYS,
+    *(key for key in DEFAULTS if key != _RETAINED),
+)
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
 _MEBIBYTES = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}
@@ -229,12 +236,13 @@ def plan_session(
 
 
 def with_defaults_file(conf: Mapping[str, str]) -> dict[str, str]:
-    """The user's settings, completed by ``spark-defaults.conf``.
+    """The user's settings, with those of ``spark-defaults.conf`` that Weir would replace.
 
-    What the file says of a required setting is for other applications, and is ignored.
+    Spark itself reads the others, below those of ``PYSPARK_SUBMIT_ARGS``. What the file says of a
+    setting that checkpoints depend on is for other applications, and is ignored.
     """
-    given = read_defaults_file().items()
-    return {**{key: value for key, value in given if key not in REQUIRED}, **conf}
+    file = read_defaults_file()
+    return {**{key: file[key] for key in _REPLACED if key in file}, **conf}
 
 
 def java_options_of(conf: Mapping[str, str]) -> str:
@@ -253,13 +261,14 @@ def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSess
 def end_with_jvm(session: SparkSession) -> None:
     """Stop the session and its JVM: the next session in this process gets a JVM of its own.
 
-    A JVM that another program has started is left running.
+    A JVM that another program has started, or that has another session by now, is left running.
     """
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway
+    is_newest = SparkContext._active_spark_context is session.sparkContext
     session.stop()
-    process = getattr(gateway, "proc", None)
+    process = getattr(gateway, "proc", None) if is_newest else None
     if process is not None:
         SparkContext._gateway = SparkContext._jvm = None
         gateway.shutdown()
