@@ -537,7 +537,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (a_shared_file_deleted_with_its_first_user, 1, "needs it"),
         (a_fenced_driver_that_still_commits, 25, "tasks are notified", "not recorded"),
         (orphans_of_newer_attempts_deleted, 7, "needs it", "is not there"),
-        (an_unread_checkpoint_counts_as_damaged, 5_723, "not committed, is deleted"),
+        (an_unread_checkpoint_counts_as_damaged, 2_009, "not committed, is deleted"),
         (a_late_drop_that_deletes_nothing, 315, "is orphaned"),
         (finished_before_an_aborted_part_has_ended, 315, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 427, "there too often"),

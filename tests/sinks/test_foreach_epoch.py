@@ -115,7 +115,7 @@ def test_rows_that_are_gone_are_not_passed_in_part(spark, tmp_path):
 
 
 def test_rows_that_cannot_be_read_are_not_left_out(spark, tmp_path):
-    """The user's settings let his sources skip such files: the epoch would pass without them."""
+    """The user's settings let sources skip such files: the epoch would lack their rows."""
     calls = Calls()
     sink = opened(tmp_path / "s", calls)
     frames = [spark.range(3).coalesce(1), spark.range(3, 5).coalesce(1)]

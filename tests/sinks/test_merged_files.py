@@ -206,7 +206,7 @@ def test_files_that_cannot_be_merged_are_committed_as_they_are(spark, tmp_path, 
 
 @pytest.mark.spark
 def test_a_file_that_cannot_be_read_is_not_merged_away(spark, tmp_path, opened, caplog):
-    """The user's settings let his sources skip such files; here its rows would be lost for good."""
+    """The user's settings let sources skip such files; here its rows would be lost for good."""
     sink = opened()
     # Without a second file that has no rows, and is not committed.
     frames = [spark.range(number, number + 1).coalesce(1) for number in range(3)]

@@ -501,7 +501,7 @@ def test_a_segment_whose_file_has_vanished_fails_the_query(
 
 
 def test_sinks_never_get_less_than_the_whole_segment(spark: SparkSession, tmp_path: Path) -> None:
-    """The user's settings let his sources skip files that cannot be read: not Weir's own."""
+    """The user's settings let sources skip unreadable files, but these are not the sources."""
     segments = OutputSegments(LocalFileSystem(), str(tmp_path))
     skipping = ("ignoreCorruptFiles", "ignoreMissingFiles")
     for name in skipping:

@@ -45,8 +45,8 @@ assert mine.range(3).count() == 3
 """
 
 
-def test_a_session_of_the_user_keeps_the_partitions_that_he_has_set(tmp_path: Path) -> None:
-    """It is used, and left running. Without a setting of his there is one for each core."""
+def test_a_session_of_the_user_keeps_its_number_of_partitions(tmp_path: Path) -> None:
+    """The job uses it and leaves it running. By default there is one partition for each core."""
     check_runs(IN_A_NOTEBOOK, tmp_path)
 
 

@@ -75,8 +75,8 @@ def make_default_session(context: SparkContext, settings: Mapping[str, str]) -> 
     If not, ``SparkSession.builder.getOrCreate`` makes the session.
     """
     jvm = JvmClasses(context)
-    # Spark has settings from elsewhere too, such as ``PYSPARK_SUBMIT_ARGS``.
-    if _ML in sys.modules or context.getConf().contains("spark.sql.extensions"):
+    # Not all of the context's settings come from Weir: see ``PYSPARK_SUBMIT_ARGS``.
+    if _ML in sys.modules or context._conf.contains("spark.sql.extensions"):
         return False
     try:
         session = jvm.java_class("org.apache.spark.sql.classic.SparkSession")

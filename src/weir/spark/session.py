@@ -93,8 +93,9 @@ CHEAP_SETTINGS = {
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 #: The settings in which users give the driver's JVM options.
 _JAVA_OPTION_KEYS = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
-#: The settings that Weir passes to Spark whatever the user says, or looks at.
-_REPLACED = (
+#: The settings of ``spark-defaults.conf`` that Weir has to know: it sets them itself, or depends on
+#: their values.
+_FROM_DEFAULTS_FILE = (
     "spark.master",
     "spark.driver.memory",
     *_JAVA_OPTION_KEYS,
@@ -236,13 +237,13 @@ def plan_session(
 
 
 def with_defaults_file(conf: Mapping[str, str]) -> dict[str, str]:
-    """The user's settings, with those of ``spark-defaults.conf`` that Weir would replace.
+    """The user's settings, completed by those of ``spark-defaults.conf`` that Weir has to know.
 
-    Spark itself reads the others, below those of ``PYSPARK_SUBMIT_ARGS``. What the file says of a
-    setting that checkpoints depend on is for other applications, and is ignored.
+    Spark reads the rest of the file itself. Settings that checkpoints depend on are ignored there,
+    since the file is also for other applications.
     """
     file = read_defaults_file()
-    return {**{key: file[key] for key in _REPLACED if key in file}, **conf}
+    return {**{key: file[key] for key in _FROM_DEFAULTS_FILE if key in file}, **conf}
 
 
 def java_options_of(conf: Mapping[str, str]) -> str:

@@ -30,8 +30,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _WITH_BUCKETS = frozenset({"s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasb", "wasbs"})
 #: The schemes of ``ObjectStoreFileSystem``; all others but ``file`` are Hadoop's.
 _OBJECT_STORES = frozenset({"s3", "gs", "az"})
-#: Options with which Spark reads every file that it is given, or fails: a path is no glob (a
-#: directory may be named ``[1]``), and no file is skipped, although the user's settings may let his
+#: Options with which Spark reads every file that it is given, or fails: a path is not a glob (a
+#: directory may be named ``[1]``), and no file is skipped, although the user's settings may let
 #: sources skip some.
 READ_EACH = {
     "__globPaths__": "false",

@@ -146,10 +146,9 @@ class InputGate:
     @property
     def awaits_barrier(self) -> bool:
         """Whether a checkpoint is being aligned, or its barrier still waits in a channel."""
+        places = map(self._place, self._channels.values())
         return self.barriers.aligning is not None or any(
-            isinstance(entry, CheckpointBarrier) and not self.barriers.is_over(entry.checkpoint_id)
-            for channel in self._channels.values()
-            for entry in channel.entries
+            place is not None and place.barrier is not None for place in places
         )
 
     @property
