@@ -49,7 +49,7 @@ from benchmarks.weir_side import job_options, weir_session
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.task.output_channels import DEFAULT_BOUND
 from weir.core.types import CheckpointType
-from weir.runtime.gateway import JobGateway
+from weir.gateway.job_gateway import JobGateway
 
 if TYPE_CHECKING:
     import pyarrow as pa

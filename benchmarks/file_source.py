@@ -41,7 +41,7 @@ from benchmarks.tables import TablesDifferError
 from benchmarks.weir_side import job_options
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus
-from weir.runtime.gateway import JobGateway
+from weir.gateway.job_gateway import JobGateway
 
 RATIO_TARGET = 0.8
 

@@ -18,7 +18,7 @@ from benchmarks.runs import Checkpoint, GraphResult, RunSpec
 from benchmarks.weir_side import job_options, weir_session
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import Payload
-from weir.runtime.gateway import JobGateway
+from weir.gateway.job_gateway import JobGateway
 from weir.sinks.base import Batch, Sink
 
 if TYPE_CHECKING:

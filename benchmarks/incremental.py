@@ -43,8 +43,8 @@ from benchmarks.weir_side import job_options
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import CheckpointType
 from weir.demo.landing import write_atomically
-from weir.runtime.gateway import JobGateway
-from weir.sinks.foreach import BatchInfo
+from weir.gateway.job_gateway import JobGateway
+from weir.sinks.foreach.sink import BatchInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -36,11 +36,11 @@ from benchmarks.tables import TablesDifferError
 from weir.config import Configuration
 from weir.config.options import STATE_MEMORY
 from weir.operators.base import Layer, TimeDomain
-from weir.operators.key_index import ascending
-from weir.operators.keyed import KeyedState
-from weir.operators.map_state import MapState
-from weir.operators.memory import StateMemory
-from weir.operators.timers import Timers
+from weir.operators.state.key_index import ascending
+from weir.operators.state.keyed import KeyedState
+from weir.operators.state.map_state import MapState
+from weir.operators.state.memory import StateMemory
+from weir.operators.state.timers import Timers
 
 PEAK_MB_TARGET = 1024
 #: Keys of a large batch, and of a small one.

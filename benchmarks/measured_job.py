@@ -11,9 +11,9 @@ import weir
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint
 from weir.errors import JobFailedError
-from weir.run.options import RunOptions
-from weir.run.runner import run_job
-from weir.runtime.gateway import JobGateway
+from weir.gateway.job_gateway import JobGateway
+from weir.launch.options import RunOptions
+from weir.launch.runner import run_job
 
 Result = TypeVar("Result")
 

@@ -44,10 +44,10 @@ from benchmarks.tables import TablesDifferError
 from benchmarks.weir_side import job_options
 from weir.coordinators import OperatorCoordinator
 from weir.core.types import Payload, TaskStatus
+from weir.gateway.job_gateway import JobGateway
 from weir.operators import Operator
-from weir.operators.state import StateStore
-from weir.operators.timers import Timers
-from weir.runtime.gateway import JobGateway
+from weir.operators.state.store import StateStore
+from weir.operators.state.timers import Timers
 
 ROWS_PER_S_TARGET = 1_250_000
 ADDED_MS_TARGET = 20.0

@@ -50,9 +50,9 @@ from benchmarks.query import COMMON_SETTINGS, MASTER
 from benchmarks.tables import TablesDifferError
 from benchmarks.weir_side import job_options
 from weir.demo.postgres_server import PASSWORD, running_server
-from weir.runtime.gateway import JobGateway
-from weir.spark.class_archive import java_options
-from weir.spark.session import create_session
+from weir.gateway.job_gateway import JobGateway
+from weir.spark.session.class_archive import java_options
+from weir.spark.session.start import create_session
 
 if TYPE_CHECKING:
     import psycopg

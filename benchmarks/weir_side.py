@@ -20,11 +20,11 @@ from benchmarks.query import COMMON_SETTINGS, MASTER, batches_of, read_input, re
 from benchmarks.runs import RunResult, RunSpec
 from weir.core.types import Payload
 from weir.errors import JobFailedError
-from weir.run.options import RunOptions
-from weir.runtime.gateway import JobGateway
+from weir.gateway.job_gateway import JobGateway
+from weir.launch.options import RunOptions
 from weir.sinks.base import Batch
-from weir.spark.class_archive import java_options
-from weir.spark.session import create_session
+from weir.spark.session.class_archive import java_options
+from weir.spark.session.start import create_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,8 +2,8 @@
 
 A session on two cores runs a function in two Python workers, then one that fails, which costs its
 workers, then the first function again, and so on. In each pair one session forks its workers from
-Weir's daemon (``weir/spark/worker_daemon.py``), the other from Spark's own; every other pair runs
-in reverse order.
+Weir's daemon (``weir/spark/session/worker_daemon.py``), the other from Spark's own; every other
+pair runs in reverse order.
 
 - ``workers_first`` is the time of the first function, with Weir's daemon over Spark's own.
 - ``workers_mb`` is the memory that a worker has for itself (USS), with both.
@@ -27,8 +27,8 @@ import psutil
 
 from benchmarks.machine import make_parser, working_directory
 from benchmarks.processes import run_as_child, run_in_process
-from weir.spark.session import create_session
-from weir.spark.worker_daemon import MODULE
+from weir.spark.session.start import create_session
+from weir.spark.session.worker_daemon import MODULE
 
 if TYPE_CHECKING:
     import pyarrow as pa

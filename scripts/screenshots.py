@@ -18,8 +18,8 @@ from tests.browser import chromium
 from tests.rest.page_job import page_gateway
 from tests.rest.stored_jobs import DAMAGED, FAILED, FS, leave_jobs
 
-from weir.rest.history import StoredJobs
-from weir.rest.server import RestServer
+from weir.rest.past.history import StoredJobs
+from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import SystemClock
 
 ROOT = Path(__file__).resolve().parent.parent

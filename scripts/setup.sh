@@ -111,7 +111,7 @@ make_archive='
 import signal
 import sys
 from weir.errors import UnsupportedEnvironmentError
-from weir.spark.class_archive import make
+from weir.spark.session.class_archive import make
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 try:
     make()
@@ -124,7 +124,7 @@ warm_up() {
     if [ "$wanted" != all ]; then return; fi
     local settled='
 import sys
-from weir.spark.class_archive import is_settled
+from weir.spark.session.class_archive import is_settled
 sys.exit(not is_settled())
 '
     if ! "$venv/bin/python" -c "$settled"; then

@@ -49,8 +49,8 @@ hypothesis.settings.load_profile("untimed")
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Weir's session on two local threads."""
-    from weir.spark.class_archive import JvmProfile, java_options
-    from weir.spark.session import create_session
+    from weir.spark.session.class_archive import JvmProfile, java_options
+    from weir.spark.session.start import create_session
 
     session = create_session(
         name="tests",

@@ -32,7 +32,7 @@ from tests.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus
-from weir.run.options import JobResult, RunListener, RunOptions
+from weir.launch.options import JobResult, RunListener, RunOptions
 
 
 def test_every_part_of_a_checkpoint_has_its_cost() -> None:

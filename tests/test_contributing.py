@@ -17,11 +17,13 @@ from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway
 from typer.main import get_command
 
 from weir.cli.app import app as cli
-from weir.core.json_values import read_back
 from weir.errors import LostRowsError, SinkError
-from weir.rest import app, job_handlers, serving
+from weir.json_values import read_back
+from weir.rest.flink import job_handlers
+from weir.rest.handling import serving
 from weir.rest.schema import ENDPOINTS, jobs
-from weir.rest.server import RestServer
+from weir.rest.server import app
+from weir.rest.server.server import RestServer
 from weir.sinks import Batch, Sink, SinkContext
 from weir.storage.local import LocalFileSystem
 

@@ -13,7 +13,7 @@ import pytest
 
 from weir.core.types import Recorded
 from weir.errors import JobFencedError, StorageError
-from weir.run.lease_keeper import LeaseKeeper
+from weir.launch.lease_keeper import LeaseKeeper
 from weir.storage.lease import Lease, LeaseRecord, holder_is_alive
 from weir.storage.local import LocalFileSystem
 

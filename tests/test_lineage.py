@@ -16,7 +16,6 @@ import pytest
 from openlineage.client.serde import Serde
 
 from weir.config import Configuration
-from weir.core.datasets import Dataset, JobDatasets, StepDatasets
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.job import JobEnded, JobStatusChanged
 from weir.core.messages.protocol import (
@@ -27,9 +26,10 @@ from weir.core.messages.protocol import (
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, SnapshotKind, TaskStatus
 from weir.errors import ConfigurationError
-from weir.run import lineage
-from weir.run.lineage import RUNNING_MS, LineageReporter, configured, is_on
-from weir.run.lineage_events import RunIdentity
+from weir.lineage import reporter as lineage
+from weir.lineage.datasets import Dataset, JobDatasets, StepDatasets
+from weir.lineage.events import RunIdentity
+from weir.lineage.reporter import RUNNING_MS, LineageReporter, configured, is_on
 
 sys.path.insert(0, str(Path(__file__).parent / "rest"))
 
@@ -380,7 +380,7 @@ def test_a_server_that_refuses_costs_only_its_events(monkeypatch: pytest.MonkeyP
 
 def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the extra, before anything runs."""
-    monkeypatch.setitem(sys.modules, "weir.run.lineage_events", None)
+    monkeypatch.setitem(sys.modules, "weir.lineage.events", None)
     assert not is_on(Configuration({}))
     with pytest.raises(ConfigurationError, match=r"pip install 'weir\[lineage\]'"):
         is_on(Configuration({"weir.lineage.file": "/tmp/x"}))

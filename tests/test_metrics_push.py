@@ -10,9 +10,9 @@ import pytest
 
 from weir.config import Configuration
 from weir.errors import ConfigurationError
-from weir.run import metrics_push
-from weir.run.metrics_push import check, pushing
-from weir.runtime.cluster import JvmView
+from weir.launch import metrics_push
+from weir.launch.metrics_push import check, pushing
+from weir.monitoring.cluster import JvmView
 from weir.runtime.concurrency import SystemClock
 
 sys.path.insert(0, str(Path(__file__).parent / "rest"))

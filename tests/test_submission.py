@@ -1,6 +1,6 @@
 """Which job id a name refers to, and whether it may run (P19, P20).
 
-The tests follow the table of ``weir.run.submission`` row by row.
+The tests follow the table of ``weir.launch.submission`` row by row.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from weir.errors import (
     StorageError,
     WeirError,
 )
-from weir.run.options import RunOptions
-from weir.run.submission import Submission, submit
+from weir.launch.options import RunOptions
+from weir.launch.submission import Submission, submit
 from weir.sinks.base import Commit, SinkContext
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.job_log import (

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from weir import coordinators, errors, operators, sinks, sources
     from weir.durable.hooks import CheckpointListener, MasterHook
     from weir.job import Job, Stream
+    from weir.launch.options import JobResult, RunOptions
     from weir.readers.consistent import ConsistentCut, read_consistent
     from weir.readers.savepoint import SavedOperator, SavedOperatorState, Savepoint, read_savepoint
     from weir.rest.client import JobClient, connect
-    from weir.run.options import JobResult, RunOptions
 
 __all__ = [
     "CheckpointListener",
@@ -50,9 +50,9 @@ _PLACES = {
     "ConsistentCut": "weir.readers.consistent",
     "Job": "weir.job",
     "JobClient": "weir.rest.client",
-    "JobResult": "weir.run.options",
+    "JobResult": "weir.launch.options",
     "MasterHook": "weir.durable.hooks",
-    "RunOptions": "weir.run.options",
+    "RunOptions": "weir.launch.options",
     "SavedOperator": "weir.readers.savepoint",
     "SavedOperatorState": "weir.readers.savepoint",
     "Savepoint": "weir.readers.savepoint",

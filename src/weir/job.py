@@ -39,7 +39,7 @@ from weir.storage.paths import is_utf8
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from weir.run.options import JobResult
+    from weir.launch.options import JobResult
 
     SourceFunction = Callable[[SparkSession], DataFrame]
     TransformFunction = Callable[..., DataFrame]
@@ -194,8 +194,8 @@ class Job:
 
         Raises ``WeirError`` if the job cannot start, and ``JobFailedError`` if it failed.
         """
-        from weir.run.options import RunOptions
-        from weir.run.runner import LoggingListener, run_job
+        from weir.launch.options import RunOptions
+        from weir.launch.runner import LoggingListener, run_job
 
         options = RunOptions(
             master=master,

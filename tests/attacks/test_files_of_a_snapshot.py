@@ -16,8 +16,8 @@ import pytest
 from tests.attacks.world import READERS, World, inline, inspect_operator, read, restore
 
 from weir.errors import CheckpointDamagedError, OperatorStateError, StorageError, WeirError
-from weir.spark.query_directory import QueryDirectory
-from weir.spark.state_files import StateFiles, relocate_operator_metadata
+from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.files import StateFiles, relocate_operator_metadata
 from weir.storage.local import LocalFileSystem
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weir.config import Configuration
-from weir.spark.session import LazySession, make_working_directory
+from weir.spark.session.start import LazySession, make_working_directory
 from weir.storage.local import LocalFileSystem
 
 

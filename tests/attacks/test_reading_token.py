@@ -12,8 +12,8 @@ from tests.rest.fake_job import JOB_ID, FakeGateway
 
 from weir.config import Configuration
 from weir.errors import ConfigurationError, RestError
-from weir.rest.server import RestSecurity, RestServer
-from weir.run.runner import _rest_server
+from weir.launch.runner import _rest_server
+from weir.rest.server.server import RestSecurity, RestServer
 from weir.runtime.concurrency import SystemClock
 
 TOKEN = "the-token-of-those-who-change"

@@ -13,9 +13,9 @@ from tests.attacks.world import World
 from tests.durable.fake_sink import sink_port
 
 from weir.errors import JobAlreadyRunningError, StorageError, WeirError
+from weir.launch.options import RunOptions
+from weir.launch.submission import submit
 from weir.readers.consistent import read_job_epochs
-from weir.run.options import RunOptions
-from weir.run.submission import submit
 from weir.runtime.concurrency import SystemClock
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems

@@ -24,9 +24,11 @@ from tests.waiting import wait_until
 import weir
 from weir.config import Configuration
 from weir.errors import ConfigurationError, RestError
-from weir.rest import client, connections, guard, tokens
+from weir.rest import client, tokens
 from weir.rest.client import JobClient
-from weir.rest.server import RestSecurity, RestServer
+from weir.rest.handling import guard
+from weir.rest.server import connections
+from weir.rest.server.server import RestSecurity, RestServer
 
 JOB = f"/v1/jobs/{JOB_ID}"
 TOKEN = "a-token-of-thirty-two-characters"

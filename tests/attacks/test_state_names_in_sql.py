@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from weir.spark.state_reader import query_frames, rows_as_json, with_store
+from weir.spark.state.reader import query_frames, rows_as_json, with_store
 
 pytestmark = pytest.mark.spark
 

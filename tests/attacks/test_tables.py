@@ -14,7 +14,7 @@ from tests.attacks.world import JOB, World
 
 import weir
 from weir.errors import StorageError
-from weir.sinks.delta_log import TableLog
+from weir.sinks.delta.log import TableLog
 
 INFO: dict[str, Any] = {
     "timestamp": 1, "weir.job.id": JOB, "weir.job.name": "orders", "weir.job.directory": "",

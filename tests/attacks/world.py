@@ -27,16 +27,16 @@ from weir.cli import inspect as inspect_command
 from weir.core.types import OperatorState, StateHandle
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import NothingChanges, StateMapping
-from weir.operators.state import SavedList, encode_lists
+from weir.operators.state.store import SavedList, encode_lists
 from weir.readers.consistent import read_job_epochs
 from weir.readers.savepoint import read_savepoint
 from weir.runtime.concurrency import ThreadWaits
 from weir.sinks import Files
 from weir.sources import FileSource
 from weir.sources.coordinator import SourceCoordinator
-from weir.spark.query_directory import QueryDirectory
-from weir.spark.snapshots import restore_directory
-from weir.spark.state_files import StateFiles
+from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.files import StateFiles
+from weir.spark.state.snapshots import restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems, Transfer
 from weir.storage.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus

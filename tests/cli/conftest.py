@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from weir.cli.app import app
-from weir.rest.server import RestServer
+from weir.rest.server.server import RestServer
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "rest"))
 

@@ -16,8 +16,8 @@ from fake_job import JOB_ID, FakeGateway
 from weir.cli.app import main
 from weir.core.status import JobStatus
 from weir.job import Job
-from weir.run import runner
-from weir.run.options import JobResult, RunListener, RunOptions
+from weir.launch import runner
+from weir.launch.options import JobResult, RunListener, RunOptions
 
 DEAF = sys.argv.pop(1) == "deaf"
 

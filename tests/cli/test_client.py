@@ -15,7 +15,7 @@ from weir.core.types import CheckpointType
 from weir.errors import JobNotFoundError, RestError
 from weir.rest import client
 from weir.rest.client import JobClient
-from weir.rest.server import RestServer
+from weir.rest.server.server import RestServer
 
 Answer = tuple[int, bytes]
 

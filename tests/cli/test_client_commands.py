@@ -16,7 +16,7 @@ from weir.core.checkpoints.stats import CheckpointCounts, CheckpointStatsSnapsho
 from weir.core.status import JobStatus
 from weir.errors import CoordinatorError, JobError
 from weir.rest.client import connect
-from weir.rest.server import RestSecurity, RestServer
+from weir.rest.server.server import RestSecurity, RestServer
 from weir.rest.tokens import read_or_make_token
 from weir.runtime.ports import CoordinatorAnswer
 

@@ -15,8 +15,8 @@ from click.testing import Result
 from fake_job import JOB_ID, completed
 
 from weir.core.types import Committable, OperatorState, SnapshotKind, StateHandle, TaskState
-from weir.operators.state import SavedList, encode_lists
-from weir.spark.state_reader import StateReader
+from weir.operators.state.store import SavedList, encode_lists
+from weir.spark.state.reader import StateReader
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
 from weir.subtasks.chain import ENTRY

@@ -22,10 +22,10 @@ from weir.config.values import LogFormat
 from weir.core.status import JobStatus
 from weir.errors import ConfigurationError
 from weir.job import Job
-from weir.run import runner
-from weir.run.options import JobResult, RunListener, RunOptions
-from weir.runtime.log_lines import place
-from weir.runtime.recorder import Failure
+from weir.launch import runner
+from weir.launch.options import JobResult, RunListener, RunOptions
+from weir.monitoring.log_lines import place
+from weir.monitoring.recorder import Failure
 
 Weir = Callable[..., Result]
 FAKE_RUN = str(Path(__file__).with_name("fake_run.py"))

@@ -20,7 +20,7 @@ from weir.core.messages.job import BeginAttempt, JobStatusChanged
 from weir.core.messages.protocol import TaskStatusChanged
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState, TaskStatus
-from weir.run.phases import Phases, StartPhases, describe_time
+from weir.launch.phases import Phases, StartPhases, describe_time
 
 
 class Told:

@@ -18,10 +18,10 @@ from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind
 from weir.errors import ConfigurationError, JobEndedError
 from weir.job import Job
-from weir.run import runner
-from weir.run.options import JobResult, RunListener, RunOptions
-from weir.run.runner import with_recovery_path
-from weir.spark import class_archive
+from weir.launch import runner
+from weir.launch.options import JobResult, RunListener, RunOptions
+from weir.launch.runner import with_recovery_path
+from weir.spark.session import class_archive
 
 Weir = Callable[..., Result]
 ROOT = Path(__file__).resolve().parents[2]

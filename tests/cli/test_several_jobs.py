@@ -19,7 +19,7 @@ from tests.rest.stored_jobs import leave_job
 from tests.rest.test_history import KILLED
 
 from weir.rest import client, tokens
-from weir.rest.server import RestServer
+from weir.rest.server.server import RestServer
 
 
 @pytest.fixture(autouse=True)

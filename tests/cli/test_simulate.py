@@ -10,7 +10,7 @@ from rich.console import Console
 
 from weir.cli.simulate import coverage_table
 from weir.core.status import JobStatus
-from weir.sim.faults import STATES, Fault
+from weir.sim.engine.faults import STATES, Fault
 from weir.sim.runner import Totals
 
 

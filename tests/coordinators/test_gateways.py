@@ -9,13 +9,13 @@ from tests.coordinators.test_runner import Bench, Recorded, bench, event, reset
 from tests.waiting import wait_until
 
 from weir.coordinators import SubtaskGateway
-from weir.core.messages.operators import (
+from weir.core.coordination.holder import OperatorCoordinatorHolder
+from weir.core.messages.coordination import (
     CoordinatorSentEvent,
     EventReceipt,
     SubtasksFailed,
     SubtasksReady,
 )
-from weir.core.operators.holder import OperatorCoordinatorHolder
 from weir.errors import CoordinatorError
 
 __all__ = ["bench"]

@@ -12,7 +12,7 @@ import pytest
 from tests.coordinators.test_runner import Bench, Recorded, asked, bench, event, reset, snapshot
 
 from weir.coordinators.base import CoordinatorSnapshot
-from weir.core.messages.operators import (
+from weir.core.messages.coordination import (
     CoordinatorFailed,
     CoordinatorSentEvent,
     CoordinatorSnapshotFailed,

@@ -21,7 +21,7 @@ from weir.coordinators import (
 )
 from weir.coordinators.base import CoordinatorSnapshot
 from weir.coordinators.runner import CoordinatorRunner
-from weir.core.messages.operators import (
+from weir.core.messages.coordination import (
     CoordinatorEffect,
     CoordinatorEvent,
     CoordinatorFailed,

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from weir.core.checkpoints.store import CompletedCheckpointStore
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.execution import Execution
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import (
@@ -31,7 +32,6 @@ from weir.core.messages.protocol import (
     TaskFailed,
     TaskStatusChanged,
 )
-from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.types import (
     UNKNOWN,
     Cause,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.core.datasets import Dataset, file_dataset, kafka_datasets, postgres_dataset
+from weir.lineage.datasets import Dataset, file_dataset, kafka_datasets, postgres_dataset
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from tests.core.channel_task import Task, barrier, kinds, trigger
 from tests.core.master_harness import World, of
 
+from weir.core.coordination.coordinators import CoordinatedOperator
+from weir.core.messages.coordination import CoordinatorSnapshotTaken, DeliverEvent
 from weir.core.messages.job import HookFailed
-from weir.core.messages.operators import CoordinatorSnapshotTaken, DeliverEvent
 from weir.core.messages.protocol import NotifyCheckpointAborted, TriggerCheckpoint
 from weir.core.messages.task import (
     AnswerPlanning,
@@ -20,7 +21,6 @@ from weir.core.messages.task import (
     StartDrain,
     TakeSnapshot,
 )
-from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.task.triggers import WaitingTriggers
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import SnapshotKind

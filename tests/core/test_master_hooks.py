@@ -10,6 +10,7 @@ from weir.core.checkpoints.outputs import RequestFailed
 from weir.core.checkpoints.pending import PendingState
 from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin, Verdict
 from weir.core.config import CheckpointConfig
+from weir.core.coordination.coordinators import OperatorCoordinators
 from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
@@ -22,7 +23,6 @@ from weir.core.messages.job import (
     TriggerHook,
 )
 from weir.core.messages.protocol import NotifyCheckpointAborted, TriggerCheckpoint
-from weir.core.operators.coordinators import OperatorCoordinators
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import TaskStatus

@@ -17,17 +17,8 @@ from tests.core.master_harness import (
 )
 
 from weir.core.config import CheckpointConfig
-from weir.core.messages.job import (
-    AnswerRequest,
-    AttemptFailed,
-    HookTriggered,
-    JobMasterEffect,
-    JobStatusChanged,
-    RecordCheckpoint,
-    RequestKind,
-    TriggerHook,
-)
-from weir.core.messages.operators import (
+from weir.core.coordination.coordinators import CoordinatedOperator
+from weir.core.messages.coordination import (
     AcknowledgeCheckpointEvent,
     CoordinatorFailed,
     CoordinatorSentEvent,
@@ -44,8 +35,17 @@ from weir.core.messages.operators import (
     SubtasksFailed,
     SubtasksReady,
 )
+from weir.core.messages.job import (
+    AnswerRequest,
+    AttemptFailed,
+    HookTriggered,
+    JobMasterEffect,
+    JobStatusChanged,
+    RecordCheckpoint,
+    RequestKind,
+    TriggerHook,
+)
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.status import JobStatus
 from weir.core.types import OperatorState, Payload, SentEvent, TaskStatus
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tests.core.channel_task import kinds, segment
 from tests.core.task_harness import VERTEX, TaskHarness, async_part_done
 
-from weir.core.messages.operators import (
+from weir.core.messages.coordination import (
     AcknowledgeCheckpointEvent,
     DeliverEvent,
     EventsConfirmed,

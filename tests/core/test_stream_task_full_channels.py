@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.core.channel_task import BATCH_SIZE, Task, kinds, segment
 
 from weir.core.messages.channel import SegmentsConsumed, Watermark
-from weir.core.messages.operators import DeliverEvent, EventsConfirmed
+from weir.core.messages.coordination import DeliverEvent, EventsConfirmed
 from weir.core.messages.task import AnswerPlanning, BatchStaged
 from weir.core.task.output_channels import ChannelBound
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weir.core.messages.operators import DeliverEvent
-from weir.core.operators.holder import SubtaskGateway
+from weir.core.coordination.holder import SubtaskGateway
+from weir.core.messages.coordination import DeliverEvent
 from weir.errors import InvariantError
 
 

@@ -62,14 +62,14 @@ from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import NothingChanges, StateMapping
 from weir.durable.task_snapshots import TaskSnapshots
+from weir.gateway.running_job import RunningJob
 from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
 from weir.runtime.failures import describe
 from weir.runtime.ports import AttemptStart, PostToTask
-from weir.runtime.running_job import RunningJob
 from weir.sinks import DeltaTable, Files
 from weir.sinks.base import Sink
-from weir.spark.query_directory import QueryDirectory
-from weir.spark.snapshots import QueryState, restore_directory
+from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.snapshots import QueryState, restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 

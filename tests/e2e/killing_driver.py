@@ -25,10 +25,10 @@ from weir.core.task.stream_task import StreamTask
 from weir.core.types import Recorded
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
-from weir.sinks.files import Files
-from weir.sinks.postgres_insert import Insert
-from weir.spark import snapshots
-from weir.spark.query_task import QueryTask
+from weir.sinks.files.sink import Files
+from weir.sinks.postgres.insert import Insert
+from weir.spark.query.task import QueryTask
+from weir.spark.state import snapshots
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.job_log import JobLogWriter, RecordKind
 
@@ -90,7 +90,7 @@ def _within_recommit(place: Callable[..., None], reached: Reached) -> None:
 def _in_catalog(place: Callable[..., None], reached: Reached) -> None:
     """Before or after (``place``) the catalog of an Iceberg table commits."""
     # Not at the top: drivers without such a table load no pyiceberg.
-    from weir.sinks.iceberg_client import OneCommit
+    from weir.sinks.iceberg.client import OneCommit
 
     place(OneCommit, "commit_table", reached)
 

@@ -32,10 +32,10 @@ from tests.waiting import wait_until
 import weir
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import CompletedCheckpoint, Payload, TaskStatus
-from weir.run.options import JobResult, RunOptions
-from weir.run.runner import run_job
-from weir.runtime.gateway import JobGateway
-from weir.runtime.views import JobView
+from weir.gateway.job_gateway import JobGateway
+from weir.launch.options import JobResult, RunOptions
+from weir.launch.runner import run_job
+from weir.monitoring.views import JobView
 from weir.sinks.base import Batch
 
 _POLL_S = 0.02

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import weir
 from weir.operators import Operator, SnapshotContext
-from weir.operators.state import StateStore
+from weir.operators.state.store import StateStore
 
 DIRECTORY = Path.cwd() / "out" / "published"
 

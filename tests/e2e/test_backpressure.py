@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 import weir
 from weir.core.status import JobStatus
 from weir.core.task.output_channels import ChannelBound
-from weir.runtime.views import JobView
+from weir.monitoring.views import JobView
 
 pytestmark = pytest.mark.spark
 

@@ -36,7 +36,7 @@ import weir
 from weir.core.status import JobStatus
 from weir.errors import SinkError, StorageError
 from weir.rest.client import JobClient
-from weir.spark.query_directory import QueryDirectory
+from weir.spark.state.directory import QueryDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

@@ -20,10 +20,10 @@ from tests.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus
+from weir.monitoring.views import JobView
 from weir.operators import CoOperator
-from weir.operators.keyed import KeyedState
-from weir.operators.state import StateStore
-from weir.runtime.views import JobView
+from weir.operators.state.keyed import KeyedState
+from weir.operators.state.store import StateStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
 

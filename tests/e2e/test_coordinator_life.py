@@ -27,7 +27,7 @@ from weir.core.task.output_channels import ChannelBound
 from weir.core.types import Payload
 from weir.errors import JobError
 from weir.operators import Operator
-from weir.operators.state import StateStore
+from weir.operators.state.store import StateStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
 

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 import weir
 from weir.core.status import JobStatus
 from weir.operators import Operator
-from weir.operators.state import StateStore
+from weir.operators.state.store import StateStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.slow]
 

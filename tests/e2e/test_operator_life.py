@@ -26,7 +26,7 @@ import weir
 from weir.core.status import JobStatus
 from weir.errors import JobError
 from weir.operators import ListCheckpointed, Operator, OperatorContext, SnapshotContext
-from weir.operators.state import StateStore
+from weir.operators.state.store import StateStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
 

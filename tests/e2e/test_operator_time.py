@@ -24,8 +24,8 @@ from tests.waiting import wait_until
 import weir
 from weir.core.status import JobStatus
 from weir.operators import Operator
-from weir.operators.state import StateStore
-from weir.operators.timers import Timers
+from weir.operators.state.store import StateStore
+from weir.operators.state.timers import Timers
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
 

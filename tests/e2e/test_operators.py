@@ -29,9 +29,9 @@ from weir.core.status import JobStatus
 from weir.core.types import Payload
 from weir.errors import RestError, WeirError
 from weir.operators import ListCheckpointed, Operator, RulesOperator, SnapshotContext
-from weir.operators.state import StateStore
-from weir.rest import job_answers
+from weir.operators.state.store import StateStore
 from weir.rest.client import connect
+from weir.rest.flink import job_answers
 
 pytestmark = pytest.mark.spark
 

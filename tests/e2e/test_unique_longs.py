@@ -21,7 +21,7 @@ from tests.e2e.support import Place, assert_same, files_rows
 import weir
 from weir.core.status import JobStatus
 from weir.operators import Operator, SnapshotContext
-from weir.operators.state import StateStore
+from weir.operators.state.store import StateStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
 

@@ -14,8 +14,8 @@ from weir.core.status import JobStatus
 from weir.metrics import prometheus
 from weir.metrics.definitions import METRICS, Kind
 from weir.metrics.readings import Readings, read
-from weir.runtime.recorder import COUNTERS, Sample
-from weir.runtime.views import ChannelView, JobView
+from weir.monitoring.recorder import COUNTERS, Sample
+from weir.monitoring.views import ChannelView, JobView
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOW_MS = 100_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.operators.layers import spill_all
 
-from weir.operators.memory import StateMemory
+from weir.operators.state.memory import StateMemory
 
 
 @pytest.fixture(params=["in memory", "in files"])

@@ -6,10 +6,10 @@ import io
 
 import pytest
 
-from weir.operators import keyed
-from weir.operators import memory as module
-from weir.operators.keyed import KeyedState
-from weir.operators.memory import StateMemory
+from weir.operators.state import keyed
+from weir.operators.state import memory as module
+from weir.operators.state.keyed import KeyedState
+from weir.operators.state.memory import StateMemory
 
 
 def next_layer(state: KeyedState) -> tuple[int, bytes | None] | None:

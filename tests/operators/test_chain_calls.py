@@ -10,7 +10,7 @@ from tests.operators.local_chain import LocalChain
 
 from weir.errors import OperatorError, PipelineError
 from weir.operators import Operator, SnapshotContext
-from weir.operators.state import StateStore
+from weir.operators.state.store import StateStore
 
 
 class Listening(Operator):

@@ -1,4 +1,4 @@
-"""Which columns a Python operator may be keyed by (weir/spark/operator_inputs.py)."""
+"""Which columns a Python operator may be keyed by (weir/spark/operators/inputs.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from weir.core.graph import GraphStep, StepKind
 from weir.errors import PipelineError
-from weir.spark.operator_inputs import key_types, partitioned
+from weir.spark.operators.inputs import key_types, partitioned
 
 STEP = GraphStep(name="count", kind=StepKind.PROCESS, inputs=("in",))
 

@@ -1,4 +1,4 @@
-"""Lists by key under random use, compared with a dictionary (weir/operators/keyed_lists.py)."""
+"""Lists by key under random use, compared with a dictionary (operators/state/keyed_lists.py)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.operators.test_keyed_state import KINDS, group_of, plain
 
 from weir.errors import OperatorStateError
 from weir.operators.base import Layer
-from weir.operators.keyed import KeyedState
-from weir.operators.keyed_lists import KeyedListState
-from weir.operators.state import StateStore
+from weir.operators.state.keyed import KeyedState
+from weir.operators.state.keyed_lists import KeyedListState
+from weir.operators.state.store import StateStore
 
 NAMES = ("list/s", "list lengths/s")
 

@@ -1,4 +1,4 @@
-"""Keyed state under random use, compared with a dictionary (weir/operators/keyed.py)."""
+"""Keyed state under random use, compared with a dictionary (weir/operators/state/keyed.py)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.checkered import checkered
 from tests.operators.layers import next_layer
 
 from weir.errors import OperatorStateError
-from weir.operators import key_index
 from weir.operators.base import Layer
-from weir.operators.key_index import NOWHERE, KeyIndex
-from weir.operators.keyed import KeyedState
-from weir.operators.memory import StateMemory
+from weir.operators.state import key_index
+from weir.operators.state.key_index import NOWHERE, KeyIndex
+from weir.operators.state.keyed import KeyedState
+from weir.operators.state.memory import StateMemory
 
 #: Makes the key of a number; few numbers have the same.
 KINDS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {

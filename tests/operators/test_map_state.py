@@ -1,4 +1,4 @@
-"""Map state under random use, compared with a dictionary (weir/operators/map_state.py)."""
+"""Map state under random use, compared with a dictionary (weir/operators/state/map_state.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.operators.layers import deal_with, next_layer
 
 from weir.errors import OperatorStateError
 from weir.operators.base import Layer
-from weir.operators.keyed import KeyedState
-from weir.operators.map_state import MapState
-from weir.operators.state import StateStore
+from weir.operators.state.keyed import KeyedState
+from weir.operators.state.map_state import MapState
+from weir.operators.state.store import StateStore
 
 ENTRIES = st.dictionaries(
     st.tuples(st.integers(0, 12), st.none() | st.sampled_from("abcd")),

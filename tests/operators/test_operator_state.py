@@ -17,8 +17,8 @@ from tests.operators.layers import next_layer
 from weir.errors import OperatorStateError
 from weir.operators import PandasOperator
 from weir.operators.base import KEY_GROUPS, Layer
-from weir.operators.keyed import KeyedState
-from weir.operators.state import (
+from weir.operators.state.keyed import KeyedState
+from weir.operators.state.store import (
     BYTES,
     JsonSerializer,
     Lists,
@@ -112,7 +112,7 @@ def test_an_element_that_json_would_change_is_refused_by_its_place(
         "The state 'things' of operator 'score' cannot be stored, since JSON cannot represent"
         f" {part}: make it of" in says
     )
-    assert "or give the state a serializer, such as weir.operators.state.BYTES" in says
+    assert "or give the state a serializer, such as weir.operators.state.store.BYTES" in says
 
 
 def test_an_element_that_changes_its_type_and_not_its_json_is_refused_too() -> None:

@@ -1,4 +1,4 @@
-"""Keyed state beyond its memory (weir/operators/memory.py), and what leaves its checkpoints."""
+"""Keyed state beyond its memory (operators/state/memory.py), and what leaves its checkpoints."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.operators.test_warm_subtasks import new_process, order_of
 from weir.errors import OperatorStateError
 from weir.operators import Operator
 from weir.operators.base import Layer
-from weir.operators.keyed import KeyedState
-from weir.operators.memory import StateMemory
-from weir.operators.state import StateStore
+from weir.operators.state.keyed import KeyedState
+from weir.operators.state.memory import StateMemory
+from weir.operators.state.store import StateStore
 from weir.subtasks.worker import SubtaskRun
 
 MANY = 300_000

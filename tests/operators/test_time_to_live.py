@@ -1,4 +1,4 @@
-"""Keyed state that expires (weir/operators/expiry.py; MISSION B7): Flink's StateTtlConfig."""
+"""Keyed state that expires (weir/operators/state/expiry.py; MISSION B7): Flink's StateTtlConfig."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.operators.test_warm_subtasks import new_process, order_of
 from weir.errors import OperatorStateError
 from weir.operators import Operator, TimeDomain, TtlUpdate
 from weir.operators.base import Layer
-from weir.operators.expiry import TimeToLive
-from weir.operators.keyed import KeyedState
-from weir.operators.state import StateStore
-from weir.operators.timers import Timers
-from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
+from weir.operators.state.expiry import TimeToLive
+from weir.operators.state.keyed import KeyedState
+from weir.operators.state.store import StateStore
+from weir.operators.state.timers import Timers
+from weir.spark.state.directory import SPARK_MAX_WATERMARK_MS
 from weir.subtasks.worker import SubtaskRun
 
 EVENT, PROCESSING = TimeDomain.EVENT, TimeDomain.PROCESSING

@@ -1,4 +1,4 @@
-"""Timers of operators, compared with a set of pairs (weir/operators/timers.py)."""
+"""Timers of operators, compared with a set of pairs (weir/operators/state/timers.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.operators.test_keyed_state import KINDS, group_of, plain
 
 from weir.errors import OperatorStateError
 from weir.operators.base import Layer
-from weir.operators.timers import TimeDomain, Timers
+from weir.operators.state.timers import TimeDomain, Timers
 
 Pair = tuple[Any, int]
 

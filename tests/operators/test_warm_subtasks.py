@@ -13,8 +13,8 @@ from tests.operators.test_sent_events import context
 
 from weir.errors import OperatorStateError, PipelineError, WeirError
 from weir.operators import Operator
-from weir.operators.state import StateStore
-from weir.operators.timers import Timers
+from weir.operators.state.store import StateStore
+from weir.operators.state.timers import Timers
 from weir.subtasks.worker import LocalStateFiles, SubtaskRun, WorkerProcess
 
 

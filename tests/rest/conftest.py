@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from weir.rest.server import RestServer
+from weir.rest.server.server import RestServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 

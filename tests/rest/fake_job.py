@@ -25,11 +25,11 @@ from weir.core.types import (
     TaskStatus,
 )
 from weir.errors import CoordinatorError
-from weir.runtime.cluster import ExecutorView, JvmView, ThreadView
+from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
+from weir.monitoring.recorder import Recorder
+from weir.monitoring.views import ExceptionView, JobView, SubtaskView, VertexView
 from weir.runtime.concurrency import SystemClock
 from weir.runtime.ports import CoordinatorAnswer
-from weir.runtime.recorder import Recorder
-from weir.runtime.views import ExceptionView, JobView, SubtaskView, VertexView
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
 OTHER_ID = "f" * 32

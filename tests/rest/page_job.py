@@ -23,10 +23,10 @@ from weir.core.types import (
     TaskState,
     TaskStatus,
 )
+from weir.monitoring.recorder import SAMPLES, Failure, Moment, Recorder, Sample, checkpoint_bar
+from weir.monitoring.timeline import Span, SpanKind
+from weir.monitoring.views import ChannelView, CoordinatorView, JobView, VertexView
 from weir.runtime.concurrency import SystemClock
-from weir.runtime.recorder import SAMPLES, Failure, Moment, Recorder, Sample, checkpoint_bar
-from weir.runtime.timeline import Span, SpanKind
-from weir.runtime.views import ChannelView, CoordinatorView, JobView, VertexView
 
 _SMALL = {
     "clean": (),

@@ -17,12 +17,12 @@ from tests.waiting import wait_until
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus
 from weir.errors import StorageError
-from weir.rest.archive import JobArchive
-from weir.rest.history import StoredJobs
-from weir.rest.server import RestServer
-from weir.run.archivist import Archivist
+from weir.launch.archivist import Archivist
+from weir.monitoring.views import ExceptionView, JobView
+from weir.rest.past.archive import JobArchive
+from weir.rest.past.history import StoredJobs
+from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import SystemClock
-from weir.runtime.views import ExceptionView, JobView
 from weir.storage.job_log import RecordStatus
 
 JOB = "a" * 32
@@ -227,14 +227,14 @@ def test_an_archive_that_cannot_be_written_ends_nothing(
     def full(*_: object) -> None:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr("weir.rest.archive.JobArchive.write", full)
+    monkeypatch.setattr("weir.rest.past.archive.JobArchive.write", full)
     with caplog.at_level(logging.WARNING), Archivist(archive(tmp_path), lambda: LAST):
         pass
     assert "the disk is full" in caplog.text
 
     over = threading.Event()
-    monkeypatch.setattr("weir.run.archivist._LAST_PATIENCE_S", 0.1)
-    monkeypatch.setattr("weir.rest.archive.JobArchive.write", lambda *_: over.wait(60))
+    monkeypatch.setattr("weir.launch.archivist._LAST_PATIENCE_S", 0.1)
+    monkeypatch.setattr("weir.rest.past.archive.JobArchive.write", lambda *_: over.wait(60))
     with Archivist(archive(tmp_path), lambda: LAST):
         pass
     over.set()

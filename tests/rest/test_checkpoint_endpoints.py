@@ -21,8 +21,8 @@ from fake_job import (
 )
 
 from weir.core.types import SnapshotMetrics
-from weir.rest import checkpoint_answers
-from weir.rest.checkpoint_answers import (
+from weir.rest.flink import checkpoint_answers
+from weir.rest.flink.checkpoint_answers import (
     checkpoint_config,
     checkpoint_details,
     percentiles,

@@ -15,10 +15,10 @@ from fake_job import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway
 from starlette.exceptions import HTTPException
 
 from weir.core.status import JobStatus
-from weir.rest import looks
-from weir.rest.cluster_answers import LOG_TAIL, log_files, log_tail
-from weir.rest.server import RestSecurity, RestServer
-from weir.runtime.cluster import ExecutorView, JvmView, ThreadView
+from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
+from weir.rest.flink.cluster_answers import LOG_TAIL, log_files, log_tail
+from weir.rest.handling import looks
+from weir.rest.server.server import RestSecurity, RestServer
 
 JOB = f"/v1/jobs/{JOB_ID}"
 APPLICATION = f"/v1/applications/{JOB_ID}"
@@ -150,7 +150,7 @@ import sys
 import threading
 import time
 
-from weir.rest.cluster_answers import python_threads
+from weir.rest.flink.cluster_answers import python_threads
 
 
 class Garbage:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from fake_job import JOB_ID
 
-from weir.rest.job_answers import vertex_id
+from weir.rest.flink.job_answers import vertex_id
 from weir.rest.schema import ENDPOINTS
 from weir.rest.schema.base import Endpoint, Text
 

@@ -13,9 +13,9 @@ import httpx
 import pytest
 from tests.rest.stored_jobs import DRIVER, FS, damage_log, leave_job, pipeline, take_lease
 
-from weir.rest import server as server_module
-from weir.rest.history import StoredJobs
-from weir.rest.server import RestServer
+from weir.rest.past.history import StoredJobs
+from weir.rest.server import server as server_module
+from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import SystemClock
 from weir.storage.job_log import RecordStatus
 from weir.storage.local import LocalFileSystem

@@ -23,11 +23,11 @@ from tests.rest.stored_jobs import (
 )
 
 from weir.core.status import JobStatus
-from weir.rest.archive import JobArchive
-from weir.rest.history import StoredJobs
-from weir.rest.server import RestServer
+from weir.monitoring.views import ExceptionView
+from weir.rest.past.archive import JobArchive
+from weir.rest.past.history import StoredJobs
+from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import SystemClock
-from weir.runtime.views import ExceptionView
 
 PHONE = {"width": 390, "height": 800}
 

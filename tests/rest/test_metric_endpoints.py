@@ -12,9 +12,9 @@ from fake_job import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway, completed
 from tests.waiting import wait_until
 
 from weir.core.status import JobStatus
-from weir.rest.job_answers import vertex_id
-from weir.rest.server import RestServer
-from weir.runtime.cluster import JvmView
+from weir.monitoring.cluster import JvmView
+from weir.rest.flink.job_answers import vertex_id
+from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import SystemClock
 
 JOB = f"/v1/jobs/{JOB_ID}"

@@ -18,7 +18,7 @@ from weir.core.checkpoints.stats import RestoredCheckpointStats
 from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind
 from weir.errors import JobError, StorageError
-from weir.rest.operations import (
+from weir.rest.handling.operations import (
     MAX_OPERATIONS,
     AsyncOperations,
     TooManyOperationsError,
@@ -286,7 +286,7 @@ def test_a_disposal_on_a_file_system_that_hangs_holds_up_no_other_answer(
         gate.wait(20)
         return path
 
-    monkeypatch.setattr("weir.rest.checkpoint_handlers.snapshot_directory", hang)
+    monkeypatch.setattr("weir.rest.flink.checkpoint_handlers.snapshot_directory", hang)
 
     def dispose() -> None:
         with contextlib.suppress(httpx.HTTPError):
@@ -438,7 +438,7 @@ def test_what_ends_the_job_is_accepted_however_many_operations_are_in_flight(
     http: httpx.Client, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hanging checkpoints must not prevent stopping or cancelling the job."""
-    monkeypatch.setattr("weir.rest.operations.MAX_OPERATIONS", 3)
+    monkeypatch.setattr("weir.rest.handling.operations.MAX_OPERATIONS", 3)
     for _ in range(3):
         assert http.post(f"{JOB}/checkpoints", json={}).status_code == 202
     assert http.post(f"{JOB}/checkpoints", json={}).status_code == 429

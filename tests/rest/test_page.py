@@ -14,7 +14,7 @@ from tests.rest.fake_job import FakeGateway, completed
 from tests.rest.page_job import ended, page_gateway
 
 from weir.errors import JobError
-from weir.rest.server import RestSecurity, RestServer
+from weir.rest.server.server import RestSecurity, RestServer
 from weir.runtime.ports import CoordinatorAnswer
 
 #: What each view shows of the job, by its address.

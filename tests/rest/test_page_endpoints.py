@@ -14,12 +14,12 @@ from tests.rest.fake_job import FakeGateway
 from tests.rest.page_job import page_gateway
 
 import weir.rest
-from weir.rest import page_answers
-from weir.rest.job_answers import vertex_id
-from weir.rest.page_files import PATHS
-from weir.rest.server import RestSecurity, RestServer
+from weir.rest.flink.job_answers import vertex_id
+from weir.rest.server.server import RestSecurity, RestServer
+from weir.rest.web import answers as page_answers
+from weir.rest.web.files import PATHS
 
-FILES = sorted((Path(weir.rest.__file__).parent / "page").iterdir())
+FILES = sorted((Path(weir.rest.__file__).parent / "web" / "page").iterdir())
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import msgspec
 
 from weir.rest import schema
 
-_SCRIPTS = sorted((Path(schema.__path__[0]).parent / "page").glob("*.js"))
+_SCRIPTS = sorted((Path(schema.__path__[0]).parent / "web" / "page").glob("*.js"))
 
 #: What the scripts use of JavaScript and of the browser.
 _BROWSER = set(

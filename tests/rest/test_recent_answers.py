@@ -14,9 +14,9 @@ import httpx
 import pytest
 from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway, completed
 
-from weir.rest.recent import ANSWER_MAX, KEPT, RecentAnswers
-from weir.rest.server import RestServer
-from weir.runtime.views import JobView
+from weir.monitoring.views import JobView
+from weir.rest.server.recent import ANSWER_MAX, KEPT, RecentAnswers
+from weir.rest.server.server import RestServer
 
 #: Long enough that no answer is too old within a test, but for one that waits.
 LONG_MS = 60_000
@@ -368,7 +368,7 @@ def test_a_server_that_ends_answers_those_who_wait(gateway: FakeGateway, slow: S
 def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds by which answers grow old; a test sets them."""
     found = [0.0]
-    monkeypatch.setattr("weir.rest.recent._now_s", lambda: found[0])
+    monkeypatch.setattr("weir.rest.server.recent._now_s", lambda: found[0])
     return found
 
 
@@ -444,7 +444,7 @@ def test_those_who_need_a_new_answer_do_not_wait_for_those_who_have_one(
     monkeypatch: pytest.MonkeyPatch, now_s: list[float], gateway: FakeGateway
 ) -> None:
     """What is made for later is made a moment later."""
-    monkeypatch.setattr("weir.rest.connections._LATER_S", 60.0)
+    monkeypatch.setattr("weir.rest.server.connections._LATER_S", 60.0)
     with served(gateway, 100, 3_000) as http, closing(Client(http)) as first:
         first.send()
         (before,) = first.answers()

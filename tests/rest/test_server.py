@@ -14,8 +14,8 @@ from tests.runtime.fake_port import World
 from tests.waiting import wait_until
 
 from weir.errors import RestError
-from weir.rest.server import RestServer
-from weir.runtime.views import JobView
+from weir.monitoring.views import JobView
+from weir.rest.server.server import RestServer
 
 
 def test_port_zero_picks_a_free_port_of_the_loopback_interface(address: str) -> None:

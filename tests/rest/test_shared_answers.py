@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from weir.rest.shared import FRESH_MS, KEPT, SharedAnswers
+from weir.rest.handling.shared import FRESH_MS, KEPT, SharedAnswers
 
 
 class SetClock:

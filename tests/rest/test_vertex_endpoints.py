@@ -10,7 +10,7 @@ from fake_job import JOB_ID, VIEW, FakeGateway
 
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus
-from weir.rest.job_answers import vertex_id
+from weir.rest.flink.job_answers import vertex_id
 
 JOB = f"/v1/jobs/{JOB_ID}"
 CLEAN = f"{JOB}/vertices/{vertex_id('clean')}"

@@ -11,6 +11,7 @@ from typing import Any
 from weir.coordinators import OperatorCoordinator
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.job.master import JobMaster
 from weir.core.messages.channel import ReleaseSegments
 from weir.core.messages.job import (
@@ -35,7 +36,6 @@ from weir.core.messages.task import (
     TaskStarted,
     TellAborted,
 )
-from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
 from weir.core.types import (
@@ -47,10 +47,10 @@ from weir.core.types import (
     SnapshotMetrics,
     TaskState,
 )
+from weir.gateway.running_job import RunningJob
+from weir.monitoring.views import SubtaskView
 from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
 from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
-from weir.runtime.running_job import RunningJob
-from weir.runtime.views import SubtaskView
 
 JOB_ID = "0" * 32
 PATIENCE_S = 20.0

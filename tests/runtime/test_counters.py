@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from tests.waiting import wait_until
 
-from weir.runtime.counters import Counters
+from weir.monitoring.counters import Counters
 from weir.runtime.ports import TaskPort, VertexMetrics
 
 SERVE_MS = 1_000

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from weir.runtime.log_lines import (
+from weir.monitoring.log_lines import (
     Capture,
     Form,
     LogEvent,

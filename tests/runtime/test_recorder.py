@@ -13,9 +13,9 @@ from tests.runtime.fake_port import JOB_ID, World, plan
 from weir.core.messages.task import TaskErrored
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, SnapshotKind, TaskState
+from weir.monitoring.log_buffer import LINES, LogBuffer
+from weir.monitoring.recorder import COUNTERS, MOMENTS, Recorder, Sampler
 from weir.runtime.concurrency import SystemClock
-from weir.runtime.log_buffer import LINES, LogBuffer
-from weir.runtime.recorder import COUNTERS, MOMENTS, Recorder, Sampler
 
 
 def texts(recorder: Recorder) -> list[str]:

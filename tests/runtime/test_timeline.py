@@ -16,7 +16,7 @@ from weir.core.messages.task import (
     TaskStarted,
 )
 from weir.core.types import SnapshotKind, SnapshotMetrics, TaskState
-from weir.runtime.timeline import Span, SpanKind, TaskTimeline
+from weir.monitoring.timeline import Span, SpanKind, TaskTimeline
 
 #: Wall clock time is monotonic time plus this.
 EPOCH = 1_000_000

@@ -23,7 +23,7 @@ from weir.core.task.input_gate import InputGate
 from weir.core.task.output_channels import OutputChannels
 from weir.core.task.stream_task import StreamTask
 from weir.core.task.triggers import WaitingTriggers
-from weir.sim.channel_offsets import ChannelOffsets
+from weir.sim.engine.channel_offsets import ChannelOffsets
 
 
 def a_channel_not_held() -> AbstractContextManager[None]:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from weir.sim import job as job_module
+from weir.sim.engine import job as job_module
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from weir.core.task.input_gate import InputGate
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import TaskState
 from weir.durable.sink_port import SinkPort
-from weir.sim import faults as faults_module
+from weir.sim.engine import faults as faults_module
 
 
 def a_savepoint_taken_before_the_drain() -> AbstractContextManager[None]:

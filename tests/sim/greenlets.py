@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from weir.sim.disk import Disk, ProcessFileSystem
-from weir.sim.loop import Loop, Process
+from weir.sim.engine.disk import Disk, ProcessFileSystem
+from weir.sim.engine.loop import Loop, Process
 
 #: Long enough for all of these tests, in virtual microseconds.
 LIMIT_US = 1_000_000_000

@@ -18,10 +18,10 @@ from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
 from weir.errors import LostWriteError
 from weir.runtime import task_work
-from weir.sim import faults as faults_module
 from weir.sim import world as world_module
-from weir.sim.disk import ProcessFileSystem
-from weir.sim.faults import Mishap
+from weir.sim.engine import faults as faults_module
+from weir.sim.engine.disk import ProcessFileSystem
+from weir.sim.engine.faults import Mishap
 from weir.storage.numbered_log import Recorder
 
 

@@ -41,11 +41,11 @@ from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import StorageError
-from weir.sim import faults as faults_module
 from weir.sim import world as world_module
-from weir.sim.faults import Fault
-from weir.sim.job import SimJob
-from weir.sim.table import SimTable
+from weir.sim.engine import faults as faults_module
+from weir.sim.engine.faults import Fault
+from weir.sim.engine.job import SimJob
+from weir.sim.engine.table import SimTable
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import CreateResult
 from weir.storage.numbered_log import NumberedLog, Recorder

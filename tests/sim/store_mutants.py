@@ -20,18 +20,21 @@ from weir.errors import StorageError
 from weir.sim.stores import driver as driver_module
 from weir.sim.stores.driver import StoreDriver
 from weir.sim.stores.targets import Kind
-from weir.sinks import iceberg_ledger, postgres, postgres_prepared, postgres_staging
-from weir.sinks import iceberg_target as iceberg_target_module
 from weir.sinks.base import SinkContext
-from weir.sinks.delta import DeltaTable
-from weir.sinks.files import Files
-from weir.sinks.files_merging import Move
-from weir.sinks.iceberg import IcebergTable
-from weir.sinks.iceberg_client import ConflictError, OneCommit
-from weir.sinks.postgres import PostgresTable
-from weir.sinks.postgres_insert import Insert
-from weir.sinks.postgres_prepared import PreparedTransactions, PrepareRows
-from weir.sinks.postgres_target import Ledger
+from weir.sinks.delta.sink import DeltaTable
+from weir.sinks.files.merging import Move
+from weir.sinks.files.sink import Files
+from weir.sinks.iceberg import ledger as iceberg_ledger
+from weir.sinks.iceberg import target as iceberg_target_module
+from weir.sinks.iceberg.client import ConflictError, OneCommit
+from weir.sinks.iceberg.sink import IcebergTable
+from weir.sinks.postgres import prepared as postgres_prepared
+from weir.sinks.postgres import sink as postgres
+from weir.sinks.postgres import staging as postgres_staging
+from weir.sinks.postgres.insert import Insert
+from weir.sinks.postgres.prepared import PreparedTransactions, PrepareRows
+from weir.sinks.postgres.sink import PostgresTable
+from weir.sinks.postgres.target import Ledger
 from weir.sinks.staging import FileSink, SureSync
 from weir.storage.filesystem import CreateResult
 from weir.storage.job_log import JobLogWriter

@@ -34,11 +34,11 @@ from weir.core.types import (
     TaskState,
     TaskStatus,
 )
-from weir.sim.auditor import AuditError, Auditor
-from weir.sim.disk import Disk
-from weir.sim.job import SimVertex
-from weir.sim.own import CountedRows
-from weir.sim.table import TableVersion
+from weir.sim.engine.auditor import AuditError, Auditor
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.job import SimVertex
+from weir.sim.engine.table import TableVersion
+from weir.sim.own.code import CountedRows
 from weir.storage import metadata
 from weir.storage.job_log import CheckpointReference, JobRecord, RecordKind, RecordStatus
 

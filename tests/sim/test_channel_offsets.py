@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.core.messages.channel import MAX_WATERMARK_MS, Admission, Segment
-from weir.sim.channel_offsets import BrokenWatermarkError, ChannelOffsets
+from weir.sim.engine.channel_offsets import BrokenWatermarkError, ChannelOffsets
 
 
 def admission(channel: str, *positions: int) -> Admission:

@@ -16,7 +16,7 @@ from tests.sim.greenlets import (
 )
 
 from weir.errors import LostWriteError, StorageError
-from weir.sim.loop import Loop, Process
+from weir.sim.engine.loop import Loop, Process
 from weir.storage.filesystem import CreateResult
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from greenlet import GreenletExit
 from tests.sim.greenlets import LIMIT_US
 
-from weir.sim.loop import Loop, Process, SimEvent, SimLock, SimWorkers
+from weir.sim.engine.loop import Loop, Process, SimEvent, SimLock, SimWorkers
 
 
 def run(loop: Loop) -> None:

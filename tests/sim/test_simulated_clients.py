@@ -15,8 +15,8 @@ from deltalake.transaction import AddAction
 from obstore.store import MemoryStore
 
 from weir.errors import StorageError
-from weir.sim.disk import Disk
-from weir.sim.loop import Loop, Process
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.loop import Loop, Process
 from weir.sim.stores.bucket import Bucket, SimObjectStore, simulated_requests
 from weir.sim.stores.delta import DeltaLog, simulated_delta
 from weir.sim.stores.faults import Network, Rates

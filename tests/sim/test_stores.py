@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from tests.sim.store_mutants import STORE_MUTANTS, StoreMutant
 
-from weir.sim.loop import Loop, Process
+from weir.sim.engine.loop import Loop, Process
 from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.postgres import Connection, Server
 from weir.sim.stores.seeds import run_whole_seed

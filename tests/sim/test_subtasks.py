@@ -12,8 +12,8 @@ import pytest
 from tests.sim import coordinator_mutants
 from tests.sim.mutants import _with
 
-from weir.core.operators.holder import OperatorCoordinatorHolder, SubtaskGateway
-from weir.sim.subtasks import run_subtasks
+from weir.core.coordination.holder import OperatorCoordinatorHolder, SubtaskGateway
+from weir.sim.own.subtasks import run_subtasks
 
 SEEDS = 2_000
 

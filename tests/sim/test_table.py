@@ -11,10 +11,10 @@ import pytest
 from tests.sim.greenlets import file_system, new_disk, run_all
 
 from weir.errors import InvariantError, SinkError
-from weir.sim.disk import Disk
-from weir.sim.loop import Loop
-from weir.sim.own import OwnCode
-from weir.sim.table import EmptyEpoch, SimTable, TableVersion
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.loop import Loop
+from weir.sim.engine.table import EmptyEpoch, SimTable, TableVersion
+from weir.sim.own.code import OwnCode
 from weir.sinks.base import Batch, SinkContext
 
 JOB = "0123456789abcdef0123456789abcdef"

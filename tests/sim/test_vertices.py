@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from weir.sim.job import MOST_SMALL, SimVertex, draw_vertices, expected_rows
+from weir.sim.engine.job import MOST_SMALL, SimVertex, draw_vertices, expected_rows
 
 GRAPHS = [draw_vertices(Random(seed), Random(f"graph {seed}")) for seed in range(2_000)]
 LARGE = [graph for graph in GRAPHS if len(graph) > MOST_SMALL]

@@ -11,7 +11,7 @@ import pytest
 from tests.sim.mishap_mutants import syncs_fail
 from tests.sim.mutants import notify_before_the_record
 
-from weir.sim.faults import Fault, Mishap
+from weir.sim.engine.faults import Fault, Mishap
 from weir.sim.world import run_seed
 
 SRC = Path(__file__).resolve().parents[2] / "src"

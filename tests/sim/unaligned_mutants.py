@@ -19,7 +19,7 @@ from weir.core.task.snapshots import OpenSnapshots
 from weir.core.types import SnapshotKind, TaskState
 from weir.runtime import dispatcher as dispatcher_module
 from weir.runtime.dispatcher import restored_entries
-from weir.sim.queries import SimQuery
+from weir.sim.own.queries import SimQuery
 
 
 def segments_in_flight_lost_at_the_restore() -> AbstractContextManager[None]:

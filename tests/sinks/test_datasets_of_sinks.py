@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
 
-from weir.core.datasets import Dataset
+from weir.lineage.datasets import Dataset
 from weir.sinks import DeltaTable, Files, ForeachEpoch, PostgresTable
 from weir.sources import FileSource
 

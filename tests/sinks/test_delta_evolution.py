@@ -12,7 +12,7 @@ from tests.sinks.test_delta_sink import context, flushed
 
 from weir.errors import SinkError, SinkMismatchError
 from weir.sinks import Batch, DeltaTable
-from weir.sinks.delta_schema import widened
+from weir.sinks.delta.schema import widened
 
 ADDS: dict[str, Any] = {"schema_evolution": "add"}
 

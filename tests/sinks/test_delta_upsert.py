@@ -119,7 +119,7 @@ def test_staged_files_are_deleted_when_the_sink_is_closed(spark, tmp_path):
 
 def test_a_job_that_runs_on_deletes_staged_files_after_a_while(spark, tmp_path, monkeypatch):
     """With a later commit; the newest ones stay."""
-    monkeypatch.setattr("weir.sinks.delta.KEPT_S", 0.0)
+    monkeypatch.setattr("weir.sinks.delta.sink.KEPT_S", 0.0)
     sink = opened(tmp_path, ["k"])
     for epoch in (1, 2):
         sink.commit(epoch, [batch(sink, spark, epoch, ("a", epoch))])

@@ -15,9 +15,9 @@ from pyiceberg.types import DecimalType, LongType, NestedField, StringType
 from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
 
 from weir.errors import SinkMismatchError
-from weir.sinks.iceberg_files import file_details
-from weir.sinks.iceberg_partitions import partition_of
-from weir.sinks.iceberg_payload import StagedDataFile
+from weir.sinks.iceberg.files import file_details
+from weir.sinks.iceberg.partitions import partition_of
+from weir.sinks.iceberg.payload import StagedDataFile
 from weir.storage.local import LocalFileSystem
 from weir.storage.records import converted
 
@@ -97,6 +97,6 @@ def test_what_cannot_be_committed_fails_before_the_checkpoint(tmp_path, monkeypa
     """Else each restart would fail again, with rows that no checkpoint can do without."""
     sink = Warehouse(None, tmp_path / "warehouse").opened()
     staged = stage_by_hand(sink, 0, 1)
-    monkeypatch.setattr("weir.sinks.iceberg_files.texts_of", lambda *_: ["one too many"])
+    monkeypatch.setattr("weir.sinks.iceberg.files.texts_of", lambda *_: ["one too many"])
     with pytest.raises(SinkMismatchError, match="files cannot be understood"):
         sink.flush([staged])

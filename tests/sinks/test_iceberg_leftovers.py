@@ -10,8 +10,8 @@ from pyiceberg.types import LongType, NestedField
 from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
 
 from weir.sinks import IcebergTable
-from weir.sinks.iceberg_files import written_as
-from weir.sinks.iceberg_merging import replaceable
+from weir.sinks.iceberg.files import written_as
+from weir.sinks.iceberg.merging import replaceable
 from weir.storage.local import LocalFileSystem
 
 

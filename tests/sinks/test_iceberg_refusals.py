@@ -14,8 +14,8 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType, Times
 from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
 
 from weir.errors import SinkMismatchError
-from weir.sinks.iceberg_evolution import evolve, prepare
-from weir.sinks.iceberg_types import NEW_IDS
+from weir.sinks.iceberg.evolution import evolve, prepare
+from weir.sinks.iceberg.types import NEW_IDS
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from tests.sinks.iceberg_warehouse import (
 
 from weir.errors import SinkError, SinkMismatchError, UnsupportedEnvironmentError
 from weir.sinks import IcebergTable
-from weir.sinks.iceberg_target import data_location, data_root, metadata_directory
+from weir.sinks.iceberg.target import data_location, data_root, metadata_directory
 
 pytestmark = pytest.mark.spark
 
@@ -424,6 +424,6 @@ def test_a_catalog_that_does_not_answer_is_a_refusal_at_the_start(server, tmp_pa
 
 def test_a_missing_pyiceberg_is_named_when_the_pipeline_is_loaded(monkeypatch):
     """With what to install."""
-    monkeypatch.setitem(__import__("sys").modules, "weir.sinks.iceberg_target", None)
+    monkeypatch.setitem(__import__("sys").modules, "weir.sinks.iceberg.target", None)
     with pytest.raises(UnsupportedEnvironmentError, match=r"pip install 'weir\[iceberg\]'"):
         IcebergTable("prod", NAME)

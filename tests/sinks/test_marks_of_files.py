@@ -28,7 +28,7 @@ JOB = "0123456789abcdef0123456789abcdef"
 COMMIT = """
 import json, os, signal, sys
 from weir.sinks.base import SinkContext
-from weir.sinks.files import Files
+from weir.sinks.files.sink import Files
 from weir.storage.local import LocalFileSystem
 
 path, job, epoch, payload, left = json.loads(sys.argv[1])

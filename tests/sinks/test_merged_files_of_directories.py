@@ -240,7 +240,7 @@ def test_originals_stay_until_the_sink_is_closed_or_they_are_due(
     first = batches(sink, spark, 0, 1)
     sink.commit(1, first)
     assert [sink.damaged(payload) for payload in first] == [None] * 2
-    monkeypatch.setattr("weir.sinks.files.KEPT_S", 0.0)
+    monkeypatch.setattr("weir.sinks.files.sink.KEPT_S", 0.0)
     second = batches(sink, spark, 2, 3)
     sink.commit(2, second)
     staged = tmp_path / "f" / "_weir" / "staged" / "01234567-out-1"

@@ -181,7 +181,7 @@ def test_originals_stay_until_the_sink_is_closed_or_they_are_due(
     second = batches(sink, spark, 2, 3)
     sink.commit(2, second)
     assert warehouse.attempts() == ["1/0", "1/1", "1/2", "1/3"]
-    monkeypatch.setattr("weir.sinks.iceberg.KEPT_S", 0.0)
+    monkeypatch.setattr("weir.sinks.iceberg.sink.KEPT_S", 0.0)
     sink.commit(3, batches(sink, spark, 4, 5))
     assert warehouse.attempts() == ["1/4", "1/5"]
     sink.close()
@@ -311,7 +311,7 @@ def test_a_driver_may_die_at_every_step(spark, warehouse, opened, monkeypatch, s
 
     places = {
         "merge": "weir.sinks.merging.sync_below",
-        "note": "weir.sinks.iceberg_merging.note_additions",
+        "note": "weir.sinks.iceberg.merging.note_additions",
         "commit": "pyiceberg.catalog.sql.SqlCatalog.commit_table",
         "after": "pyiceberg.catalog.sql.SqlCatalog.commit_table",
     }

@@ -14,8 +14,9 @@ from tests.waiting import wait_until
 
 from weir.core.types import Payload
 from weir.errors import LostRowsError, SinkError, SinkMismatchError, StorageError
-from weir.sinks import Batch, PostgresTable, postgres
-from weir.sinks.postgres_types import holds
+from weir.sinks import Batch, PostgresTable
+from weir.sinks.postgres import sink as postgres
+from weir.sinks.postgres.types import holds
 
 ADDS: dict[str, Any] = {"schema_evolution": "add"}
 

@@ -401,7 +401,7 @@ def test_rights_for_the_history_are_checked_at_the_start(table):
 
 def test_a_long_history_is_read_as_far_as_needed(database, monkeypatch):
     """A page of commits at a time."""
-    monkeypatch.setattr("weir.sinks.postgres_history._PAGE", 2)
+    monkeypatch.setattr("weir.sinks.postgres.history._PAGE", 2)
     writer = Writer(database)
     for checkpoint in range(1, 6):
         writer.commit(checkpoint, checkpoint)

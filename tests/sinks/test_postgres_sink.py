@@ -23,7 +23,8 @@ from weir.errors import (
     StorageError,
     UnsupportedEnvironmentError,
 )
-from weir.sinks import Batch, PostgresTable, postgres_session
+from weir.sinks import Batch, PostgresTable
+from weir.sinks.postgres import session as postgres_session
 
 
 def test_staged_rows_are_invisible_until_they_are_committed(table):

@@ -14,10 +14,11 @@ from weir.core.types import Payload
 from weir.demo import postgres_server
 from weir.demo.postgres_server import running_server
 from weir.errors import LostRowsError, LostWriteError, SinkError, SinkMismatchError, StorageError
-from weir.sinks import PostgresTable, postgres_prepared
-from weir.sinks.postgres_prepared import PrepareRows
-from weir.sinks.postgres_target import Ledger
-from weir.sinks.postgres_types import StagedColumn
+from weir.sinks import PostgresTable
+from weir.sinks.postgres import prepared as postgres_prepared
+from weir.sinks.postgres.prepared import PrepareRows
+from weir.sinks.postgres.target import Ledger
+from weir.sinks.postgres.types import StagedColumn
 
 
 def opened(database: Database, **options: Any) -> PostgresTable:

@@ -22,9 +22,9 @@ from weir.core.types import Committable, CompletedCheckpoint, OperatorState, Sna
 from weir.errors import ConfigurationError, CutNotFoundError, StorageError
 from weir.readers.consistent import JobEpochs, read_job_epochs
 from weir.sinks import Batch, DeltaTable, SinkContext
-from weir.sinks.delta_schema import delta_schema_json
+from weir.sinks.delta.schema import delta_schema_json
 from weir.sinks.staging import staging_prefix
-from weir.spark.hadoop import HadoopFileSystem
+from weir.spark.session.hadoop import HadoopFileSystem
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
 from weir.storage.job_log import CheckpointReference, JobLog, Origin, RecordKind, RecordStatus

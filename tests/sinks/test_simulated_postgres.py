@@ -13,10 +13,11 @@ import pytest
 from tests.sinks.postgres_database import JOB, Database, Frame
 
 from weir.errors import WeirError
-from weir.sim.loop import Loop, Process
+from weir.sim.engine.loop import Loop, Process
 from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.postgres import Server, simulated_connections
-from weir.sinks import Batch, PostgresTable, SinkContext, postgres_prepared
+from weir.sinks import Batch, PostgresTable, SinkContext
+from weir.sinks.postgres import prepared as postgres_prepared
 from weir.storage.local import LocalFileSystem
 
 

@@ -19,7 +19,7 @@ import weir
 from weir.operators import Operator
 
 if TYPE_CHECKING:
-    from weir.operators.state import StateStore
+    from weir.operators.state.store import StateStore
 
 KEYS = 7
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.core.json_values import read_back
 from weir.core.types import OperatorId, Payload
-from weir.operators.state import StateStore, decode_lists, redistributed
+from weir.json_values import read_back
+from weir.operators.state.store import StateStore, decode_lists, redistributed
 from weir.sources import Source
 from weir.sources.coordinator import SourceCoordinator
 from weir.sources.operator import ReaderReport, SourceOperator

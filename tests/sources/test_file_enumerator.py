@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.core.json_values import read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import PipelineError
+from weir.json_values import read_back
 from weir.sources import FileSource
 from weir.sources.file_enumerator import FileEnumerator, FileSplit, FoundFile, KnownFiles
 

@@ -18,7 +18,7 @@ from tests.sources.ranges import SCHEMA, Range, Ranges, RangesReader, ranges
 import weir
 from weir.core.types import Payload
 from weir.errors import CoordinatorStateError, OperatorStateError, PipelineError
-from weir.operators.state import SavedList, StateStore, decode_lists, encode_lists
+from weir.operators.state.store import SavedList, StateStore, decode_lists, encode_lists
 from weir.sources import (
     Fetched,
     SourceReaderContext,

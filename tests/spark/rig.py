@@ -32,10 +32,10 @@ from weir.job import Job
 from weir.runtime.concurrency import SystemClock
 from weir.sinks.base import Batch, Sink, SinkContext
 from weir.spark.failures import TaskFailures
-from weir.spark.frames import Frames
 from weir.spark.pipeline import Pipeline
-from weir.spark.query_directory import QueryDirectory
-from weir.spark.query_task import QueryTask
+from weir.spark.query.frames import Frames
+from weir.spark.query.task import QueryTask
+from weir.spark.state.directory import QueryDirectory
 from weir.steps import steps_of
 from weir.storage.local import LocalFileSystem
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weir.spark.progress import BatchProgress, decoded
+from weir.spark.query.progress import BatchProgress, decoded
 
 
 @pytest.mark.parametrize(

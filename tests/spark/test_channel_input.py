@@ -34,9 +34,9 @@ from weir.spark.channels import (
     plain_schema,
 )
 from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput, PlanningAnswer, PlanningRounds
-from weir.spark.jvm import Jvm
-from weir.spark.output_watermark import output_watermark_ms
-from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS, QueryDirectory
+from weir.spark.java import Jvm
+from weir.spark.query.output_watermark import output_watermark_ms
+from weir.spark.state.directory import SPARK_MAX_WATERMARK_MS, QueryDirectory
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from weir.errors import UnsupportedEnvironmentError
-from weir.spark import class_archive
-from weir.spark.class_archive import JvmProfile
+from weir.spark.session import class_archive
+from weir.spark.session.class_archive import JvmProfile
 
 #: A program that starts a session with the given options and prints nothing.
 SESSION = """
 import sys
-from weir.spark.session import create_session
+from weir.spark.session.start import create_session
 session = create_session(
     name="warm", master="local[1]", conf={}, parallelism=1, fast_working_directory=True,
     log_file=sys.argv[1], java_options=sys.argv[2],

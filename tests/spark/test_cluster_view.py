@@ -6,7 +6,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from weir.spark.cluster import SparkCluster
+from weir.spark.session.cluster import SparkCluster
 
 pytestmark = pytest.mark.spark
 

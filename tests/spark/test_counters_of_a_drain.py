@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from weir.core.messages.task import StartDrain, StreamTaskEvent
-from weir.spark.query_task import QueryTask
+from weir.spark.query.task import QueryTask
 
 VERTEX = SimpleNamespace(
     name="windows", inputs=("clean",), bounded=True, is_enumerated=False, emits_updates=False

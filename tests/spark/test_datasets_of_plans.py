@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from weir.core.datasets import Dataset
-from weir.spark.datasets import columns_of, named, read_datasets
+from weir.lineage.datasets import Dataset
+from weir.spark.query.datasets import columns_of, named, read_datasets
 
 
 def test_a_kafka_source_has_its_topics_as_datasets() -> None:

@@ -7,7 +7,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from weir.core.graph import GraphStep, StepKind
 from weir.errors import PipelineError
-from weir.spark.operator_outputs import declared_schema
+from weir.spark.operators.outputs import declared_schema
 
 STEP = GraphStep(name="count", kind=StepKind.PROCESS, inputs=("in",))
 FIELDS = StructType(

@@ -11,9 +11,9 @@ from tests.e2e.support import environment_of
 
 from weir.config import Configuration
 from weir.errors import UnsupportedEnvironmentError
-from weir.spark.defaults_file import read_defaults_file
-from weir.spark.environment import check_environment
-from weir.spark.session import REQUIRED, LazySession, with_defaults_file
+from weir.spark.session.defaults_file import read_defaults_file
+from weir.spark.session.environment import check_environment
+from weir.spark.session.start import REQUIRED, LazySession, with_defaults_file
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_spark_connect_is_refused_by_name(
 SCRIPT = """
 import sys
 from weir.config import Configuration
-from weir.spark.session import LazySession
+from weir.spark.session.start import LazySession
 lazy = LazySession("defaults", None, Configuration({}))
 lazy.prepare()
 session = lazy.get()

@@ -11,7 +11,7 @@ import pytest
 
 from weir.core.messages.task import TaskErrored
 from weir.job import Job
-from weir.sinks.foreach import Foreach
+from weir.sinks.foreach.sink import Foreach
 from weir.spark.failures import TaskFailures, first_cause, read_error
 from weir.spark.pipeline import Pipeline
 from weir.steps import steps_of

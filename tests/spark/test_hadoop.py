@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
-from weir.spark.hadoop import HadoopFileSystem
-from weir.spark.jvm import Jvm
+from weir.spark.java import Jvm
+from weir.spark.session.hadoop import HadoopFileSystem
 from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus
 from weir.storage.numbered_log import NumberedLog
 

@@ -1,4 +1,4 @@
-"""Java's view of Python objects (``spark/jvm.py``)."""
+"""Java's view of Python objects (``spark/java.py``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from py4j.protocol import REFLECTION_COMMAND_NAME
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession, functions
 
-from weir.spark.jvm import JavaIdentity, Jvm
+from weir.spark.java import JavaIdentity, Jvm
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spark
 
 SCRIPT = """
 import sys
-from weir.spark.session import create_session
+from weir.spark.session.start import create_session
 session = create_session(
     name="light", master="local[1]", conf={}, parallelism=1, fast_working_directory=True,
     log_file=None,

@@ -1,4 +1,4 @@
-"""What Spark does for each file and task, done cheaply (``spark/local_files.py`` and others)."""
+"""What Spark does for each file and task, done cheaply (``session/local_files.py`` and others)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from weir.spark.jvm import Jvm
+from weir.spark.java import Jvm
 
 pytestmark = pytest.mark.spark
 

@@ -21,8 +21,8 @@ from weir.core.types import CompletedCheckpoint, OperatorState, Recorded, Snapsh
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import StorageError
 from weir.runtime.concurrency import ThreadWaits
-from weir.spark.query_directory import QueryDirectory
-from weir.spark.snapshots import QueryState, restore_directory
+from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.snapshots import QueryState, restore_directory
 from weir.storage import job_log
 from weir.storage import object_store as module
 from weir.storage.file_systems import FileSystems, Transfer

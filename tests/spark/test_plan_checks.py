@@ -20,9 +20,9 @@ from weir.core.messages.task import BatchStaged, PlanningCalled, TaskErrored
 from weir.errors import PipelineError
 from weir.job import Job
 from weir.sinks.base import SinkContext
-from weir.sinks.foreach import BatchInfo, Foreach
-from weir.spark.jvm import Jvm
-from weir.spark.plan_checks import check_result, check_source
+from weir.sinks.foreach.sink import BatchInfo, Foreach
+from weir.spark.java import Jvm
+from weir.spark.query.plan_checks import check_result, check_source
 from weir.steps import steps_of
 from weir.storage.local import LocalFileSystem
 

@@ -11,7 +11,7 @@ from tests.spark.rig import Collected, Landing, Rig
 
 from weir.core.messages.task import RecordsEnded
 from weir.job import Job
-from weir.spark.plan_layout import decode_layout, encode_layout
+from weir.spark.state.plan_layout import decode_layout, encode_layout
 
 pytestmark = pytest.mark.spark
 

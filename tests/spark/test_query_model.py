@@ -58,18 +58,18 @@ from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.job import Job
 from weir.runtime.concurrency import SystemClock, ThreadWaits
 from weir.runtime.ports import AttemptStart, TaskPort
-from weir.sim.auditor import Auditor
-from weir.sim.disk import Disk, ProcessFileSystem
-from weir.sim.job import SimVertex
-from weir.sim.loop import Loop, Process, SimEvent, SimWaits
-from weir.sim.marks import Marks
-from weir.sim.own import CountedRows
-from weir.sim.queries import SimQueries
-from weir.sim.table import SimTable
-from weir.sim.task_port import SimTaskPort
+from weir.sim.engine.auditor import Auditor
+from weir.sim.engine.disk import Disk, ProcessFileSystem
+from weir.sim.engine.job import SimVertex
+from weir.sim.engine.loop import Loop, Process, SimEvent, SimWaits
+from weir.sim.engine.table import SimTable
+from weir.sim.engine.task_port import SimTaskPort
+from weir.sim.own.code import CountedRows
+from weir.sim.own.marks import Marks
+from weir.sim.own.queries import SimQueries
 from weir.sinks.base import Batch, Sink
 from weir.spark.pipeline import Pipeline
-from weir.spark.task_port import SparkTaskPort
+from weir.spark.query.task_port import SparkTaskPort
 from weir.steps import steps_of
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.local import LocalFileSystem

@@ -19,9 +19,9 @@ from weir.core.types import TaskState
 from weir.errors import PipelineError
 from weir.job import Job
 from weir.operators import Operator
-from weir.spark.query_directory import QueryDirectory
-from weir.spark.rescale import StatePartitions, rescaled
-from weir.spark.state_files import StateFiles
+from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.files import StateFiles
+from weir.spark.state.rescale import StatePartitions, rescaled
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark

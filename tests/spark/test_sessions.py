@@ -31,7 +31,7 @@ mine = (
     SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 7).getOrCreate()
 )
 from weir.config import Configuration
-from weir.spark.session import LazySession
+from weir.spark.session.start import LazySession
 lazy = LazySession("orders", None, Configuration({}))
 lazy.prepare()
 found = lazy.get()
@@ -52,8 +52,8 @@ def test_a_session_of_the_user_keeps_its_number_of_partitions(tmp_path: Path) ->
 
 AFTER_A_READER = """
 from weir.config import Configuration
-from weir.spark.class_archive import JvmProfile, java_options
-from weir.spark.session import LazySession, create_session, end_with_jvm
+from weir.spark.session.class_archive import JvmProfile, java_options
+from weir.spark.session.start import LazySession, create_session, end_with_jvm
 
 def options(session):
     beans = session._jvm.java.lang.management.ManagementFactory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.spark.query_directory import QueryDirectory, compaction_distance
+from weir.spark.state.directory import QueryDirectory, compaction_distance
 from weir.storage.local import LocalFileSystem
 
 

@@ -14,7 +14,8 @@ import weir
 from weir.core.graph import Vertex
 from weir.core.types import InFlightSegment, StateHandle, TaskState
 from weir.errors import CheckpointDamagedError, JobError
-from weir.spark.plan_layout import (
+from weir.spark.state.assembly import SparkStateAssembler
+from weir.spark.state.plan_layout import (
     PLAN_ENTRY,
     PlanInput,
     PlanLayout,
@@ -23,8 +24,7 @@ from weir.spark.plan_layout import (
     channel_owner,
     encode_layout,
 )
-from weir.spark.saved_task import WATERMARK_ENTRY
-from weir.spark.state_assembly import SparkStateAssembler
+from weir.spark.state.saved_task import WATERMARK_ENTRY
 from weir.steps import steps_of
 
 ORDERS = '{"logOffset":4}'

@@ -29,8 +29,8 @@ from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.readers.savepoint import Savepoint
 from weir.runtime.concurrency import SystemClock, ThreadWaits
-from weir.spark.query_directory import QueryDirectory
-from weir.spark.snapshots import QueryState
+from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.snapshots import QueryState
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.local import LocalFileSystem

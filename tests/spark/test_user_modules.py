@@ -13,7 +13,7 @@ PIPELINE = """
     import geo
     from shapes import round_shapes
 
-    from weir.spark.user_modules import write_modules
+    from weir.spark.session.user_modules import write_modules
     import sys
 
     import json

@@ -1,5 +1,5 @@
 """Python workers are forked from a daemon that has imported what they need
-(weir/spark/worker_daemon.py)."""
+(weir/spark/session/worker_daemon.py)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from weir.spark import worker_daemon
-from weir.spark.session import plan_session
-from weir.spark.worker_daemon import MODULE
+from weir.spark.session import worker_daemon
+from weir.spark.session.start import plan_session
+from weir.spark.session.worker_daemon import MODULE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

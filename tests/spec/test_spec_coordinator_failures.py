@@ -14,6 +14,7 @@ from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.outputs import CheckpointOutput, RequestFailed
 from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
 from weir.core.config import CheckpointConfig
+from weir.core.coordination.coordinators import OperatorCoordinators
 from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
@@ -29,7 +30,6 @@ from weir.core.messages.job import (
     StopTasks,
 )
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.operators.coordinators import OperatorCoordinators
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import Recorded, TaskStatus

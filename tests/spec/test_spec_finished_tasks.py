@@ -23,8 +23,8 @@ from weir.core.messages.task import StartDrain
 from weir.core.status import JobStatus
 from weir.core.types import Recorded, SnapshotKind, TaskStatus
 from weir.errors import CheckpointNotFoundError
-from weir.run.options import RunOptions
-from weir.run.submission import submit
+from weir.launch.options import RunOptions
+from weir.launch.submission import submit
 from weir.runtime.concurrency import SystemClock
 from weir.storage.file_systems import FileSystems
 

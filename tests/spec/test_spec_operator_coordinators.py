@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from weir.core.messages.operators import (
+from weir.core.coordination.holder import OperatorCoordinatorHolder
+from weir.core.messages.coordination import (
     CoordinatorAcknowledged,
     CoordinatorDeclined,
     DeliverEvent,
@@ -16,7 +17,6 @@ from weir.core.messages.operators import (
     HolderOutput,
     SnapshotCoordinator,
 )
-from weir.core.operators.holder import OperatorCoordinatorHolder
 from weir.core.types import Payload
 from weir.errors import InvariantError
 

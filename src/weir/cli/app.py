@@ -154,7 +154,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         RECOVERY_CLAIM_MODE,
         REST_PORT,
     )
-    from weir.run.options import RunOptions
+    from weir.launch.options import RunOptions
 
     if claim and claim_mode not in (None, RecoveryClaimMode.CLAIM):
         raise typer.BadParameter(
@@ -434,7 +434,7 @@ def warmup(force: Force = False) -> None:
     ~/.cache), for this version of Java and Spark. 'weir run' creates it on exit, unless
     weir.class-archive is false.
     """
-    from weir.spark import class_archive
+    from weir.spark.session import class_archive
 
     began = time.monotonic()
     found = None if force else class_archive.find()

@@ -14,9 +14,9 @@ from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR
 from weir.errors import RestError, StorageError
 from weir.rest.client import FoundJob, JobClient, ServerGoneError, connect, find_jobs, named
-from weir.rest.history import StoredJobs
-from weir.rest.job_answers import job_summary
-from weir.rest.server import RestServer
+from weir.rest.flink.job_answers import job_summary
+from weir.rest.past.history import StoredJobs
+from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import SystemClock
 from weir.storage.file_systems import FileSystems
 from weir.storage.paths import is_local, is_object_store, normalize

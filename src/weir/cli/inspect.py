@@ -2,7 +2,7 @@
 
 Without ``--operator`` everything comes from the metadata. A Python operator's state is read from
 the snapshot's files. Neither starts a JVM. For any other operator, and for ``--sql``, a local Spark
-session reads the keyed state of the operator's vertex (``weir/spark/state_reader.py`` defines the
+session reads the keyed state of the operator's vertex (``weir/spark/state/reader.py`` defines the
 frames and their names).
 """
 
@@ -24,9 +24,9 @@ from weir.cli.tables import make_table, shown_time
 from weir.coordinators.rejects import rejects_in
 from weir.core.types import CompletedCheckpoint, TaskState
 from weir.readers.savepoint import SavedOperatorState, read_savepoint
-from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
-from weir.spark.saved_task import OperatorStateSize, operator_state_sizes, unfit
-from weir.spark.state_reader import contents_of, first_rows, query_frames, rows_as_json, with_store
+from weir.spark.state.directory import SPARK_MAX_WATERMARK_MS
+from weir.spark.state.reader import contents_of, first_rows, query_frames, rows_as_json, with_store
+from weir.spark.state.saved_task import OperatorStateSize, operator_state_sizes, unfit
 from weir.storage.file_systems import FileSystems
 from weir.storage.snapshots import Snapshots
 

@@ -8,7 +8,7 @@ work on Spark's Python workers, which do not have the file:
    value, as for a script, and not by reference to a module that the workers cannot import.
 2. The file's directory, from which it may import helpers, is put on the module path of this process
    and of the workers that Spark starts on this machine. Workers of a cluster get the helpers as a
-   zip file (``spark/user_modules.py``).
+   zip file (``spark/session/user_modules.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import ModuleType
 
 from weir.errors import PipelineError
 from weir.job import Job
-from weir.spark.user_modules import prepend_to_module_path
+from weir.spark.session.user_modules import prepend_to_module_path
 
 #: The module name that the file gets.
 _MODULE_NAME = "weir_pipeline"

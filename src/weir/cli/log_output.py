@@ -24,11 +24,11 @@ from rich.text import Text
 
 from weir.config.values import LogFormat
 from weir.core.types import CompletedCheckpoint
-from weir.run.phases import Phases, answer_promptly
+from weir.gateway.job_gateway import JobGateway
+from weir.launch.phases import Phases, answer_promptly
+from weir.monitoring.log_lines import Capture, LogEvent, Place, as_json, as_text, pass_on
+from weir.monitoring.recorder import Moment
 from weir.runtime.concurrency import Clock, SystemClock
-from weir.runtime.gateway import JobGateway
-from weir.runtime.log_lines import Capture, LogEvent, Place, as_json, as_text, pass_on
-from weir.runtime.recorder import Moment
 
 _STDERR = 2
 #: A line that no process writes by itself: all before it has been read.

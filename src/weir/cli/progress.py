@@ -32,10 +32,10 @@ from rich.text import Text
 
 from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
 from weir.core.types import CheckpointFailureReason, CompletedCheckpoint, SnapshotKind
-from weir.run.phases import WORTH_A_LINE_MS, Phases, answer_promptly, describe_time
+from weir.gateway.job_gateway import JobGateway
+from weir.launch.phases import WORTH_A_LINE_MS, Phases, answer_promptly, describe_time
+from weir.monitoring.views import JobView
 from weir.runtime.concurrency import Clock, SystemClock
-from weir.runtime.gateway import JobGateway
-from weir.runtime.views import JobView
 
 _log = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from weir.config import Configuration
 from weir.config.options import CLASS_ARCHIVE, LOG_FORMAT
 from weir.core.status import JobStatus
 from weir.errors import JobFailedError, JobFencedError, WeirError
-from weir.run import runner
-from weir.run.options import JobResult, RunOptions
-from weir.spark import class_archive
+from weir.launch import runner
+from weir.launch.options import JobResult, RunOptions
+from weir.spark.session import class_archive
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: How long a signal may wait for its handler, in seconds.

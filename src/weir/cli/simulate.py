@@ -14,7 +14,7 @@ from rich.table import Table
 
 from weir.cli.load import load_job
 from weir.core.status import JobStatus
-from weir.sim.faults import STATES, Fault, Mishap
+from weir.sim.engine.faults import STATES, Fault, Mishap
 from weir.sim.runner import Totals, run_seeds
 from weir.sim.stores.seeds import run_whole_seed
 from weir.sim.user.run import prepared, run_pipeline_seed

@@ -20,9 +20,9 @@ from rich.text import Text
 
 from weir.core.status import JobStatus
 from weir.errors import JobNotFoundError, RestError
+from weir.launch.phases import describe_time
 from weir.rest.client import FoundJob, JobClient, connect, find_jobs
 from weir.rest.schema.page import PageCheckpointBrief, PageState, PageVertex, PageVertexLive
-from weir.run.phases import describe_time
 
 _EVERY_S = 1.0
 _KEYS = {"q", "Q"}

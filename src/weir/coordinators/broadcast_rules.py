@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from weir.coordinators.base import OperatorCoordinator
-from weir.core.json_values import KEPT, read_back
 from weir.core.types import Payload
 from weir.errors import CoordinatorStateError, PipelineError
+from weir.json_values import KEPT, read_back
 
 _NEW_RULES = ("refuse", "accept")
 

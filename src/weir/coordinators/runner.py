@@ -22,8 +22,7 @@ from typing import Any
 
 from weir.coordinators.base import OperatorCoordinator
 from weir.coordinators.requests import OpenRequests
-from weir.core.json_values import KEPT, read_back
-from weir.core.messages.operators import (
+from weir.core.messages.coordination import (
     CoordinatorEffect,
     CoordinatorEvent,
     CoordinatorFailed,
@@ -41,9 +40,10 @@ from weir.core.messages.operators import (
 )
 from weir.core.types import OperatorId, Payload
 from weir.errors import CoordinatorError
+from weir.json_values import KEPT, read_back
+from weir.monitoring.log_lines import place
 from weir.runtime.concurrency import RAISED, Waits, Workers
 from weir.runtime.failures import cause_of, describe, is_fatal
-from weir.runtime.log_lines import place
 from weir.runtime.ports import CoordinatorAnswer
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import weir
 from weir.demo.verify import Cut, TableReport, compare
 from weir.errors import ConfigurationError, CutNotFoundError
-from weir.sinks.postgres_session import connected, parameters_of, quoted
+from weir.sinks.postgres.session import connected, parameters_of, quoted
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from weir.core.types import CompletedCheckpoint, Payload, VertexId
 from weir.errors import HookError, JobError, ListenerError
+from weir.monitoring.log_lines import place
 from weir.runtime.concurrency import Waits
 from weir.runtime.failures import describe
-from weir.runtime.log_lines import place
 
 if TYPE_CHECKING:
     from weir.core.messages.job import TriggerHook

@@ -43,8 +43,8 @@ from weir.errors import (
     SinkError,
     SinkMismatchError,
 )
+from weir.monitoring.log_lines import place
 from weir.runtime.concurrency import Event, Waits
-from weir.runtime.log_lines import place
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import normalize

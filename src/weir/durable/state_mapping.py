@@ -4,7 +4,7 @@ State is matched by operator: by the ``uid`` of a step, or its name. A vertex is
 directory, and its state is made of the state of its operators, in whichever vertices they were when
 the checkpoint was taken. A vertex that is as it was gets its state unchanged. For any other the
 ``StateAssembler`` makes it; the part of it that belongs to Spark can follow only within limits
-(``weir/spark/state_assembly.py``). Changes are answered as follows:
+(``weir/spark/state/assembly.py``). Changes are answered as follows:
 
 ======================================  ============================================================
 change                                  answer

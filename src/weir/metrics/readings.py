@@ -13,9 +13,9 @@ import psutil
 
 from weir.core.checkpoints.stats import TaskCheckpointStats
 from weir.core.types import VertexId
-from weir.runtime.cluster import Cluster, JvmView
-from weir.runtime.recorder import COUNTERS, Sample
-from weir.runtime.views import JobView, VertexView
+from weir.monitoring.cluster import Cluster, JvmView
+from weir.monitoring.recorder import COUNTERS, Sample
+from weir.monitoring.views import JobView, VertexView
 
 #: Rates are over this much of the newest past, as Flink's are.
 RATE_MS = 60_000

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from weir.operators.state import StateStore
-    from weir.operators.timers import Timers
+    from weir.operators.state.store import StateStore
+    from weir.operators.state.timers import Timers
 
     Batches = Iterable[pa.RecordBatch] | None
     PandasFrames = Iterable[pd.DataFrame] | None

@@ -3,7 +3,7 @@
 Flink's ``CoProcessFunction`` and ``KeyedCoProcessFunction``, with ``BoundedMultiInput``.
 
 Spark's query has the rows of both inputs in one frame, in columns of their own, beside the number
-of a row's input (``weir/spark/operator_inputs.py``)::
+of a row's input (``weir/spark/operators/inputs.py``)::
 
     __weir_input | __weir_1/id | __weir_1/amount | __weir_2/id | __weir_2/limit
     1            | 7           | 20.0            | null        | null

@@ -8,7 +8,7 @@ from weir.core.types import Payload
 from weir.operators.base import Operator
 
 if TYPE_CHECKING:
-    from weir.operators.state import ListState, StateStore
+    from weir.operators.state.store import ListState, StateStore
 
 
 class RulesOperator(Operator):

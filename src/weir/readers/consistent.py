@@ -86,11 +86,11 @@ from weir.errors import (
 )
 from weir.readers.delta_frames import check_plain, with_partitions
 from weir.sinks.base import Commit
-from weir.sinks.delta_log import CommitLog, TableLog, as_dict
-from weir.sinks.delta_schema import columns_ddl
-from weir.sinks.iceberg import IcebergTable
-from weir.sinks.postgres import PostgresTable
-from weir.sinks.postgres_history import HistoryLog
+from weir.sinks.delta.log import CommitLog, TableLog, as_dict
+from weir.sinks.delta.schema import columns_ddl
+from weir.sinks.iceberg.sink import IcebergTable
+from weir.sinks.postgres.history import HistoryLog
+from weir.sinks.postgres.sink import PostgresTable
 from weir.sinks.staging import STAGED_PATH
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
@@ -274,7 +274,7 @@ class ConsistentCut:
         ``spark``: reads the checkpoint on HDFS or S3. Raises ``StorageError`` if it is not retained
         any more.
         """
-        from weir.spark.state_reader import input_positions_of
+        from weir.spark.state.reader import input_positions_of
 
         gone = (
             f"Checkpoint {self.checkpoint_id} is not retained any more, so the positions of its"
@@ -439,7 +439,7 @@ def _log(
     if isinstance(table, PostgresTable):
         return table.history(name)
     # Not at the top: pyiceberg may not be installed.
-    from weir.sinks.iceberg_log import SnapshotLog
+    from weir.sinks.iceberg.log import SnapshotLog
 
     return SnapshotLog(name, table)
 
@@ -578,7 +578,7 @@ def _file_systems(spark: SparkSession | None) -> FileSystems:
             raise UnsupportedEnvironmentError(
                 f"{uri} must be read through Spark: pass read_consistent a session (spark=)."
             )
-        from weir.spark.hadoop import HadoopFileSystem
+        from weir.spark.session.hadoop import HadoopFileSystem
 
         return HadoopFileSystem(spark, uri)
 

@@ -38,9 +38,9 @@ from weir.core.types import (
     VertexId,
 )
 from weir.errors import StorageError
-from weir.operators.state import SavedList, decode_lists
-from weir.spark.saved_task import kept_operators, unfit
-from weir.spark.state_reader import StateReader, contents_of, input_positions_of
+from weir.operators.state.store import SavedList, decode_lists
+from weir.spark.state.reader import StateReader, contents_of, input_positions_of
+from weir.spark.state.saved_task import kept_operators, unfit
 from weir.storage.paths import normalize
 from weir.storage.snapshots import Snapshots, snapshot_directory
 from weir.subtasks.chain import DIRECTORY
@@ -123,7 +123,7 @@ def _keyed(name: str, layers: list[tuple[bytes, tuple[int, int]]]) -> pa.Table:
     import pyarrow as pa
 
     from weir.operators.base import Layer
-    from weir.operators.keyed import KeyedState, layer_rows
+    from weir.operators.state.keyed import KeyedState, layer_rows
 
     found = [Layer(data, (first, end)) for data, (first, end) in layers]
     rows = next((rows for layer in found for rows in layer_rows(layer, name)), None)

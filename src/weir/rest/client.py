@@ -29,10 +29,10 @@ import msgspec
 import tenacity
 
 from weir.config.values import TOKEN
-from weir.core.json_values import KEPT, read_back
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointType
 from weir.errors import CoordinatorError, JobNotFoundError, RestError
+from weir.json_values import KEPT, read_back
 from weir.rest.schema import checkpoints, jobs, page
 from weir.rest.schema.base import (
     DEFAULT_ADDRESS,

@@ -40,6 +40,7 @@ from weir.core.messages.channel import (
     Segment,
     SegmentsConsumed,
 )
+from weir.core.messages.coordination import CoordinatorEffect, DeliverEvent
 from weir.core.messages.job import (
     AbandonAttempt,
     AllocateLocation,
@@ -64,7 +65,6 @@ from weir.core.messages.job import (
     TasksStopped,
     TriggerHook,
 )
-from weir.core.messages.operators import CoordinatorEffect, DeliverEvent
 from weir.core.messages.protocol import (
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,

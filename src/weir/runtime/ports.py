@@ -2,7 +2,7 @@
 
 Rules. Every method may block and is called on a pool thread, except those marked *quick*, which the
 main thread calls itself. Failures are exceptions; the dispatcher turns them into events, so no
-method swallows one. In production the tasks are Spark queries (``weir/spark/task_port.py``). The
+method swallows one. In production the tasks are Spark queries (``spark/query/task_port.py``). The
 durable part (``weir/durable/job.py``) is the same in the simulator, over a file system and sinks
 that fail on command.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from weir.core.messages.channel import ReleaseSegments
+from weir.core.messages.coordination import CoordinatorEffect, CoordinatorEvent
 from weir.core.messages.job import (
     AllocateLocation,
     CheckpointRecorded,
@@ -23,7 +24,6 @@ from weir.core.messages.job import (
     RecordEnd,
     TriggerHook,
 )
-from weir.core.messages.operators import CoordinatorEffect, CoordinatorEvent
 from weir.core.messages.task import (
     AnswerPlanning,
     CommitSinks,
@@ -44,7 +44,7 @@ from weir.core.types import (
     TaskState,
     VertexId,
 )
-from weir.runtime.views import StateView, SubtaskView
+from weir.monitoring.views import StateView, SubtaskView
 
 #: Posts an event of one task, from any thread.
 PostToTask = Callable[[StreamTaskEvent], None]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice
 
-from weir.sim.faults import Fault, Mishap
+from weir.sim.engine.faults import Fault, Mishap
 from weir.sim.world import RunResult, run_seed
 
 #: Seeds that a worker takes at a time.

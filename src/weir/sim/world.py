@@ -49,11 +49,11 @@ from weir.core.messages.task import (
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointType, CompletedCheckpoint, JobId, Recorded, VertexId
 from weir.runtime.dispatcher import ToTask
-from weir.sim.auditor import AuditError, Auditor
-from weir.sim.code import Code, RowLaws, Shown
-from weir.sim.disk import Disk
-from weir.sim.driver import BASE_DIRECTORY, SAVEPOINT_DIRECTORY, SimDriver
-from weir.sim.faults import (
+from weir.sim.engine.auditor import AuditError, Auditor
+from weir.sim.engine.code import Code, RowLaws, Shown
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.driver import BASE_DIRECTORY, SAVEPOINT_DIRECTORY, SimDriver
+from weir.sim.engine.faults import (
     TIMED,
     Backup,
     Fault,
@@ -67,11 +67,11 @@ from weir.sim.faults import (
     draw_plan,
     since_savepoint,
 )
-from weir.sim.job import SimJob, draw_job
-from weir.sim.loop import Loop, Process
-from weir.sim.own import CountedRows, OwnCode
-from weir.sim.story import Story
-from weir.sim.subtasks import run_subtasks
+from weir.sim.engine.job import SimJob, draw_job
+from weir.sim.engine.loop import Loop, Process
+from weir.sim.engine.story import Story
+from weir.sim.own.code import CountedRows, OwnCode
+from weir.sim.own.subtasks import run_subtasks
 from weir.storage import metadata
 from weir.storage.job_log import JobRecord, RecordStatus
 from weir.storage.metadata import METADATA_FILE

@@ -5,12 +5,12 @@ and loads neither delta-rs nor pyiceberg.
 """
 
 from weir.sinks.base import Batch, Sink, SinkContext
-from weir.sinks.delta import DeltaTable
-from weir.sinks.files import Files
-from weir.sinks.foreach import BatchInfo, CommitInfo, Foreach, SinkInfo
-from weir.sinks.foreach_epoch import ForeachEpoch
-from weir.sinks.iceberg import IcebergTable
-from weir.sinks.postgres import PostgresTable
+from weir.sinks.delta.sink import DeltaTable
+from weir.sinks.files.sink import Files
+from weir.sinks.foreach.epoch import ForeachEpoch
+from weir.sinks.foreach.sink import BatchInfo, CommitInfo, Foreach, SinkInfo
+from weir.sinks.iceberg.sink import IcebergTable
+from weir.sinks.postgres.sink import PostgresTable
 
 __all__ = [
     "Batch",

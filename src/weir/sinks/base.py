@@ -42,8 +42,8 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.core.datasets import Dataset
 from weir.core.types import Count, JobId, OperatorId, Ordinal, Payload, Timestamp
+from weir.lineage.datasets import Dataset
 from weir.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Sink(abc.ABC):
         return None
 
     def dataset(self) -> Dataset | None:
-        """The target as OpenLineage names it (``core/datasets.py``); None if it has no such name.
+        """The target as OpenLineage names it (``lineage/datasets.py``); None without such a name.
 
         Asked while the job runs; must not use the network.
         """

@@ -36,9 +36,9 @@ from typing import (
 
 import msgspec
 
-from weir.core.datasets import Dataset
-from weir.core.json_values import read_back
 from weir.core.types import OperatorId, Payload
+from weir.json_values import read_back
+from weir.lineage.datasets import Dataset
 from weir.storage.records import converted
 
 if TYPE_CHECKING:
@@ -393,7 +393,7 @@ class Source(abc.ABC, Generic[SplitT]):
     externally_induced: bool = False
 
     def dataset(self) -> Dataset | None:
-        """The input as OpenLineage names it (``core/datasets.py``); None if it has no such name."""
+        """The input as OpenLineage names it (``lineage/datasets.py``); None without such a name."""
         return None
 
     @abc.abstractmethod

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weir.core.datasets import Dataset, file_dataset
 from weir.core.types import OperatorId, Payload
 from weir.errors import PipelineError
+from weir.lineage.datasets import Dataset, file_dataset
 from weir.sources.base import (
     Source,
     SourceReaderContext,

@@ -26,7 +26,7 @@ from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError, PipelineError
 from weir.operators.base import Operator, OperatorContext
 from weir.operators.output import fitted
-from weir.operators.state import StateStore
+from weir.operators.state.store import StateStore
 from weir.sources.base import ExternallyInducedSourceReader, Source, SplitRecords, SplitT
 from weir.sources.watermarks import ReaderTime, SplitWatermarks, Watermarks
 from weir.storage.records import converted

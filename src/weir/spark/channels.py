@@ -32,7 +32,7 @@ directory (PROTOCOL P27)::
     <attempt>/<consumer>/in-flight/<producer>/<position>-<part>.parquet
 
 So the payload of a segment has the paths of its files or, after a restore, their keys below that
-directory. It also names the side outputs whose rows the files hold (``operator_outputs.py``).
+directory. It also names the side outputs whose rows the files hold (``operators/outputs.py``).
 
 **The source** (``ChannelSource``) is implemented by the driver and reads exactly the admitted
 segments, natively. Its offset is a position in the channel:
@@ -88,7 +88,7 @@ from weir.sinks.parquet import count_rows
 from weir.sinks.staging import visible_files, write_frame
 from weir.spark.control_input import PlanningRounds, QueryInterruptedError
 from weir.spark.failures import first_cause
-from weir.spark.jvm import JavaStream, Jvm
+from weir.spark.java import JavaStream, Jvm
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import READ_EACH, as_spark_path, join
 

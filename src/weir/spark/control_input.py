@@ -8,13 +8,13 @@ that is asked again starts the next round.
 
 While the call waits the query rests. Spark does not interrupt it, so whoever stops the query
 releases the call: first ``query.stop()`` on a thread of its own; then, once the query is no longer
-active and Spark takes an interruption for its own, ``release`` (``weir/spark/query_task.py``). A
+active and Spark takes an interruption for its own, ``release`` (``weir/spark/query/task.py``). A
 released call raises: if it returned, Spark would go on planning and run a batch without data if a
 watermark has moved.
 
 **The control input** (``ControlInput``). A streaming query is a loop: ask each source for its
 latest offset, run a batch, commit it, repeat. The driver implements this source itself
-(``weir/spark/jvm.py``), so Spark's question arrives as a method call, and the query rests until the
+(``spark/java.py``), so Spark's question arrives as a method call, and the query rests until the
 call returns. Meanwhile no batch runs and the query's directory does not change: this is when
 checkpoints are taken.
 
@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from weir.spark.jvm import JavaStream, Jvm
+from weir.spark.java import JavaStream, Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

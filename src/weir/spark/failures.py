@@ -37,7 +37,7 @@ from weir.runtime.failures import (
     read_text,
     shortened,
 )
-from weir.spark.jvm import Jvm
+from weir.spark.java import Jvm
 from weir.spark.pipeline import Pipeline
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 from weir.core.graph import Vertex
 from weir.core.types import OperatorId, TaskState, VertexId
 from weir.errors import PipelineError
-from weir.runtime.log_lines import Form, as_text
+from weir.monitoring.log_lines import Form, as_text
 from weir.sinks.base import Sink
 from weir.subtasks.chain import ProcessStep
 

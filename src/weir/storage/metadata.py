@@ -24,9 +24,9 @@ import re
 
 import msgspec
 
-from weir.core.json_values import KEPT, changed_part
 from weir.core.types import CompletedCheckpoint, Ordinal, StateHandle
 from weir.errors import CheckpointDamagedError, StorageError
+from weir.json_values import KEPT, changed_part
 from weir.storage.records import decoded, is_canonical
 
 FORMAT = "weir-checkpoint"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.core.graph import StepKind, Vertex
 from weir.core.messages.channel import MAX_WATERMARK_MS
-from weir.core.messages.operators import DeliverEvent
+from weir.core.messages.coordination import DeliverEvent
 from weir.core.messages.task import AnswerPlanning, InducedCheckpoint, StartDrain, TakeSnapshot
 from weir.core.types import OperatorId, SentEvent, VertexId
 from weir.errors import InvariantError, OperatorError, PipelineError, invariant
@@ -37,7 +37,7 @@ from weir.operators.base import (
     takes_snapshots,
 )
 from weir.operators.connected import CoOperator
-from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
+from weir.operators.state.store import any_union, decode_lists, encode_lists, redistributed
 from weir.runtime.concurrency import Clock
 from weir.subtasks.held_state import HeldState, dealt_layers, dealt_timers, earliest_of
 from weir.subtasks.source_readers import SourceReaders

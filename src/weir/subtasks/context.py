@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from weir.core.json_values import KEPT, read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError, PipelineError
+from weir.json_values import KEPT, read_back
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,7 +21,7 @@ class HeldState:
     lists: dict[int, Location]
     #: Raw state -> key group -> location.
     groups: dict[str, dict[str, Location]] = field(default_factory=dict)
-    #: Keyed state -> subtask -> layers, oldest first (``weir/operators/keyed.py``).
+    #: Keyed state -> subtask -> layers, oldest first (``weir/operators/state/keyed.py``).
     keyed: dict[str, dict[int, list[Location]]] = field(default_factory=dict)
     #: By subtask: when its next timer is due, by domain (``TimeDomain``).
     timers: dict[int, dict[str, int | None]] = field(default_factory=dict)

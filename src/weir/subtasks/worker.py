@@ -56,7 +56,7 @@ from weir.operators.base import (
 )
 from weir.operators.connected import CoOperator
 from weir.operators.output import Outputs, record_batches, tagged_column
-from weir.operators.state import StateStore, decode_lists
+from weir.operators.state.store import StateStore, decode_lists
 from weir.runtime.failures import NOTE, describe
 from weir.subtasks.context import Context
 from weir.subtasks.state_pieces import SHARED_BYTES_MAX, Location, StatePieces
@@ -64,7 +64,7 @@ from weir.subtasks.state_pieces import SHARED_BYTES_MAX, Location, StatePieces
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from weir.operators.memory import StateMemory
+    from weir.operators.state.memory import StateMemory
 
 _log = logging.getLogger(__name__)
 
@@ -472,7 +472,7 @@ class SubtaskRun:
 
     def _restored(self, operator: Operator) -> _Warm:
         # Here, since the driver needs the rest of this module, but neither pyarrow nor numpy.
-        from weir.operators.memory import StateMemory
+        from weir.operators.state.memory import StateMemory
 
         order, context = self._order, self._context
         location = order["lists"].get(str(self._subtask))

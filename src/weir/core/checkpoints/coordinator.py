@@ -52,7 +52,15 @@ from weir.core.checkpoints.stats import (
 from weir.core.checkpoints.store import CompletedCheckpointStore, FullCheckpoints
 from weir.core.checkpoints.trigger import CheckpointTrigger, Rejected, Started
 from weir.core.config import CheckpointConfig
+from weir.core.coordination.coordinators import OperatorCoordinators
 from weir.core.execution import Execution
+from weir.core.messages.coordination import (
+    CoordinatorAcknowledged,
+    CoordinatorDeclined,
+    CoordinatorEvent,
+    HolderOutput,
+    TaskOperatorEvent,
+)
 from weir.core.messages.job import (
     AnswerRequest,
     CheckpointDiscarded,
@@ -63,20 +71,12 @@ from weir.core.messages.job import (
     LocationFailed,
     TriggerHook,
 )
-from weir.core.messages.operators import (
-    CoordinatorAcknowledged,
-    CoordinatorDeclined,
-    CoordinatorEvent,
-    HolderOutput,
-    TaskOperatorEvent,
-)
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
 )
-from weir.core.operators.coordinators import OperatorCoordinators
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import (
     CompletedCheckpoint,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weir.core.checkpoints.requests import CheckpointRequest
+from weir.core.messages.coordination import FailJob, FailSubtask
 from weir.core.messages.job import JobMasterEffect
-from weir.core.messages.operators import FailJob, FailSubtask
 from weir.core.types import CheckpointFailureReason, CompletedCheckpoint, VertexId
 
 

@@ -43,6 +43,7 @@ from weir.core.checkpoints.outputs import (
 from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
 from weir.core.checkpoints.stats import CheckpointStatsSnapshot
 from weir.core.config import CheckpointConfig, RestartConfig
+from weir.core.coordination.coordinators import CoordinatedOperator, OperatorCoordinators
 from weir.core.execution import AttemptPhase, Execution
 from weir.core.job.restart import FinalCheckpointRetry, RestartPolicy
 from weir.core.job.stop_with_savepoint import (
@@ -51,6 +52,12 @@ from weir.core.job.stop_with_savepoint import (
     StopWithSavepoint,
     overdue,
     refuse_snapshot,
+)
+from weir.core.messages.coordination import (
+    CoordinatorEvent,
+    FailJob,
+    FailSubtask,
+    TaskOperatorEvent,
 )
 from weir.core.messages.job import (
     AbandonAttempt,
@@ -79,14 +86,12 @@ from weir.core.messages.job import (
     SuspendRequested,
     TasksStopped,
 )
-from weir.core.messages.operators import CoordinatorEvent, FailJob, FailSubtask, TaskOperatorEvent
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     TaskFailed,
     TaskStatusChanged,
 )
-from weir.core.operators.coordinators import CoordinatedOperator, OperatorCoordinators
 from weir.core.status import Goal, JobStatus, has_ended, next_status
 from weir.core.types import (
     UNKNOWN,

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weir.core.messages.operators import (
+from weir.core.messages.coordination import (
     CoordinatorEffect,
     CoordinatorEvent,
     DeliverEvent,

@@ -16,7 +16,7 @@ from weir.core.messages.channel import (
     Segment,
     SegmentsConsumed,
 )
-from weir.core.messages.operators import DeliverEvent, TaskOperatorEvent
+from weir.core.messages.coordination import DeliverEvent, TaskOperatorEvent
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,

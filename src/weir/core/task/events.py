@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weir.core.messages.operators import DeliverEvent, EventsConfirmed, OperatorEventSent
+from weir.core.messages.coordination import DeliverEvent, EventsConfirmed, OperatorEventSent
 from weir.core.types import SentEvent, VertexId
 
 

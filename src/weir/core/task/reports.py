@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weir.core.messages.operators import AcknowledgeCheckpointEvent
+from weir.core.messages.coordination import AcknowledgeCheckpointEvent
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,

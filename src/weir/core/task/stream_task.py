@@ -75,7 +75,7 @@ from weir.core.messages.channel import (
     ReleaseSegments,
     SegmentsConsumed,
 )
-from weir.core.messages.operators import DeliverEvent
+from weir.core.messages.coordination import DeliverEvent
 from weir.core.messages.protocol import (
     DeclineCheckpoint,
     NotifyCheckpointAborted,

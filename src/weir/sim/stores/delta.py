@@ -23,9 +23,9 @@ import msgspec
 from deltalake import transaction
 from deltalake.exceptions import CommitFailedError
 
-from weir.sim.disk import Disk
+from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome
-from weir.sinks import delta as delta_module
+from weir.sinks.delta import sink as delta_module
 
 #: How often delta-rs takes the next version.
 _TRIES = 15

@@ -29,8 +29,8 @@ from weir.core.types import (
 )
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.errors import JobFencedError, StorageError
-from weir.sim.disk import ProcessFileSystem
-from weir.sim.loop import Process, SimWaits
+from weir.sim.engine.disk import ProcessFileSystem
+from weir.sim.engine.loop import Process, SimWaits
 from weir.sim.stores.bucket import SimObjectStore
 from weir.sim.stores.frame import SimFrame
 from weir.sinks.base import Batch

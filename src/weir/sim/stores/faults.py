@@ -10,7 +10,7 @@ from typing import cast
 
 from greenlet import getcurrent
 
-from weir.sim.loop import Loop, Process
+from weir.sim.engine.loop import Loop, Process
 
 
 class Outcome(enum.Enum):

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from weir.errors import WeirError
-from weir.sim.disk import ProcessFileSystem
-from weir.sim.loop import Process
+from weir.sim.engine.disk import ProcessFileSystem
+from weir.sim.engine.loop import Process
 from weir.sim.stores.faults import Network, calling_process
 from weir.sinks import parquet
 

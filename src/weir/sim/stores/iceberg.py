@@ -34,9 +34,9 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 
-from weir.sim.disk import Disk
+from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome
-from weir.sinks import iceberg_target
+from weir.sinks.iceberg import target as iceberg_target
 
 NAME = ("shop", "out")
 #: How many commits a roll-back undoes at most.

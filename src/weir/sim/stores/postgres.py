@@ -36,8 +36,8 @@ import psycopg
 from psycopg.sql import Composable
 
 from weir.sim.stores.faults import Network, Outcome, calling_process
-from weir.sinks import postgres_prepared
-from weir.sinks.postgres_session import _IDLE_TIMEOUT_MS, _LOCK_TIMEOUT_MS
+from weir.sinks.postgres import prepared as postgres_prepared
+from weir.sinks.postgres.session import _IDLE_TIMEOUT_MS, _LOCK_TIMEOUT_MS
 
 #: How often who waits for a lock looks again, in virtual microseconds.
 _LOOK_US = 20_000

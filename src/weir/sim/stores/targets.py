@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from weir.sim.disk import Disk
+from weir.sim.engine.disk import Disk
 from weir.sim.stores.delta import DeltaLog, simulated_delta
 from weir.sim.stores.faults import Network
 from weir.sim.stores.frame import rows_of
 from weir.sim.stores.iceberg import NAME, IcebergCatalog, simulated_catalog
 from weir.sim.stores.postgres import Server, simulated_connections
 from weir.sinks.base import Sink
-from weir.sinks.delta import DeltaTable
-from weir.sinks.files import Files
-from weir.sinks.iceberg import IcebergTable
-from weir.sinks.postgres import PostgresTable
+from weir.sinks.delta.sink import DeltaTable
+from weir.sinks.files.sink import Files
+from weir.sinks.iceberg.sink import IcebergTable
+from weir.sinks.postgres.sink import PostgresTable
 
 ROOT = "/target"
 #: The share of drivers that still use ``two_phase``.

@@ -40,14 +40,14 @@ from weir.errors import (
     UnsupportedEnvironmentError,
     WeirError,
 )
-from weir.sim.disk import Disk
-from weir.sim.loop import Loop, Process
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.loop import Loop, Process
+from weir.sim.engine.story import Story
 from weir.sim.stores.bucket import Bucket, simulated_requests
 from weir.sim.stores.driver import BASE_DIRECTORY, JOB_ID, StoreDriver
 from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.frame import simulated_footers
 from weir.sim.stores.targets import Kind, new_target
-from weir.sim.story import Story
 from weir.storage import checkpoints
 
 #: Virtual seconds within which a job must finish once the faults have ceased.

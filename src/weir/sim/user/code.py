@@ -11,19 +11,19 @@ from typing import Any
 
 import pyarrow as pa
 
+from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.graph import GraphStep
-from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.task.plan import TaskPlan
 from weir.core.types import CompletedCheckpoint, OperatorId, Payload
 from weir.durable.hooks import MasterHook
 from weir.operators.base import Operator
 from weir.runtime.ports import AttemptStart, PostToTask
-from weir.sim.code import TABLES_DIRECTORY, DriverCode, Environment, Shown
-from weir.sim.disk import Disk
-from weir.sim.faults import Fault
-from weir.sim.job import SimJob
-from weir.sim.operators import OrderedListener
-from weir.sim.task_port import SimTaskPort
+from weir.sim.engine.code import TABLES_DIRECTORY, DriverCode, Environment, Shown
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.faults import Fault
+from weir.sim.engine.job import SimJob
+from weir.sim.engine.task_port import SimTaskPort
+from weir.sim.own.counting import OrderedListener
 from weir.sim.user.coordinators import changed_by_restore
 from weir.sim.user.interleaving import Interleaving
 from weir.sim.user.loader import Pipeline
@@ -163,7 +163,7 @@ class UserRun:
 
 
 class UserCode:
-    """Implements ``weir.sim.code.Code``."""
+    """Implements ``weir.sim.engine.code.Code``."""
 
     def __init__(self, run: UserRun) -> None:
         self._run = run
@@ -201,7 +201,7 @@ class UserCode:
 
 
 class UserDriver:
-    """What one driver has loaded; implements ``weir.sim.code.Queries``."""
+    """What one driver has loaded; implements ``weir.sim.engine.code.Queries``."""
 
     def __init__(self, run: UserRun, environment: Environment) -> None:
         self._run = run

@@ -14,7 +14,7 @@ from random import Random
 
 from greenlet import getcurrent
 
-from weir.sim.loop import Loop
+from weir.sim.engine.loop import Loop
 
 #: The longest pause between two statements, in virtual microseconds.
 _LONGEST_US = 3_000

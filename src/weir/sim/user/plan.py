@@ -20,7 +20,7 @@ from weir.sim.user.rows import RowMaker
 from weir.sim.user.schemas import schema_of
 from weir.sim.user.sources import stand_in
 from weir.sinks.base import Sink
-from weir.sinks.foreach import Foreach
+from weir.sinks.foreach.sink import Foreach
 from weir.sources.files import FileSource
 from weir.sources.operator import SourceOperator
 from weir.steps import ProcessFunction, Simulation, Steps
@@ -177,7 +177,7 @@ def _describe(job: UserJob, step: GraphStep) -> None:
 def partitioned(
     job: UserJob, step: GraphStep, inputs: Sequence[Sequence[pa.RecordBatch]], parallelism: int
 ) -> list[list[pa.RecordBatch]]:
-    """The records of each subtask, as ``spark/operator_inputs.py`` makes them."""
+    """The records of each subtask, as ``spark/operators/inputs.py`` makes them."""
     one = job.steps.operators[step.operator_id]
     if isinstance(one.operator, CoOperator):
         records = [
@@ -221,7 +221,7 @@ def _connected(job: UserJob, step: GraphStep, number: int, batch: pa.RecordBatch
 
 
 def outputs(batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> Rows:
-    """An operator's rows by tag, as ``spark/operator_outputs.py`` selects them."""
+    """An operator's rows by tag, as ``spark/operators/outputs.py`` selects them."""
     found: Rows = {}
     for batch in batches:
         names = batch.schema.names

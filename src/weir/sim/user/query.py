@@ -33,10 +33,10 @@ from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import OperatorError, invariant
 from weir.runtime.ports import PostToTask
 from weir.runtime.task_work import task_errored
-from weir.sim.channel_offsets import BEGIN, ChannelOffsets
-from weir.sim.loop import Task
-from weir.sim.snapshots import LostStateError, SimState, segment_path
-from weir.sim.task_port import SimTaskPort
+from weir.sim.engine.channel_offsets import BEGIN, ChannelOffsets
+from weir.sim.engine.loop import Task
+from weir.sim.engine.snapshots import LostStateError, SimState, segment_path
+from weir.sim.engine.task_port import SimTaskPort
 from weir.sim.user.frame import Frame
 from weir.sim.user.plan import Rows, count, decoded, encoded, outputs, partitioned
 from weir.sim.user.subtasks import SimSubtasks
@@ -60,7 +60,7 @@ class _Directory:
 
 
 class UserQuery:
-    """Implements ``weir.sim.code.Query``."""
+    """Implements ``weir.sim.engine.code.Query``."""
 
     def __init__(
         self,

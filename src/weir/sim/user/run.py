@@ -25,9 +25,9 @@ from unittest.mock import patch
 from weir.core.config import CheckpointConfig
 from weir.core.types import OperatorId
 from weir.errors import PipelineError
-from weir.sim.code import Code, RowLaws
-from weir.sim.faults import Fault
-from weir.sim.job import SimJob
+from weir.sim.engine.code import Code, RowLaws
+from weir.sim.engine.faults import Fault
+from weir.sim.engine.job import SimJob
 from weir.sim.user.code import Content, Traced, UserCode, UserRun, enumerators
 from weir.sim.user.coordinators import splits_lost
 from weir.sim.user.files import CrashingFiles

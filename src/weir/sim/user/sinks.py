@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from weir.core.json_values import read_back
 from weir.core.types import JobId, OperatorId, Payload
 from weir.errors import LostRowsError, SinkError
+from weir.json_values import read_back
 from weir.runtime.failures import describe
-from weir.sim.table import SimTable
+from weir.sim.engine.table import SimTable
 from weir.sim.user.frame import Frame
 from weir.sim.user.interleaving import Interleaving
 from weir.sinks.base import Batch, Commit, Sink, SinkContext

@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from weir.core.types import OperatorId
 from weir.operators.base import Operator
-from weir.operators.memory import StateMemory
-from weir.operators.state import decode_lists
+from weir.operators.state.memory import StateMemory
+from weir.operators.state.store import decode_lists
 from weir.runtime.failures import describe
-from weir.sim.disk import Disk
-from weir.sim.snapshots import LostStateError
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.snapshots import LostStateError
 from weir.sim.user.interleaving import Interleaving
 from weir.sources.operator import SourceOperator
 from weir.subtasks.worker import Order, Result, SubtaskFunction, WorkerProcess

@@ -1,0 +1,1 @@
+"""Reaches a running job from other threads: REST, signals and the terminal."""

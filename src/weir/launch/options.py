@@ -1,0 +1,72 @@
+"""The inputs and outputs of a run: ``RunOptions``, ``JobResult`` and ``RunListener``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from weir.core.status import JobStatus
+
+if TYPE_CHECKING:
+    from weir.core.types import CompletedCheckpoint
+    from weir.gateway.job_gateway import JobGateway
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How to run a job; the command line has an option for each."""
+
+    #: Spark's master URL; None for ``spark.master`` from the configuration or
+    #: ``spark-defaults.conf``, else ``local[*]``.
+    master: str | None = None
+    #: Flink's keys, ``weir.*`` keys and ``spark.*`` keys.
+    conf: Mapping[str, str | float | bool] = field(default_factory=dict)
+    #: Directory of a savepoint or retained checkpoint, or its ``_metadata``.
+    from_savepoint: str | None = None
+    #: Start over under a new job id, whatever ran before.
+    fresh: bool = False
+    #: Fence a driver that seems alive (PROTOCOL P20).
+    takeover: bool = False
+    #: Use an older checkpoint although sinks have committed past it (PROTOCOL P21).
+    accept_duplicates: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """How the job ended."""
+
+    job_id: str
+    #: FINISHED (also when stopped with a savepoint), FAILED, CANCELED or SUSPENDED.
+    status: JobStatus
+    failure: str | None = None
+    savepoint: str | None = None
+    #: The job was stopped with a drain: every window and timer has fired, and nothing can resume.
+    drained: bool = False
+    #: The job had finished earlier: nothing was run.
+    already_finished: bool = False
+    #: Another driver has taken the job over.
+    fenced: bool = False
+
+
+class RunListener(Protocol):
+    """Is notified while a job runs. Called on the job's threads: return quickly."""
+
+    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
+        """The job has its id, and its REST server answers at ``rest_address``.
+
+        For example ``http://127.0.0.1:8081``.
+        """
+        ...
+
+    def restored(self, checkpoint: CompletedCheckpoint) -> None:
+        """The job was restored from this checkpoint or savepoint."""
+        ...
+
+    def phase(self, name: str | None) -> None:
+        """A phase of the start, or of a restart, begins; None: the start is done."""
+        ...
+
+    def note(self, message: str) -> None:
+        """One line for people: a status change, a failure and its fix, a damaged checkpoint..."""
+        ...

@@ -1,0 +1,255 @@
+"""Runs a job in this process until it ends: called by ``weir run`` and ``Job.run``.
+
+Checks run in order of cost: configuration and graph, the checkpoint directory with the lease, the
+REST port, the sinks' targets, and only then a JVM, which starts while the rest of Weir is loaded. A
+Spark session is made earlier only if a path needs Hadoop's file systems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weir.core.status import JobStatus
+from weir.errors import ConfigurationError, RestError
+from weir.launch.options import JobResult, RunListener, RunOptions
+from weir.steps import steps_of
+
+if TYPE_CHECKING:
+    from weir.config import Configuration
+    from weir.core.types import CompletedCheckpoint
+    from weir.durable.sink_port import SinkPort
+    from weir.gateway.job_gateway import JobGateway
+    from weir.job import Job
+    from weir.launch.submission import Submission
+    from weir.rest.server.server import RestServer
+    from weir.runtime.concurrency import Clock
+    from weir.spark.session.start import LazySession
+    from weir.storage.checkpoints import CheckpointStorage
+
+_log = logging.getLogger(__name__)
+
+#: How old an answer of REST is at most if a client asks for the newest, in milliseconds.
+_SHARE_MS = 100
+
+
+class LoggingListener:
+    """Logs what happens with Python's logging: the listener of ``Job.run``."""
+
+    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
+        """Log the job's id and address."""
+        _log.info("Job has been submitted with JobID %s (%s)", job_id, rest_address)
+
+    def restored(self, checkpoint: CompletedCheckpoint) -> None:
+        """Log which checkpoint the job was restored from."""
+        _log.info("Recovered from checkpoint %d", checkpoint.checkpoint_id)
+
+    def phase(self, name: str | None) -> None:
+        """Log the phase that begins."""
+        if name is not None:
+            _log.info("%s", name)
+
+    def note(self, message: str) -> None:
+        """Log a line."""
+        _log.info("%s", message)
+
+
+def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
+    """Run the job in this process until it ends. Raises ``WeirError`` if it cannot start."""
+    listener.phase("loading libraries")
+    from weir.config import Configuration
+    from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS
+    from weir.launch.submission import submit
+    from weir.runtime.concurrency import SystemClock
+    from weir.spark.session.start import LazySession
+    from weir.storage.file_systems import FileSystems
+
+    configuration = Configuration.load(None, {**job.conf, **options.conf})
+    options = with_recovery_path(options, configuration)
+    steps_of(job).vertices()
+    clock = SystemClock()
+    with contextlib.ExitStack() as stack:
+        rest = _rest_server(configuration, clock)
+        stack.callback(rest.stop)
+        _check(configuration, rest)
+        session = LazySession(job.name, options.master, configuration)
+        running = stack.enter_context(contextlib.ExitStack())
+        running.callback(session.close)
+
+        def sinks(storage: CheckpointStorage) -> SinkPort:
+            _take_port(rest, configuration, listener)
+            return _sinks(job, configuration, listener, session, storage)
+
+        listener.phase("checking for earlier runs")
+        file_systems = FileSystems(session.file_system)
+        submission = submit(
+            name=job.name,
+            options=options,
+            base_directory=configuration.value(CHECKPOINT_DIR),
+            fs=file_systems,
+            clock=clock,
+            sinks=sinks,
+            private=configuration.value(PRIVATE_SNAPSHOTS),
+            claims=configuration.claims_snapshot,
+        )
+        if submission.sinks is None:
+            return JobResult(
+                job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True
+            )
+        _make_working_directory(submission, configuration, session)
+        # Loading the remaining libraries takes about as long as starting the JVM.
+        session.prepare()
+        listener.phase("loading libraries")
+        from weir.launch.metrics_push import pushing
+        from weir.launch.wiring import JobRun
+        from weir.spark.session.cluster import SparkCluster
+
+        rest.load()
+        run = JobRun(
+            job=job,
+            options=options,
+            configuration=configuration,
+            submission=submission,
+            session=session,
+            sinks=submission.sinks,
+            clock=clock,
+            listener=listener,
+            rest_address=rest.bind(),
+        )
+        running.callback(run.close)
+        rest.start(run.gateway, file_systems, SparkCluster(session.get()))
+        with pushing(configuration, run.gateway, SparkCluster(session.get()), clock):
+            result = run.run()
+        running.close()
+        run.linger()
+        return result
+
+
+def _check(configuration: Configuration, rest: RestServer) -> None:
+    """Check what can be checked before anything is made on disk; the port is taken later."""
+    from weir.launch import metrics_push
+    from weir.lineage import reporter as lineage
+    from weir.spark.session.environment import check_environment
+    from weir.spark.session.user_modules import add_script_directory
+
+    rest.check()
+    lineage.is_on(configuration)
+    metrics_push.check(configuration)
+    check_environment()
+    add_script_directory()
+
+
+def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
+    """The REST server as configured. Raises ``RestError`` if the token file cannot be used."""
+    from weir.config.options import (
+        ASYNC_STORE_DURATION,
+        REST_ALLOWED_HOSTS,
+        REST_BIND_ADDRESS,
+        REST_PORT,
+        REST_READING_TOKEN_FILE,
+        REST_TOKEN,
+        REST_TOKEN_FILE,
+        SSL_REST_CERTIFICATE,
+        SSL_REST_ENABLED,
+        SSL_REST_KEY,
+        WEB_REFRESH,
+    )
+    from weir.rest.server.server import RestSecurity, RestServer
+    from weir.rest.tokens import read_or_make_token
+
+    file = configuration.value(REST_TOKEN_FILE)
+    reading = configuration.value(REST_READING_TOKEN_FILE)
+    encrypted = configuration.value(SSL_REST_ENABLED)
+    token = configuration.value(REST_TOKEN) if file is None else read_or_make_token(file)
+    reading_token = None if reading is None else read_or_make_token(reading)
+    if token is not None and token == reading_token:
+        raise RestError(
+            f"{REST_READING_TOKEN_FILE.key} has the token of those who may change the job: let it"
+            " name another file."
+        )
+    return RestServer(
+        bind_address=configuration.value(REST_BIND_ADDRESS),
+        port=configuration.value(REST_PORT),
+        # Several jobs run on one machine without anybody counting ports.
+        or_next=REST_PORT.key not in configuration,
+        store_duration_ms=configuration.value(ASYNC_STORE_DURATION),
+        security=RestSecurity(
+            token=token,
+            reading_token=reading_token,
+            allowed_hosts=configuration.value(REST_ALLOWED_HOSTS),
+            certificate=configuration.value(SSL_REST_CERTIFICATE) if encrypted else None,
+            key=configuration.value(SSL_REST_KEY) if encrypted else None,
+        ),
+        clock=clock,
+        share_ms=_SHARE_MS,
+        refresh_ms=configuration.value(WEB_REFRESH),
+    )
+
+
+def _sinks(
+    job: Job,
+    configuration: Configuration,
+    listener: RunListener,
+    session: LazySession,
+    storage: CheckpointStorage,
+) -> SinkPort:
+    """The sinks of the job that has this storage. The caller checks their targets next."""
+    listener.phase("checking sinks")
+    from weir.config.options import COMMIT_ATTEMPTS, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF
+    from weir.durable.sink_port import CommitRetries, SinkPort
+    from weir.runtime.concurrency import ThreadWaits
+
+    return SinkPort(
+        sinks=steps_of(job).sinks,
+        job_name=job.name,
+        file_system=storage.fs,
+        retries=CommitRetries(
+            attempts=configuration.value(COMMIT_ATTEMPTS),
+            initial_backoff_ms=configuration.value(COMMIT_INITIAL_BACKOFF),
+            max_backoff_ms=configuration.value(COMMIT_MAX_BACKOFF),
+        ),
+        waits=ThreadWaits(),
+        job_directory=storage.job_directory,
+        session=session.get,
+        leave_out=steps_of(job).commit_intervals_ms,
+    )
+
+
+def _make_working_directory(
+    submission: Submission, configuration: Configuration, session: LazySession
+) -> None:
+    from weir.config.options import WORKING_DIR
+    from weir.spark.session.start import make_working_directory
+    from weir.storage.paths import join
+
+    working = join(configuration.value(WORKING_DIR), submission.job_id)
+    private = submission.storage.private and session.is_local
+    make_working_directory(submission.storage.fs(working), working, private=private)
+
+
+def _take_port(rest: RestServer, configuration: Configuration, listener: RunListener) -> None:
+    """Bind the REST port, once no other driver runs the job and before anything is changed."""
+    from weir.config.options import REST_PORT
+
+    address, wanted = rest.bind(), configuration.value(REST_PORT)
+    if wanted and not address.endswith(f":{wanted}"):
+        listener.note(f"Port {wanted} is taken: the REST server listens at {address}")
+
+
+def with_recovery_path(options: RunOptions, configuration: Configuration) -> RunOptions:
+    """Use ``execution.state-recovery.path`` if ``--from-savepoint`` was not given.
+
+    Raises ``ConfigurationError`` if ``--fresh`` was given too.
+    """
+    from weir.config.options import RECOVERY_PATH
+
+    path = configuration.value(RECOVERY_PATH)
+    if path is None or options.from_savepoint is not None:
+        return options
+    if options.fresh:
+        raise ConfigurationError(
+            f"--fresh starts without state, but {RECOVERY_PATH.key} is {path}: remove one of them."
+        )
+    return replace(options, from_savepoint=path)

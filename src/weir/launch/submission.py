@@ -1,0 +1,289 @@
+"""Running the command again: which job a name maps to, and whether it may run (PROTOCOL P19, P20).
+
+==========================  ====================================================================
+newest record of the job    what running the same command does
+==========================  ====================================================================
+none                        starts a new job
+running, failed             resumes from the newest completed checkpoint
+stopped                     refuses and names the savepoint
+finished                    says so and runs nothing
+canceled                    refuses and names the newest checkpoint
+superseded                  refuses and names the newest checkpoint, or else the savepoint that
+                            the job started from: a start under a new id died before it was
+                            assigned the name
+==========================  ====================================================================
+
+A live driver (fresh lease) is left alone, unless ``--takeover`` is given. ``--fresh`` and a new
+``--from-savepoint`` draw a new job id, unless the targets have rows that this would duplicate
+(PROTOCOL P21). Giving the same ``--from-savepoint`` again continues the run that started from it; a
+snapshot is identified by the checksum of its ``_metadata``, not by its path. Before the name is
+assigned to a new id, the old id's log records that it is superseded: a driver of the old id that is
+alive, or only seemed dead, is fenced at its next record (PROTOCOL P17), so it completes and commits
+nothing alongside the new one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from weir.core.types import JobId, Recorded
+from weir.durable.sink_port import SinkPort
+from weir.durable.targets import check_before_begin
+from weir.errors import (
+    CheckpointNotFoundError,
+    JobAlreadyRunningError,
+    JobEndedError,
+    JobFencedError,
+    StorageError,
+)
+from weir.launch.options import RunOptions
+from weir.runtime.concurrency import Clock
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.filesystem import FileSystem
+from weir.storage.job_log import JobLog, JobRecord, RecordStatus
+from weir.storage.job_names import JobNames, NameRecord
+from weir.storage.lease import Lease, holder_is_alive
+from weir.storage.paths import is_same
+from weir.storage.snapshots import snapshot_directory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """The job to run."""
+
+    job_id: JobId
+    storage: CheckpointStorage
+    #: The job's sinks, with their targets checked; None for a job that has finished.
+    sinks: SinkPort | None
+    #: The snapshot that the job starts from, or None, and the checksum of its ``_metadata``.
+    from_savepoint: str | None
+    snapshot_checksum: str | None
+    #: The newest record, or None for a new job.
+    record: JobRecord | None
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether there is nothing to run."""
+        return self.record is not None and self.record.status is RecordStatus.FINISHED
+
+
+def submit(
+    *,
+    name: str,
+    options: RunOptions,
+    base_directory: str,
+    fs: Callable[[str], FileSystem],
+    clock: Clock,
+    sinks: Callable[[CheckpointStorage], SinkPort],
+    private: bool = True,
+    claims: bool = False,
+) -> Submission:
+    """Find or draw the job's id and check that the job may run.
+
+    ``sinks`` makes the sinks of the job that has the given storage. ``private``: see
+    ``CheckpointStorage``. ``claims``: a new job owns the snapshot that it starts from.
+
+    Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once),
+    ``StorageError`` for a checkpoint directory or savepoint that cannot be used, ``SinkError`` for
+    an unsuitable target, and ``DuplicatesError`` if a new job would write rows that its targets
+    already have. Until all checks have passed, neither the name's assignment nor the job that it
+    was assigned to is changed.
+    """
+    fresh_storage = CheckpointStorage(
+        fs=fs, base_directory=base_directory, job_id=secrets.token_hex(16), private=private
+    )
+    fresh_storage.check_writable()
+    names = JobNames(fs(base_directory), base_directory)
+    known = names.lookup(name)
+    snapshot = _snapshot(options.from_savepoint, known, fresh_storage)
+    continues = (
+        known is not None and snapshot is not None and snapshot.checksum == known.snapshot_checksum
+    )
+    if known is not None and not options.takeover:
+        _check_no_live_driver(name, known, fs(base_directory), base_directory, clock)
+    if known is None or options.fresh or (snapshot is not None and not continues):
+        checked = _checked_as_new(
+            options, known, snapshot, fresh_storage, sinks, claims=claims, clock=clock
+        )
+        if known is not None:
+            old_storage = replace(fresh_storage, job_id=known.job_id)
+            _supersede(known, fresh_storage.job_id, old_storage, clock)
+        _assign(name, fresh_storage.job_id, names, known, snapshot)
+        fresh_storage.make_job_directory()
+        return checked
+    return _resumed(name, known, snapshot, replace(fresh_storage, job_id=known.job_id), sinks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Snapshot:
+    """What ``--from-savepoint`` names."""
+
+    path: str
+    #: Of its ``_metadata``: identifies the snapshot, however its path is spelled and wherever it
+    #: was moved.
+    checksum: str
+
+
+def _checked_as_new(
+    options: RunOptions,
+    known: NameRecord | None,
+    snapshot: _Snapshot | None,
+    storage: CheckpointStorage,
+    sinks: Callable[[CheckpointStorage], SinkPort],
+    *,
+    claims: bool,
+    clock: Clock,
+) -> Submission:
+    """A job that starts in this storage, from a snapshot or without one. Changes nothing."""
+    checkpoint = None
+    if snapshot is not None:
+        checkpoint = storage.read(snapshot.path, expected_checksum=snapshot.checksum)
+        taken_over = options.takeover and known is not None and checkpoint.job_id == known.job_id
+        if claims and not taken_over:
+            # With --takeover the job's own driver is fenced before its files are deleted.
+            storage.check_claimable(checkpoint, clock.wall_ms())
+        storage.verify(checkpoint)
+    port = _checked(sinks, storage)
+    if not options.accept_duplicates:
+        check_before_begin(port, storage.job_id, checkpoint)
+    return Submission(
+        job_id=storage.job_id,
+        storage=storage,
+        sinks=port,
+        from_savepoint=None if snapshot is None else snapshot.path,
+        snapshot_checksum=None if snapshot is None else snapshot.checksum,
+        record=None,
+    )
+
+
+def _resumed(
+    name: str,
+    known: NameRecord,
+    snapshot: _Snapshot | None,
+    storage: CheckpointStorage,
+    sinks: Callable[[CheckpointStorage], SinkPort],
+) -> Submission:
+    """The job that has the name, from its newest record; without sinks if it has finished."""
+    storage.make_job_directory()
+    record = JobLog(storage.fs(storage.base_directory), storage.log_directory).newest()
+    _check_resumable(name, known, record)
+    # The snapshot may have been moved: prefer the path given now to the recorded one.
+    recorded = known.from_savepoint if record is None else record.restored_from
+    submission = Submission(
+        job_id=known.job_id,
+        storage=storage,
+        sinks=None,
+        from_savepoint=recorded if snapshot is None else snapshot.path,
+        snapshot_checksum=known.snapshot_checksum,
+        record=record,
+    )
+    if submission.has_finished:
+        return submission
+    return replace(submission, sinks=_checked(sinks, storage))
+
+
+def _snapshot(
+    path: str | None, known: NameRecord | None, storage: CheckpointStorage
+) -> _Snapshot | None:
+    """The snapshot at a path, its directory or its ``_metadata``.
+
+    The snapshot that the job started from may be gone, because the job had claimed and deleted it.
+    """
+    if path is None:
+        return None
+    directory = snapshot_directory(path)
+    try:
+        return _Snapshot(path=directory, checksum=storage.checksum(directory))
+    except CheckpointNotFoundError:
+        before = None if known is None else known.from_savepoint
+        if (
+            known is None
+            or before is None
+            or known.snapshot_checksum is None
+            or not is_same(before, directory)
+        ):
+            raise
+        return _Snapshot(path=directory, checksum=known.snapshot_checksum)
+
+
+def _checked(
+    sinks: Callable[[CheckpointStorage], SinkPort], storage: CheckpointStorage
+) -> SinkPort:
+    port = sinks(storage)
+    port.check(storage.job_id)
+    return port
+
+
+def _supersede(known: NameRecord, by: JobId, storage: CheckpointStorage, clock: Clock) -> None:
+    """End the job that the name was assigned to.
+
+    Also if it has no record yet, since its driver may be about to begin.
+    """
+    storage.make_job_directory()
+    JobLog(storage.fs(storage.base_directory), storage.log_directory).supersede(
+        job_id=known.job_id,
+        job_name=known.name,
+        by=by,
+        writer=secrets.token_hex(8),
+        timestamp_ms=clock.wall_ms(),
+    )
+
+
+def _assign(
+    name: str, job_id: JobId, names: JobNames, known: NameRecord | None, snapshot: _Snapshot | None
+) -> None:
+    outcome = names.assign(
+        name,
+        job_id,
+        from_savepoint=None if snapshot is None else snapshot.path,
+        snapshot_checksum=None if snapshot is None else snapshot.checksum,
+        after=0 if known is None else known.generation,
+    )
+    if outcome is Recorded.FENCED:
+        raise JobFencedError(
+            f"Another command started job {name!r} at the same moment: let it run, or run this"
+            " command again."
+        )
+    if outcome is Recorded.FAILED:
+        raise StorageError(
+            f"Cannot record the id of job {name!r}: check the disk of the checkpoint directory."
+        )
+
+
+def _check_no_live_driver(
+    name: str, known: NameRecord, fs: FileSystem, base_directory: str, clock: Clock
+) -> None:
+    lease = Lease(fs, base_directory, known.job_id).read()
+    if lease is not None and holder_is_alive(lease, clock.wall_ms(), socket.gethostname()):
+        raise JobAlreadyRunningError(
+            f"Job {name!r} ({known.job_id}) is running in process {lease.pid} on {lease.host},"
+            f" with its REST server at {lease.rest_address}: let it run, stop it with 'weir stop',"
+            " or take over the job with --takeover."
+        )
+
+
+def _check_resumable(name: str, known: NameRecord, record: JobRecord | None) -> None:
+    if record is None:
+        return
+    newest = record.checkpoints[-1].path if record.checkpoints else None
+    if record.status is RecordStatus.STOPPED:
+        raise JobEndedError(
+            f"Job {name!r} was stopped with a savepoint: resume with --from-savepoint"
+            f" {record.savepoint}, or start from scratch with --fresh."
+        )
+    if record.status is RecordStatus.CANCELED:
+        way = f"resume with --from-savepoint {newest}, or " if newest else ""
+        raise JobEndedError(f"Job {name!r} was cancelled: {way}start from scratch with --fresh.")
+    if record.status is RecordStatus.SUPERSEDED:
+        if newest is not None:
+            way = f"resume with --from-savepoint {newest}, or "
+        else:
+            began = known.from_savepoint
+            way = "" if began is None else f"restart with --fresh --from-savepoint {began}, or "
+        raise JobEndedError(
+            f"Job {name!r} ({known.job_id}) was superseded by the new id {record.superseded_by},"
+            f" which never started: {way}start from scratch with --fresh."
+        )

@@ -1,0 +1,394 @@
+"""Wires one run of one job in this process: the core, the runtime and the Spark ports."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weir.config import Configuration
+from weir.config.options import (
+    DEFAULT_PARALLELISM,
+    IGNORE_UNCLAIMED_STATE,
+    LEASE_INTERVAL,
+    LEASE_TIMEOUT,
+    LOG_FORMAT,
+    REST_LINGER,
+    SAVEPOINT_DIR,
+    STATE_MEMORY,
+    TASK_CANCELLATION_TIMEOUT,
+    WORKING_DIR,
+)
+from weir.config.values import LogFormat
+from weir.coordinators.runner import CoordinatorRunner
+from weir.core.coordination.coordinators import CoordinatedOperator
+from weir.core.graph import Vertex
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import JobEnded, JobStatusChanged
+from weir.core.status import JobStatus
+from weir.core.task.plan import TaskPlan
+from weir.core.types import OperatorId, VertexId
+from weir.durable.hooks import CheckpointListeners, MasterHooks
+from weir.durable.job import DurableJob, DurableSettings
+from weir.durable.sink_port import SinkPort
+from weir.durable.state_mapping import StateMapping
+from weir.errors import StorageError
+from weir.gateway.job_gateway import JobGateway
+from weir.gateway.running_job import RunningJob
+from weir.launch.archivist import Archivist
+from weir.launch.lease_keeper import LeaseKeeper
+from weir.launch.options import JobResult, RunListener, RunOptions
+from weir.launch.phases import StartPhases, describe_time
+from weir.launch.submission import Submission
+from weir.lineage import reporter as lineage
+from weir.monitoring.log_lines import as_json, as_text
+from weir.monitoring.recorder import Sampler
+from weir.monitoring.views import CoordinatorView
+from weir.operators.base import KEY_GROUPS
+from weir.rest.past.archive import JobArchive
+from weir.runtime.concurrency import Clock, ThreadWaits, ThreadWorkers
+from weir.spark.pipeline import Pipeline
+from weir.spark.query.frames import plan_layouts
+from weir.spark.query.task_port import SparkTaskPort
+from weir.spark.session.start import LazySession, check_reachable, log_of
+from weir.spark.state.assembly import SparkStateAssembler
+from weir.spark.state.directory import SHUFFLE_PARTITIONS
+from weir.steps import Steps, steps_of, task_plan
+from weir.storage.lease import Lease
+from weir.storage.paths import join
+from weir.subtasks.chain import ProcessStep, process_steps
+
+if TYPE_CHECKING:
+    from weir.job import Job
+
+
+class JobRun:
+    """Wires the parts of a run; ``run`` runs the job until it ends."""
+
+    def __init__(
+        self,
+        *,
+        job: Job,
+        options: RunOptions,
+        configuration: Configuration,
+        submission: Submission,
+        session: LazySession,
+        sinks: SinkPort,
+        clock: Clock,
+        listener: RunListener,
+        rest_address: str,
+    ) -> None:
+        """Make the Spark session and the parts; ``sinks`` are already checked.
+
+        Raises ``WeirError`` if the job cannot start.
+        """
+        self._submission = submission
+        self._listener = listener
+        self._rest_address = rest_address
+        self._linger_ms = configuration.value(REST_LINGER)
+        steps = steps_of(job)
+        vertices = steps.vertices()
+        self._phases = StartPhases(listener, (vertex.name for vertex in vertices))
+        self._tasks, self._durable, operators = _make_ports(
+            job=job,
+            options=options,
+            configuration=configuration,
+            submission=submission,
+            session=session,
+            sinks=sinks,
+            clock=clock,
+            listener=listener,
+            phases=self._phases,
+        )
+        checkpointing = configuration.checkpoint_config()
+        if checkpointing.interval_ms is None:
+            listener.note(
+                "warning: periodic checkpoints are off (execution.checkpointing.interval): sinks"
+                " commit only when the job ends, on 'weir checkpoint' and on 'weir stop'"
+            )
+        plans = {
+            vertex.name: task_plan(steps, vertex, checkpointing.aligned_timeout_ms)
+            for vertex in vertices
+        }
+        coordinated = _coordinated(steps, operators)
+        self._master = _job_master(steps, configuration, submission, plans, coordinated)
+        self._running = RunningJob(
+            job_id=submission.job_id,
+            name=job.name,
+            master=self._master,
+            plans=plans,
+            tasks=self._tasks,
+            durable=self._durable,
+            coordinators=CoordinatorRunner(
+                {name: one.coordinator for name, one in steps.operators.items() if one.coordinator},
+                workers=ThreadWorkers(),
+                waits=ThreadWaits(),
+            ),
+            clock=clock,
+            configuration=configuration.in_force(),
+            observe=self._observe,
+            patience_ms=configuration.value(TASK_CANCELLATION_TIMEOUT),
+            coordinated=tuple(
+                CoordinatorView(operator=name, vertex=one.vertex, parallelism=one.parallelism)
+                for name, one in coordinated.items()
+            ),
+            engine_log=log_of(session.get()),
+        )
+        self._lineage = lineage.configured(
+            configuration,
+            job_name=job.name,
+            job_id=submission.job_id,
+            run_id=str(uuid.uuid4()),
+            spark_version=str(session.get().version),
+            vertices=vertices,
+            datasets=self._tasks.datasets,
+            clock=clock,
+        )
+        self._lease = self._lease_keeper(configuration, clock)
+        self._archivist = self._new_archivist()
+
+    @property
+    def gateway(self) -> JobGateway:
+        """The running job, for REST, signals and progress."""
+        return self._running
+
+    def run(self) -> JobResult:
+        """Run the job in this process until it ends; the calling thread is its main thread."""
+        self._listener.phase(None)
+        with self._archivist:
+            ended = self._run()
+        return JobResult(
+            job_id=self._submission.job_id,
+            status=ended.status,
+            failure=ended.failure,
+            savepoint=ended.savepoint,
+            drained=ended.drained,
+            fenced=ended.fenced or self._lease.is_lost,
+        )
+
+    def _run(self) -> JobEnded:
+        try:
+            self._lease.start()
+            self._listener.submitted(self._submission.job_id, self._running, self._rest_address)
+            self._listener.note(
+                f"Records and checkpoints: {self._submission.storage.job_directory}"
+            )
+            recorder = self._running.recorder
+            reporting = self._lineage or contextlib.nullcontext()
+            with recorder.log, Sampler(recorder, self._running.view), reporting:
+                ended = self._running.driver.run()
+            if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
+                self._delete_working_directory()
+            return ended
+        finally:
+            self._running.finish()
+
+    def linger(self) -> None:
+        """Let clients see how the job ended (``weir.rest.linger``), unless a signal ended it."""
+        status = self._running.view().status
+        if self._linger_ms and status is not JobStatus.SUSPENDED:
+            self._listener.note(
+                f"The job is {status.value}. Its REST server stays at {self._rest_address} for"
+                f" {describe_time(self._linger_ms)} (weir.rest.linger); Ctrl-C ends that."
+            )
+            self._running.left.wait(self._linger_ms / 1000)
+
+    def close(self) -> None:
+        """Release the lease, and make the JVM drop the job's inputs."""
+        try:
+            self._lease.stop()
+        except StorageError as error:
+            # The lease expires anyway; raising here would hide how the job ended.
+            self._listener.note(f"cannot release the lease: {error}")
+        self._tasks.close()
+
+    def _lease_keeper(self, configuration: Configuration, clock: Clock) -> LeaseKeeper:
+        submission, storage = self._submission, self._submission.storage
+        return LeaseKeeper(
+            lease=Lease(
+                storage.fs(storage.base_directory), storage.base_directory, submission.job_id
+            ),
+            first_attempt=1 if submission.record is None else submission.record.attempt + 1,
+            attempt=lambda: self._durable.attempt,
+            rest_address=self._rest_address,
+            timeout_ms=configuration.value(LEASE_TIMEOUT),
+            interval_ms=configuration.value(LEASE_INTERVAL),
+            clock=clock,
+            on_lost=self._lost,
+        )
+
+    def _new_archivist(self) -> Archivist:
+        storage = self._submission.storage
+        fs, base = storage.fs(storage.base_directory), storage.base_directory
+        return Archivist(JobArchive(fs, base, self._submission.job_id), self._running.view)
+
+    def _observe(self, effect: object) -> None:
+        self._phases.observe(effect)
+        if self._lineage is not None:
+            latest = self._master.coordinator.latest
+            self._lineage.observe(effect, self._master.attempt, latest)
+        if isinstance(effect, JobStatusChanged):
+            self._archivist.changed()
+            if effect.status is JobStatus.FAILING:
+                self._listener.note(f"FAILING: {effect.message}")
+
+    def _delete_working_directory(self) -> None:
+        try:
+            self._tasks.delete_working_directory()
+        except StorageError as error:
+            # How the job ended is already on record; a query that hangs may still write there.
+            self._listener.note(f"cannot delete the working directory: {error}")
+
+    def _lost(self, message: str) -> None:
+        self._listener.note(message)
+        self._running.suspend()
+
+
+def _make_ports(
+    *,
+    job: Job,
+    options: RunOptions,
+    configuration: Configuration,
+    submission: Submission,
+    session: LazySession,
+    sinks: SinkPort,
+    clock: Clock,
+    listener: RunListener,
+    phases: StartPhases,
+) -> tuple[SparkTaskPort, DurableJob, Mapping[OperatorId, ProcessStep]]:
+    storage = submission.storage
+    working = join(configuration.value(WORKING_DIR), submission.job_id)
+    listener.phase("starting Spark")
+    check_reachable(session.get(), storage.fs(working), working)
+    session.share_modules()
+    steps = steps_of(job)
+    vertices = steps.vertices()
+    operators = _operators(
+        steps, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1)
+    )
+    pipeline = Pipeline(
+        vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
+        functions=steps.functions,
+        sinks=steps.sinks,
+        operators=operators,
+        log_form=as_json if configuration.value(LOG_FORMAT) is LogFormat.JSON else as_text,
+    )
+    tasks = SparkTaskPort(
+        session=session.get(),
+        pipeline=pipeline,
+        storage=storage,
+        sinks=sinks,
+        working_directory=working,
+        clock=clock,
+    )
+    allow_non_restored_state = configuration.value(IGNORE_UNCLAIMED_STATE)
+    durable = DurableJob(
+        storage=storage,
+        sinks=sinks,
+        hooks=MasterHooks(
+            steps.hooks.values(),
+            allow_non_restored_state=allow_non_restored_state,
+            waits=ThreadWaits(),
+        ),
+        listeners=CheckpointListeners(
+            {vertex.name: steps.listeners(vertex) for vertex in vertices}, ThreadWaits()
+        ),
+        state_mapping=StateMapping(
+            vertices={vertex.name: vertex.operators for vertex in vertices},
+            inputs={vertex.name: vertex.inputs for vertex in vertices},
+            coordinated=frozenset(name for name, one in operators.items() if one.has_coordinator),
+            allow_non_restored_state=allow_non_restored_state,
+            assembler=SparkStateAssembler(
+                pipeline.vertices, partial(plan_layouts, session.get(), pipeline, clock)
+            ),
+        ),
+        settings=_durable_settings(job, options, configuration, submission, working),
+        clock=clock,
+        waits=ThreadWaits(),
+        token=lambda: secrets.token_hex(8),
+        note=listener.note,
+        restored=phases.restored,
+    )
+    return tasks, durable, operators
+
+
+def _job_master(
+    steps: Steps,
+    configuration: Configuration,
+    submission: Submission,
+    plans: Mapping[VertexId, TaskPlan],
+    coordinated: Mapping[OperatorId, CoordinatedOperator],
+) -> JobMaster:
+    return JobMaster(
+        job_id=submission.job_id,
+        vertices={name: plan.operators for name, plan in plans.items()},
+        config=configuration.checkpoint_config(),
+        restart=configuration.restart_config(),
+        savepoint_directory=configuration.value(SAVEPOINT_DIR),
+        hooks=tuple(sorted(steps.hooks)),
+        producers={name: plan.inputs for name, plan in plans.items()},
+        coordinated=coordinated,
+    )
+
+
+def _durable_settings(
+    job: Job,
+    options: RunOptions,
+    configuration: Configuration,
+    submission: Submission,
+    working: str,
+) -> DurableSettings:
+    return DurableSettings(
+        job_name=job.name,
+        savepoint_directory=configuration.value(SAVEPOINT_DIR),
+        working_directory=working,
+        from_savepoint=submission.from_savepoint,
+        snapshot_checksum=submission.snapshot_checksum,
+        accept_duplicates=options.accept_duplicates,
+        claims_snapshot=configuration.claims_snapshot,
+        num_retained=configuration.checkpoint_config().num_retained,
+    )
+
+
+def _operators(
+    steps: Steps, configuration: Configuration, default: int
+) -> Mapping[OperatorId, ProcessStep]:
+    """The Python operators, each with its parallelism."""
+    configured = configuration.value(DEFAULT_PARALLELISM) or default
+    return {
+        name: ProcessStep(
+            operator=one.operator,
+            parallelism=one.parallelism or min(configured, KEY_GROUPS),
+            key_by=one.key_by,
+            has_coordinator=one.coordinator is not None,
+            state_memory_bytes=configuration.value(STATE_MEMORY),
+        )
+        for name, one in steps.operators.items()
+    }
+
+
+def _coordinated(
+    steps: Steps, operators: Mapping[OperatorId, ProcessStep]
+) -> Mapping[OperatorId, CoordinatedOperator]:
+    """The operators that have a coordinator, each with its vertex and parallelism."""
+    return {
+        name: CoordinatedOperator(
+            vertex=vertex.name,
+            parallelism=operators[name].parallelism,
+            induces_checkpoints=vertex.is_externally_induced,
+        )
+        for vertex in steps.vertices()
+        for name in process_steps(vertex)
+        if steps.operators[name].coordinator is not None
+    }
+
+
+def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
+    """The vertex with the number of state partitions that its steps or the configuration set."""
+    spark = configuration.get(SHUFFLE_PARTITIONS)
+    configured = configuration.value(DEFAULT_PARALLELISM) or (None if spark is None else int(spark))
+    return replace(vertex, parallelism=vertex.parallelism or configured)

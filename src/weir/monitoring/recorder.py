@@ -1,0 +1,334 @@
+"""``Recorder``: what happened in a job over the last hour, in bounded memory, for the web page.
+
+1. *Timelines*, one per task (``timeline.py``): up to ``SPANS`` spans in all, and at least
+   ``SPANS_MIN`` in each lane of a task.
+2. *The story*: the newest ``MOMENTS`` things that a person would want to know of, and the bars of
+   the newest ``CHECKPOINTS`` checkpoints.
+3. *Failures*: the newest ``FAILURES``, each with the story before it and what came of it.
+4. *Samples*: every ``SAMPLE_MS`` the counters of each task, for an hour. They are cumulative, so
+   that a rate is the difference of two samples over their distance, whatever happened in between.
+5. *The log*: the driver's newest lines, those of the story among them (``log_buffer.py``).
+
+Everything is appended on the job's main thread, except the samples, which ``Sampler`` takes on a
+thread of its own, and moments of other threads. Readers copy what they need in one step of the
+interpreter and never wait for the job.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from weir.core.checkpoints.stats import CheckpointStats
+from weir.core.messages.job import JobEnded, JobStatusChanged, StopTasks
+from weir.core.messages.protocol import (
+    DeclineCheckpoint,
+    TaskStatusChanged,
+    TriggerCheckpoint,
+)
+from weir.core.status import JobStatus
+from weir.core.types import TaskStatus, VertexId
+from weir.monitoring.log_buffer import LogBuffer
+from weir.monitoring.timeline import SpanKind, TaskTimeline
+from weir.monitoring.views import JobView
+from weir.runtime.concurrency import Clock
+
+_log = logging.getLogger(__name__)
+
+#: Spans kept in all lanes together, and in each lane at least.
+SPANS = 40_000
+SPANS_MIN = 500
+MOMENTS = 2_000
+CHECKPOINTS = 1_000
+FAILURES = 32
+_TRIGGERED = 64
+#: How many moments before a failure are kept with it.
+STORY = 15
+#: Milliseconds between two samples, and how many are kept: an hour.
+SAMPLE_MS = 5_000
+SAMPLES = 720
+
+#: The counters of a task in a sample, in order. A count that is not known is -1.
+COUNTERS = (
+    "records_in",
+    "records_committed",
+    "batches",
+    "batch_ms",
+    "busy_ms",
+    "rested_ms",
+    "held_ms",
+    "snapshot_ms",
+    "watermark_ms",
+    "behind_bytes",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """One thing that happened."""
+
+    #: Grows by one with each.
+    number: int
+    #: Milliseconds since the Unix epoch.
+    time_ms: int
+    #: What it is about: job, task, checkpoint, failure, request or note.
+    kind: str
+    text: str
+    vertex: VertexId | None = None
+    checkpoint_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why an attempt failed, and what came of it."""
+
+    #: Milliseconds since the Unix epoch.
+    time_ms: int
+    attempt: int
+    message: str
+    #: Bounded by whoever made it; "" for none.
+    trace: str
+    #: The task that failed; None if it was not a task.
+    vertex: VertexId | None
+    #: What happened before it, oldest first.
+    story: tuple[Moment, ...]
+    #: What the restart strategy did; "" until it has decided.
+    outcome: str = ""
+    #: When the job ran again; None if it has not.
+    recovered_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointBar:
+    """A checkpoint in the timeline: from its trigger to its end."""
+
+    checkpoint_id: int
+    is_savepoint: bool
+    #: Milliseconds since the Unix epoch.
+    start_ms: int
+    end_ms: int
+    failed: bool
+
+
+def checkpoint_bar(stats: CheckpointStats) -> CheckpointBar:
+    """The bar of a checkpoint, up to now while it is in progress."""
+    return CheckpointBar(
+        checkpoint_id=stats.checkpoint_id,
+        is_savepoint=stats.kind.is_savepoint,
+        start_ms=stats.trigger_timestamp_ms,
+        end_ms=stats.trigger_timestamp_ms + stats.end_to_end_duration_ms,
+        failed=stats.status == "FAILED",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The counters of all tasks at one time."""
+
+    #: Milliseconds since the Unix epoch.
+    time_ms: int
+    #: ``COUNTERS`` of the first task, then of the second, and so on.
+    values: array[int]
+
+
+class Recorder:
+    """The recorded hour of one job."""
+
+    def __init__(self, clock: Clock, inputs: Mapping[VertexId, tuple[VertexId, ...]]) -> None:
+        """``inputs``: for each task the tasks whose channels it reads."""
+        self._clock = clock
+        kept = max(SPANS_MIN, SPANS // (2 * max(1, len(inputs))))
+        self.timelines = {
+            vertex: TaskTimeline(
+                vertex, channels, now_ms=clock.now_ms, wall_ms=clock.wall_ms, kept=kept
+            )
+            for vertex, channels in inputs.items()
+        }
+        #: Oldest first, as all of these.
+        self.moments: deque[Moment] = deque(maxlen=MOMENTS)
+        self.failures: deque[Failure] = deque(maxlen=FAILURES)
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES)
+        #: Those that have ended; the history of checkpoints is shorter.
+        self.checkpoints: deque[CheckpointBar] = deque(maxlen=CHECKPOINTS)
+        #: The driver's log; whoever runs the job enters it.
+        self.log = LogBuffer()
+        self._numbers = itertools.count(1)
+        #: The newest checkpoints whose trigger was told: every root is triggered.
+        self._triggered: deque[int] = deque(maxlen=_TRIGGERED)
+
+    # ---- on the main thread
+
+    def on_task(self, vertex: VertexId, message: object, is_full: bool | None) -> None:
+        """A task handled an event, or an effect of it is about to be executed."""
+        self.timelines[vertex].observe(message, is_full)
+        match message:
+            case TaskStatusChanged(status=status) if status is not TaskStatus.INITIALIZING:
+                self.tell("task", f"Task {vertex} is {status.value}.", vertex=vertex)
+            case DeclineCheckpoint(checkpoint_id=n, reason=reason, message=why):
+                text = f"Task {vertex} declined checkpoint {n}: {reason.describe(why)}"
+                self.tell("checkpoint", text, vertex=vertex, checkpoint_id=n)
+
+    def on_effect(
+        self,
+        effect: object,
+        *,
+        attempt: int,
+        restart_in_ms: int | None,
+        started: Collection[VertexId],
+        ended: Iterable[CheckpointStats],
+    ) -> None:
+        """An effect of the job master.
+
+        ``restart_in_ms`` is when the next attempt begins; ``started``: the tasks that run in this
+        one; ``ended``: the checkpoints that have ended since the last effect.
+        """
+        match effect:
+            case TriggerCheckpoint(checkpoint_id=n, kind=kind):
+                if n not in self._triggered:
+                    self._triggered.append(n)
+                    text = f"{_named(kind.is_savepoint, n)} was triggered."
+                    self.tell("checkpoint", text, checkpoint_id=n)
+            case StopTasks():
+                for timeline in self.timelines.values():
+                    timeline.stopped()
+            case JobStatusChanged():
+                self._status_changed(effect, attempt, restart_in_ms, started)
+            case JobEnded(status=status, savepoint=savepoint):
+                end = f" Savepoint: {savepoint}" if savepoint else ""
+                self.tell("job", f"The job ended: {status.value}.{end}")
+                self._decided(f"The job ended: {status.value}.")
+        for stats in ended:
+            self.checkpoints.append(checkpoint_bar(stats))
+            self.tell("checkpoint", _how_ended(stats), checkpoint_id=stats.checkpoint_id)
+
+    def _status_changed(
+        self,
+        effect: JobStatusChanged,
+        attempt: int,
+        restart_in_ms: int | None,
+        started: Collection[VertexId],
+    ) -> None:
+        status = effect.status
+        if status is JobStatus.FAILING:
+            failure = Failure(
+                time_ms=self._clock.wall_ms(),
+                attempt=attempt,
+                message=effect.message,
+                trace=effect.trace,
+                vertex=effect.vertex,
+                story=tuple(self.moments)[-STORY:],
+            )
+            self.failures.append(failure)
+            first = effect.message.partition("\n")[0]
+            self.tell("failure", f"Failure: {first}", vertex=effect.vertex)
+            return
+        if status is JobStatus.RESTARTING:
+            when = "" if restart_in_ms is None else f" in {restart_in_ms / 1000:.1f} s"
+            self._decided(f"The restart strategy begins attempt {attempt + 1}{when}.")
+        self.tell("job", f"The job is {status.value} (attempt {attempt}).")
+        if status is JobStatus.RUNNING:
+            if self.failures and self.failures[-1].recovered_ms is None:
+                self._change(recovered_ms=self._clock.wall_ms())
+            # The others are finished in the restored checkpoint.
+            for vertex in started:
+                self.timelines[vertex].starting()
+
+    def _decided(self, outcome: str) -> None:
+        if self.failures and not self.failures[-1].outcome:
+            self._change(outcome=outcome)
+
+    def _change(self, **changes: object) -> None:
+        self.failures[-1] = replace(self.failures[-1], **changes)  # type: ignore[arg-type]
+
+    # ---- on any thread
+
+    def tell(
+        self,
+        kind: str,
+        text: str,
+        *,
+        vertex: VertexId | None = None,
+        checkpoint_id: int | None = None,
+    ) -> None:
+        """Add a moment to the story, and with it a line to the log."""
+        moment = Moment(
+            number=next(self._numbers),
+            time_ms=self._clock.wall_ms(),
+            kind=kind,
+            text=text,
+            vertex=vertex,
+            checkpoint_id=checkpoint_id,
+        )
+        self.moments.append(moment)
+        level = "ERROR" if kind == "failure" else "INFO"
+        self.log.add(moment.time_ms, level, f"weir.{kind}", text, task=vertex or "")
+
+    def sample(self, view: JobView) -> None:
+        """Take a sample. One thread at a time."""
+        self.samples.append(self.counted(view))
+
+    def counted(self, view: JobView) -> Sample:
+        """The counters as they are now."""
+        values = array("q")
+        for vertex in view.vertices:
+            timeline = self.timelines[vertex.vertex]
+            totals = timeline.totals_ms()
+            values.extend(
+                (
+                    vertex.records_in,
+                    vertex.records_committed,
+                    timeline.batches,
+                    timeline.batch_ms,
+                    totals[SpanKind.BATCH] + totals[SpanKind.DRAIN],
+                    totals[SpanKind.RESTED],
+                    totals[SpanKind.HELD],
+                    totals[SpanKind.SNAPSHOT],
+                    -1 if vertex.watermark_ms is None else vertex.watermark_ms,
+                    sum(channel.size for channel in vertex.outputs),
+                )
+            )
+        return Sample(time_ms=self._clock.wall_ms(), values=values)
+
+
+class Sampler:
+    """Takes a sample of a job every ``SAMPLE_MS``, on a thread of its own. A context manager."""
+
+    def __init__(self, recorder: Recorder, view: Callable[[], JobView]) -> None:
+        self._recorder = recorder
+        self._view = view
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="weir-sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._recorder.sample(self._view())
+            except Exception:
+                # The page then has a gap; the job goes on.
+                _log.debug("Cannot take a sample.", exc_info=True)
+            self._ending.wait(SAMPLE_MS / 1000)
+
+
+def _named(is_savepoint: bool, checkpoint_id: int) -> str:
+    return f"{'Savepoint' if is_savepoint else 'Checkpoint'} {checkpoint_id}"
+
+
+def _how_ended(stats: CheckpointStats) -> str:
+    name = _named(stats.kind.is_savepoint, stats.checkpoint_id)
+    if stats.status == "FAILED":
+        return f"{name} failed: {stats.failure_message}"
+    where = f": {stats.external_path}" if stats.kind.is_savepoint else ""
+    return f"{name} completed in {stats.end_to_end_duration_ms / 1000:.1f} s{where}"

@@ -1,0 +1,1 @@
+"""Keyed state and operator state of Python operators, by whole Arrow arrays (MISSION B7)."""

@@ -1,0 +1,341 @@
+"""The REST server's answers on the application, the driver and Spark's executors.
+
+What these processes know can be secret, and whoever may call the server reads it. So values of the
+environment are shown for a list of harmless variables only, and an option of the JVM is masked if
+its name could be a secret's.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from weir.core.status import JobStatus
+from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
+from weir.monitoring.log_buffer import LogBuffer
+from weir.monitoring.views import JobView
+from weir.rest.flink import job_answers
+from weir.rest.handling.guard import shortened
+from weir.rest.schema.cluster import (
+    ApplicationException,
+    ApplicationExceptionHistory,
+    ApplicationExceptions,
+    ApplicationInfo,
+    ApplicationsOverview,
+    ApplicationSummary,
+    ConfigEntry,
+    EnvironmentInfo,
+    GarbageCollector,
+    Hardware,
+    JvmInfo,
+    LogFile,
+    LogFiles,
+    MemoryConfiguration,
+    ResourceProfile,
+    TaskManager,
+    TaskManagerDetails,
+    TaskManagerMetrics,
+    ThreadDump,
+    ThreadInfo,
+)
+
+MASKED = "******"
+#: The name under which the driver's own lines are listed.
+DRIVER_LOG = "driver.log"
+#: How much of the end of a log file is sent, in bytes.
+LOG_TAIL = 1024 * 1024
+
+#: Names of variables whose values are no secrets.
+_HARMLESS = re.compile(
+    r"(HOME|HOSTNAME|JAVA_HOME|LANG|LC_\w+|LOGNAME|PATH|PWD|PYSPARK_PYTHON|PYTHON(HASHSEED|PATH|"
+    r"UNBUFFERED)|SHELL|SPARK_HOME|SPARK_LOCAL_IP|TERM|TMPDIR|TZ|USER|VIRTUAL_ENV|WEIR_DEBUG|"
+    r"WEIR_NO_WARMUP|XDG_\w+)"
+)
+#: Words in the names of options that may hold secrets: Flink's list, and Spark's redaction rule.
+_SECRET = re.compile(
+    r"password|passwd|secret|token|credential|api-?key|access\.?key|account\.key|auth-params|"
+    r"service-key|basic-auth|jaas\.config|http-headers|://[^/\s]*@",
+    re.IGNORECASE,
+)
+#: Flink's ``ApplicationState`` values, and the job's status that each is.
+_STATUSES = {
+    "CREATED": "CREATED",
+    "RUNNING": "RUNNING",
+    "FAILING": "FAILING",
+    "FAILED": "FAILED",
+    "CANCELING": "CANCELLING",
+    "CANCELED": "CANCELED",
+    "FINISHED": "FINISHED",
+}
+#: Flink's application has no such statuses, or spells them otherwise.
+_APPLICATION_STATUS = {
+    JobStatus.RESTARTING: "RUNNING",
+    JobStatus.SUSPENDED: "CANCELED",
+    JobStatus.CANCELLING: "CANCELING",
+}
+_MIB = 1024 * 1024
+
+
+def applications(views: tuple[JobView, ...], now_ms: int) -> ApplicationsOverview:
+    """An application for each job: the driver's program, under the job's id."""
+    return ApplicationsOverview(
+        applications=tuple(
+            ApplicationSummary(
+                id=view.job_id,
+                name=view.name,
+                start_time=view.start_time_ms,
+                end_time=view.end_time_ms,
+                duration=job_answers.duration_ms(view, now_ms),
+                status=_application_status(view),
+                jobs={view.status.value: 1},
+            )
+            for view in views
+        )
+    )
+
+
+def application(view: JobView, now_ms: int) -> ApplicationInfo:
+    """One application with its job."""
+    return ApplicationInfo(
+        id=view.job_id,
+        name=view.name,
+        status=_application_status(view),
+        start_time=view.start_time_ms,
+        end_time=view.end_time_ms,
+        duration=job_answers.duration_ms(view, now_ms),
+        timestamps={
+            status: view.timestamps_ms.get(job_status, 0)
+            for status, job_status in _STATUSES.items()
+        },
+        jobs=(job_answers.job_summary(view, now_ms),),
+    )
+
+
+def application_exceptions(view: JobView) -> ApplicationExceptions:
+    """The failures of the application's job."""
+    return ApplicationExceptions(
+        exception_history=ApplicationExceptionHistory(
+            entries=tuple(
+                ApplicationException(
+                    exception_name=one.exception_name,
+                    stacktrace=one.stacktrace,
+                    timestamp=one.timestamp,
+                    job_id=view.job_id,
+                )
+                for one in job_answers.exceptions(
+                    view, job_answers.MAX_EXCEPTIONS
+                ).exception_history.entries
+            )
+        )
+    )
+
+
+def config_entries(view: JobView) -> tuple[ConfigEntry, ...]:
+    """The configuration in force, whose secrets are masked already."""
+    return tuple(ConfigEntry(key=key, value=text) for key, text in view.configuration.items())
+
+
+def environment(jvm: JvmView | None, variables: Mapping[str, str]) -> EnvironmentInfo:
+    """The driver's process, without secrets."""
+    return EnvironmentInfo(
+        environment=tuple(
+            ConfigEntry(key=name, value=text if _HARMLESS.fullmatch(name) else MASKED)
+            for name, text in sorted(variables.items())
+        ),
+        jvm=JvmInfo(
+            version="" if jvm is None else jvm.version,
+            arch="" if jvm is None else jvm.arch,
+            options=() if jvm is None else tuple(_masked(one) for one in jvm.options),
+        ),
+        classpath=() if jvm is None else jvm.classpath,
+    )
+
+
+def log_files(path: str | None) -> LogFiles:
+    """Spark's log, if there is one. Reads the file system."""
+    if path is None:
+        return LogFiles(logs=())
+    file = Path(path)
+    try:
+        found = file.stat()
+    except OSError:
+        return LogFiles(logs=())
+    one = LogFile(name=file.name, size=found.st_size, mtime=found.st_mtime_ns // 10**6)
+    return LogFiles(logs=(one,))
+
+
+def driver_log(log: LogBuffer) -> str:
+    """The driver's newest log lines, as a file would have them."""
+    return "".join(
+        f"{datetime.fromtimestamp(one.time_ms / 1000).isoformat(' ', 'milliseconds')}"
+        f" {one.level:<5} {one.task or one.logger}: {one.text}\n"
+        for one in tuple(log.lines)
+    )
+
+
+def driver_log_file(log: LogBuffer) -> LogFile:
+    """``driver_log`` in a list of files."""
+    lines = tuple(log.lines)
+    return LogFile(
+        name=DRIVER_LOG,
+        size=len(driver_log(log).encode("utf-8", errors="replace")),
+        mtime=lines[-1].time_ms if lines else 0,
+    )
+
+
+def log_tail(path: str | None, most: int = LOG_TAIL) -> str:
+    """The last ``most`` bytes of a log file, from the start of a line; empty without a path.
+
+    Reads it. Raises 500 if it cannot be read.
+    """
+    if path is None:
+        return ""
+    try:
+        with Path(path).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - most))
+            data = file.read(most)
+    except OSError as error:
+        raise HTTPException(
+            500, f"Spark's log {shortened(path)} cannot be read: {error.strerror}."
+        ) from error
+    if size > most:
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", errors="replace")
+
+
+def python_threads() -> ThreadDump:
+    """The Python threads of this process."""
+    names = {one.ident: one for one in threading.enumerate()}
+    infos = []
+    for ident, frame in _frames().items():
+        thread = names.get(ident)
+        name = f"thread-{ident}" if thread is None else thread.name
+        kind = " daemon" if thread is not None and thread.daemon else ""
+        stack = "".join(traceback.format_stack(frame))
+        infos.append(
+            ThreadInfo(
+                thread_name=name, stringified_thread_info=f'"{name}"{kind} Id={ident}\n{stack}\n'
+            )
+        )
+    return ThreadDump(thread_infos=tuple(infos))
+
+
+def _frames() -> dict[int, FrameType]:
+    """Each thread's newest frame.
+
+    Without a collection meanwhile: before Python 3.12, one whose finalizers let another thread run,
+    which starts a third one, stops the process for good.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
+
+
+def java_threads(threads: tuple[ThreadView, ...]) -> ThreadDump:
+    """The Java threads of an executor."""
+    return ThreadDump(
+        thread_infos=tuple(
+            ThreadInfo(thread_name=one.name, stringified_thread_info=one.text) for one in threads
+        )
+    )
+
+
+def task_manager(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> TaskManager:
+    """One of Spark's executors; ``jvm`` is its JVM if that is the driver's."""
+    return TaskManager(**_figures(executor, jvm, now_ms))
+
+
+def task_manager_details(
+    executor: ExecutorView, jvm: JvmView | None, now_ms: int
+) -> TaskManagerDetails:
+    """One of Spark's executors; ``jvm`` is its JVM if that is the driver's."""
+    return TaskManagerDetails(**_figures(executor, jvm, now_ms), metrics=_memory(executor, jvm))
+
+
+def _application_status(view: JobView) -> str:
+    return _APPLICATION_STATUS.get(view.status, view.status.value)
+
+
+def _masked(option: str) -> str:
+    name, found, _ = option.partition("=")
+    return f"{name}{found}{MASKED}" if _SECRET.search(option) else option
+
+
+def _figures(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> dict[str, Any]:
+    """The fields of ``TaskManager``. Spark lists only executors whose heartbeat came."""
+    import psutil
+
+    free = executor.memory_max - executor.memory_used
+    cores = executor.cores
+    return {
+        "id": executor.executor_id,
+        "path": f"spark://{executor.host}:{executor.port}/{executor.executor_id}",
+        "data_port": executor.port,
+        "time_since_last_heartbeat": now_ms,
+        "slots_number": cores,
+        "free_slots": executor.free_cores,
+        "assigned_tasks": executor.active_tasks,
+        "total_resource": ResourceProfile(
+            cpu_cores=float(cores), task_heap_memory=executor.memory_max // _MIB
+        ),
+        "free_resource": ResourceProfile(
+            cpu_cores=float(executor.free_cores), task_heap_memory=free // _MIB
+        ),
+        "hardware": Hardware(
+            cpu_cores=cores,
+            physical_memory=0 if jvm is None else psutil.virtual_memory().total,
+            free_memory=executor.memory_max if jvm is None else jvm.heap_max,
+        ),
+        "memory_configuration": MemoryConfiguration(
+            task_heap=executor.memory_max,
+            total_flink_memory=executor.memory_max,
+            total_process_memory=executor.memory_max,
+        ),
+    }
+
+
+def _memory(executor: ExecutorView, jvm: JvmView | None) -> TaskManagerMetrics:
+    if jvm is None:
+        return TaskManagerMetrics(
+            heap_used=executor.memory_used,
+            heap_max=executor.memory_max,
+            non_heap_used=-1,
+            direct_used=-1,
+            mapped_used=-1,
+            garbage_collectors=(),
+        )
+    direct, mapped = jvm.buffers.get("direct", (0, 0, 0)), jvm.buffers.get("mapped", (0, 0, 0))
+    return TaskManagerMetrics(
+        heap_used=jvm.heap_used,
+        heap_committed=jvm.heap_committed,
+        heap_max=jvm.heap_max,
+        non_heap_used=jvm.non_heap_used,
+        non_heap_committed=jvm.non_heap_committed,
+        non_heap_max=jvm.non_heap_max,
+        direct_count=direct[0],
+        direct_used=direct[1],
+        direct_max=direct[2],
+        mapped_count=mapped[0],
+        mapped_used=mapped[1],
+        mapped_max=mapped[2],
+        garbage_collectors=tuple(
+            GarbageCollector(name=name, count=count, time=ms)
+            for name, (count, ms) in jvm.collectors.items()
+        ),
+    )

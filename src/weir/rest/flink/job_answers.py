@@ -1,0 +1,298 @@
+"""The REST server's answers on the job and its vertices: pure functions of ``JobView``.
+
+1. A Weir task is one streaming query, so every vertex counts as one task, whatever its
+   parallelism.
+2. Flink identifies vertices by 32 hexadecimal digits, Weir by name: ``vertex_id`` derives the
+   digits from the name, the same in every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from datetime import datetime
+
+from weir.config import Configuration
+from weir.coordinators.rejects import rejects_in
+from weir.core.status import JobStatus, has_ended
+from weir.core.types import TaskStatus, VertexId
+from weir.monitoring.cluster import ExecutorView
+from weir.monitoring.views import ExceptionView, JobView, VertexView
+from weir.rest.schema.base import (
+    COMPLETED,
+    IN_PROGRESS,
+)
+from weir.rest.schema.jobs import (
+    ClusterOverview,
+    DashboardConfig,
+    DashboardFeatures,
+    ExceptionHistory,
+    ExceptionInfo,
+    ExecutionConfig,
+    ExecutionResult,
+    IoMetrics,
+    JobConfig,
+    JobExceptions,
+    JobExecutionResult,
+    JobInfo,
+    JobSummary,
+    OperatorRejects,
+    Plan,
+    PlanInput,
+    PlanNode,
+    Rejects,
+    VertexInfo,
+)
+
+#: Flink's ``ExecutionState``, in its order.
+EXECUTION_STATES = (
+    "CREATED",
+    "SCHEDULED",
+    "DEPLOYING",
+    "RUNNING",
+    "FINISHED",
+    "CANCELING",
+    "CANCELED",
+    "FAILED",
+    "RECONCILING",
+    "INITIALIZING",
+)
+
+#: Flink's ``JobStatus`` values: the keys of ``timestamps``.
+_FLINK_JOB_STATUSES = (
+    "INITIALIZING",
+    "CREATED",
+    "RUNNING",
+    "FAILING",
+    "FAILED",
+    "CANCELLING",
+    "CANCELED",
+    "FINISHED",
+    "RESTARTING",
+    "SUSPENDED",
+    "RECONCILING",
+)
+
+#: Entries of the exception history in an answer that does not ask for a number, as in Flink.
+MAX_EXCEPTIONS = 20
+
+_APPLICATION_STATUSES = {
+    JobStatus.FINISHED: "SUCCEEDED",
+    JobStatus.FAILED: "FAILED",
+    JobStatus.CANCELED: "CANCELED",
+    JobStatus.SUSPENDED: "UNKNOWN",
+}
+
+
+def vertex_id(vertex: VertexId) -> str:
+    """The 32 hexadecimal digits that identify a vertex in Flink's JSON."""
+    return hashlib.md5(vertex.encode(), usedforsecurity=False).hexdigest()
+
+
+def names_vertex(asked: str, vertex: VertexId) -> bool:
+    """Whether a path means this vertex: by its name, or by Flink's 32 digits in either case."""
+    return asked == vertex or asked.lower() == vertex_id(vertex)
+
+
+def execution_state(view: JobView, vertex: VertexView) -> str:
+    """Flink's ``ExecutionState``: a task that waits for its final checkpoint is RUNNING.
+
+    The tasks of a job that has ended have ended with it.
+    """
+    status = vertex.status
+    if view.status.is_terminal and not has_ended(status):
+        return "FINISHED" if view.status is JobStatus.FINISHED else "CANCELED"
+    return "RUNNING" if status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT else status.value
+
+
+def dashboard_config(
+    now_ms: int, version: str, *, refresh_ms: int, history: bool
+) -> DashboardConfig:
+    """How this server presents itself; ``refresh_ms``: how often a dashboard is to ask."""
+    now = datetime.fromtimestamp(now_ms / 1000).astimezone()
+    offset = now.utcoffset()
+    return DashboardConfig(
+        refresh_interval=refresh_ms,
+        timezone_name=now.tzname(),
+        timezone_offset=0 if offset is None else int(offset.total_seconds() * 1000),
+        flink_revision=f"weir-{version}",
+        features=DashboardFeatures(web_history=history),
+    )
+
+
+def cluster_overview(
+    views: tuple[JobView, ...], executors: tuple[ExecutorView, ...], version: str
+) -> ClusterOverview:
+    """The jobs, counted by how they stand, and the executors with their slots."""
+    counts = Counter(view.status for view in views)
+    return ClusterOverview(
+        taskmanagers=len(executors),
+        slots_total=sum(one.cores for one in executors),
+        slots_available=sum(one.free_cores for one in executors),
+        jobs_running=sum(not view.status.is_terminal for view in views),
+        jobs_finished=counts[JobStatus.FINISHED],
+        jobs_cancelled=counts[JobStatus.CANCELED],
+        jobs_failed=counts[JobStatus.FAILED],
+        flink_commit=f"weir-{version}",
+    )
+
+
+def job_summary(view: JobView, now_ms: int) -> JobSummary:
+    """The job in a list of jobs."""
+    states = {state.lower(): count for state, count in _states(view, view.vertices).items()}
+    return JobSummary(
+        job_id=view.job_id,
+        name=view.name,
+        start_time_ms=view.start_time_ms,
+        end_time_ms=view.end_time_ms,
+        duration_ms=duration_ms(view, now_ms),
+        state=view.status.value,
+        last_modification_ms=view.last_modification_ms,
+        tasks={**states, "total": len(view.vertices)},
+    )
+
+
+def job_info(view: JobView, now_ms: int) -> JobInfo:
+    """The job with its vertices and its plan."""
+    return JobInfo(
+        job_id=view.job_id,
+        name=view.name,
+        state=view.status.value,
+        start_time_ms=view.start_time_ms,
+        end_time_ms=view.end_time_ms,
+        duration_ms=duration_ms(view, now_ms),
+        now_ms=now_ms,
+        application_id=view.job_id,
+        timestamps={status: view.timestamps_ms.get(status, 0) for status in _FLINK_JOB_STATUSES},
+        vertices=tuple(_vertex_info(view, vertex, now_ms) for vertex in view.vertices),
+        status_counts=_states(view, view.vertices),
+        plan=plan(view),
+    )
+
+
+def plan(view: JobView) -> Plan:
+    """The vertices, and which of them read which."""
+    return Plan(
+        job_id=view.job_id,
+        name=view.name,
+        nodes=tuple(
+            PlanNode(
+                id=vertex_id(vertex.vertex),
+                parallelism=vertex.parallelism,
+                description=" -> ".join(vertex.operators),
+                inputs=tuple(
+                    PlanInput(num=number, id=vertex_id(upstream))
+                    for number, upstream in enumerate(vertex.inputs)
+                ),
+            )
+            for vertex in view.vertices
+        ),
+    )
+
+
+def rejects(view: JobView) -> Rejects:
+    """What sources could not read, as of the newest completed checkpoint."""
+    newest = view.latest_completed
+    found = [] if newest is None else rejects_in(newest.coordinator_states)
+    return Rejects(
+        checkpoint_id=None if newest is None else newest.checkpoint_id,
+        operators=tuple(
+            OperatorRejects(operator=one.operator, rejected=one.count, rejects=tuple(one.newest))
+            for one in found
+        ),
+    )
+
+
+def job_config(view: JobView) -> JobConfig:
+    """The job's configuration."""
+    return JobConfig(
+        job_id=view.job_id,
+        name=view.name,
+        execution_config=ExecutionConfig(
+            restart_strategy=Configuration(view.configuration).restart_config().type.value,
+            job_parallelism=max((vertex.parallelism for vertex in view.vertices), default=1),
+            user_config=dict(view.configuration),
+        ),
+    )
+
+
+def exceptions(view: JobView, limit: int) -> JobExceptions:
+    """The newest failures of the job, newest first, at most ``limit``."""
+    newest = view.exceptions[-1] if view.exceptions else None
+    return JobExceptions(
+        root_exception=_stack_trace(newest, view.failure) if newest else view.failure,
+        timestamp=newest.timestamp_ms if newest else None,
+        exception_history=ExceptionHistory(
+            entries=tuple(
+                _exception_info(failure) for failure in view.exceptions[: -limit - 1 : -1]
+            ),
+            truncated=len(view.exceptions) > limit,
+        ),
+    )
+
+
+def execution_result(view: JobView, now_ms: int) -> ExecutionResult:
+    """How the job ended, if it has."""
+    if not view.status.is_terminal:
+        return ExecutionResult(status=IN_PROGRESS, job_execution_result=None)
+    return ExecutionResult(
+        status=COMPLETED,
+        job_execution_result=JobExecutionResult(
+            id=view.job_id,
+            application_status=_APPLICATION_STATUSES[view.status],
+            net_runtime=duration_ms(view, now_ms),
+        ),
+    )
+
+
+def _states(view: JobView, vertices: tuple[VertexView, ...]) -> dict[str, int]:
+    counts = Counter(execution_state(view, vertex) for vertex in vertices)
+    return {state: counts[state] for state in EXECUTION_STATES}
+
+
+def duration_ms(view: JobView, now_ms: int) -> int:
+    """From the job's start to its end, or to now."""
+    end_ms = now_ms if view.end_time_ms < 0 else view.end_time_ms
+    return max(0, end_ms - view.start_time_ms)
+
+
+def _vertex_info(view: JobView, vertex: VertexView, now_ms: int) -> VertexInfo:
+    start_ms = view.timestamps_ms.get("RUNNING", -1)
+    end_ms = now_ms if view.end_time_ms < 0 else view.end_time_ms
+    return VertexInfo(
+        id=vertex_id(vertex.vertex),
+        slot_sharing_group_id=vertex_id(vertex.vertex),
+        name=vertex.vertex,
+        parallelism=vertex.parallelism,
+        status=execution_state(view, vertex),
+        start_time_ms=start_ms,
+        end_time_ms=view.end_time_ms,
+        duration_ms=max(0, end_ms - start_ms) if start_ms >= 0 else -1,
+        tasks=_states(view, (vertex,)),
+        metrics=io_metrics(vertex),
+    )
+
+
+def io_metrics(vertex: VertexView) -> IoMetrics:
+    """The rows of a vertex, and what it did with its time."""
+    return IoMetrics(
+        read_records=vertex.records_in,
+        write_records=vertex.records_committed,
+        accumulated_backpressured_time=vertex.held_ms,
+        accumulated_idle_time=vertex.rested_ms,
+        accumulated_busy_time=float(vertex.busy_ms),
+    )
+
+
+def _exception_info(failure: ExceptionView) -> ExceptionInfo:
+    return ExceptionInfo(
+        exception_name=failure.message.partition("\n")[0],
+        stacktrace=_stack_trace(failure),
+        timestamp=failure.timestamp_ms,
+        task_name=failure.vertex,
+    )
+
+
+def _stack_trace(failure: ExceptionView, message: str | None = None) -> str:
+    """The failure with its trace; ``message`` replaces the failure's own message."""
+    return "\n".join(part for part in (message or failure.message, failure.trace) if part)

@@ -1,0 +1,158 @@
+"""Handlers of the driver's, the job's and its coordinators' endpoints."""
+
+from __future__ import annotations
+
+import re
+
+from starlette.exceptions import HTTPException
+
+from weir.core.status import JobStatus
+from weir.errors import CoordinatorError
+from weir.monitoring.views import JobView
+from weir.rest.flink import job_answers
+from weir.rest.handling.guard import quoted
+from weir.rest.handling.serving import Serving, serves
+from weir.rest.schema import jobs
+from weir.rest.schema.base import Message, Operation, Triggered
+from weir.runtime.ports import CoordinatorAnswer
+
+#: Kinds of operations.
+CANCELLATION, COORDINATOR = "cancel", "coordinator"
+
+
+@serves(jobs.CONFIG)
+async def _config(server: Serving) -> jobs.DashboardConfig:
+    now_ms = server.clock.wall_ms()
+    return job_answers.dashboard_config(
+        now_ms, server.version, refresh_ms=server.refresh_ms, history=server.is_history
+    )
+
+
+@serves(jobs.OVERVIEW)
+async def _overview(server: Serving) -> jobs.ClusterOverview:
+    views, executors = await server.views(), await server.looks.executors()
+    return job_answers.cluster_overview(views, executors, server.version)
+
+
+@serves(jobs.JOBS)
+async def _job_ids(server: Serving) -> jobs.JobIds:
+    return jobs.JobIds(
+        jobs=tuple(
+            jobs.JobIdWithStatus(id=view.job_id, status=view.status.value)
+            for view in await server.views()
+        )
+    )
+
+
+@serves(jobs.JOBS_OVERVIEW)
+async def _jobs_overview(server: Serving) -> jobs.JobsOverview:
+    now_ms = server.clock.wall_ms()
+    views = await server.views()
+    return jobs.JobsOverview(jobs=tuple(job_answers.job_summary(one, now_ms) for one in views))
+
+
+@serves(jobs.JOB)
+async def _job(server: Serving, job_id: str) -> jobs.JobInfo:
+    return job_answers.job_info(await server.view(job_id), server.clock.wall_ms())
+
+
+@serves(jobs.PLAN)
+async def _plan(server: Serving, job_id: str) -> jobs.JobPlan:
+    return jobs.JobPlan(plan=job_answers.plan(await server.view(job_id)))
+
+
+@serves(jobs.ACCUMULATORS)
+async def _accumulators(server: Serving, job_id: str) -> jobs.JobAccumulators:
+    await server.view(job_id)
+    return jobs.JobAccumulators()
+
+
+@serves(jobs.STATUS)
+async def _status(server: Serving, job_id: str) -> jobs.StatusOfJob:
+    view = await server.view(job_id)
+    if view.status.is_terminal:
+        server.operations.collect(CANCELLATION)
+    return jobs.StatusOfJob(status=view.status.value)
+
+
+@serves(jobs.JOB_CONFIG)
+async def _job_config(server: Serving, job_id: str) -> jobs.JobConfig:
+    return job_answers.job_config(await server.configured(job_id))
+
+
+@serves(jobs.EXCEPTIONS)
+async def _exceptions(server: Serving, job_id: str, **query: str | None) -> jobs.JobExceptions:
+    view = await server.view(job_id)
+    text = query["maxExceptions"] or str(job_answers.MAX_EXCEPTIONS)
+    if not re.fullmatch("0*[0-9]{1,9}", text, re.ASCII):
+        raise HTTPException(400, f"maxExceptions is a whole number, not {quoted(text)}.")
+    return job_answers.exceptions(view, int(text[-9:]))
+
+
+@serves(jobs.EXECUTION_RESULT)
+async def _execution_result(server: Serving, job_id: str) -> jobs.ExecutionResult:
+    return job_answers.execution_result(await server.view(job_id), server.clock.wall_ms())
+
+
+@serves(jobs.REJECTS)
+async def _rejects(server: Serving, job_id: str) -> jobs.Rejects:
+    return job_answers.rejects(await server.view(job_id))
+
+
+@serves(jobs.CLIENT_HEARTBEAT)
+async def _client_heartbeat(server: Serving, job_id: str) -> Message:
+    await server.view(job_id)
+    return Message()
+
+
+@serves(jobs.CANCEL)
+async def _cancel(server: Serving, job_id: str, mode: str | None) -> Message:
+    view = await server.view(job_id)
+    if mode not in (None, "cancel"):
+        raise HTTPException(
+            400,
+            f"The mode {quoted(str(mode))} is unknown: use mode=cancel, or POST to"
+            f" /jobs/{job_id}/stop.",
+        )
+    return cancel(server, view)
+
+
+@serves(jobs.SEND_TO_COORDINATOR)
+async def _send_to_coordinator(
+    server: Serving, job_id: str, operator: str, body: jobs.CoordinatorRequest
+) -> Triggered:
+    """In Flink, only the job itself can talk to its coordinators."""
+    await server.view(job_id)
+    try:
+        return server.trigger(
+            f"{COORDINATOR} {operator}",
+            body,
+            lambda: server.gateway.send_to_coordinator(operator, body.request),
+        )
+    except CoordinatorError as error:
+        raise HTTPException(404, str(error)) from error
+
+
+@serves(jobs.COORDINATOR_OUTCOME)
+async def _coordinator_outcome(
+    server: Serving, job_id: str, operator: str, trigger_id: str
+) -> Operation[jobs.CoordinatorReply]:
+    await server.view(job_id)
+
+    def reply(found: CoordinatorAnswer) -> jobs.CoordinatorReply:
+        return jobs.CoordinatorReply(answer=found.answer, checkpoint_id=found.checkpoint_id)
+
+    return server.outcome(f"{COORDINATOR} {operator}", trigger_id, reply)
+
+
+def cancel(server: Serving, view: JobView) -> Message:
+    """Cancel the job; a cancelled one stays so. Raises 409 if it has ended otherwise, and 429."""
+    gateway = server.gateway
+    if view.status is JobStatus.CANCELED:
+        return Message()  # as in Flink: what was asked for is so
+    if view.status.is_terminal:
+        raise HTTPException(
+            409, f"Job {view.job_id} is already {view.status.value} and cannot be cancelled."
+        )
+    server.start(CANCELLATION, server.new_trigger_id(), gateway.cancel, ends_job=True)
+    return Message()

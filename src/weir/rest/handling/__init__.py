@@ -1,0 +1,1 @@
+"""What the handlers of all endpoints use: the jobs served, guards, operations."""

@@ -1,0 +1,1 @@
+"""The REST server's process side: connections, routes, start and stop."""

@@ -1,0 +1,1 @@
+"""The web page: its files, and the answers made for it."""

@@ -1,0 +1,1 @@
+"""One simulated run's parts: virtual time, the disk, faults, drivers and the auditor."""

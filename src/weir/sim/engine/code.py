@@ -1,0 +1,160 @@
+"""The code of a simulated job: what one driver's process has loaded, and where queries come from.
+
+Weir's own jobs (``own/code.py``) and a user's pipeline (``user/``) both look like this to
+``driver.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from weir.coordinators.base import OperatorCoordinator
+from weir.core.coordination.coordinators import CoordinatedOperator
+from weir.core.messages.task import StartDrain, TakeSnapshot
+from weir.core.task.plan import TaskPlan
+from weir.core.types import (
+    CompletedCheckpoint,
+    JobId,
+    OperatorId,
+    OperatorState,
+    TaskState,
+    VertexId,
+)
+from weir.durable.hooks import CheckpointListener, MasterHook
+from weir.durable.task_snapshots import TaskSnapshots
+from weir.runtime.concurrency import Clock
+from weir.runtime.ports import AttemptStart, PostToTask
+from weir.sim.engine.disk import ProcessFileSystem
+from weir.sim.engine.faults import Fault
+from weir.sim.engine.loop import Loop, Process, SimWaits
+from weir.sinks.base import Sink
+
+if TYPE_CHECKING:
+    from weir.sim.engine.task_port import SimTaskPort
+
+#: The directory of the tables on the simulated disk.
+TABLES_DIRECTORY = "/tables"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The process of one driver."""
+
+    number: int
+    job_id: JobId
+    loop: Loop
+    process: Process
+    fs: ProcessFileSystem
+    waits: SimWaits
+    clock: Clock
+    random: Random
+    #: Whether a fault strikes now.
+    strikes: Mapping[Fault, Callable[[], bool]]
+    #: Whether user code in a checkpoint fails now.
+    hook_fails: Callable[[], bool]
+    #: Gets the text of a broken law.
+    broken: Callable[[str], None]
+
+
+class Query(Protocol):
+    """One query of one attempt."""
+
+    snapshots: TaskSnapshots
+    #: The directory of its segments.
+    channel: str
+
+    def restore(self, state: TaskState, checkpoint: CompletedCheckpoint) -> None:
+        """Load the state of a checkpoint."""
+        ...
+
+    def start(self) -> None:
+        """Start the query loop."""
+        ...
+
+    def stop(self) -> None:
+        """Interrupt the query."""
+        ...
+
+    def drain(self, effect: StartDrain) -> None:
+        """Run the batch with MAX_WATERMARK."""
+        ...
+
+    def take(self, effect: TakeSnapshot) -> None:
+        """Take the synchronous part of a snapshot."""
+        ...
+
+    def completed(self, checkpoint_id: int) -> None:
+        """A checkpoint completed. Quick."""
+        ...
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint was aborted. Quick."""
+        ...
+
+    def close(self) -> None:
+        """Close the operators."""
+        ...
+
+
+class Queries(Protocol):
+    """Makes the queries of one driver."""
+
+    def begin_attempt(self, port: SimTaskPort, start: AttemptStart) -> None:
+        """An attempt begins."""
+        ...
+
+    def make(self, port: SimTaskPort, plan: TaskPlan, attempt: int, post: PostToTask) -> Query:
+        """The query of one task."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverCode:
+    """What one driver has loaded."""
+
+    plans: Mapping[VertexId, TaskPlan]
+    sinks: Mapping[OperatorId, Sink]
+    hooks: Sequence[MasterHook]
+    listeners: Mapping[VertexId, Sequence[CheckpointListener]]
+    coordinators: Mapping[OperatorId, OperatorCoordinator]
+    coordinated: Mapping[OperatorId, CoordinatedOperator]
+    queries: Queries
+
+
+class Code(Protocol):
+    """The code of a job, which every driver loads anew."""
+
+    def load(self, environment: Environment) -> DriverCode:
+        """Load it in a new process."""
+        ...
+
+
+class RowLaws(Protocol):
+    """What the tables of a job must show, and what its checkpoints must hold."""
+
+    def disagreement(self, checkpoint: CompletedCheckpoint) -> str | None:
+        """What is wrong with the state in a completed checkpoint; None if nothing is."""
+        ...
+
+    def incomplete(self, shown: Shown, *, drained: bool) -> str | None:
+        """What is wrong with the rows of a job that has finished; None if nothing is.
+
+        After a drain its input may have ended early.
+        """
+        ...
+
+    def gaps(self, shown: Shown) -> str | None:
+        """What is wrong with the rows of a job that was cancelled; None if nothing is."""
+        ...
+
+
+#: The rows that a table on the simulated disk shows.
+Shown = Callable[[OperatorId], list[object]]
+
+
+def operators_of(plans: Mapping[VertexId, TaskPlan]) -> dict[VertexId, tuple[OperatorState, ...]]:
+    """The operators of each vertex."""
+    return {name: plan.operators for name, plan in plans.items()}

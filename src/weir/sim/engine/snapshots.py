@@ -1,0 +1,104 @@
+"""The modelled query's files in a snapshot; ``durable/task_snapshots.py`` takes it, as for Spark.
+
+Without links, state files are copied later and may have vanished by then. The segment of a live
+producer is where the producer wrote it, a restored segment below the query's own directory. A
+segment that is gone before it could be copied was deleted too early, since the task holds back the
+notification that it was read (PROTOCOL P27): that is lost state, not a fault of the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weir.core.messages.task import TakeSnapshot
+from weir.core.types import InFlightSegment, Payload, StateHandle
+from weir.errors import StorageError
+from weir.sim.engine.disk import ProcessFileSystem
+
+
+class LostStateError(Exception):
+    """A query does not find its past state, or a segment.
+
+    No code catches this: the auditor looks for it in the failures that tasks report.
+    """
+
+
+def segment_path(payload: Payload, directory: str) -> str:
+    """The path of a segment's file, for the query in ``directory`` that reads it."""
+    return payload.get("file") or f"{directory}/{payload['key']}"
+
+
+class SimState:
+    """Implements ``weir.durable.task_snapshots.RestingQuery``."""
+
+    def __init__(
+        self,
+        *,
+        vertex: str,
+        directory: str,
+        file_system: ProcessFileSystem,
+        links: bool,
+        state: Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]],
+        finished: Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]] = lambda _: ({}, []),
+    ) -> None:
+        """Create it.
+
+        ``state`` returns the entries and file keys of the query's state after a batch, ``finished``
+        what is left of it once the query has finished.
+        """
+        self._vertex = vertex
+        self._directory = directory
+        self._fs = file_system
+        self._links = links
+        self._state = state
+        self._finished = finished
+        #: Files of in-flight segments that snapshots have requested.
+        self._segments: set[str] = set()
+
+    def read(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
+        """The state of the query after a batch, or what is left of one that has finished."""
+        return self._finished(effect) if effect.finished else self._state(effect)
+
+    def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
+        """The payload and the one file of a segment."""
+        key = f"in-flight/{segment.channel}/{segment.position:020d}"
+        path = segment_path(segment.payload, self._directory)
+        self._segments.add(path)
+        return {"key": key}, {key: path}
+
+    def file(self, key: str) -> str:
+        """The path of a key's file."""
+        return f"{self._directory}/{key}"
+
+    def is_unchanged(self, handle: StateHandle) -> bool:
+        """Always True: file names are unique."""
+        del handle
+        return True
+
+    def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
+        """The checkpoint's own directory if there are links; None otherwise."""
+        del checkpoint_id
+        self._fs.provide_directory(directory, below=below)
+        return directory if self._links else None
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file.
+
+        Raises ``LostStateError`` if a segment is gone, ``StorageError`` if another file is.
+        """
+        try:
+            self._fs.link_or_copy(source, target)
+        except StorageError as error:
+            if source in self._segments and self._fs.status(source) is None:
+                raise LostStateError(f"{self._vertex}: the segment {source} is gone") from error
+            raise
+
+    def copy_all(self, files: Sequence[tuple[str, str]], below: str) -> Sequence[None]:
+        """Copy one file after the other; the directory has been made."""
+        del below
+        for source, target in files:
+            self.copy(source, target)
+        return [None] * len(files)
+
+    def unpin(self, directory: str) -> None:
+        """Do nothing: pinned files are links in the checkpoint's own directory."""

@@ -1,0 +1,1 @@
+"""Weir's own simulated jobs: counting operators, and a model of Spark's query loop."""

@@ -1,0 +1,191 @@
+"""The code of Weir's own simulated jobs: counting coordinators, hooks, listeners and tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from weir.core.coordination.coordinators import CoordinatedOperator
+from weir.core.task.plan import TaskPlan
+from weir.core.types import CompletedCheckpoint, JobId
+from weir.sim.engine.code import TABLES_DIRECTORY, DriverCode, Environment, Shown
+from weir.sim.engine.faults import Fault
+from weir.sim.engine.job import SimJob, SimVertex, expected_rows
+from weir.sim.engine.table import EmptyEpoch, SimTable
+from weir.sim.own.counting import CountingCoordinator, CountingHook, OrderedListener, disagreement
+from weir.sim.own.marks import Marks
+from weir.sim.own.queries import SimQueries
+
+
+class OwnCode:
+    """Implements ``code.Code``."""
+
+    def __init__(self, job: SimJob) -> None:
+        self._job = job
+        #: What was committed without rows.
+        self.empty: set[EmptyEpoch] = set()
+
+    def records_put_back(self, job_id: JobId, completed: int) -> None:
+        """An older copy of a job's records was put back, which ends with ``completed``.
+
+        Numbers of later epochs, all without rows, come again (rule 5 of ``weir/sinks/base.py``).
+        """
+        self.empty -= {one for one in self.empty if one.job_id == job_id and one.epoch > completed}
+
+    def load(self, environment: Environment) -> DriverCode:
+        """The objects of one driver."""
+        job, waits, random = self._job, environment.waits, environment.random
+        # Drawn apart, so that the other draws stay what they were.
+        marks = {
+            one.name: Marks(Random(f"marks {environment.job_id} {one.name}"))
+            for one in job.vertices
+        }
+        return DriverCode(
+            plans={vertex.name: _plan(vertex, job) for vertex in job.vertices},
+            sinks={
+                name: SimTable(
+                    f"{TABLES_DIRECTORY}/{name}",
+                    environment.fs,
+                    fails=environment.strikes[Fault.COMMIT_FAILED],
+                    empty=self.empty,
+                )
+                for vertex in job.vertices
+                for name in vertex.sinks
+            },
+            hooks=[
+                CountingHook(
+                    identifier,
+                    pause=lambda: waits.sleep(random.random() * 0.01),
+                    fails=environment.hook_fails,
+                )
+                for identifier in job.hooks
+            ],
+            listeners={one.name: [OrderedListener()] for one in job.vertices},
+            coordinators={
+                vertex.name: self._coordinator(vertex, environment, marks[vertex.name])
+                for vertex in job.coordinated
+            },
+            coordinated={
+                vertex.name: CoordinatedOperator(
+                    vertex=vertex.name,
+                    parallelism=vertex.subtasks,
+                    induces_checkpoints=vertex.induced,
+                )
+                for vertex in job.coordinated
+            },
+            queries=SimQueries(job.vertices, marks),
+        )
+
+    def _coordinator(
+        self, vertex: SimVertex, environment: Environment, marks: Marks
+    ) -> CountingCoordinator:
+        who = f"{environment.job_id} {environment.number} {vertex.name}"
+        return CountingCoordinator(
+            random=Random(f"coordinator {who}"),
+            answers=Random(f"answers {who}"),
+            waits=environment.waits,
+            pace_ms=vertex.event_pace_ms,
+            slow_us=min(self._job.upload_us, 20_000),
+            fails=environment.strikes[Fault.TASK_FAILED],
+            broken=environment.broken,
+            wanted=lambda n: marks.put(n, vertex.landed(environment.loop.now_us)),
+        )
+
+
+def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
+    return TaskPlan(
+        vertex=vertex.name,
+        operators=vertex.operators,
+        sinks=vertex.sinks,
+        bounded=True,
+        requires_final_checkpoint=not vertex.only_forwards,
+        inputs=vertex.inputs,
+        bound=job.bound,
+        aligned_timeout_ms=job.config.aligned_timeout_ms,
+        has_operators=vertex.subtasks > 0,
+        prepares_for_barriers=vertex.prepares,
+        has_own_readers=vertex.enumerated,
+        externally_induced=vertex.induced,
+        coordinated=vertex.subtasks > 0,
+        commit_intervals_ms={
+            sink: job.commit_intervals_ms[sink]
+            for sink in vertex.sinks
+            if sink in job.commit_intervals_ms
+        },
+    )
+
+
+class CountedRows:
+    """Implements ``code.RowLaws``: every record once in every table, and the totals of all."""
+
+    def __init__(self, vertices: Sequence[SimVertex]) -> None:
+        self._vertices = vertices
+
+    def disagreement(self, checkpoint: CompletedCheckpoint) -> str | None:
+        """How coordinators and their subtasks differ in a checkpoint."""
+        return disagreement(checkpoint)
+
+    def incomplete(self, shown: Shown, *, drained: bool) -> str | None:
+        """Whether a table lacks a record, or shows one twice.
+
+        The records are those of the whole input or, after a drain, those that the sources had read
+        by then.
+        """
+        vertices = self._vertices
+        if drained:
+            vertices = [
+                one if one.inputs else replace(one, records=len(shown(one.sinks[0])))
+                for one in vertices
+            ]
+        expected_of = expected_rows(vertices)
+        for vertex in _with_sinks(vertices):
+            rows, totals = ([*map(_number, shown(vertex.sinks[0]))], shown(vertex.sinks[1]))
+            expected = expected_of[vertex.name]
+            if sorted(rows) != expected:
+                missing = Counter(expected) - Counter(rows)
+                surplus = Counter(rows) - Counter(expected)
+                return (
+                    f"{vertex.name} is finished: {missing.total()} records are missing (such as"
+                    f" {sorted(missing)[:3]}), {surplus.total()} are there too often (such"
+                    f" as {sorted(surplus)[:3]})"
+                )
+            if totals != [[len(expected), sum(expected)]]:
+                return (
+                    f"{vertex.name} is finished with the totals {totals}, not {len(expected)} and"
+                    f" {sum(expected)}"
+                )
+        return None
+
+    def gaps(self, shown: Shown) -> str | None:
+        """Whether a table lacks one of the first records of a source, or shows one too often.
+
+        Over several paths from a source, a reader may have got further on one than on another.
+        """
+        expected_of = expected_rows(self._vertices)
+        for vertex in _with_sinks(self._vertices):
+            rows, totals = ([*map(_number, shown(vertex.sinks[0]))], shown(vertex.sinks[1]))
+            found, expected = Counter(rows), Counter(expected_of[vertex.name])
+            if not found <= expected or len(totals) > 1:
+                return (
+                    f"{vertex.name} is cancelled: {sorted((found - expected).elements())} appear"
+                    f" twice, and its totals are {totals}"
+                )
+            # Numbers of two sources are far apart.
+            gaps = [row for row in found if row - 1 in expected and found[row - 1] < found[row]]
+            if gaps:
+                return (
+                    f"{vertex.name} is cancelled: it shows {min(gaps)} more often than the record"
+                    " before it"
+                )
+        return None
+
+
+def _with_sinks(vertices: Sequence[SimVertex]) -> list[SimVertex]:
+    return [vertex for vertex in vertices if vertex.sinks]
+
+
+def _number(row: object) -> int:
+    assert isinstance(row, int)
+    return row

@@ -1,0 +1,1 @@
+"""``DeltaTable``: Delta tables, committed by delta-rs."""

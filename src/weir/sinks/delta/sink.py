@@ -1,0 +1,679 @@
+"""Exactly-once appends to a Delta table: Spark writes the files, delta-rs commits them.
+
+No JVM library is needed. How the rows of one batch become visible:
+
+1. ``stage``: Spark writes Parquet below the table's root, into
+   ``weir-<job>-<sink>-<attempt>/<position>/``. No entry of the table's log names these files, so no
+   reader sees them. The directory name is not hidden, so that Delta's own VACUUM finds files that
+   are orphaned for good.
+2. ``flush``: the files and the directories above them are synced, and their footers are read for
+   row counts and for the statistics by which readers skip files. Files without rows (Spark writes
+   one for an empty frame) are dropped here.
+3. ``commit``: one Delta transaction adds all files of the epoch and, in the same log entry, sets
+   the application transaction ``weir-<job id>-<sink>`` to version *epoch*. A repeated commit finds
+   the epoch there. Of two concurrent commits of an epoch delta-rs refuses one (PROTOCOL P18). The
+   log entry is then synced, which delta-rs leaves to the operating system. Delta does not check
+   that the files exist, so the sink checks each of them first: a VACUUM whose retention is shorter
+   than the delay of a commit may have deleted them.
+4. ``clean``: each commit also records the highest position that it took from each attempt, as
+   application transactions named like the attempts' directories. So a dead attempt's batch was
+   committed if and only if its position is not above that mark. This stays true after OPTIMIZE has
+   replaced its files, which time travel may still read.
+
+With ``target_file_size``, small files of an epoch are merged (``sinks/merging.py``) before its
+transaction, into ``weir-<job>-<sink>-<attempt>/m<epoch>-<random>/`` of the attempt that commits.
+The originals stay until no snapshot can need them any more. After a crash, those of a committed
+epoch are left to VACUUM.
+
+An epoch without rows leaves the table alone: an idle job adds no versions. Such an epoch is on
+record in the job's own log and metadata (PROTOCOL P15); each commit names their directory
+(``weir.job.directory``), where ``weir.read_consistent`` looks.
+
+Payload::
+
+    {"directory": "weir-0a1b2c3d-orders-1", "position": 7,
+     "schema": <Delta schema, JSON text>, "flushed": true,
+     "files": [{"path": "country=US/part-0.parquet", "size": 451,
+                "partition": {"country": "US"}, "rows": 3,
+                "statistics": <JSON text>, "modified_ms": 1700000000000}]}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import msgspec
+
+from weir.core.types import Count, Payload, Timestamp
+from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
+from weir.lineage.datasets import Dataset, file_dataset
+from weir.sinks.base import Commit, SinkContext
+from weir.sinks.delta.log import (
+    TableLog,
+    add_action,
+    batches_in_log,
+    commit_metadata,
+    files_in_log,
+)
+from weir.sinks.delta.merging import DeltaMerger, described
+from weir.sinks.delta.schema import (
+    added_fields,
+    cast_columns,
+    check_fits,
+    check_no_rules,
+    check_partition_columns,
+    delta_schema_json,
+    widened,
+    with_fields,
+)
+from weir.sinks.delta.upsert import check_key, newest_rows, upsert
+from weir.sinks.merging import (
+    KEPT_S,
+    MERGED,
+    Added,
+    Merging,
+    ReplacedFiles,
+)
+from weir.sinks.staging import (
+    STAGED_BY,
+    FileSink,
+    StagedPath,
+    StagedPayload,
+    SureSync,
+    check_evolution,
+    check_flushed,
+    check_partition_names,
+    check_staged,
+    damaged_file,
+    dead_attempts,
+    is_hidden,
+    lost_rows,
+    partition_values,
+    write_frame,
+)
+from weir.storage.paths import as_delta_path, is_local, join
+
+if TYPE_CHECKING:
+    import deltalake
+    from deltalake import CommitProperties
+    from pyspark.sql import DataFrame
+
+Mode = Literal["append", "upsert"]
+
+#: How often a commit is tried before it raises; delta-rs itself retries on conflicts with other
+#: writers.
+_COMMIT_TRIES = 3
+#: Characters of a path that delta-rs misreads or cannot read.
+_MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
+#: How many log entries a starting job searches, from the newest back, for other jobs' commits. It
+#: misses one only behind this many newer entries of other writers or of jobs of other names.
+_LOG_ENTRIES = 200
+_STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
+
+
+class _File(msgspec.Struct):
+    path: StagedPath
+    size: Count
+    #: This and the fields below are set once flushed.
+    partition: dict[str, str | None] | None = None
+    rows: Count | None = None
+    statistics: str | None = None
+    modified_ms: Timestamp | None = None
+
+
+class _Payload(StagedPayload, kw_only=True):
+    directory: Annotated[str, msgspec.Meta(pattern=rf"\Aweir-{STAGED_BY}\Z")]
+    schema: str
+    files: list[_File]
+
+    def __post_init__(self) -> None:
+        said = [
+            (file.partition, file.rows, file.statistics, file.modified_ms) for file in self.files
+        ]
+        if self.flushed and any(None in one for one in said):
+            raise ValueError("a flushed file is incomplete")
+
+
+class DeltaTable(FileSink):
+    """Writes to a Delta table, exactly once. The table is created with the first rows.
+
+    ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns
+    that become directories: strings, dates, whole numbers, decimals and booleans (as everywhere in
+    Delta, an empty string in a partition column is read as null). ``mode``: ``"append"``, or
+    ``"upsert"``, by which the newest row of each ``key`` (columns) replaces the one in the table;
+    the rows of an epoch then pass through the driver. ``schema_evolution="add"``: columns that the
+    table lacks are added to it, those that the rows lack are null, and values are cast to a wider
+    type of the table; without it, both must have the same columns. ``storage_options``: for
+    delta-rs, such as credentials of an object store; Spark needs its own. ``target_file_size``: in
+    bytes, such as ``128 << 20``: before a commit, smaller files of one partition are merged up to
+    about this size, in a Spark job beside the batches. None: files stay as the batches wrote them.
+    """
+
+    _payload_type = _Payload
+    _staging_prefix = "weir-"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        partition_by: Sequence[str] = (),
+        mode: Mode = "append",
+        key: Sequence[str] = (),
+        schema_evolution: Literal["add"] | None = None,
+        storage_options: dict[str, str] | None = None,
+        target_file_size: int | None = None,
+    ) -> None:
+        super().__init__(path, partition_by)
+        self._adds = schema_evolution == "add"
+        self._key = tuple(key)
+        self.takes_updates = mode == "upsert"
+        #: The root as delta-rs spells it.
+        self._uri = as_delta_path(self._root)
+        self._storage_options = storage_options
+        self._merging: Merging[Added] = Merging(target_file_size, place=self.describe())
+        self._replaced = ReplacedFiles()
+        self._table: deltalake.DeltaTable | None = None
+        self._log_sync = SureSync()
+        #: The table's schema when the attempt began; ``stage`` must not touch the table, which a
+        #: commit may be using.
+        self._schema_at_open: str | None = None
+        #: The schema of the rows that last fitted (Spark's and Delta's JSON), so that it is checked
+        #: once.
+        self._accepted: tuple[str, str] | None = None
+        #: The columns of those rows that are cast, and the table's type.
+        self._casts: dict[str, str] = {}
+        check_partition_names(self._partition_by, ".", place=self.describe())
+        self._check_options(mode, key, schema_evolution, target_file_size)
+        if misread := _MISREAD.search(self._root):
+            raise SinkError(
+                f"{self.describe()} cannot be used, since delta-rs misreads {misread[0]!r} in a"
+                " path: rename it."
+            )
+
+    def _check_options(
+        self,
+        mode: str,
+        key: Sequence[str],
+        schema_evolution: str | None,
+        target_file_size: int | None,
+    ) -> None:
+        if mode not in get_args(Mode):
+            raise SinkError(
+                f"{self.describe()} has the unknown mode {mode!r}: use one of {get_args(Mode)}."
+            )
+        if isinstance(key, str) or self.takes_updates != bool(self._key):
+            raise SinkError(
+                f"{self.describe()} needs key= for mode='upsert', and only for that: name the"
+                " columns by which a row is found again, as a list."
+            )
+        check_evolution(schema_evolution, self.describe())
+        if self.takes_updates and target_file_size is not None:
+            raise SinkError(
+                f"{self.describe()} has mode='upsert', which writes its own files: remove"
+                " target_file_size."
+            )
+
+    def describe(self) -> str:
+        """What and where, for messages."""
+        return f"DeltaTable({self._shown_path!r})"
+
+    def table_path(self) -> str:
+        """The table's root."""
+        return self._root
+
+    def landmark(self) -> str:
+        """The table's log."""
+        return join(self._root, "_delta_log")
+
+    def dataset(self) -> Dataset:
+        """The directory: tables in files are named by their location."""
+        return file_dataset(self._root)
+
+    def check(self, context: SinkContext) -> None:
+        """Refuse foreign files, and a table that cannot be appended to (MISSION G4)."""
+        self._table = None
+        names = self._names_found(context)
+        if "_delta_log" not in names:
+            # Data that dead attempts staged before the table's first commit is not foreign.
+            if foreign := [
+                name
+                for name in names
+                if not name.startswith(".") and not _STAGING_DIRECTORY.fullmatch(name)
+            ]:
+                raise SinkError(
+                    f"{self.describe()} is not empty and not a Delta table (it holds"
+                    f" {foreign[0]!r}): choose an empty directory or move its files elsewhere."
+                )
+            return
+        table = self._load()
+        if table is not None:
+            self._check_table(table)
+
+    def open(self, context: SinkContext) -> None:
+        """Make the directory, durably. The first commit creates the table itself."""
+        self._opened = context
+        self._target.check(self._file_system)
+        self._file_system.make_directory(self._root)
+        self._target.is_known_by(self._root)
+        self._table = self._accepted = None
+        self._merging.forget()
+        table = self._load()
+        self._schema_at_open = None if table is None else table.schema().to_json()
+
+    def staged_files(self, payload: Payload) -> list[str]:
+        """Where the payload's files are, before and after their commit."""
+        self._check_flushed([payload])
+        return [join(self._root, self._staged(payload, file)) for file in payload["files"]]
+
+    def damaged(self, payload: Payload) -> str | None:
+        """The first staged file that is gone or has another size."""
+        check_staged([payload], _Payload, self.describe())
+        sizes = {
+            join(self._root, self._staged(payload, file)): file["size"] for file in payload["files"]
+        }
+        return damaged_file(self._file_system, sizes)
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        """Add the epoch's files to the table in one transaction.
+
+        Returns 0 if that was done before or there are no rows. Raises ``SinkError`` if the table
+        refuses the files, and ``LostRowsError`` if one is gone; calling again is safe.
+        """
+        self._check_flushed(payloads)
+        filled = [payload for payload in payloads if payload["files"]]
+        # This reads the list of the table's files, so not at each commit.
+        if self._replaced.are_due(2 * KEPT_S):
+            self._delete_replaced(KEPT_S)
+        rows = self._commit_filled(epoch, filled) if filled else 0
+        for empty in (payload for payload in payloads if not payload["files"]):
+            self._delete_batch(empty)
+        return rows
+
+    def close(self) -> None:
+        """Delete the staged files whose rows were committed in others."""
+        self._delete_replaced(0.0)
+
+    def _delete_replaced(self, kept_s: float) -> None:
+        if self._replaced.are_due(kept_s):
+            table = self._load()
+            named = frozenset() if table is None else files_in_log(table)
+            self._replaced.delete(kept_s, self._context.file_system, named=named)
+
+    def newest_committed(self) -> int | None:
+        """The version of this job's application transaction in the table (PROTOCOL P21)."""
+        table = self._load()
+        return None if table is None else table.transaction_version(self._transaction_id)
+
+    def commits(self, context: SinkContext) -> Iterator[Commit]:
+        """The commits among the newest entries of the table's log."""
+        table = self._load()
+        if table is None:
+            return iter(())
+        return TableLog(context.sink, self._root, self._storage_options, table=table).commits(
+            among=_LOG_ENTRIES
+        )
+
+    def clean(self, attempt: int) -> None:
+        """Delete dead attempts' batches above their mark, and Spark's hidden leftovers (P22)."""
+        prefix = self._attempts_prefix
+        if not (dead := dead_attempts(self._file_system, self._root, prefix, attempt)):
+            return
+        table = self._load()
+        self._check_log_was_found(table)
+        for directory in dead:
+            mark = None if table is None else table.transaction_version(directory)
+            self._clean_attempt(directory, -1 if mark is None else mark, table)
+
+    def _check_flushed(self, payloads: Sequence[Payload]) -> None:
+        """Raise ``SinkMismatchError`` unless all payloads can be committed."""
+        from deltalake import Schema
+
+        check_flushed(payloads, _Payload, self.describe())
+        for schema in {payload["schema"] for payload in payloads}:
+            try:
+                Schema.from_json(schema)
+            except Exception as error:
+                raise SinkMismatchError(
+                    f"{self.describe()} cannot commit rows whose schema cannot be read ({error}):"
+                    " use another checkpoint or savepoint."
+                ) from error
+
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+        if self._casts:
+            frame, written = cast_columns(frame, self._casts), ()
+        write_frame(
+            frame,
+            self._file_system,
+            path,
+            format_name="parquet",
+            # Files that are merged into the table have all columns.
+            partition_by=() if self.takes_updates else self._partition_by,
+            written=written,
+        )
+
+    def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
+        return {"schema": self._fitting_schema(frame.schema.json())}
+
+    @property
+    def _transaction_id(self) -> str:
+        return f"weir-{self._context.job_id}-{self._context.sink}"
+
+    def _load(self) -> deltalake.DeltaTable | None:
+        """The table at its newest version, or None if it does not exist yet."""
+        import deltalake
+
+        try:
+            if self._table is not None:
+                self._table.update_incremental()
+            elif deltalake.DeltaTable.is_deltatable(self._uri, self._storage_options):
+                self._table = deltalake.DeltaTable(self._uri, storage_options=self._storage_options)
+        except (deltalake.exceptions.DeltaError, OSError) as error:
+            self._table = None
+            raise SinkError(
+                f"The log of {self.describe()} cannot be read ({error}): check the table and the"
+                " access to it."
+            ) from error
+        if self._table is not None:
+            self._target.is_known_by(self.landmark())
+        return self._table
+
+    def _check_table(self, table: deltalake.DeltaTable) -> None:
+        metadata = table.metadata()
+        if tuple(metadata.partition_columns) != self._partition_by:
+            raise SinkMismatchError(
+                f"{self.describe()} is partitioned by {list(metadata.partition_columns)}, not by"
+                f" {list(self._partition_by)}: give the sink"
+                f" partition_by={list(metadata.partition_columns)} or write to another path."
+            )
+        if self.takes_updates and metadata.configuration.get("delta.appendOnly") == "true":
+            raise SinkMismatchError(
+                f"{self.describe()} has mode='upsert', but the table's property delta.appendOnly"
+                " forbids to replace rows: remove the property, or write to another table."
+            )
+        features = table.protocol().writer_features or ()
+        check_no_rules(
+            table.schema().to_json(), metadata.configuration, features, place=self.describe()
+        )
+
+    def _fitting_schema(self, spark_schema: str) -> str:
+        """The rows' Delta schema. Raises ``SinkError`` if the table does not take it."""
+        accepted = self._accepted
+        if accepted is None or accepted[0] != spark_schema:
+            schema = delta_schema_json(spark_schema, place=self.describe())
+            check_partition_columns(schema, self._partition_by, place=self.describe())
+            check_key(schema, self._key, place=self.describe())
+            self._casts = {}
+            if self._schema_at_open is not None:
+                if self._adds:
+                    schema, self._casts = widened(self._schema_at_open, schema)
+                check_fits(self._schema_at_open, schema, place=self.describe(), adds=self._adds)
+            self._accepted = accepted = (spark_schema, schema)
+        return accepted[1]
+
+    def _completed(self, payload: Payload) -> Payload:
+        """The payload with the figures from its files' footers, and without files without rows."""
+        files = []
+        for file in payload["files"]:
+            details = described(self._file_system, join(self._root, self._staged(payload, file)))
+            if details["rows"]:
+                files.append({**file, "partition": partition_values(file["path"]), **details})
+        return {**payload, "files": files, "flushed": True}
+
+    def _commit_filled(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        from deltalake.exceptions import DeltaError
+
+        failure: Exception | None = None
+        files: list[Added] | None = None
+        for _ in range(_COMMIT_TRIES):
+            self._target.check(self._file_system)
+            table = self._load()
+            version = -1 if table is None else table.version()
+            committed = None if table is None else table.transaction_version(self._transaction_id)
+            if table is not None and committed is not None and committed >= epoch:
+                # The process that committed may have died before it synced the log.
+                self._sync_log(self._version_of(table, epoch))
+                return 0
+            if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
+                self._target.check(self._file_system)
+                raise lost_rows(self.describe(), epoch, damage)
+            if files is None:
+                files = self._merging.files(
+                    epoch,
+                    self._staged_in(payloads),
+                    DeltaMerger(self._context.file_system, self._partition_by),
+                    self._context,
+                    root=self._root,
+                    attempts=self._attempts_prefix,
+                )
+            # Delta does not look.
+            self._merging.check(files, self._context.file_system)
+            try:
+                self._add_files(table, epoch, payloads, files)
+            except (DeltaError, OSError) as error:
+                # Another handle may have committed the epoch, or created the table: look again.
+                failure = error
+                continue
+            self._sync_log(version + 1)
+            if (damage := self.damaged(payloads[0])) is not None:
+                # delta-rs makes the directories that it writes to. Its table is not this one.
+                self._table = None
+                raise StorageError(
+                    f"{self.describe()} went away while checkpoint {epoch} was committed, since"
+                    f" {damage}. Check that its volume is mounted; the commit is repeated once it"
+                    " is back."
+                )
+            # The rows of an upsert are in files of delta-rs.
+            added = [] if self.takes_updates else files
+            self._replaced.add(self._staged_in(payloads), added, self._context)
+            return sum(file["rows"] for payload in payloads for file in payload["files"])
+        raise SinkError(
+            f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"
+            " stay staged and will be committed when the job is restored. Check the table and the"
+            " access to it."
+        ) from failure
+
+    def _staged_in(self, payloads: Sequence[Payload]) -> list[Added]:
+        return [
+            Added(
+                root=self._root,
+                path=self._staged(payload, file),
+                file=file,
+                layout=payload["schema"],
+                partition=tuple(sorted(file["partition"].items())),
+            )
+            for payload in payloads
+            for file in payload["files"]
+        ]
+
+    def _add_files(
+        self,
+        table: deltalake.DeltaTable | None,
+        epoch: int,
+        payloads: Sequence[Payload],
+        files: Sequence[Added],
+    ) -> None:
+        """Add the files in one log entry, which creates the table if needed."""
+        from deltalake import Schema, transaction
+
+        self._check_staged_for_mode(payloads)
+        schemas = list(dict.fromkeys(payload["schema"] for payload in payloads))
+        known = table.schema().to_json() if table else schemas[0]
+        for schema in schemas:
+            check_fits(known, schema, place=self.describe(), adds=self._adds)
+        new = added_fields(known, schemas)
+        schema_of_rows = Schema.from_json(with_fields(known, new))
+        if new and table is not None:
+            # An entry of its own: whoever finds it goes on from here.
+            table.alter.add_columns(schema_of_rows.fields[-len(new) :])
+        if self.takes_updates:
+            self._upsert(table, epoch, payloads, schema_of_rows)
+            return
+        actions = [add_action(one.path, one.file) for one in files]
+        properties = self._commit_properties(epoch, payloads)
+        if table is None:
+            transaction.create_table_with_add_actions(
+                self._uri,
+                schema_of_rows,
+                actions,
+                mode="error",
+                partition_by=list(self._partition_by),
+                storage_options=self._storage_options,
+                commit_properties=properties,
+            )
+            return
+        self._check_table(table)
+        table.create_write_transaction(
+            [*actions],
+            "append",
+            schema_of_rows,
+            list(self._partition_by),
+            commit_properties=properties,
+        )
+
+    def _check_staged_for_mode(self, payloads: Sequence[Payload]) -> None:
+        """Raise ``SinkMismatchError`` for rows that were staged in another way than now.
+
+        Files for an append have no partition columns, files for an upsert have all columns.
+        """
+        expected = set() if self.takes_updates else set(self._partition_by)
+        for payload in payloads:
+            for file in payload["files"]:
+                if set(file["partition"]) != expected:
+                    raise SinkMismatchError(
+                        f"{self.describe()} has rows to commit that were staged with another mode"
+                        " or other partition columns: run the job as it was, stop it with weir"
+                        " stop, which commits them, and change the sink then."
+                    )
+
+    def _upsert(
+        self,
+        table: deltalake.DeltaTable | None,
+        epoch: int,
+        payloads: Sequence[Payload],
+        schema: deltalake.Schema,
+    ) -> None:
+        """Replace or insert the newest row of each key, in one log entry."""
+        from deltalake import DeltaTable as DeltaLakeTable
+
+        if table is None:
+            # An entry of its own: whoever finds it goes on from here.
+            table = DeltaLakeTable.create(
+                self._uri,
+                schema,
+                partition_by=list(self._partition_by),
+                storage_options=self._storage_options,
+            )
+        else:
+            self._check_table(table)
+        oldest_first = sorted(payloads, key=lambda payload: int(payload["position"]))
+        paths = [
+            join(self._root, self._staged(payload, file))
+            for payload in oldest_first
+            for file in payload["files"]
+        ]
+        rows = newest_rows(self._file_system, paths, self._key)
+        upsert(table, rows, self._key, self._commit_properties(epoch, payloads))
+
+    def _commit_properties(self, epoch: int, payloads: Sequence[Payload]) -> CommitProperties:
+        """The epoch and the highest position of each attempt, for the log entry."""
+        from deltalake import CommitProperties, Transaction
+
+        marks: dict[str, int] = {}
+        for payload in payloads:
+            marks[payload["directory"]] = max(
+                marks.get(payload["directory"], -1), payload["position"]
+            )
+        return CommitProperties(
+            app_transactions=[
+                Transaction(self._transaction_id, epoch),
+                *(
+                    Transaction(directory, position)
+                    for directory, position in sorted(marks.items())
+                ),
+            ],
+            custom_metadata=commit_metadata(self._context, epoch),
+        )
+
+    def _sync_log(self, version: int) -> None:
+        """Make the log durable from this version on; object stores already are.
+
+        Does not list the log's directory, which grows without bound.
+        """
+        table = self._load()
+        if table is None or not is_local(self._root):
+            return
+        names = ["_last_checkpoint"]
+        for number in range(version, table.version() + 1):
+            names += [f"{number:020}.json", f"{number:020}.checkpoint.parquet"]
+        # Only those that exist: Delta writes checkpoints now and then and cleans up old entries.
+        paths = [f"_delta_log/{name}" for name in names]
+        present = [
+            path for path in paths if self._file_system.status(join(self._root, path)) is not None
+        ]
+        self._log_sync.sync_below(self._file_system, self._root, present)
+
+    def _version_of(self, table: deltalake.DeltaTable, epoch: int) -> int:
+        """The version that committed this epoch, or the oldest whose entry still exists."""
+        context = self._context
+        log = TableLog(context.sink, self._root, self._storage_options, table=table)
+        for entry in log.entries():
+            commit = entry.commit
+            own = commit is not None and (commit.job_id, commit.sink) == (
+                context.job_id,
+                context.sink,
+            )
+            if commit is not None and own and commit.checkpoint_id <= epoch:
+                return entry.version
+        return log.oldest
+
+    def _check_log_was_found(self, table: deltalake.DeltaTable | None) -> None:
+        """Raise ``SinkError`` if delta-rs sees no table where a log exists.
+
+        Committed files would look orphaned.
+        """
+        if table is None and any(
+            entry.name.endswith(".json")
+            for entry in self._file_system.list(join(self._root, "_delta_log"))
+        ):
+            raise SinkError(
+                f"{self.describe()} has a log that delta-rs does not see, so nothing is deleted"
+                " there: check storage_options and the access to the table."
+            )
+
+    def _clean_attempt(self, directory: str, mark: int, table: deltalake.DeltaTable | None) -> None:
+        """Delete a dead attempt's batches above the mark, and its directory if that empties it.
+
+        So too what it has merged for an epoch that is not committed: nobody can commit it any more.
+        In the committed batches delete only Spark's hidden leftovers.
+        """
+        file_system = self._file_system
+        base = join(self._root, directory)
+        committed = None if table is None else table.transaction_version(self._transaction_id)
+        epoch = -1 if committed is None else committed
+        left = 0
+        above = []
+        for batch in file_system.list(base):
+            path = join(base, batch.name)
+            if batch.name.isdecimal() and int(batch.name) > mark:
+                above.append(batch.name)
+                continue
+            if (match := MERGED.fullmatch(batch.name)) and int(match[1]) > epoch:
+                above.append(batch.name)
+                continue
+            left += 1
+            for entry in file_system.list(path) if batch.is_directory else ():
+                if is_hidden(entry.name):
+                    file_system.delete(join(path, entry.name))
+        # The table's files are listed only if there is something to delete.
+        named = set() if table is None or not above else batches_in_log(table)
+        for name in above:
+            staged = f"{directory}/{name}"
+            invariant(
+                staged not in named,
+                f"{staged} is after mark {mark}, yet in the log of {self.describe()}",
+            )
+            file_system.delete(join(base, name))
+        if not left:
+            file_system.delete(base)

@@ -1,0 +1,1 @@
+"""``Files``: directories of files that appear whole."""

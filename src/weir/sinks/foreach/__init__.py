@@ -1,0 +1,1 @@
+"""``Foreach`` and ``ForeachEpoch``: the user's own functions as sinks."""

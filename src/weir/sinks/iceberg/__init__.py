@@ -1,0 +1,1 @@
+"""``IcebergTable``: Iceberg tables, committed by pyiceberg."""

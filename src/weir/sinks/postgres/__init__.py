@@ -1,0 +1,1 @@
+"""``PostgresTable``: PostgreSQL tables, committed in one transaction per epoch."""

@@ -1,0 +1,1 @@
+"""Python operators in Spark's plans and workers."""

@@ -1,0 +1,147 @@
+"""Runs subtasks of Python operators in Spark's Python workers (``mapInArrow``).
+
+The order for a batch (``subtasks/worker.py``) arrives as a local property of its Spark job, one
+JSON text per operator. The result goes back through an accumulator, keyed by batch and subtask: a
+Spark task that runs again replaces its earlier result, and one that failed has none.
+
+``CallFunction`` calls subtasks between two batches, or after the last one, in a Spark job of its
+own: for the snapshot of a checkpoint, and to close them. Spark chooses the processes, so each of
+its tasks first calls the subtasks that it finds in its process; those found nowhere are then
+restored (``"restore"``: their numbers). ``"call": "abandon"`` closes whatever the process has of
+the operator.
+
+What operators log and print becomes lines of the process's standard error, each with the step and
+the subtask. On a local master that is the driver's standard error, on a cluster the executor's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weir.core.types import OperatorId, VertexId
+from weir.monitoring.log_lines import Capture, Form, as_text, pass_on, place
+from weir.runtime.concurrency import SystemClock
+from weir.subtasks.worker import LocalStateFiles, Order, Result, SubtaskFunction, WorkerProcess
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+
+#: Prefix of the local property of an operator.
+PROPERTY = "weir.operator."
+#: The column of key groups, the last one of a stream with ``key_by``.
+KEY_GROUP = "__weir_key_group"
+
+#: (batch, subtask) -> the result.
+Results = dict[tuple[int, int], Result]
+
+#: The rows of ``CallFunction``: a subtask, and its result as JSON.
+CALL_SCHEMA = "subtask int, result string"
+
+#: The subtasks that this process has run.
+_process = WorkerProcess(LocalStateFiles())
+
+#: Makes lines of what this process logs and prints, from its first batch to its end.
+_captures: list[Capture] = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLog:
+    """How the workers of a vertex log."""
+
+    task: VertexId
+    form: Form
+
+    @contextmanager
+    def of(self, step: OperatorId, subtask: int) -> Iterator[None]:
+        """What the code of a subtask logs and prints meanwhile has its place."""
+        if not _captures and not type(sys.stdout).__module__.startswith("pyspark."):
+            # Else Spark itself collects it (spark.sql.pyspark.worker.logging.enabled).
+            wall_ms = SystemClock().wall_ms
+            passes = pass_on if self.form is as_text else None
+            capture = Capture(_write, self.form, wall_ms=wall_ms, passes=passes)
+            _captures.append(capture.__enter__())
+        with place(task=self.task, step=step, subtask=subtask):
+            try:
+                yield
+            finally:
+                for capture in _captures:
+                    capture.end_lines()
+
+
+def _write(line: str) -> None:
+    """In one piece: the processes of a machine share the stream."""
+    stream = sys.__stderr__
+    if stream is not None:
+        # A log that cannot be written fails no batch.
+        with suppress(OSError, ValueError):
+            stream.write(line)
+            stream.flush()
+
+
+class OperatorFunction:
+    """The function for ``mapInArrow``."""
+
+    def __init__(
+        self, function: SubtaskFunction, results: Accumulator[Results], log: WorkerLog
+    ) -> None:
+        self._function = function
+        self._results = results
+        self._log = log
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Process one partition of one batch."""
+        order, subtask = _order(self._function.operator_id)
+
+        def report(result: Result) -> None:
+            self._results.add({(order["batch"], subtask): result})
+
+        with self._log.of(self._function.operator_id, subtask):
+            yield from self._function.batch(_process, order, subtask, batches, report)
+
+
+class CallFunction:
+    """The function for ``mapInArrow`` that calls subtasks outside of a batch."""
+
+    def __init__(self, function: SubtaskFunction, log: WorkerLog) -> None:
+        self._function = function
+        self._log = log
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Call the subtasks that are here, or the one of ``"restore"`` that is this task's."""
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        operator_id = self._function.operator_id
+        order, index = _order(operator_id)
+        if order["call"] == "abandon":
+            _process.close_all(operator_id)
+            return
+        restore = order["restore"]
+        here = _process.current(operator_id, order)
+        for subtask in here if restore is None else restore[index : index + 1]:
+            with self._log.of(operator_id, subtask):
+                result = self._function.call(_process, order, subtask)
+            yield pa.RecordBatch.from_pydict(
+                {"subtask": pa.array([subtask], pa.int32()), "result": [json.dumps(result)]}
+            )
+
+
+def _order(operator_id: OperatorId) -> tuple[Order, int]:
+    """The order of the running Spark task for the operator, and the number of its partition."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    text = None if task is None else task.getLocalProperty(PROPERTY + operator_id)
+    if task is None or text is None:
+        raise RuntimeError(
+            f"Operator {operator_id!r} runs outside of a batch of its query: a sink must not"
+            " compute its input in another thread."
+        )
+    return json.loads(text), task.partitionId()

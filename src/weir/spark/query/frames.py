@@ -1,0 +1,257 @@
+"""``Frames``: the plans of one attempt's queries, built from the user's functions (MISSION F3).
+
+A vertex that reads sources gets the control input in front of its first source; one that reads
+channels gets it in front of each channel (``channel_frame``). For a source with a split enumerator
+the control input is all of Spark's input: the source's readers bring the rows, and it brings their
+watermark, as a channel's. Each vertex is built once, even if it has finished and is not started
+again: a query that reads its channel needs its output schema.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from weir.core.graph import GraphStep, StepKind, Vertex
+from weir.core.types import OperatorId, VertexId
+from weir.errors import PipelineError, WeirError
+from weir.monitoring.log_lines import place
+from weir.runtime.concurrency import Clock
+from weir.sources.operator import SourceOperator
+from weir.spark.channels import (
+    channel_frame,
+    check_channel_schema,
+    source_frame,
+    with_event_time,
+)
+from weir.spark.control_input import CHANNEL_SCHEMA
+from weir.spark.failures import first_cause, read_error
+from weir.spark.java import Jvm
+from weir.spark.operators.outputs import declared_schema, output_of
+from weir.spark.operators.subtasks import SparkSubtasks
+from weir.spark.pipeline import Pipeline
+from weir.spark.query.inputs import OnCall, QueryInputs
+from weir.spark.query.plan_checks import check_result, check_source
+from weir.spark.state.plan_layout import CONTROL, PlanLayout, PlanMarks, channel_owner
+from weir.subtasks.chain import OperatorChain, process_steps
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Frames:
+    """The streaming DataFrames of one attempt, by vertex."""
+
+    def __init__(
+        self,
+        *,
+        session: SparkSession,
+        pipeline: Pipeline,
+        on_call: OnCall,
+        token: str,
+        clock: Clock,
+    ) -> None:
+        """``on_call`` is called for every planning call.
+
+        ``token`` names the attempt uniquely among all that a Python worker may see.
+        """
+        self._session = session
+        self._pipeline = pipeline
+        self._lock = threading.RLock()
+        self._jvm = Jvm(session)
+        self._inputs = {
+            name: QueryInputs(self._jvm, vertex, on_call)
+            for name, vertex in pipeline.vertices.items()
+        }
+        self._frames: dict[VertexId, DataFrame] = {}
+        self._layouts: dict[VertexId, PlanLayout | None] = {}
+        #: The sources' own frames.
+        self._sources: dict[OperatorId, DataFrame] = {}
+        steps = {
+            name: {one: pipeline.operators[one] for one in process_steps(vertex)}
+            for name, vertex in pipeline.vertices.items()
+            if process_steps(vertex)
+        }
+        self._subtasks = {
+            name: SparkSubtasks(session, pipeline.vertices[name], of_vertex, pipeline.log_form)
+            for name, of_vertex in steps.items()
+        }
+        self._operators = {
+            name: OperatorChain(
+                pipeline.vertices[name],
+                steps[name],
+                subtasks=subtasks,
+                token=token,
+                clock=clock,
+            )
+            for name, subtasks in self._subtasks.items()
+        }
+
+    def of(self, name: VertexId) -> DataFrame:
+        """The output of the vertex. Raises ``PipelineError`` if the user's code is wrong."""
+        with self._lock:
+            frame = self._frames.get(name)
+            if frame is None:
+                frame = self._frames[name] = self._build(self._pipeline.vertices[name])
+            return frame
+
+    def built(self, name: VertexId) -> DataFrame | None:
+        """The output of the vertex, if it is built. Unlike ``of``, it calls no user code."""
+        return self._frames.get(name)
+
+    def source(self, step: OperatorId) -> DataFrame | None:
+        """What a source's function returned, if it was called."""
+        return self._sources.get(step)
+
+    def layout(self, name: VertexId) -> PlanLayout | None:
+        """Which step owns what in the plan of the vertex; None if that cannot be told."""
+        with self._lock:
+            self.of(name)
+            return self._layouts[name]
+
+    def operators(self, name: VertexId) -> OperatorChain | None:
+        """The Python operators of a vertex; None if it has none."""
+        return self._operators.get(name)
+
+    def inputs(self, name: VertexId) -> QueryInputs:
+        """The inputs that Weir adds to the query of a vertex."""
+        return self._inputs[name]
+
+    def release(self) -> None:
+        """Let Java forget the inputs and the plans that read them: the attempt has ended."""
+        for inputs in self._inputs.values():
+            inputs.release()
+
+    def _build(self, vertex: Vertex) -> DataFrame:
+        # User code may ask for the active session, and without one PySpark does not record where
+        # an expression was written.
+        self._jvm.activate_session()
+        marks = PlanMarks(self._jvm)
+        frames = self._channels(vertex, marks)
+        needs_control = not vertex.inputs
+        for step in vertex.steps:
+            inputs = [output_of(frames[name], tag) for name, tag in step.outputs_read]
+            frame = self._apply(vertex, step, inputs)
+            marks.mark(step.operator_id, frame)
+            if step.kind is StepKind.SOURCE:
+                self._sources[step.operator_id] = frame
+            if step.kind is StepKind.SOURCE and needs_control and not step.enumerated:
+                # One control input, in front of the first source. It has no rows, and has the
+                # source's schema with its column metadata (PROTOCOL P26).
+                control = self._inputs[vertex.name].control(frame.schema)
+                marks.mark(CONTROL, control)
+                frame = control.union(frame)
+                needs_control = False
+            frames[step.operator_id] = frame
+        frame = frames[vertex.name]
+        layout = self._layouts[vertex.name] = marks.layout(frame)
+        if layout is not None:
+            _check_updates(vertex, layout)
+        if self._pipeline.consumers(vertex.name):
+            check_channel_schema(vertex.name, frame.schema)
+        return frame
+
+    def _channels(self, vertex: Vertex, marks: PlanMarks) -> dict[OperatorId, DataFrame]:
+        inputs = self._inputs[vertex.name]
+        schemas = {name: self.of(name).schema for name in vertex.inputs}
+        if not schemas:
+            return {}
+        control = inputs.control(CHANNEL_SCHEMA)
+        marks.mark(CONTROL, control)
+        frames = {}
+        for index, (name, schema) in enumerate(schemas.items()):
+            segments = inputs.segments(name, schema)
+            marks.mark(channel_owner(name), segments)
+            frames[name] = channel_frame(control, segments, index=index, schema=schema)
+        return frames
+
+    def _apply(self, vertex: Vertex, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
+        if step.kind is StepKind.UNION:
+            union = inputs[0]
+            for other in inputs[1:]:
+                union = union.unionByName(other)
+            return union
+        if step.kind is StepKind.PROCESS:
+            return self._processed(vertex, step, inputs)
+        if step.enumerated:
+            return self._enumerated(vertex, step)
+        function = self._pipeline.functions[step.operator_id]
+        arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
+        try:
+            with place(task=vertex.name, step=step.operator_id):
+                frame = function(*arguments)
+        except WeirError:
+            raise
+        except Exception as error:
+            raise PipelineError(
+                f"The function of step {step.name!r} raised {_told(error)}. Fix it and run again."
+            ) from error
+        if step.kind is StepKind.SOURCE:
+            return check_source(step.name, frame)
+        return check_result(step.name, frame)
+
+    def _enumerated(self, vertex: Vertex, step: GraphStep) -> DataFrame:
+        operator = self._pipeline.operators[step.operator_id].operator
+        schema = declared_schema(step, operator.output_schema or "")
+        # Spark asks it for each batch, and it tells Spark the watermark: nobody reads its rows.
+        control = self._inputs[vertex.name].control(CHANNEL_SCHEMA)
+        rows = self._processed(vertex, step, [control.filter(F.spark_partition_id() < 0)])
+        watermarks = operator.watermarks if isinstance(operator, SourceOperator) else None
+        if watermarks is None:
+            return rows
+        timed = with_event_time(step, schema, watermarks.column)
+        return source_frame(control, rows, schema=timed)
+
+    def _processed(self, vertex: Vertex, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
+        try:
+            chain = self._operators[vertex.name]
+            return self._subtasks[vertex.name].apply(step, inputs, chain)
+        except WeirError:
+            raise
+        except Exception as error:
+            raise PipelineError(
+                f"The operator of step {step.name!r} cannot run in Spark's workers:"
+                f" {first_cause(error)}. Check its output_schema, and acquire what cannot be"
+                " pickled (locks, connections) in open()."
+            ) from error
+
+
+def _check_updates(vertex: Vertex, layout: PlanLayout) -> None:
+    """Raise ``PipelineError`` if a stateful step would count changed rows as new ones."""
+    kept = {one.step: one.kind for one in layout.operators}
+    for step in vertex.steps:
+        if step.operator_id in kept and vertex.updated & set(step.inputs):
+            raise PipelineError(
+                f"Step {step.name!r} keeps state in Spark ({kept[step.operator_id]}) and reads"
+                " updates, so it would take each change of a row for a new row: aggregate behind a"
+                " watermark (withWatermark) instead of with output_mode='update', or use a Python"
+                " operator (Stream.process), which can tell a change by its key."
+            )
+
+
+def plan_layouts(
+    session: SparkSession, pipeline: Pipeline, clock: Clock
+) -> dict[VertexId, PlanLayout | None]:
+    """Which step owns what in each plan of the pipeline, before any attempt has begun.
+
+    Raises ``PipelineError`` if the user's code is wrong.
+    """
+    frames = Frames(
+        session=session,
+        pipeline=pipeline,
+        on_call=lambda vertex, call: None,
+        token="layouts",
+        clock=clock,
+    )
+    try:
+        return {name: frames.layout(name) for name in pipeline.vertices}
+    finally:
+        frames.release()
+
+
+def _told(error: Exception) -> str:
+    """What the user's function raised, and on which line."""
+    read = read_error(error)
+    return read.said if read.place is None else f"{read.said} (in {read.place})"

@@ -1,0 +1,151 @@
+"""What Spark reports of a query's newest batch: rows, watermark, and how its tasks were loaded."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weir.monitoring.views import StateView, SubtaskView
+from weir.storage.records import prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: How many of a stage's Spark tasks are shown.
+MAX_SUBTASKS = 512
+
+
+class StateProgress(msgspec.Struct, frozen=True, rename="camel"):
+    """One stateful operator in a batch."""
+
+    operator_name: str = ""
+    num_rows_total: int = 0
+    memory_used_bytes: int = 0
+
+
+class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
+    """One source in a batch. Each source has its own form of offsets."""
+
+    end_offset: Any = None
+    #: The newest one when the batch was planned; None if the source does not report it.
+    latest_offset: Any = None
+
+    @property
+    def pending_records(self) -> int | None:
+        """Records that the source had beyond the batch.
+
+        None unless its offsets number the records of each partition of each topic, as Kafka's do.
+        """
+        try:
+            end = msgspec.convert(self.end_offset, dict[str, dict[str, int]])
+            latest = msgspec.convert(self.latest_offset, dict[str, dict[str, int]])
+        except msgspec.ValidationError:
+            return None
+        partitions = {topic: set(one) for topic, one in end.items()}
+        if not partitions or partitions != {topic: set(one) for topic, one in latest.items()}:
+            return None
+        # A topic that was made anew begins at 0 again.
+        return sum(
+            max(0, newest - end[topic][partition])
+            for topic, offsets in latest.items()
+            for partition, newest in offsets.items()
+        )
+
+
+class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
+    """The parts of Spark's ``StreamingQueryProgress`` that Weir reads."""
+
+    batch_id: int
+    processed_rows_per_second: float = 0.0
+    event_time: dict[str, str] = {}
+    state_operators: tuple[StateProgress, ...] = ()
+    sources: tuple[SourceProgress, ...] = ()
+
+    @property
+    def state(self) -> tuple[StateView, ...]:
+        """What the stateful operators hold after the batch."""
+        return tuple(
+            StateView(name=one.operator_name, rows=one.num_rows_total, size=one.memory_used_bytes)
+            for one in self.state_operators
+        )
+
+    @property
+    def pending_records(self) -> int | None:
+        """Records that wait in the sources that say so; None if none does."""
+        known = [one.pending_records for one in self.sources]
+        counts = [count for count in known if count is not None]
+        return sum(counts) if counts else None
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """The watermark that the batch ran with.
+
+        None if the query has none yet, or Python has no date for it: one row with a time in
+        microseconds instead of milliseconds takes it beyond the year 9999.
+        """
+        text = self.event_time.get("watermark")
+        if text is None:
+            return None
+        try:
+            reached = int(datetime.fromisoformat(text).timestamp() * 1000)
+        except ValueError:
+            return None
+        return reached if reached > 0 else None
+
+
+def decoded(progress: Any) -> BatchProgress:
+    """A progress object of the JVM, fetched in one call."""
+    prepare(BatchProgress)
+    return msgspec.json.decode(str(progress.json()), type=BatchProgress)
+
+
+def newest_subtasks(session: SparkSession, run_id: str) -> tuple[SubtaskView, ...]:
+    """The Spark tasks of the longest stage of the query's newest batch, by partition.
+
+    ``run_id`` is the query's, which groups its Spark jobs. Empty if Spark knows none. Several calls
+    of the JVM: for people who look, not for every batch.
+    """
+    context = session.sparkContext
+    status = context.statusTracker()
+    store = context._jsc.sc().statusStore()
+    jobs = sorted(status.getJobIdsForGroup(run_id))[-3:]
+    longest: list[SubtaskView] = []
+    for job in jobs:
+        info = status.getJobInfo(job)
+        for stage in () if info is None else info.stageIds:
+            found = _tasks_of(store, stage)
+            if sum(one.duration_ms for one in found) > sum(one.duration_ms for one in longest):
+                longest = found
+    return tuple(sorted(longest, key=lambda one: one.index))
+
+
+def _tasks_of(store: Any, stage: int) -> list[SubtaskView]:
+    try:
+        attempt = store.lastStageAttempt(stage)
+    except Exception:
+        # Spark has forgotten the stage, or skipped it.
+        return []
+    tasks = store.taskList(stage, attempt.attemptId(), MAX_SUBTASKS)
+    return [_subtask(tasks.apply(number), stage) for number in range(tasks.size())]
+
+
+def _subtask(task: Any, stage: int) -> SubtaskView:
+    duration, metrics = task.duration(), task.taskMetrics()
+    rows = size = 0
+    if metrics.isDefined():
+        figures = metrics.get()
+        shuffle = figures.shuffleReadMetrics()
+        rows = int(figures.inputMetrics().recordsRead()) + int(shuffle.recordsRead())
+        size = int(shuffle.localBytesRead()) + int(shuffle.remoteBytesRead())
+        size += int(figures.inputMetrics().bytesRead())
+    return SubtaskView(
+        stage=stage,
+        index=int(task.index()),
+        host=str(task.host()),
+        status=str(task.status()),
+        duration_ms=int(duration.get()) if duration.isDefined() else 0,
+        rows=rows,
+        size=size,
+    )

@@ -1,0 +1,1 @@
+"""Starts Spark: the JVM, its class archive, the session and its settings."""

@@ -1,0 +1,66 @@
+"""Reads ``spark-defaults.conf``, with which Spark completes the settings of every application.
+
+Spark's launcher reads it before Java starts, so Weir has to know it too: a setting that Weir passes
+replaces the one in the file, and Java does not start with the options of both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from weir.spark.session.environment import spark_home
+
+#: Java's properties: a key ends at the first blank, ``=`` or ``:`` that is not escaped.
+_SETTING = re.compile(r"((?:\\.|[^\\\s=:])+)[ \t\f]*[=:\s]?[ \t\f]*(.*)", re.DOTALL)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+#: A backslash that is not escaped itself.
+_CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def read_defaults_file() -> dict[str, str]:
+    """The ``spark.*`` settings of the file in ``SPARK_CONF_DIR``, or else in Spark's ``conf``.
+
+    Empty if there is no such file.
+    """
+    home = spark_home()
+    configured = os.environ.get("SPARK_CONF_DIR") or (None if home is None else home / "conf")
+    text = ""
+    if configured is not None:
+        # What Spark cannot read either, Spark reports.
+        with contextlib.suppress(OSError):
+            text = Path(configured, "spark-defaults.conf").read_text("utf-8", errors="replace")
+    found = {}
+    for line in _logical_lines(text):
+        setting = _SETTING.match(line)
+        if setting is not None:
+            found[_unescaped(setting[1])] = _unescaped(setting[2]).strip()
+    return {key: value for key, value in found.items() if key.startswith("spark.")}
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """The lines that are no comments, each with those that continue it."""
+    line = ""
+    for part in _LINE_END.split(text):
+        stripped = part.lstrip(" \t\f")
+        if not line and stripped.startswith(("#", "!")):
+            continue
+        line += stripped
+        if _CONTINUES.search(line):
+            line = line[:-1]
+        else:
+            yield line
+            line = ""
+    yield line
+
+
+def _unescaped(text: str) -> str:
+    def unescape(one: re.Match[str]) -> str:
+        return chr(int(one[1][1:], 16)) if len(one[1]) > 1 else _CONTROL.get(one[1], one[1])
+
+    return _ESCAPED.sub(unescape, text)

@@ -1,0 +1,473 @@
+"""Makes the Spark session with the settings that Weir's guarantees and speed depend on.
+
+There are three groups of settings:
+
+- *Required*: the state store whose files are immutable and uniquely named (incremental checkpoints
+  are exact only with it), Parquet timestamps that Delta readers understand, and the offset-log
+  format that Weir reads.
+- *Defaults*: settings that suit a pipeline and that the user may change.
+- *Cheap working directory* (``weir.fast-working-directory``): without Weir, Spark's log and state
+  files are its only durable copy, so it writes them with care; under Weir they are disposable. Nor
+  does it need a process for each file (``spark/session/local_files.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+from weir.config.options import (
+    CLASS_ARCHIVE,
+    DEFAULT_PARALLELISM,
+    FAST_WORKING_DIRECTORY,
+    WORKING_DIR,
+)
+from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
+from weir.runtime.concurrency import in_background
+from weir.spark.java import hold_classes
+from weir.spark.session import class_archive, worker_daemon
+from weir.spark.session.defaults_file import read_defaults_file
+from weir.spark.session.environment import check_environment
+from weir.spark.session.hadoop import HadoopFileSystem
+from weir.spark.session.light_session import forget_origins, leave_out_pandas, make_default_session
+from weir.spark.session.local_files import write_cheaply
+from weir.spark.session.user_modules import workers_find_weir, write_modules
+from weir.spark.state.directory import SHUFFLE_PARTITIONS
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import as_spark_path, join
+from weir.storage.paths import is_local as is_local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    from weir.config import Configuration
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+#: A different value breaks a guarantee, so it is refused.
+REQUIRED = {
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+}
+
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+#: A snapshot is copied while further batches run, whose clean-up must leave its files (P4).
+_RETAINED_MIN = 10
+
+DEFAULTS = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # An idle query polls 100 times a second by default; 50 ms is soon enough for a new file.
+    "spark.sql.streaming.pollingDelay": "50ms",
+    # State files must outlive the checkpoint that links them (PROTOCOL P4).
+    _RETAINED: "100",
+    # The more often Spark takes snapshots of the state, the shorter the chains of changelogs.
+    "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
+    # Weir reads its counters from these, at least each time that counters are shown.
+    "spark.sql.streaming.numRecentProgressUpdates": "200",
+}
+
+CHEAP_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+#: The settings in which users give the driver's JVM options.
+_JAVA_OPTION_KEYS = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
+#: The settings of ``spark-defaults.conf`` that Weir has to know: it sets them itself, or depends on
+#: their values.
+_FROM_DEFAULTS_FILE = (
+    "spark.master",
+    "spark.driver.memory",
+    *_JAVA_OPTION_KEYS,
+    *(key for key in DEFAULTS if key != _RETAINED),
+)
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+_MEBIBYTES = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}
+#: With larger heaps the pauses of a stop-the-world collector grow long.
+_SMALL_HEAP_MIB = 8 * 1024
+
+#: How long the end of a run waits for the session to stop: a query that does not stop can block it.
+_STOP_S = 60.0
+
+#: Which program forks Python workers. On a cluster it is Spark's own, since its machines need Weir
+#: only for Python operators.
+_DAEMON = "spark.python.daemon.module"
+
+DEFAULT_MASTER = "local[*]"
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPlan:
+    """A session to be made: its name and its checked settings."""
+
+    name: str
+    settings: Mapping[str, str]
+    #: Whether the session writes local files without checksum files beside them.
+    fast_working_directory: bool
+
+    def launch(self) -> None:
+        """Start the JVM, unless the process has one.
+
+        ``create`` would do it too; called earlier on another thread, this saves waiting.
+        """
+        from pyspark import SparkContext
+
+        SparkContext._ensure_initialized(conf=self._conf())
+
+    def _conf(self) -> SparkConf:
+        from pyspark import SparkConf
+
+        conf = SparkConf().setAppName(f"weir: {self.name}")
+        for key, value in self.settings.items():
+            conf.set(key, value)
+        return conf
+
+    def create(self) -> SparkSession:
+        """Make the session, or use the one that the process has.
+
+        Raises ``UnsupportedEnvironmentError`` if the master cannot be reached.
+        """
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        leave_out_pandas()
+        builder = SparkSession.builder.appName(f"weir: {self.name}")
+        for key, value in self.settings.items():
+            builder = builder.config(key, value)
+        try:
+            SparkContext._ensure_initialized(conf=self._conf())
+            hold_classes(SparkContext._gateway)
+            if SparkContext._active_spark_context is None:
+                context = SparkContext(conf=self._conf())
+                make_default_session(context, self.settings)
+                forget_origins(context)
+            session = builder.getOrCreate()
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UnsupportedEnvironmentError(
+                f"Cannot create a Spark session on master {self.settings['spark.master']!r}:"
+                f" {first.removesuffix('.')}. Check --master, Java and the cluster."
+            ) from error
+        given: Any = session
+        if not given._jsparkSession.sessionState().conf().contains(SHUFFLE_PARTITIONS):
+            # Spark's 200 suits a large cluster; a state partition for each core suits every size.
+            session.conf.set(SHUFFLE_PARTITIONS, str(session.sparkContext.defaultParallelism))
+        if self.fast_working_directory:
+            write_cheaply(session)
+        return session
+
+
+def plan_session(
+    *,
+    name: str,
+    master: str | None,
+    conf: Mapping[str, str],
+    parallelism: int | None,
+    fast_working_directory: bool,
+    log_file: str | None,
+    java_options: str = "",
+) -> SessionPlan:
+    """Check and complete the settings of a session.
+
+    ``conf`` has the user's ``spark.*`` keys. Spark's own log goes to ``log_file``; None leaves it
+    on the console. ``java_options`` come before the user's own, which win. Raises
+    ``UnsupportedEnvironmentError`` if Java or Spark is missing, and ``ConfigurationError`` if a
+    required setting is given another value.
+    """
+    check_environment()
+    for key, value in REQUIRED.items():
+        if conf.get(key, value) != value:
+            raise ConfigurationError(
+                f"{key} is set to {conf[key]!r}, but exact checkpoints need {value!r}: remove the"
+                " setting."
+            )
+    retained = conf.get(_RETAINED, "")
+    if retained.isdecimal() and int(retained) < _RETAINED_MIN:
+        raise ConfigurationError(
+            f"{_RETAINED} is set to {retained}, but a checkpoint needs files of up to"
+            f" {_RETAINED_MIN} batches: set at least {_RETAINED_MIN}, or remove the setting."
+        )
+    master = master or conf.get("spark.master") or DEFAULT_MASTER
+    # Also local-cluster, whose executors are processes of this machine.
+    is_local = master.startswith("local")
+    settings = {**DEFAULTS, **(_LOOPBACK if is_local else {})}
+    if fast_working_directory:
+        settings |= CHEAP_SETTINGS
+    settings |= {**conf, **REQUIRED, "spark.master": master}
+    if log_file is not None and "log4j" not in settings.get(_JAVA_OPTIONS, ""):
+        quoted = log_file.replace("\\", "\\\\").replace('"', '\\"')
+        options = f'-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()} "-Dweir.log={quoted}"'
+        settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {options}".strip()
+    if java_options:
+        settings[_JAVA_OPTIONS] = f"{java_options} {settings.get(_JAVA_OPTIONS, '')}".strip()
+    if parallelism is not None:
+        settings[SHUFFLE_PARTITIONS] = str(parallelism)
+    if is_local:
+        # Spark would bind to the machine's address, open to the network.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "spark.pyspark.python" not in conf:
+        # Python functions need this interpreter's packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        is_same = os.environ["PYSPARK_PYTHON"] == sys.executable
+        if is_same and is_local_master(master) and workers_find_weir():
+            settings.setdefault(_DAEMON, worker_daemon.MODULE)
+    return SessionPlan(name=name, settings=settings, fast_working_directory=fast_working_directory)
+
+
+def with_defaults_file(conf: Mapping[str, str]) -> dict[str, str]:
+    """The user's settings, completed by those of ``spark-defaults.conf`` that Weir has to know.
+
+    Spark reads the rest of the file itself. Settings that checkpoints depend on are ignored there,
+    since the file is also for other applications.
+    """
+    file = read_defaults_file()
+    return {**{key: file[key] for key in _FROM_DEFAULTS_FILE if key in file}, **conf}
+
+
+def java_options_of(conf: Mapping[str, str]) -> str:
+    """The options of the driver's JVM in these settings."""
+    return " ".join(conf.get(key, "") for key in _JAVA_OPTION_KEYS)
+
+
+def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSession:
+    """Make the process's session, or use the one it has, with the options of ``plan_session``.
+
+    Raises what ``plan_session`` and ``SessionPlan.create`` raise.
+    """
+    return plan_session(fast_working_directory=fast_working_directory, **options).create()
+
+
+def end_with_jvm(session: SparkSession) -> None:
+    """Stop the session and its JVM: the next session in this process gets a JVM of its own.
+
+    A JVM that another program has started, or that has another session by now, is left running.
+    """
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    is_newest = SparkContext._active_spark_context is session.sparkContext
+    session.stop()
+    process = getattr(gateway, "proc", None) if is_newest else None
+    if process is not None:
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.shutdown()
+        # The JVM exits once its standard input has ended.
+        process.stdin.close()
+        in_background(process.wait)
+
+
+class LazySession:
+    """The session of a run, made when first needed, so bad input is reported without a JVM.
+
+    If the process already has a session (a notebook's), it is used, and left running at the end.
+    """
+
+    def __init__(self, name: str, master: str | None, configuration: Configuration) -> None:
+        self._name = name
+        self._master = master
+        self._configuration = configuration
+        self._conf = with_defaults_file(configuration.spark_conf())
+        self._session: SparkSession | None = None
+        #: Made by ``prepare``: it looks at Java and at every jar of Spark.
+        self._planned: SessionPlan | None = None
+        #: The thread that starts the JVM; None if there is none.
+        self._launching: threading.Thread | None = None
+        self._is_ours = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark tasks run in the driver's process, and so as its user."""
+        from pyspark import SparkContext
+
+        active = SparkContext._active_spark_context
+        planned = self._master or self._conf.get("spark.master") or DEFAULT_MASTER
+        return is_local_master(planned if active is None else str(active.master))
+
+    def prepare(self) -> None:
+        """Start the JVM in the background, which takes seconds.
+
+        Raises what ``plan_session`` raises; ``get`` raises other errors.
+        """
+        from pyspark import SparkContext
+
+        if SparkContext._active_spark_context is None:
+            self._planned = self._plan()
+            self._launching = threading.Thread(
+                target=_launch, args=(self._planned,), name="weir-jvm", daemon=True
+            )
+            self._launching.start()
+
+    def get(self) -> SparkSession:
+        """The session; raises what ``create_session`` raises."""
+        if self._session is None:
+            from pyspark import SparkContext
+
+            if self._launching is not None:
+                leave_out_pandas()
+                self._launching.join()
+            self._is_ours = SparkContext._active_spark_context is None
+            self._session = (self._planned or self._plan()).create()
+        return self._session
+
+    def _plan(self) -> SessionPlan:
+        return plan_session(
+            name=self._name,
+            master=self._master,
+            conf=self._conf,
+            parallelism=self._configuration.value(DEFAULT_PARALLELISM),
+            fast_working_directory=self._configuration.value(FAST_WORKING_DIRECTORY),
+            log_file=self._log_file(),
+            java_options=class_archive.java_options(
+                java_options_of(self._conf),
+                profile=_profile(self._conf.get("spark.driver.memory", "")),
+                archive=self._configuration.value(CLASS_ARCHIVE),
+            ),
+        )
+
+    def share_modules(self) -> None:
+        """Let the workers of a cluster import the pipeline's own modules."""
+        if not self.is_local:
+            context = self.get().sparkContext
+            # Spark's own directory: executors that start later fetch the file too.
+            path = Path(str(context._temp_dir), f"weir-{secrets.token_hex(8)}.zip")
+            if write_modules(path):
+                context.addPyFile(str(path))
+
+    def _log_file(self) -> str | None:
+        """``spark.log`` in the working directory; None if that is not local."""
+        directory = self._configuration.value(WORKING_DIR)
+        return join(directory, "spark.log") if is_local_path(directory) else None
+
+    def file_system(self, path: str) -> FileSystem:
+        """Hadoop's file system for a URI."""
+        return HadoopFileSystem(self.get(), path)
+
+    def close(self) -> None:
+        """Stop the session if this run made it. Ignores a JVM that has gone or does not answer."""
+        if self._session is not None and self._is_ours:
+            context: Any = self._session.sparkContext
+            server = context._accumulatorServer
+            # One that listens on a socket file has to delete the file before the process ends.
+            if server is not None and isinstance(server.server_address, tuple):
+                # Its end takes up to two seconds, which nobody needs to wait for.
+                in_background(server.shutdown)
+                context._accumulatorServer = None
+            with contextlib.suppress(Py4JError, OSError, TimeoutError):
+                in_background(self._session.stop).result(_STOP_S)
+        self._session = None
+
+
+def _profile(memory: str) -> class_archive.JvmProfile:
+    """The profile for a driver with this memory, in Spark's notation (``4g``; MiB by default)."""
+    given = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
+    mebibytes = 0.0 if given is None else int(given[1]) * _MEBIBYTES[given[2]]
+    return (
+        class_archive.JvmProfile.LARGE
+        if mebibytes > _SMALL_HEAP_MIB
+        else class_archive.JvmProfile.LASTING
+    )
+
+
+def _launch(plan: SessionPlan) -> None:
+    # Making the session tries again, and reports what goes wrong.
+    with contextlib.suppress(Exception):
+        plan.launch()
+
+
+def log_of(session: SparkSession) -> str | None:
+    """The path of Spark's own log; None if Weir did not make the session, or set no log file."""
+    found = re.search(
+        r'-Dweir\.log=([^"]+)"', session.sparkContext.getConf().get(_JAVA_OPTIONS) or ""
+    )
+    return None if found is None else found[1]
+
+
+def check_alive(session: SparkSession) -> None:
+    """Check that the session's JVM runs and the session is not stopped.
+
+    Raises ``UnsupportedEnvironmentError`` otherwise: no attempt can start in this process.
+    """
+    try:
+        stopped = bool(session.sparkContext._jsc.sc().isStopped())
+    except Exception as error:
+        raise UnsupportedEnvironmentError(
+            "Spark's JVM is gone (killed, or out of memory): run the command again to resume from"
+            " the newest completed checkpoint, with more memory if that was the cause (--conf"
+            " spark.driver.memory=4g)."
+        ) from error
+    if stopped:
+        raise UnsupportedEnvironmentError(
+            "The Spark session was stopped, by the cluster or by the pipeline's own code: run the"
+            " command again to resume from the newest completed checkpoint."
+        )
+
+
+def is_local_master(master: str) -> bool:
+    """Whether driver and tasks are one process."""
+    return master == "local" or master.startswith("local[")
+
+
+def make_working_directory(fs: FileSystem, directory: str, *, private: bool) -> None:
+    """Make the job's working directory. Call it before the JVM starts, whose log lies beside it.
+
+    A ``private`` directory is for its owner only, so executors must run as that user. Raises
+    ``StorageError`` if the directory cannot be made.
+    """
+    try:
+        if private:
+            fs.make_private_directory(directory)
+        else:
+            fs.make_directory(directory)
+    except StorageError as error:
+        raise StorageError(
+            f"The working directory {directory} cannot be used (weir.working-dir names it): {error}"
+        ) from error
+
+
+def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> None:
+    """Check that the driver sees what a Spark task writes below the working directory.
+
+    Raises ``StorageError`` if not. Checks nothing on a local master, where driver and tasks are one
+    process.
+    """
+    if is_local_master(str(session.sparkContext.master)):
+        return
+    probe = join(directory, "probe")
+    try:
+        session.range(1).coalesce(1).write.mode("overwrite").parquet(as_spark_path(probe))
+        reached = any(status.name.startswith("part-") for status in fs.list(probe))
+    except Exception as error:
+        raise StorageError(
+            f"The executors cannot write to the working directory {directory}"
+            f" ({type(error).__name__}): set weir.working-dir to a directory that the driver and"
+            " all executors share."
+        ) from error
+    finally:
+        fs.delete(probe)
+    if not reached:
+        raise StorageError(
+            f"The driver does not see what an executor wrote to the working directory {directory}:"
+            " set weir.working-dir to a directory that the driver and all executors share."
+        )

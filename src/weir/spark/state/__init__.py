@@ -1,0 +1,1 @@
+"""The directory of a query, and its snapshots: taken, read, restored, rescaled, assembled."""

@@ -1,0 +1,308 @@
+"""One query's checkpoint directory, where Spark's terms are translated into Weir's.
+
+A *position* is Spark's batch id. To restart after batch b Spark needs ``metadata``,
+``offsets/b-1``, ``offsets/b``, ``commits/b``, the state that ``commits/b`` names
+(``weir/spark/state/files.py``), and from each ``sources/K`` the entries up to the ``logOffset`` in
+``offsets/b`` and no further: Spark's file source treats every log entry as admitted, so an entry
+above the pin would lose or shift rows without an error (PROTOCOL P3).
+
+To drain a query (MISSION E1), Weir writes one more entry to the offset log: the offsets of the last
+batch again, with the maximal watermark. A restarted query replays it like a batch cut short by a
+crash: without data, firing every window and timer. No source is asked, so nothing that arrived
+after the end of the input slips in.
+
+A query that reads channels has no ``sources/``: what it has read is in its offsets
+(``weir/spark/channels.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+
+from weir.core.types import Count
+from weir.errors import StorageError, invariant
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import join
+from weir.storage.records import decoded
+from weir.subtasks.worker import END_OF_TIME_MS
+
+#: The last second of the year 9999: Spark's timestamps end there (Flink: MAX_WATERMARK).
+SPARK_MAX_WATERMARK_MS = END_OF_TIME_MS
+
+#: Larger entries of a source's log are kept as files (Flink: ``data-inline-threshold``).
+_INLINE_BYTES = 20 * 1024
+
+#: The setting for the number of a query's state partitions. Each offset-log entry keeps its value.
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+_COMPACT = ".compact"
+_COMPACTED = re.compile(r"[0-9]+\.compact")
+#: A compacted entry of a source's log, without any file.
+_EMPTY_LOG = b"v1"
+
+_Number = Annotated[str, msgspec.Meta(pattern=r"\A(?:0|[1-9][0-9]{0,8})\Z")]
+_UniqueId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-zA-Z-]{1,36}\Z")]
+
+
+class CommitEntry(TypedDict, total=False):
+    """What Weir reads from a commit-log entry.
+
+    The next batch's watermark, and the ids of each operator's state by partition and store.
+    """
+
+    nextBatchWatermarkMs: Count
+    stateUniqueIds: dict[_Number, list[list[_UniqueId]]] | None
+
+
+class BatchMetadata(msgspec.Struct):
+    """What Weir reads from the second line of an offset-log entry."""
+
+    watermark_ms: Count | None = msgspec.field(name="batchWatermarkMs", default=None)
+    #: Settings that a restarted query keeps, whatever its session says.
+    conf: dict[str, str] = {}
+
+
+class _LogOffset(msgspec.Struct, forbid_unknown_fields=True):
+    number: Count = msgspec.field(name="logOffset")
+
+
+class QueryDirectory:
+    """Reads the logs of a query up to a complete batch, and edits those of one that has ended."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self.fs = fs
+        self.path = path
+        #: For each offset in the offset log, the number of its directory below ``sources/``
+        #: (``source_ids``). None until read from the running query: each offset has its own.
+        self.source_ids: tuple[int, ...] | None = None
+
+    def file(self, key: str) -> str:
+        """The full path of a key such as ``offsets/7``."""
+        return join(self.path, key)
+
+    def log_entries(self, position: int) -> dict[str, str]:
+        """The log entries needed to restart after the batch, by key.
+
+        Empty before the first batch. Raises ``StorageError`` if one is missing: then the batch is
+        not committed.
+        """
+        if position < 0:
+            return {}
+        keys = ["metadata", f"offsets/{position}", f"commits/{position}"]
+        if position > 0:
+            keys.append(f"offsets/{position - 1}")
+        return {key: self._read(key) for key in keys}
+
+    def source_entries(self, position: int) -> tuple[dict[str, str], list[str]]:
+        """The entries of ``sources/`` up to the batch: small ones as text by key, and other keys.
+
+        Larger and compacted entries are kept as files. Raises ``StorageError`` if one has vanished.
+        """
+        inline: dict[str, str] = {}
+        files: list[str] = []
+        for source, offset in self._sources(position).items():
+            for key in self._source_keys(source, offset):
+                status = self.fs.status(self.file(key))
+                if status is None:
+                    raise StorageError(
+                        f"{self.file(key)} is missing, but {self.path}/offsets names it."
+                    )
+                if status.size <= _INLINE_BYTES and not key.endswith(_COMPACT):
+                    inline[key] = self._read(key)
+                else:
+                    files.append(key)
+        return inline, files
+
+    def commit_entry(self, position: int) -> CommitEntry:
+        """The batch's entry in the commit log. Raises ``StorageError`` if it cannot be read."""
+        try:
+            return decode_commit(self._read(f"commits/{position}"))
+        except ValueError as error:
+            raise self._unreadable(f"commits/{position}", error) from error
+
+    def watermark_ms(self, position: int) -> int | None:
+        """The watermark of the batch; None or 0 before any event time was known."""
+        try:
+            return decode_offsets(self._read(f"offsets/{position}"))[0].watermark_ms
+        except ValueError as error:
+            raise self._unreadable(f"offsets/{position}", error) from error
+
+    def prune_sources(self, position: int) -> None:
+        """Remove entries of file sources' logs above those the batch admitted (PROTOCOL P3)."""
+        for source, offset in self._sources(position).items():
+            newest = log_offset(offset)
+            if newest is None:
+                continue
+            for status in self.fs.list(self.file(f"sources/{source}")):
+                name = status.name.removesuffix(_COMPACT)
+                if name.isdigit() and int(name) > newest:
+                    self.fs.delete(self.file(f"sources/{source}/{status.name}"))
+
+    def keep_compaction(self, default: int) -> None:
+        """Let Spark keep the compact interval of the restored logs of file sources.
+
+        Spark derives the interval from the names of the two newest compacted entries. A snapshot
+        has only one, from which Spark may derive another interval and then miss an entry that was
+        never written. So an older compacted entry is written, of which only the name is read.
+        ``default`` is the interval of new logs
+        (``spark.sql.streaming.fileSource.log.compactInterval``).
+        """
+        for source in self.fs.list(self.file("sources")):
+            directory = join(self.file("sources"), source.name)
+            names = [entry.name for entry in self.fs.list(directory)]
+            numbers = [int(name) for one in names if (name := one.removesuffix(_COMPACT)).isdigit()]
+            compacted = max(
+                (int(one.removesuffix(_COMPACT)) for one in names if _COMPACTED.fullmatch(one)),
+                default=-1,
+            )
+            if compacted < 0:
+                continue
+            before = compacted - compaction_distance(compacted, max(numbers), default)
+            # Spark accepts the name -1.compact too.
+            self.fs.write(join(directory, f"{before}{_COMPACT}"), _EMPTY_LOG)
+
+    def write_drain_entry(self, position: int) -> None:
+        """Write the offset-log entry of a further batch, without data, at the maximal watermark."""
+        fields = self._batch_metadata(position)
+        invariant(
+            "batchWatermarkMs" in fields, f"{self.path}/offsets/{position} has no batchWatermarkMs"
+        )
+        fields["batchWatermarkMs"] = SPARK_MAX_WATERMARK_MS
+        self._write_offsets(position + 1, fields, like=position)
+
+    def state_partitions(self, position: int) -> int:
+        """The number of the query's state partitions after the batch.
+
+        A restarted query keeps it, whatever its session says.
+        """
+        try:
+            return int(
+                decode_offsets(self._read(f"offsets/{position}"))[0].conf[SHUFFLE_PARTITIONS]
+            )
+        except (ValueError, KeyError) as error:
+            raise self._unreadable(f"offsets/{position}", error) from error
+
+    def set_state_partitions(self, position: int, partitions: int) -> None:
+        """Set the number of state partitions with which a query without state goes on."""
+        fields = self._batch_metadata(position)
+        fields["conf"][SHUFFLE_PARTITIONS] = str(partitions)
+        self._write_offsets(position, fields, like=position)
+
+    def copy_offsets(self, position: int, to: int) -> None:
+        """Write the offset-log entry of a batch again as that of a later one."""
+        self._write_offsets(to, self._batch_metadata(position), like=position)
+
+    def add_state_ids(self, position: int, ids: dict[str, list[list[str]]]) -> None:
+        """Add the ids of operators' states to the batch's commit-log entry."""
+        key = f"commits/{position}"
+        version, _, text = self._read(key).partition("\n")
+        try:
+            fields = decoded(text, dict[str, Any])
+        except ValueError as error:
+            raise self._unreadable(key, error) from error
+        fields["stateUniqueIds"] = (fields.get("stateUniqueIds") or {}) | ids
+        entry = f"{version}\n{json.dumps(fields, separators=(',', ':'))}"
+        self.fs.write(self.file(key), entry.encode())
+
+    def _batch_metadata(self, position: int) -> dict[str, Any]:
+        """The metadata in the batch's offset-log entry: all but the offsets."""
+        try:
+            return decoded(self._read(f"offsets/{position}").split("\n")[1], dict[str, Any])
+        except (ValueError, IndexError) as error:
+            raise self._unreadable(f"offsets/{position}", error) from error
+
+    def _write_offsets(self, position: int, metadata: dict[str, Any], *, like: int) -> None:
+        """Write an offset-log entry with this metadata, otherwise like that of batch ``like``."""
+        version, _, *offsets = self._read(f"offsets/{like}").split("\n")
+        entry = "\n".join((version, json.dumps(metadata, separators=(",", ":")), *offsets))
+        self.fs.write(self.file(f"offsets/{position}"), entry.encode())
+
+    def _offsets(self, position: int) -> list[str]:
+        """The offset of each source after the batch, as Spark wrote it."""
+        if position < 0:
+            return []
+        return self._read(f"offsets/{position}").split("\n")[2:]
+
+    def _sources(self, position: int) -> dict[int, str]:
+        """The offset after the batch, by the number of the source's directory in ``sources/``."""
+        offsets = self._offsets(position)
+        ids = range(len(offsets)) if self.source_ids is None else self.source_ids
+        # Before the first batch there are no offsets.
+        return dict(zip(ids, offsets, strict=True)) if offsets else {}
+
+    def _source_keys(self, index: int, offset: str) -> Iterator[str]:
+        directory = f"sources/{index}"
+        newest = log_offset(offset)
+        if newest is None:
+            # Other sources keep at most a few small files there, such as an initial offset.
+            for status in self.fs.list(self.file(directory)):
+                if not status.is_directory and not status.name.startswith("."):
+                    yield f"{directory}/{status.name}"
+            return
+        # The newest compacted entry includes all earlier ones.
+        for number in range(newest, -1, -1):
+            plain = f"{directory}/{number}"
+            if self.fs.status(self.file(plain)) is not None:
+                yield plain
+            else:
+                yield plain + _COMPACT
+                return
+
+    def _read(self, key: str) -> str:
+        path = self.file(key)
+        try:
+            return self.fs.read(path).decode()
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"{path} is missing, so the query's progress cannot be saved."
+            ) from error
+
+    def _unreadable(self, key: str, error: Exception) -> StorageError:
+        return StorageError(
+            f"{self.file(key)} is not an entry of Spark's log ({error}): restore from another"
+            " checkpoint or savepoint."
+        )
+
+
+def compaction_distance(compacted: int, newest: int, default: int) -> int:
+    """The compact interval of a log, from its newest compacted and its newest entry.
+
+    An entry is compacted if the interval divides its number plus one, so the interval is greater
+    than the number of entries since ``compacted``. Takes the smallest fitting one from ``default``
+    up.
+    """
+    total = compacted + 1
+    fitting = range(max(default, newest - compacted + 1), total)
+    return next((distance for distance in fitting if total % distance == 0), total)
+
+
+def log_offset(offset: str) -> int | None:
+    """The ``logOffset`` of a file source's offset; None for other sources."""
+    try:
+        return decoded(offset, _LogOffset).number
+    except ValueError:
+        return None
+
+
+def decode_offsets(text: str) -> tuple[BatchMetadata, list[str]]:
+    """Decode an offset-log entry: a version line, JSON, and the offset of each source.
+
+    Raises ``ValueError``.
+    """
+    _, metadata, *offsets = [*text.split("\n"), ""]
+    return decoded(metadata, BatchMetadata), offsets[:-1]
+
+
+def decode_commit(text: str) -> CommitEntry:
+    """Decode a commit-log entry: a version line, then JSON. Raises ``ValueError``."""
+    return decoded(text.partition("\n")[2], CommitEntry)
+
+
+def is_stateful(commit: CommitEntry) -> bool:
+    """Whether the query has state, and so may have windows or timers to fire."""
+    return bool(commit.get("stateUniqueIds"))

@@ -1,0 +1,504 @@
+"""Makes the state of one query anew, from the snapshot of the queries that had its steps.
+
+Each query in the snapshot names the owners of its numbers (``plan_layout.py``). All of it is done
+on the snapshot's handles and log entries, so nothing is copied: a state file gets another key.
+
+1. *Position.* A part of a split query keeps the query's position, so that its state has the right
+   version. What was joined goes on at the highest of the positions (and state of another version is
+   written again by Spark: ``weir/spark/state/rebase.py``).
+2. *Offsets.* Each source has the offset and the log that it had. A new channel begins at its
+   producer's position: in an aligned snapshot, everything that the upstream part had read was
+   processed by the downstream part.
+3. *State.* Each stateful operator of the new plan gets the state of the operator that belonged to
+   the same step, under its new number.
+4. *Watermark.* The part of a query that now reads a channel must not be ahead of it. If an operator
+   upstream of the channel holds rows back, the part has what that operator had let through in the
+   last batch; else it has what the query had.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import msgspec
+
+from weir.core.graph import Vertex
+from weir.core.types import InFlightSegment, OperatorId, StateHandle, TaskState, VertexId
+from weir.durable.state_mapping import KEEP_THE_CHAIN, Refuse
+from weir.spark.state.directory import SHUFFLE_PARTITIONS, decode_commit, decode_offsets
+from weir.spark.state.plan_layout import (
+    CONTROL,
+    PLAN_ENTRY,
+    PlanInput,
+    PlanLayout,
+    PlanOperator,
+    channel_of,
+    encode_layout,
+)
+from weir.spark.state.rebase import JOINED
+from weir.spark.state.saved_task import (
+    WATERMARK_ENTRY,
+    kept_operators,
+    saved_watermark_ms,
+    unfit,
+)
+from weir.storage.records import decoded
+from weir.subtasks.chain import DIRECTORY, ENTRY
+
+_STATE_FILE = re.compile(r"state/(?P<number>[0-9]+)/(?P<rest>.+)")
+_SOURCE_FILE = re.compile(r"sources/(?P<number>[0-9]+)/(?P<rest>.+)")
+#: Derives the ids of queries that are made anew: no two queries may have one.
+_QUERY_IDS = uuid.UUID("6f5c4c39-5a3c-4e0a-9a70-2a4b7c0a5f11")
+#: The offset of a control input and of a channel before the first batch.
+_NO_WATERMARKS = json.dumps({"control": 0})
+_NO_OFFSET = "-"
+
+
+class _Query(msgspec.Struct):
+    id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedQuery:
+    """One query in the snapshot, with the owners in its plan."""
+
+    task: TaskState
+    layout: PlanLayout
+    query_id: str
+    #: The version, the metadata and the offsets of the last batch's entry in the offset log.
+    version: str
+    metadata: dict[str, Any]
+    offsets: list[str]
+    commit_version: str
+    commit: dict[str, Any]
+
+    @classmethod
+    def of(cls, task: TaskState, layout: PlanLayout | None, path: str) -> SavedQuery:
+        """Read the state of a task, of the snapshot at ``path``.
+
+        Raises ``CheckpointDamagedError`` if its parts do not fit each other.
+        """
+        try:
+            if layout is None:
+                raise ValueError("the owners of its state are missing")
+            entry = task.entries[f"offsets/{task.position}"]
+            version, metadata, *offsets = entry.split("\n")
+            commit_entry = task.entries[f"commits/{task.position}"]
+            commit_version, _, text = commit_entry.partition("\n")
+            decode_offsets(entry)
+            stateful = decode_commit(commit_entry).get("stateUniqueIds") or {}
+            if len(offsets) != len(layout.inputs) or len(stateful) != len(layout.operators):
+                raise ValueError("the owners of its state are not those of Spark's log")
+            return cls(
+                task=task,
+                layout=layout,
+                version=version,
+                query_id=decoded(task.entries["metadata"], _Query).id,
+                metadata=decoded(metadata, dict[str, Any]),
+                offsets=offsets,
+                commit_version=commit_version,
+                commit=decoded(text, dict[str, Any]),
+            )
+        except KeyError as error:
+            raise unfit(task, path, ValueError(f"{error} is missing")) from error
+        except ValueError as error:
+            raise unfit(task, path, error) from error
+
+    @property
+    def watermark_ms(self) -> int:
+        """The watermark of the last batch."""
+        return int(self.metadata.get("batchWatermarkMs", 0))
+
+    @property
+    def next_watermark_ms(self) -> int:
+        """The watermark of the next batch."""
+        return int(self.commit.get("nextBatchWatermarkMs", 0))
+
+    @property
+    def operators(self) -> frozenset[OperatorId]:
+        return frozenset(one.operator_id for one in self.task.operators)
+
+    @property
+    def python_operators(self) -> frozenset[OperatorId]:
+        return frozenset(kept_operators(self.task))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Watermarks:
+    """The watermark of a query's last batch, and the next batch's."""
+
+    last_ms: int
+    next_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryAssembly:
+    """One query that is made anew."""
+
+    vertices: Mapping[VertexId, Vertex]
+    vertex: Vertex
+    layout: PlanLayout
+    #: The tasks of the snapshot that had its steps, and those that had run a batch.
+    tasks: tuple[TaskState, ...]
+    parts: tuple[SavedQuery, ...]
+    in_flight: tuple[InFlightSegment, ...]
+    states: Mapping[VertexId, TaskState]
+    refuse: Refuse
+    _found: dict[int, tuple[SavedQuery, int]] = field(default_factory=dict)
+
+    def state(self) -> TaskState:
+        """The state with which the query goes on."""
+        if not self.parts:
+            return self._task(-1, {}, ())
+        self._find_operators()
+        base = self._base()
+        position = self._position()
+        watermarks = self._watermarks()
+        kept, python_files = python_state(self.vertex, self.tasks)
+        entries = self._logs(base, position, watermarks) | kept
+        output = self._output_watermark_ms(watermarks)
+        if output > 0:
+            entries[WATERMARK_ENTRY] = str(output)
+        inline, source_files = self._source_logs()
+        layout = PlanLayout(
+            inputs=self.layout.inputs,
+            operators=tuple(
+                self._found[number][0].layout.operators[self._found[number][1]]
+                for number in range(len(self.layout.operators))
+            ),
+        )
+        entries |= inline | {PLAN_ENTRY: encode_layout(layout)} | self._joined_logs(position)
+        files = (*self._state_files(position), *source_files, *python_files)
+        return self._task(position, entries, files)
+
+    def _task(
+        self, position: int, entries: dict[str, str], files: tuple[StateHandle, ...]
+    ) -> TaskState:
+        segments = {key for one in self.in_flight for key in one.payload.get("keys", ())}
+        operators = self.vertex.operators
+        names = {operator.operator_id for operator in operators}
+        unread = [handle for task in self.tasks for handle in task.files if handle.key in segments]
+        return TaskState(
+            vertex=self.vertex.name,
+            position=position,
+            operators=operators,
+            inputs=self.vertex.inputs,
+            entries=entries,
+            files=(*files, *unread),
+            in_flight=self.in_flight,
+            sent_events=tuple(
+                event
+                for task in self.tasks
+                for event in task.sent_events
+                if event.operator in names
+            ),
+        )
+
+    def _position(self) -> int:
+        """The batch that the query goes on after.
+
+        State keeps its version where possible, and what others have read of the query's channel
+        stays behind it.
+        """
+        tied = [part for part in self.parts if self._operators_of(part)]
+        tied += [part for part in self.parts if self.vertex.name in part.operators]
+        return max(part.task.position for part in tied or self.parts)
+
+    # -- Spark's state
+
+    def _find_operators(self) -> None:
+        """Find the state of each stateful operator of the new plan."""
+        available: dict[tuple[OperatorId, int, str], list[tuple[SavedQuery, int]]] = {}
+        for part in self.parts:
+            for number, one in enumerate(part.layout.operators):
+                available.setdefault(one.key, []).append((part, number))
+        for number, one in enumerate(self.layout.operators):
+            places = available.get(one.key)
+            if not places:
+                self._refuse_new(one)
+            self._found[number] = places.pop(0)
+        steps = {step.operator_id for step in self.vertex.steps}
+        for (step, _, kind), places in available.items():
+            if places and step in steps:
+                self.refuse(
+                    f"step {step!r} kept state in Spark that its function no longer asks for"
+                    f" ({kind}), and its query is made anew: restore the function, or give the"
+                    " step another uid and drop its state with --allow-non-restored-state."
+                )
+
+    def _refuse_new(self, one: PlanOperator) -> NoReturn:
+        known = any(one.step in part.operators for part in self.parts)
+        what = "now keeps other state" if known else "is new and keeps state"
+        self.refuse(
+            f"step {one.step!r} {what} in Spark ({one.kind}), which starts no operator in a query"
+            f" that goes on: give it a query of its own with start_new_chain()"
+            f"{' under another name' if known else ''}, or restore the pipeline as it was."
+        )
+
+    def _joined_logs(self, position: int) -> dict[str, str]:
+        """The logs of queries whose state has the version of another batch (``rebase.py``)."""
+        entries: dict[str, str] = {}
+        for part in self.parts:
+            if part.task.position != position and self._operators_of(part):
+                own, at = f"{JOINED}/{part.task.vertex}", part.task.position
+                commit = {**part.commit, "stateUniqueIds": self._ids(part)}
+                entries |= {
+                    f"{own}/metadata": part.task.entries["metadata"],
+                    f"{own}/offsets/{at}": part.task.entries[f"offsets/{at}"],
+                    f"{own}/commits/{at}": f"{part.commit_version}\n{_compact(commit)}",
+                }
+        return entries
+
+    def _ids(self, part: SavedQuery) -> dict[str, Any]:
+        """The ids of the part's state, by the operators' new numbers."""
+        return {
+            str(number): part.commit["stateUniqueIds"][str(before)]
+            for number, (one, before) in sorted(self._found.items(), key=lambda item: item[0])
+            if one is part
+        }
+
+    def _state_files(self, position: int) -> tuple[StateHandle, ...]:
+        numbers = {
+            (part.task.vertex, before): number for number, (part, before) in self._found.items()
+        }
+        files = []
+        for part in self.parts:
+            for handle in part.task.files:
+                match = _STATE_FILE.fullmatch(handle.key)
+                number = (
+                    None if match is None else numbers.get((part.task.vertex, int(match["number"])))
+                )
+                if match is not None and number is not None:
+                    own = "" if part.task.position == position else f"{JOINED}/{part.task.vertex}/"
+                    files.append(replace(handle, key=f"{own}state/{number}/{match['rest']}"))
+        return tuple(files)
+
+    # -- logs
+
+    def _base(self) -> SavedQuery:
+        """The query whose settings the new one goes on with."""
+        stateful = [part for part, _ in self._found.values()]
+        base = (stateful or list(self.parts))[0]
+        for part in stateful:
+            if part.metadata.get("conf") != base.metadata.get("conf"):
+                before, other = (
+                    one.metadata.get("conf", {}).get(SHUFFLE_PARTITIONS) for one in (base, part)
+                )
+                self.refuse(
+                    f"the chains ending in {base.task.vertex!r} and {part.task.vertex!r} were"
+                    " joined, but their queries keep state with different settings"
+                    f" ({before} and {other} partitions): restore them apart with the same"
+                    " parallelism, take a savepoint, and join them then."
+                )
+        return base
+
+    def _logs(self, base: SavedQuery, position: int, watermarks: _Watermarks) -> dict[str, str]:
+        metadata = base.metadata | {"batchWatermarkMs": watermarks.last_ms}
+        offsets = "\n".join(
+            (base.version, _compact(metadata), *map(self._offset, self.layout.inputs))
+        )
+        ids: dict[str, Any] = {}
+        for part in self.parts:
+            if part.task.position == position:
+                ids |= self._ids(part)
+        commit = {
+            **base.commit,
+            "nextBatchWatermarkMs": watermarks.next_ms,
+            "stateUniqueIds": ids or None,
+        }
+        if not ids:
+            del commit["stateUniqueIds"]
+        query_id = uuid.uuid5(_QUERY_IDS, f"{base.query_id}/{self.vertex.name}")
+        entries = {
+            "metadata": _compact({"id": str(query_id)}),
+            f"offsets/{position}": offsets,
+            f"commits/{position}": f"{base.commit_version}\n{_compact(commit)}",
+        }
+        if position > 0:
+            # Spark asks for it, and reads nothing from there to the last batch.
+            entries[f"offsets/{position - 1}"] = offsets
+        return entries
+
+    def _offset(self, one: PlanInput) -> str:
+        """The offset of one place of the new plan."""
+        before = self._input(one)
+        if before is not None:
+            part, index = before
+            if one.owner != CONTROL or part.task.inputs == self.vertex.inputs:
+                return part.offsets[index]
+        if one.owner == CONTROL:
+            return _NO_WATERMARKS
+        name = channel_of(one.owner)
+        producer = None if name is None else self.states.get(name)
+        if producer is None or producer.position < 0:
+            return _NO_OFFSET
+        return json.dumps({"channel": name, "position": producer.position})
+
+    def _input(self, one: PlanInput) -> tuple[SavedQuery, int] | None:
+        """Where the same source or channel was read before."""
+        for part in self.parts:
+            for index, known in enumerate(part.layout.inputs):
+                same = (known.owner, known.number) == (one.owner, one.number)
+                if same and (one.owner != CONTROL or part in self._roots()):
+                    return part, index
+        return None
+
+    def _roots(self) -> list[SavedQuery]:
+        """The parts that read an input of the new query, which others are downstream of."""
+        owners = {channel_of(one.owner) or one.owner for one in self.layout.inputs} - {CONTROL}
+        steps = {
+            step.operator_id
+            for step in self.vertex.steps
+            if step.operator_id in owners or owners & set(step.inputs)
+        }
+        return [part for part in self.parts if steps & part.operators]
+
+    def _source_logs(self) -> tuple[dict[str, str], tuple[StateHandle, ...]]:
+        """The entries and files of ``sources/``, under their new numbers."""
+        entries: dict[str, str] = {}
+        files: dict[str, StateHandle] = {}
+        for one in self.layout.inputs:
+            before = self._input(one)
+            if before is None:
+                continue
+            part, index = before
+            old = f"{part.layout.inputs[index].directory}"
+            for key, text in part.task.entries.items():
+                match = _SOURCE_FILE.fullmatch(key)
+                if match is not None and match["number"] == old:
+                    entries[f"sources/{one.directory}/{match['rest']}"] = text
+            for handle in part.task.files:
+                match = _SOURCE_FILE.fullmatch(handle.key)
+                if match is not None and match["number"] == old:
+                    key = f"sources/{one.directory}/{match['rest']}"
+                    files[key] = replace(handle, key=key)
+        return entries, tuple(files.values())
+
+    # -- watermarks
+
+    def _watermarks(self) -> _Watermarks:
+        """The watermarks with which the query goes on."""
+        found = {part.task.vertex: self._of_part(part) for part in self.parts}
+        roots = list(self._roots()) or list(self.parts)
+        downstream = [part for part in self.parts if part not in roots and self._holds(part)]
+        holding = [part for part in roots if self._holds(part)] or roots
+        base = found[holding[0].task.vertex]
+        for part in holding[1:]:
+            if self._holds(part) and found[part.task.vertex] != base:
+                self._refuse_watermarks(holding[0], part)
+        if not any(self._holds(part) for part in roots):
+            base = _Watermarks(
+                last_ms=min(found[part.task.vertex].last_ms for part in roots),
+                next_ms=min(found[part.task.vertex].next_ms for part in roots),
+            )
+            if downstream:
+                told_ms = min(self._told_ms(part) for part in roots)
+                [first, *others] = downstream
+                base = found[first.task.vertex]
+                for part in others:
+                    if found[part.task.vertex] != base:
+                        self._refuse_watermarks(first, part)
+                return replace(base, next_ms=max(base.next_ms, told_ms))
+            return base
+        for part in downstream:
+            own = found[part.task.vertex]
+            passed_ms = min([base.last_ms, *(self._let_through_ms(root) for root in holding)])
+            if own.last_ms > passed_ms:
+                self._refuse_watermarks(holding[0], part)
+            scans = any(one.scans_from_last_watermark for one in self._operators_of(part))
+            if scans and own.last_ms != passed_ms:
+                self.refuse(
+                    f"the chain ending in {part.task.vertex!r} was joined with the one that it"
+                    " reads, but has not yet handled its newest watermark, and Spark's"
+                    " transformWithState would not find the timers up to it: restore the chains"
+                    " apart, let the input rest, and take the savepoint then."
+                )
+        return base
+
+    def _refuse_watermarks(self, one: SavedQuery, other: SavedQuery) -> None:
+        self.refuse(
+            f"the chains ending in {one.task.vertex!r} and {other.task.vertex!r} were joined into"
+            f" the one ending in {self.vertex.name!r}, but had different watermarks, and a query"
+            f" in Spark has one for all of its state: {KEEP_THE_CHAIN}."
+        )
+
+    def _of_part(self, part: SavedQuery) -> _Watermarks:
+        """The watermarks of a query, as they are for the steps of the new one."""
+        upstream = self._upstream()
+        held = [
+            one
+            for one in part.layout.operators
+            if one.step in upstream or one.step not in self._pipeline()
+        ]
+        if held or part.python_operators & upstream:
+            passed_ms = min([part.watermark_ms, *(one.watermark_ms or 0 for one in held)])
+            return _Watermarks(last_ms=passed_ms, next_ms=passed_ms)
+        return _Watermarks(last_ms=part.watermark_ms, next_ms=part.next_watermark_ms)
+
+    def _operators_of(self, part: SavedQuery) -> list[PlanOperator]:
+        """The part's stateful operators that are in the new query."""
+        return [
+            part.layout.operators[number] for one, number in self._found.values() if one is part
+        ]
+
+    def _holds(self, part: SavedQuery) -> bool:
+        """Whether the watermark matters to state that the new query has of the part."""
+        steps = {step.operator_id for step in self.vertex.steps}
+        return bool(self._operators_of(part)) or bool(part.python_operators & steps)
+
+    def _let_through_ms(self, part: SavedQuery) -> int:
+        """The watermark that the part's operators in the new query had let through."""
+        passed = [one.watermark_ms or 0 for one in self._operators_of(part)]
+        return min([part.watermark_ms, *passed])
+
+    def _told_ms(self, part: SavedQuery) -> int:
+        return saved_watermark_ms(part.task) or 0
+
+    def _output_watermark_ms(self, watermarks: _Watermarks) -> int:
+        if any(self._holds(part) for part in self.parts):
+            return min(watermarks.last_ms, *map(self._let_through_ms, self.parts))
+        return watermarks.next_ms
+
+    def _upstream(self) -> frozenset[OperatorId]:
+        """The steps upstream of the vertex's own, in other vertices."""
+        by_name = {step.operator_id: step for one in self.vertices.values() for step in one.steps}
+        own = {step.operator_id for step in self.vertex.steps}
+        found: set[OperatorId] = set()
+        waiting = list(own)
+        while waiting:
+            for name in by_name[waiting.pop()].inputs:
+                if name not in found:
+                    found.add(name)
+                    waiting.append(name)
+        return frozenset(found - own)
+
+    def _pipeline(self) -> frozenset[OperatorId]:
+        return frozenset(step.operator_id for one in self.vertices.values() for step in one.steps)
+
+
+def python_state(
+    vertex: Vertex, tasks: Iterable[TaskState]
+) -> tuple[dict[str, str], tuple[StateHandle, ...]]:
+    """The state of the vertex's Python operators: the entry, and the files that it names."""
+    steps = {step.operator_id for step in vertex.steps}
+    kept: dict[OperatorId, Any] = {}
+    files: list[StateHandle] = []
+    for task in tasks:
+        own = {name: one for name, one in kept_operators(task).items() if name in steps}
+        kept |= own
+        named = [f"{DIRECTORY}/{name}/" for name in own]
+        files += [
+            handle
+            for handle in task.files
+            if any(handle.key.startswith(prefix) for prefix in named)
+        ]
+    return ({ENTRY: json.dumps(kept)} if kept else {}), tuple(files)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

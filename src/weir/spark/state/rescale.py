@@ -1,0 +1,185 @@
+"""Sets the number of state partitions of each query, and changes it for restored queries.
+
+Spark fixes the number of a query's state partitions in its first batch: each offset-log entry
+records it, and a restarted query uses that number, whatever its session says. So there are two
+cases:
+
+* *The first batch of a query*: Spark uses the session's number when the query starts. A number
+  requested for a step is set in the session while the query starts (``StatePartitions``).
+* *A restored query* (``rescaled``) for which another number is requested:
+
+  1. Without state, the number in its newest offset-log entry is replaced: it is recorded nowhere
+     else.
+  2. With state, Spark repartitions it, operator by operator, while the query is stopped. It reads
+     the state after the last batch b and writes all of it again as Spark's snapshots after a batch
+     b+1, which has the offsets of b and reads nothing. The query goes on with b+2.
+
+As a result, b+1 is the position of the task, reported with ``TaskStarted``, and of the next
+snapshot. The state files are those that ``commits/b+1`` lists, and none of the restored ones. The
+logs of sources and the segments of channels are not affected: the offsets are the same, and
+positions in a channel only have to grow.
+
+If no number is requested, nothing changes: a query restored on a machine with more cores keeps its
+number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weir.core.graph import Vertex
+from weir.core.types import TaskState, VertexId
+from weir.errors import PipelineError, StorageError
+from weir.spark.failures import first_cause
+from weir.spark.operators.subtasks import DEFAULTS, EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS
+from weir.spark.state.directory import SHUFFLE_PARTITIONS, QueryDirectory, is_stateful
+from weir.storage.paths import as_spark_path
+from weir.subtasks.chain import process_steps
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Prefixes of the error classes with which Spark refuses to repartition state, rewrite it or read
+#: it as a table.
+REFUSALS = ("[STATE_REPARTITION_", "[STATE_REWRITER_", "[STDS_")
+
+
+class StatePartitions:
+    """The number of state partitions of each of a job's queries."""
+
+    def __init__(self, session: SparkSession, vertices: Mapping[VertexId, Vertex]) -> None:
+        self._session = session
+        self._default = int(session.conf.get(SHUFFLE_PARTITIONS) or 1)
+        self._asked = {name: vertex.parallelism for name, vertex in vertices.items()}
+        #: Whether a query could start with another query's number.
+        self._differ = any(number not in (None, self._default) for number in self._asked.values())
+        self._with_operators = {name for name, vertex in vertices.items() if process_steps(vertex)}
+        self._order = {name: number for number, name in enumerate(vertices)}
+        #: The queries that wait to start, and whether one is starting.
+        self._waiting: set[VertexId] = set()
+        self._is_starting = False
+        self._changed = threading.Condition()
+        self._restored: dict[VertexId, int] = {}
+
+    def of(self, vertex: VertexId) -> int:
+        """The number that the query of the vertex has, or would start with."""
+        return self._restored.get(vertex) or self._asked[vertex] or self._default
+
+    def restored(self, vertex: VertexId, directory: QueryDirectory, state: TaskState) -> TaskState:
+        """Give the query the requested number, in a directory that ``restore_directory`` filled.
+
+        Returns the state that the directory then has. Raises ``PipelineError`` if Spark cannot
+        repartition it.
+        """
+        if state.position < 0:
+            return state
+        found = directory.state_partitions(state.position)
+        asked = self._asked[vertex] or found
+        if asked != found:
+            state = rescaled(self._session, vertex, directory, state, asked)
+        self._restored[vertex] = asked
+        return state
+
+    @contextmanager
+    def starting(self, vertex: VertexId) -> Iterator[None]:
+        """Hold the vertex's settings in the session while its query starts.
+
+        They are the requested number of state partitions and what Python operators need. Spark
+        copies the session's settings when a query starts, so queries start one at a time, in the
+        order of the graph among those that wait. So the first rows flow while the plans of their
+        consumers are still being built.
+        """
+        with self._turn(vertex), self._settings(vertex):
+            yield
+
+    @contextmanager
+    def draining(self, vertex: VertexId) -> Iterator[None]:
+        """The same while a query starts for its drain.
+
+        It takes no turn if all queries have the same settings.
+        """
+        if self._differ or self._with_operators:
+            with self.starting(vertex):
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def _turn(self, vertex: VertexId) -> Iterator[None]:
+        with self._changed:
+            self._waiting.add(vertex)
+            self._changed.wait_for(
+                lambda: (
+                    not self._is_starting
+                    and vertex == min(self._waiting, key=self._order.__getitem__)
+                )
+            )
+            self._waiting.discard(vertex)
+            self._is_starting = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_starting = False
+                self._changed.notify_all()
+
+    @contextmanager
+    def _settings(self, vertex: VertexId) -> Iterator[None]:
+        settings = {SHUFFLE_PARTITIONS: str(self.of(vertex))}
+        if vertex in self._with_operators:
+            excluded = self._session.conf.get(EXCLUDED_RULES, None)
+            conf = self._session.conf
+            settings |= {one: to for one, to in DEFAULTS.items() if conf.get(one, None) is None}
+            settings |= SETTINGS | {
+                EXCLUDED_RULES: ",".join(filter(None, [excluded, EMPTY_RELATION_RULE]))
+            }
+        before = {key: self._session.conf.get(key, None) for key in settings}
+        changed = {key: value for key, value in settings.items() if value != before[key]}
+        for key, value in changed.items():
+            self._session.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key in changed:
+                old = before[key]
+                self._session.conf.unset(key) if old is None else self._session.conf.set(key, old)
+
+
+def rescaled(
+    session: SparkSession,
+    vertex: VertexId,
+    directory: QueryDirectory,
+    state: TaskState,
+    partitions: int,
+) -> TaskState:
+    """Give a restored query another number of state partitions.
+
+    Returns the state that the directory then has. Raises ``PipelineError`` if Spark refuses, and
+    ``StorageError`` if it failed and may succeed another time.
+    """
+    position = state.position
+    if not is_stateful(directory.commit_entry(position)):
+        directory.set_state_partitions(position, partitions)
+        return state
+    found = directory.state_partitions(position)
+    what = (
+        f"The state of the chain ending in {vertex!r} cannot go from {found} partitions to"
+        f" {partitions}"
+    )
+    try:
+        session._streamingCheckpointManager.repartition(as_spark_path(directory.path), partitions)
+    except Exception as error:
+        cause = first_cause(error)
+        if not any(refusal in cause for refusal in REFUSALS):
+            raise StorageError(f"{what}: {cause}.") from error
+        raise PipelineError(
+            f"{what}, because Spark says {cause}: run it with {found} as before"
+            f" (parallelism={found} at one of its steps, or parallelism.default), or start from"
+            " scratch with --fresh and new tables."
+        ) from error
+    # None of the restored files belongs to the state after the new batch.
+    return replace(state, position=position + 1, files=())
