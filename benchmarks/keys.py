@@ -35,12 +35,12 @@ from benchmarks.machine import describe_machine
 from benchmarks.tables import TablesDifferError
 from weir.config import Configuration
 from weir.config.options import STATE_MEMORY
-from weir.operators.base import Layer, TimeDomain
 from weir.operators.state.key_index import ascending
 from weir.operators.state.keyed import KeyedState
 from weir.operators.state.map_state import MapState
 from weir.operators.state.memory import StateMemory
 from weir.operators.state.timers import Timers
+from weir.operators.state.types import Layer, TimeDomain
 
 PEAK_MB_TARGET = 1024
 #: Keys of a large batch, and of a small one.

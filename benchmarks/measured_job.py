@@ -12,6 +12,7 @@ from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint
 from weir.errors import JobFailedError
 from weir.gateway.job_gateway import JobGateway
+from weir.job import definition_of
 from weir.launch.options import RunOptions
 from weir.launch.runner import run_job
 
@@ -37,7 +38,7 @@ def measure_job(
     with ThreadPoolExecutor(1) as pool:
         listener = _Listener(pool, measure)
         try:
-            ended = run_job(job, options, listener)
+            ended = run_job(definition_of(job), options, listener)
         finally:
             listener.over.set()
         error = listener.error()

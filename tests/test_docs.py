@@ -100,9 +100,9 @@ def test_the_pipeline_of_the_readme_is_two_queries_with_a_channel() -> None:
     names: dict[str, Any] = {}
     exec(compile(code, "README.md", "exec"), names)
 
-    from weir.steps import steps_of
+    from weir.job import definition_of
 
-    assert [(vertex.name, vertex.inputs) for vertex in steps_of(names["job"]).vertices()] == [
+    assert [(vertex.name, vertex.inputs) for vertex in definition_of(names["job"]).vertices()] == [
         ("clean", ()),
         ("per_minute", ("clean",)),
     ]

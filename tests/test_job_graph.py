@@ -10,12 +10,11 @@ import pytest
 from weir.coordinators import BroadcastRules
 from weir.core.graph import ChainEnd, GraphStep, JobGraph, StepKind, Vertex, source_names
 from weir.errors import PipelineError
-from weir.job import Job, Stream
+from weir.job import Job, Stream, definition_of
 from weir.operators import CoOperator, Operator
 from weir.sinks import DeltaTable, Files
 from weir.sinks.base import Sink
 from weir.sources import FileSource
-from weir.steps import steps_of
 
 
 class NoSink(Sink):
@@ -70,7 +69,7 @@ def test_steps_with_one_producer_and_one_consumer_are_one_vertex() -> None:
     source(job, "orders").transform("clean", nothing).transform("sum", nothing).sink(
         "out", NoSink()
     )
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     assert (vertex.name, names(vertex), vertex.sinks) == (
         "sum",
         ["orders", "clean", "sum"],
@@ -83,7 +82,7 @@ def test_a_source_can_have_a_sink_itself() -> None:
     """The vertex is the source alone."""
     job = Job("orders")
     source(job, "orders", bounded=True).sink("out", NoSink())
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     assert (vertex.name, names(vertex), vertex.bounded) == ("orders", ["orders"], True)
 
 
@@ -93,7 +92,7 @@ def test_several_sinks_on_one_step_are_one_vertex() -> None:
     clean = source(job, "orders").transform("clean", nothing)
     clean.sink("b", NoSink())
     clean.sink("a", NoSink())
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     assert vertex.sinks == ("b", "a")
 
 
@@ -103,7 +102,7 @@ def test_inputs_come_before_the_step_that_reads_them_in_their_order() -> None:
     orders = source(job, "orders").transform("clean", nothing)
     users = source(job, "users")
     job.transform("enrich", [orders, users], nothing).sink("out", NoSink())
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     assert names(vertex) == ["orders", "clean", "users", "enrich"]
     assert vertex.steps[-1].inputs == ("clean", "users")
 
@@ -113,7 +112,7 @@ def test_a_union_is_a_step_of_its_own() -> None:
     job = Job("orders")
     first, second, third = (source(job, name) for name in ("a", "b", "c"))
     first.union(second).union(third, name="all").sink("out", NoSink())
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     assert names(vertex) == ["a", "b", "union-a-b", "c", "all"]
     assert vertex.steps[2].kind is StepKind.UNION
 
@@ -123,7 +122,7 @@ def test_two_chains_are_two_vertices_and_may_differ_in_being_bounded() -> None:
     job = Job("orders")
     source(job, "history", bounded=True).sink("one", NoSink())
     source(job, "live").transform("clean", nothing).sink("two", NoSink())
-    assert [(vertex.name, vertex.bounded) for vertex in steps_of(job).vertices()] == [
+    assert [(vertex.name, vertex.bounded) for vertex in definition_of(job).vertices()] == [
         ("history", True),
         ("clean", False),
     ]
@@ -133,7 +132,7 @@ def test_operators_of_a_vertex_are_its_steps_and_sinks() -> None:
     """Checkpoint metadata names operators by kind and name; state is found by the name alone."""
     job = Job("orders")
     source(job, "orders").transform("clean", nothing).sink("out", NoSink())
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     assert [(operator.operator_id, operator.name) for operator in vertex.operators] == [
         ("orders", "source orders"),
         ("clean", "transform clean"),
@@ -158,8 +157,8 @@ def test_a_uid_takes_the_place_of_the_name_where_state_is_found() -> None:
         return job
 
     first, renamed = (
-        steps_of(built(name="orders")).vertices(),
-        steps_of(built(name="bills")).vertices(),
+        definition_of(built(name="orders")).vertices(),
+        definition_of(built(name="bills")).vertices(),
     )
     assert [(vertex.name, vertex.inputs, vertex.sinks) for vertex in renamed] == [
         ("clean", (), ()),
@@ -174,8 +173,8 @@ def test_a_uid_takes_the_place_of_the_name_where_state_is_found() -> None:
         "transform bills-sums",
         "sink bills-out",
     ]
-    assert set(steps_of(built(name="bills")).functions) == {"a", "returns", "clean", "c"}
-    assert set(steps_of(built(name="bills")).sinks) == {"d"}
+    assert set(definition_of(built(name="bills")).functions) == {"a", "returns", "clean", "c"}
+    assert set(definition_of(built(name="bills")).sinks) == {"d"}
 
 
 def test_a_union_without_a_name_stays_the_same_when_an_input_is_renamed() -> None:
@@ -194,7 +193,7 @@ def test_the_state_partitions_of_a_vertex_are_those_that_its_steps_ask_for() -> 
     sums = clean.transform("sums", nothing, parallelism=5).start_new_chain()
     sums.sink("out", NoSink())
     source(job, "users").sink("users-out", NoSink())
-    assert {vertex.name: vertex.parallelism for vertex in steps_of(job).vertices()} == {
+    assert {vertex.name: vertex.parallelism for vertex in definition_of(job).vertices()} == {
         "more": 2,
         "sums": 5,
         "users": None,
@@ -205,8 +204,8 @@ def test_functions_and_sinks_are_kept_by_name_and_nothing_runs() -> None:
     """The graph holds the user's functions; building it calls none of them."""
     job, sink = Job("orders", conf={"parallelism.default": "2"}), NoSink()
     source(job, "orders").transform("clean", nothing).sink("out", sink)
-    assert dict(steps_of(job).functions) == {"orders": nothing, "clean": nothing}
-    assert dict(steps_of(job).sinks) == {"out": sink}
+    assert dict(definition_of(job).functions) == {"orders": nothing, "clean": nothing}
+    assert dict(definition_of(job).sinks) == {"out": sink}
     assert job.conf == {"parallelism.default": "2"}
 
 
@@ -266,7 +265,7 @@ def test_steps_of_one_vertex_must_agree_on_their_state_partitions() -> None:
         PipelineError,
         match=r"'clean' and 'sums' share one query.*parallelism 2 and 5.*start_new_chain",
     ):
-        steps_of(job).vertices()
+        definition_of(job).vertices()
 
 
 @pytest.mark.parametrize("parallelism", [0, -1, True, "2"])
@@ -284,13 +283,13 @@ def test_a_name_that_was_refused_leaves_the_job_as_it_was() -> None:
     stream.sink("out", sink)
     with pytest.raises(PipelineError):
         stream.sink("out", NoSink())
-    assert steps_of(job).sinks["out"] is sink
+    assert definition_of(job).sinks["out"] is sink
 
 
 def test_a_job_without_a_source_is_refused() -> None:
     """Without a source a job has nothing to read."""
     with pytest.raises(PipelineError, match="has no source"):
-        steps_of(Job("orders")).vertices()
+        definition_of(Job("orders")).vertices()
 
 
 def test_a_step_whose_output_goes_nowhere_is_refused() -> None:
@@ -298,18 +297,18 @@ def test_a_step_whose_output_goes_nowhere_is_refused() -> None:
     job = Job("orders")
     stream = source(job, "orders").transform("clean", nothing)
     with pytest.raises(PipelineError, match="'clean' is unused"):
-        steps_of(job).vertices()
+        definition_of(job).vertices()
     stream.sink("out", NoSink())
     source(job, "idle")
     with pytest.raises(PipelineError, match="'idle' is unused"):
-        steps_of(job).vertices()
+        definition_of(job).vertices()
 
 
 def shape(job: Job) -> dict[str, tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
     """By vertex name: its steps, its sinks, and the vertices whose channels it reads."""
     return {
         vertex.name: ([step.name for step in vertex.steps], vertex.sinks, vertex.inputs)
-        for vertex in steps_of(job).vertices()
+        for vertex in definition_of(job).vertices()
     }
 
 
@@ -452,7 +451,7 @@ def test_bounded_and_unbounded_sources_meet_downstream_of_channels() -> None:
         "live": (["live"], (), ()),
         "all": (["all"], ("out",), ("history", "live")),
     }
-    assert [vertex.bounded for vertex in steps_of(job).vertices()] == [True, False, False]
+    assert [vertex.bounded for vertex in definition_of(job).vertices()] == [True, False, False]
 
 
 def test_a_source_that_meets_a_channel_is_read_through_a_channel() -> None:
@@ -485,13 +484,13 @@ def test_a_source_with_readers_shares_a_vertex_with_no_other_input() -> None:
         "live": (["live"], (), ()),
         "all": (["both", "all"], ("out",), ("files", "other", "live")),
     }
-    assert [vertex.is_enumerated for vertex in steps_of(job).vertices()] == [
+    assert [vertex.is_enumerated for vertex in definition_of(job).vertices()] == [
         True,
         True,
         False,
         False,
     ]
-    assert steps_of(job).vertices()[0].end is ChainEnd.READERS_MEET_OTHERS
+    assert definition_of(job).vertices()[0].end is ChainEnd.READERS_MEET_OTHERS
 
 
 def test_a_source_with_readers_is_a_source_and_chained_with_what_follows() -> None:
@@ -500,12 +499,12 @@ def test_a_source_with_readers_is_a_source_and_chained_with_what_follows() -> No
     job = Job("orders")
     stream = job.source("in", file_source(bounded=True), parallelism=3, uid="files")
     stream.transform("clean", nothing).sink("out", NoSink())
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     assert names(vertex) == ["in", "clean"]
     assert vertex.bounded
     assert source_names(vertex.operators) == ("files",)
-    assert steps_of(job).operators["files"].parallelism == 3
-    assert steps_of(job).operators["files"].coordinator is not None
+    assert definition_of(job).operators["files"].parallelism == 3
+    assert definition_of(job).operators["files"].coordinator is not None
 
 
 def test_what_a_source_cannot_be_given_is_refused() -> None:
@@ -568,7 +567,7 @@ def test_sinks_of_a_side_output_share_the_vertex_of_the_operator() -> None:
     split = source(job, "numbers").process("split", Splitting())
     split.sink("good", NoSink())
     split.side_output("late").sink("late", NoSink())
-    [vertex] = steps_of(job).vertices()
+    [vertex] = definition_of(job).vertices()
     assert (vertex.sinks, vertex.sink_tags) == (("good", "late"), ("", "late"))
 
 
@@ -578,7 +577,7 @@ def test_a_step_that_reads_two_outputs_of_an_operator_reads_them_through_its_cha
     split = source(job, "numbers").process("split", Splitting())
     both = job.transform("both", [split, split.side_output("late")], nothing)
     both.sink("out", NoSink())
-    before, after = steps_of(job).vertices()
+    before, after = definition_of(job).vertices()
     assert (names(before), before.end) == (["numbers", "split"], ChainEnd.PROCESSED_MEETS_OTHERS)
     assert after.inputs == ("split",)
     assert after.steps[0].outputs_read == (("split", ""), ("split", "late"))
@@ -615,7 +614,7 @@ def test_an_operator_with_two_inputs_reads_a_channel_for_each() -> None:
     read = job.source("files", FileSource("in", format="json", schema="id long"))
     joined = source(job, "orders").connect(read).process("joined", Joining(), key_by=("id", "id"))
     joined.sink("out", NoSink())
-    orders, files, last = steps_of(job).vertices()
+    orders, files, last = definition_of(job).vertices()
     assert (orders.end, files.end) == (ChainEnd.CONNECTED, ChainEnd.CONNECTED)
     assert (last.inputs, last.bounded) == (("orders", "files"), False)
 
@@ -659,7 +658,7 @@ def test_a_step_that_emits_updates_says_so_to_all_that_read_its_rows() -> None:
     table = DeltaTable("t", mode="upsert", key=["k"])
     both.sink("out", table)
     updates.process("made", Operator()).sink("files", Files("made"))
-    vertices = {vertex.name: vertex for vertex in steps_of(job).vertices()}
+    vertices = {vertex.name: vertex for vertex in definition_of(job).vertices()}
     assert [name for name, one in vertices.items() if one.emits_updates] == ["counted"]
     assert vertices["both"].updated >= {"counted", "few", "both"}
     assert "made" not in vertices["made"].updated

@@ -24,16 +24,17 @@ from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind
 from weir.core.status import JobStatus
 from weir.core.types import NAME
+from weir.definition import JobDefinition, ProcessFunction, Simulation
 from weir.durable.hooks import MasterHook
 from weir.errors import JobFailedError, PipelineError
-from weir.operators.base import KEY_GROUPS, Operator
+from weir.operators.base import Operator
 from weir.operators.connected import CoOperator
+from weir.operators.state.types import KEY_GROUPS
 from weir.sinks.base import Sink
 from weir.sources.base import Source
 from weir.sources.coordinator import SourceCoordinator
 from weir.sources.operator import SourceOperator
 from weir.sources.watermarks import Watermarks
-from weir.steps import ProcessFunction, Simulation, Steps
 from weir.storage.paths import is_utf8
 
 if TYPE_CHECKING:
@@ -62,9 +63,17 @@ class Job:
             raise PipelineError(
                 f"The job name {name!r} is not UTF-8 text: choose another, such as 'orders'."
             )
-        self.name = name
-        self.conf = dict(conf or {})
-        self._steps = Steps()
+        self._definition = JobDefinition(name, conf or {})
+
+    @property
+    def name(self) -> str:
+        """The name that identifies the job in the checkpoint directory."""
+        return self._definition.name
+
+    @property
+    def conf(self) -> dict[str, str | float | bool]:
+        """The configuration, which ``--conf`` overrides."""
+        return self._definition.conf
 
     def source(
         self,
@@ -155,12 +164,12 @@ class Job:
 
         Raises ``PipelineError`` if the job already has a hook with this identifier.
         """
-        if hook.identifier in self._steps.hooks:
+        if hook.identifier in self._definition.hooks:
             raise PipelineError(
                 f"Job {self.name!r} has two master hooks with the identifier {hook.identifier!r}:"
                 " give each its own."
             )
-        self._steps.hooks[hook.identifier] = hook
+        self._definition.hooks[hook.identifier] = hook
 
     def simulation(
         self,
@@ -176,7 +185,7 @@ class Job:
         event time of a step's rows. ``visible``: by the name of a sink, a function that gets the
         sink and returns all rows that readers of its target see.
         """
-        self._steps.simulation = Simulation(
+        self._definition.simulation = Simulation(
             rows=dict(rows or {}), event_time=dict(event_time or {}), visible=dict(visible or {})
         )
 
@@ -205,14 +214,14 @@ class Job:
             takeover=takeover,
             accept_duplicates=accept_duplicates,
         )
-        result = run_job(self, options, LoggingListener())
+        result = run_job(self._definition, options, LoggingListener())
         if result.status is JobStatus.FAILED:
             raise JobFailedError(f"Job {self.name!r} ({result.job_id}) failed: {result.failure}")
         return result
 
     def _added(self, step: GraphStep, function: Callable[..., Any]) -> Stream:
-        self._steps.graph.add(step)
-        self._steps.functions[step.operator_id] = function
+        self._definition.graph.add(step)
+        self._definition.functions[step.operator_id] = function
         return Stream(self, step)
 
     def _added_operator(self, step: GraphStep, function: ProcessFunction) -> Stream:
@@ -222,8 +231,8 @@ class Job:
                 f"Step {step.name!r} has parallelism={number!r}: set it to an integer from 1 to"
                 f" {KEY_GROUPS}."
             )
-        self._steps.graph.add(step)
-        self._steps.operators[step.operator_id] = function
+        self._definition.graph.add(step)
+        self._definition.operators[step.operator_id] = function
         return Stream(self, step)
 
     def _processed(
@@ -281,7 +290,7 @@ class Job:
                 " instance of a subclass of weir.coordinators.OperatorCoordinator."
             )
         if coordinator is not None and any(
-            one.coordinator is coordinator for one in self._steps.operators.values()
+            one.coordinator is coordinator for one in self._definition.operators.values()
         ):
             raise PipelineError(
                 f"Step {name!r} shares its coordinator with another step: create one instance per"
@@ -361,7 +370,7 @@ class Stream:
         It has the watermark of the operator's main output. Raises ``PipelineError`` if the operator
         does not declare it.
         """
-        function = self.job._steps.operators.get(self.uid)
+        function = self.job._definition.operators.get(self.uid)
         declared = {} if function is None else function.operator.side_outputs
         if tag not in declared:
             known = ", ".join(repr(one) for one in declared) or "none"
@@ -442,7 +451,7 @@ class Stream:
             tags=tuple(stream.tag for stream in streams),
             uid=uid,
         )
-        self.job._steps.graph.add(step)
+        self.job._definition.graph.add(step)
         return Stream(self.job, step)
 
     def start_new_chain(self) -> Stream:
@@ -451,17 +460,17 @@ class Stream:
         Steps that follow may still be chained to it. The result of the job stays the same
         (PROTOCOL P25). Raises ``PipelineError`` for a source.
         """
-        if self.job._steps.graph.is_source(self.uid):
+        if self.job._definition.graph.is_source(self.uid):
             raise PipelineError(
                 f"Step {self.name!r} is a source, which always starts a chain: call"
                 " start_new_chain() on a later step."
             )
-        self.job._steps.graph.cut(self.uid, upstream=True)
+        self.job._definition.graph.cut(self.uid, upstream=True)
         return self
 
     def disable_chaining(self) -> Stream:
         """Run this step as its own query, with channels on both sides."""
-        self.job._steps.graph.cut(self.uid, upstream=True, downstream=True)
+        self.job._definition.graph.cut(self.uid, upstream=True, downstream=True)
         return self
 
     def sink(
@@ -486,13 +495,13 @@ class Stream:
                 f"The sink {name!r} is a {type(sink).__name__}: pass one of weir.sinks, such as"
                 " weir.sinks.DeltaTable(path), or a subclass of weir.sinks.Sink."
             )
-        if any(one is sink for one in self.job._steps.sinks.values()):
+        if any(one is sink for one in self.job._definition.sinks.values()):
             raise PipelineError(
                 f"The sink {name!r} shares its {type(sink).__name__} with another sink of the job:"
                 " create one instance per sink, since it knows what was staged and committed for"
                 " one."
             )
-        if not sink.takes_updates and self.job._steps.graph.has_updates(self.uid):
+        if not sink.takes_updates and self.job._definition.graph.has_updates(self.uid):
             raise PipelineError(
                 f"The sink {name!r} would append each change of a row as a new row, since step"
                 f" {self.name!r} emits updates: use a sink with a key (mode='upsert', key=[...] of"
@@ -504,10 +513,10 @@ class Stream:
         step = GraphStep(
             name=name, kind=StepKind.SINK, inputs=(self.uid,), tags=(self.tag,), uid=uid
         )
-        self.job._steps.graph.add(step)
-        self.job._steps.sinks[step.operator_id] = sink
+        self.job._definition.graph.add(step)
+        self.job._definition.sinks[step.operator_id] = sink
         if interval_ms:
-            self.job._steps.commit_intervals_ms[step.operator_id] = interval_ms
+            self.job._definition.commit_intervals_ms[step.operator_id] = interval_ms
 
     def __repr__(self) -> str:
         return f"Stream({self.job.name!r}, {self.name!r})"
@@ -549,6 +558,11 @@ class ConnectedStreams:
             ),
             uid,
         )
+
+
+def definition_of(job: Job) -> JobDefinition:
+    """What a job consists of, for those who run or show it."""
+    return job._definition
 
 
 def _interval_ms(name: str, text: str | None) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from weir.cli.load import load_job
 from weir.errors import PipelineError
-from weir.steps import steps_of
+from weir.job import definition_of
 
 ONE_JOB = "import weir\njob = weir.Job('orders')\nsame = job\n"
 
@@ -106,7 +106,7 @@ def test_functions_of_a_pipeline_travel_by_value(tmp_path: Path) -> None:
     )
     job = load_job(written(tmp_path, text))
     sent = tmp_path / "sent"
-    sent.write_bytes(cloudpickle.dumps(steps_of(job).functions["s"]))
+    sent.write_bytes(cloudpickle.dumps(definition_of(job).functions["s"]))
     (tmp_path / "pipeline.py").unlink()
     code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))(14))"
     done = subprocess.run(

@@ -15,7 +15,7 @@ from weir.demo.landing import land
 from weir.demo.reference import expected_tables
 from weir.demo.run import PIPELINE
 from weir.demo.verify import compare
-from weir.steps import steps_of
+from weir.job import definition_of
 
 pytestmark = pytest.mark.spark
 
@@ -85,7 +85,7 @@ def test_the_example_is_one_graph_that_is_cut_where_its_streams_part_and_meet(
 ) -> None:
     """The flights are cleaned once, for a table and three readers; only the join reads two
     channels."""
-    vertices = steps_of(example.job).vertices()
+    vertices = definition_of(example.job).vertices()
     assert {vertex.name: (vertex.sinks, vertex.inputs) for vertex in vertices} == {
         "clean": (("flights_clean",), ()),
         "hourly_weather": ((), ()),

@@ -14,8 +14,8 @@ import weir
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
 from weir.durable.state_mapping import Refuse, StateMapping
 from weir.errors import JobError
+from weir.job import definition_of
 from weir.runtime.failures import is_fatal
-from weir.steps import steps_of
 
 #: One chain per vertex: its sources, transformations and sinks in order, by the first letter of
 #: their names.
@@ -338,7 +338,7 @@ def test_what_a_job_writes_into_its_checkpoints_is_understood() -> None:
     one = job.source("one", lambda spark: spark.readStream.load())
     two = job.source("two", lambda spark: spark.readStream.load())
     one.union(two, name="source").sink("out", weir.sinks.Files("/out"))
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     labelled = TaskState(vertex=vertex.name, position=3, operators=vertex.operators)
     restored = replace(checkpoint(), tasks=(labelled,))
     swapped = (vertex.operators[1], vertex.operators[0], *vertex.operators[2:])

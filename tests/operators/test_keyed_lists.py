@@ -13,10 +13,10 @@ from tests.operators.layers import deal_with, next_layer
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 
 from weir.errors import OperatorStateError
-from weir.operators.base import Layer
 from weir.operators.state.keyed import KeyedState
 from weir.operators.state.keyed_lists import KeyedListState
 from weir.operators.state.store import StateStore
+from weir.operators.state.types import Layer
 
 NAMES = ("list/s", "list lengths/s")
 

@@ -15,11 +15,11 @@ from tests.checkered import checkered
 from tests.operators.layers import next_layer
 
 from weir.errors import OperatorStateError
-from weir.operators.base import Layer
 from weir.operators.state import key_index
 from weir.operators.state.key_index import NOWHERE, KeyIndex
 from weir.operators.state.keyed import KeyedState
 from weir.operators.state.memory import StateMemory
+from weir.operators.state.types import Layer
 
 #: Makes the key of a number; few numbers have the same.
 KINDS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {

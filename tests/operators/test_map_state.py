@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.operators.layers import deal_with, next_layer
 
 from weir.errors import OperatorStateError
-from weir.operators.base import Layer
 from weir.operators.state.keyed import KeyedState
 from weir.operators.state.map_state import MapState
 from weir.operators.state.store import StateStore
+from weir.operators.state.types import Layer
 
 ENTRIES = st.dictionaries(
     st.tuples(st.integers(0, 12), st.none() | st.sampled_from("abcd")),

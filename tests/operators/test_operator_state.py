@@ -16,7 +16,6 @@ from tests.operators.layers import next_layer
 
 from weir.errors import OperatorStateError
 from weir.operators import PandasOperator
-from weir.operators.base import KEY_GROUPS, Layer
 from weir.operators.state.keyed import KeyedState
 from weir.operators.state.store import (
     BYTES,
@@ -26,6 +25,7 @@ from weir.operators.state.store import (
     decode_lists,
     redistributed,
 )
+from weir.operators.state.types import KEY_GROUPS, Layer
 
 
 def kept(**lists: list[int]) -> Lists:

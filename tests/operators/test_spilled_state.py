@@ -16,10 +16,10 @@ from tests.operators.test_warm_subtasks import new_process, order_of
 
 from weir.errors import OperatorStateError
 from weir.operators import Operator
-from weir.operators.base import Layer
 from weir.operators.state.keyed import KeyedState
 from weir.operators.state.memory import StateMemory
 from weir.operators.state.store import StateStore
+from weir.operators.state.types import Layer
 from weir.subtasks.worker import SubtaskRun
 
 MANY = 300_000

@@ -11,10 +11,10 @@ import pytest
 from tests.operators.layers import next_layer
 
 from weir.errors import OperatorStateError
-from weir.operators.base import KEY_GROUPS, Layer
 from weir.operators.state.keyed import KeyedState
 from weir.operators.state.memory import StateMemory
 from weir.operators.state.store import StateStore
+from weir.operators.state.types import KEY_GROUPS, Layer
 
 ALL_GROUPS = (0, KEY_GROUPS)
 NOTHING = pa.array([])

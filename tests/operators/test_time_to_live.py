@@ -18,11 +18,11 @@ from tests.operators.test_warm_subtasks import new_process, order_of
 
 from weir.errors import OperatorStateError
 from weir.operators import Operator, TimeDomain, TtlUpdate
-from weir.operators.base import Layer
 from weir.operators.state.expiry import TimeToLive
 from weir.operators.state.keyed import KeyedState
 from weir.operators.state.store import StateStore
 from weir.operators.state.timers import Timers
+from weir.operators.state.types import Layer
 from weir.spark.state.directory import SPARK_MAX_WATERMARK_MS
 from weir.subtasks.worker import SubtaskRun
 

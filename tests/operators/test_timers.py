@@ -13,8 +13,8 @@ from tests.operators.layers import deal_with, next_layer
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 
 from weir.errors import OperatorStateError
-from weir.operators.base import Layer
 from weir.operators.state.timers import TimeDomain, Timers
+from weir.operators.state.types import Layer
 
 Pair = tuple[Any, int]
 

@@ -27,9 +27,9 @@ from weir.core.types import (
 from weir.errors import CoordinatorError
 from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
 from weir.monitoring.recorder import Recorder
-from weir.monitoring.views import ExceptionView, JobView, SubtaskView, VertexView
+from weir.monitoring.views import ExceptionView, JobView, VertexView
 from weir.runtime.concurrency import SystemClock
-from weir.runtime.ports import CoordinatorAnswer
+from weir.runtime.ports import CoordinatorAnswer, SubtaskView
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
 OTHER_ID = "f" * 32

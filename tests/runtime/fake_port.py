@@ -48,9 +48,8 @@ from weir.core.types import (
     TaskState,
 )
 from weir.gateway.running_job import RunningJob
-from weir.monitoring.views import SubtaskView
 from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
-from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
+from weir.runtime.ports import AttemptStart, PostToTask, SubtaskView, VertexMetrics
 
 JOB_ID = "0" * 32
 PATIENCE_S = 20.0

@@ -28,7 +28,7 @@ from weir.core.messages.task import (
 )
 from weir.core.types import Payload
 from weir.demo.landing import write_atomically
-from weir.job import Job
+from weir.job import Job, definition_of
 from weir.runtime.concurrency import SystemClock
 from weir.sinks.base import Batch, Sink, SinkContext
 from weir.spark.failures import TaskFailures
@@ -36,7 +36,6 @@ from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import Frames
 from weir.spark.query.task import QueryTask
 from weir.spark.state.directory import QueryDirectory
-from weir.steps import steps_of
 from weir.storage.local import LocalFileSystem
 
 E = TypeVar("E")
@@ -138,7 +137,7 @@ class Collected(Sink):
 
 def one_vertex(job: Job) -> Vertex:
     """The only vertex of a job."""
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     return vertex
 
 
@@ -164,8 +163,8 @@ class Rig:
         vertex = self._vertex = one_vertex(job)
         pipeline = Pipeline(
             vertices={vertex.name: vertex},
-            functions=steps_of(job).functions,
-            sinks=steps_of(job).sinks,
+            functions=definition_of(job).functions,
+            sinks=definition_of(job).sinks,
         )
         self._frames = Frames(
             session=session,
@@ -178,7 +177,7 @@ class Rig:
             session=session,
             vertex=vertex,
             frames=self._frames,
-            sinks=steps_of(job).sinks,
+            sinks=definition_of(job).sinks,
             attempt=1,
             directory=self.directory,
             inputs=self._frames.inputs(vertex.name),

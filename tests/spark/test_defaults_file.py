@@ -13,7 +13,8 @@ from weir.config import Configuration
 from weir.errors import UnsupportedEnvironmentError
 from weir.spark.session.defaults_file import read_defaults_file
 from weir.spark.session.environment import check_environment
-from weir.spark.session.start import REQUIRED, LazySession, with_defaults_file
+from weir.spark.session.settings import REQUIRED
+from weir.spark.session.start import LazySession, with_defaults_file
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from weir.core.messages.task import TaskErrored
-from weir.job import Job
+from weir.job import Job, definition_of
 from weir.sinks.foreach.sink import Foreach
 from weir.spark.failures import TaskFailures, first_cause, read_error
 from weir.spark.pipeline import Pipeline
-from weir.steps import steps_of
 
 _QUERY = "[STREAM_FAILED] Query [id = 1a-2b, runId = 3c-4d] terminated with exception:"
 _STACK = (
@@ -216,11 +215,11 @@ def _told(
     looked_up.transform("parsed", lambda frame: frame.map(_parse)).sink(
         "out", Foreach(lambda frame, step: frame.x)
     )
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     pipeline = Pipeline(
         vertices={vertex.name: vertex},
-        functions=steps_of(job).functions,
-        sinks=steps_of(job).sinks,
+        functions=definition_of(job).functions,
+        sinks=definition_of(job).sinks,
     )
     session: Any = None
     try:
@@ -296,11 +295,11 @@ def test_an_error_of_the_function_of_a_sink_names_the_sink() -> None:
 
     job = Job("j")
     job.source("codes", lambda spark: spark).sink("out", Foreach(stage))
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     pipeline = Pipeline(
         vertices={vertex.name: vertex},
-        functions=steps_of(job).functions,
-        sinks=steps_of(job).sinks,
+        functions=definition_of(job).functions,
+        sinks=definition_of(job).sinks,
     )
     session: Any = None
     with pytest.raises(KeyError) as raised:

@@ -18,12 +18,11 @@ from tests.spark.rig import SCHEMA, Collected, Landing, Rig
 
 from weir.core.messages.task import BatchStaged, PlanningCalled, TaskErrored
 from weir.errors import PipelineError
-from weir.job import Job
+from weir.job import Job, definition_of
 from weir.sinks.base import SinkContext
 from weir.sinks.foreach.sink import BatchInfo, Foreach
 from weir.spark.java import Jvm
 from weir.spark.query.plan_checks import check_result, check_source
-from weir.steps import steps_of
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
@@ -310,7 +309,7 @@ def test_a_column_that_the_function_of_a_sink_does_not_find_fails_the_job_for_go
 
     job = Job("checks")
     job.source("numbers", landing.source).sink("out", Foreach(stage))
-    steps_of(job).sinks["out"].open(
+    definition_of(job).sinks["out"].open(
         SinkContext(
             job_id="0" * 32,
             job_name="checks",

@@ -55,7 +55,7 @@ from weir.core.types import (
     TaskStatus,
 )
 from weir.durable.sink_port import CommitRetries, SinkPort
-from weir.job import Job
+from weir.job import Job, definition_of
 from weir.runtime.concurrency import SystemClock, ThreadWaits
 from weir.runtime.ports import AttemptStart, TaskPort
 from weir.sim.engine.auditor import Auditor
@@ -70,7 +70,6 @@ from weir.sim.own.queries import SimQueries
 from weir.sinks.base import Batch, Sink
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.task_port import SparkTaskPort
-from weir.steps import steps_of
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.local import LocalFileSystem
 
@@ -250,7 +249,7 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
     # without data.
     numbers = job.source("numbers", landing.source, bounded=True)
     numbers.transform("v", lambda df: df.dropDuplicates(["id"])).sink("out", sink)
-    (vertex,) = steps_of(job).vertices()
+    (vertex,) = definition_of(job).vertices()
     fs = LocalFileSystem()
     storage = CheckpointStorage(fs=lambda _: fs, base_directory=str(directory / "cp"), job_id=JOB)
     storage.make_job_directory()
@@ -258,7 +257,7 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
         session=session,
         pipeline=Pipeline(
             vertices={"v": vertex},
-            functions=steps_of(job).functions,
+            functions=definition_of(job).functions,
             sinks={"out": sink},
         ),
         storage=storage,

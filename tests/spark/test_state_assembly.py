@@ -14,6 +14,7 @@ import weir
 from weir.core.graph import Vertex
 from weir.core.types import InFlightSegment, StateHandle, TaskState
 from weir.errors import CheckpointDamagedError, JobError
+from weir.job import definition_of
 from weir.spark.state.assembly import SparkStateAssembler
 from weir.spark.state.plan_layout import (
     PLAN_ENTRY,
@@ -25,7 +26,6 @@ from weir.spark.state.plan_layout import (
     encode_layout,
 )
 from weir.spark.state.saved_task import WATERMARK_ENTRY
-from weir.steps import steps_of
 
 ORDERS = '{"logOffset":4}'
 CONF = {"spark.sql.shuffle.partitions": "2"}
@@ -43,7 +43,7 @@ def vertices(*cuts: str, label: bool = False, middle: bool = False) -> dict[str,
     steps[before].sink("out", weir.sinks.Files("/out"))
     for cut in cuts:
         steps[cut].start_new_chain()
-    return {vertex.name: vertex for vertex in steps_of(job).vertices()}
+    return {vertex.name: vertex for vertex in definition_of(job).vertices()}
 
 
 def aggregation(step: str, watermark_ms: int | None = None) -> PlanOperator:

@@ -21,8 +21,7 @@ from rich.text import Text
 
 from weir.core.graph import ChainEnd, GraphStep, Vertex
 from weir.core.types import OperatorId
-from weir.job import Job
-from weir.steps import steps_of
+from weir.job import Job, definition_of
 
 #: Width of the label column, so that the values of all vertices line up.
 _LABEL_WIDTH = 24
@@ -33,7 +32,7 @@ def plan_text(job: Job) -> Group:
 
     Raises ``PipelineError`` like ``weir run``.
     """
-    vertices = steps_of(job).vertices()
+    vertices = definition_of(job).vertices()
     shown = _shown(vertices)
     channels = sum(len(vertex.inputs) for vertex in vertices)
     head = (
@@ -54,7 +53,7 @@ def plan_text(job: Job) -> Group:
 
 def plan_mermaid(job: Job) -> str:
     """``weir plan --mermaid FILE``: a subgraph per vertex, and arrows for channels to readers."""
-    vertices = steps_of(job).vertices()
+    vertices = definition_of(job).vertices()
     shown = _shown(vertices)
     ids = {one: f"s{number}" for number, one in enumerate(shown)}
     lines, channels = ["flowchart LR"], []
@@ -79,7 +78,7 @@ def plan_mermaid(job: Job) -> str:
 
 def plan_json(job: Job) -> str:
     """``weir plan --json FILE``: the job's name, and the vertices as the graph has them."""
-    fields: dict[str, Any] = {"job": job.name, "vertices": steps_of(job).vertices()}
+    fields: dict[str, Any] = {"job": job.name, "vertices": definition_of(job).vertices()}
     return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
 
 

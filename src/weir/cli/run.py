@@ -26,6 +26,7 @@ from weir.config import Configuration
 from weir.config.options import CLASS_ARCHIVE, LOG_FORMAT
 from weir.core.status import JobStatus
 from weir.errors import JobFailedError, JobFencedError, WeirError
+from weir.job import definition_of
 from weir.launch import runner
 from weir.launch.options import JobResult, RunOptions
 from weir.spark.session import class_archive
@@ -60,7 +61,7 @@ def _run(spec: str, options: RunOptions, console: Console, output: LogOutput) ->
     output.use(configuration.value(LOG_FORMAT))
     made = EventDisplay(output) if output.is_json else ProgressDisplay(console)
     with made as display, SignalWatch(display, output) as signals:
-        result = _on_own_thread(lambda: runner.run_job(job, options, display))
+        result = _on_own_thread(lambda: runner.run_job(definition_of(job), options, display))
     if configuration.value(CLASS_ARCHIVE):
         # In the background, so that the next job starts in half the time.
         class_archive.make_later()

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
 from weir.monitoring.recorder import Recorder
-from weir.monitoring.views import JobView, SubtaskView
-from weir.runtime.ports import CoordinatorAnswer
+from weir.monitoring.views import JobView
+from weir.runtime.ports import CoordinatorAnswer, SubtaskView
 
 
 class JobGateway(Protocol):

@@ -38,20 +38,14 @@ from weir.errors import JobError
 from weir.monitoring.counters import Counters
 from weir.monitoring.recorder import Recorder
 from weir.monitoring.timeline import SpanKind
-from weir.monitoring.views import (
-    ChannelView,
-    CoordinatorView,
-    ExceptionView,
-    JobView,
-    SubtaskView,
-    VertexView,
-)
+from weir.monitoring.views import ChannelView, CoordinatorView, ExceptionView, JobView, VertexView
 from weir.runtime.concurrency import Clock
 from weir.runtime.driver import JobDriver
 from weir.runtime.ports import (
     CoordinatorAnswer,
     CoordinatorPort,
     DurablePort,
+    SubtaskView,
     TaskPort,
     VertexMetrics,
 )

@@ -13,16 +13,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weir.core.status import JobStatus
+from weir.definition import JobDefinition
 from weir.errors import ConfigurationError, RestError
 from weir.launch.options import JobResult, RunListener, RunOptions
-from weir.steps import steps_of
 
 if TYPE_CHECKING:
     from weir.config import Configuration
     from weir.core.types import CompletedCheckpoint
     from weir.durable.sink_port import SinkPort
     from weir.gateway.job_gateway import JobGateway
-    from weir.job import Job
     from weir.launch.submission import Submission
     from weir.rest.server.server import RestServer
     from weir.runtime.concurrency import Clock
@@ -56,7 +55,7 @@ class LoggingListener:
         _log.info("%s", message)
 
 
-def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
+def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> JobResult:
     """Run the job in this process until it ends. Raises ``WeirError`` if it cannot start."""
     listener.phase("loading libraries")
     from weir.config import Configuration
@@ -68,7 +67,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
 
     configuration = Configuration.load(None, {**job.conf, **options.conf})
     options = with_recovery_path(options, configuration)
-    steps_of(job).vertices()
+    job.vertices()
     clock = SystemClock()
     with contextlib.ExitStack() as stack:
         rest = _rest_server(configuration, clock)
@@ -189,7 +188,7 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
 
 
 def _sinks(
-    job: Job,
+    job: JobDefinition,
     configuration: Configuration,
     listener: RunListener,
     session: LazySession,
@@ -202,7 +201,7 @@ def _sinks(
     from weir.runtime.concurrency import ThreadWaits
 
     return SinkPort(
-        sinks=steps_of(job).sinks,
+        sinks=job.sinks,
         job_name=job.name,
         file_system=storage.fs,
         retries=CommitRetries(
@@ -213,7 +212,7 @@ def _sinks(
         waits=ThreadWaits(),
         job_directory=storage.job_directory,
         session=session.get,
-        leave_out=steps_of(job).commit_intervals_ms,
+        leave_out=job.commit_intervals_ms,
     )
 
 

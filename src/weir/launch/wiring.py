@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from weir.config import Configuration
 from weir.config.options import (
@@ -32,6 +31,7 @@ from weir.core.messages.job import JobEnded, JobStatusChanged
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
 from weir.core.types import OperatorId, VertexId
+from weir.definition import JobDefinition, task_plan
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import SinkPort
@@ -48,22 +48,18 @@ from weir.lineage import reporter as lineage
 from weir.monitoring.log_lines import as_json, as_text
 from weir.monitoring.recorder import Sampler
 from weir.monitoring.views import CoordinatorView
-from weir.operators.base import KEY_GROUPS
+from weir.operators.state.types import KEY_GROUPS
 from weir.rest.past.archive import JobArchive
 from weir.runtime.concurrency import Clock, ThreadWaits, ThreadWorkers
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import plan_layouts
 from weir.spark.query.task_port import SparkTaskPort
+from weir.spark.session.settings import SHUFFLE_PARTITIONS
 from weir.spark.session.start import LazySession, check_reachable, log_of
 from weir.spark.state.assembly import SparkStateAssembler
-from weir.spark.state.directory import SHUFFLE_PARTITIONS
-from weir.steps import Steps, steps_of, task_plan
 from weir.storage.lease import Lease
 from weir.storage.paths import join
 from weir.subtasks.chain import ProcessStep, process_steps
-
-if TYPE_CHECKING:
-    from weir.job import Job
 
 
 class JobRun:
@@ -72,7 +68,7 @@ class JobRun:
     def __init__(
         self,
         *,
-        job: Job,
+        job: JobDefinition,
         options: RunOptions,
         configuration: Configuration,
         submission: Submission,
@@ -90,8 +86,7 @@ class JobRun:
         self._listener = listener
         self._rest_address = rest_address
         self._linger_ms = configuration.value(REST_LINGER)
-        steps = steps_of(job)
-        vertices = steps.vertices()
+        vertices = job.vertices()
         self._phases = StartPhases(listener, (vertex.name for vertex in vertices))
         self._tasks, self._durable, operators = _make_ports(
             job=job,
@@ -111,11 +106,11 @@ class JobRun:
                 " commit only when the job ends, on 'weir checkpoint' and on 'weir stop'"
             )
         plans = {
-            vertex.name: task_plan(steps, vertex, checkpointing.aligned_timeout_ms)
+            vertex.name: task_plan(job, vertex, checkpointing.aligned_timeout_ms)
             for vertex in vertices
         }
-        coordinated = _coordinated(steps, operators)
-        self._master = _job_master(steps, configuration, submission, plans, coordinated)
+        coordinated = _coordinated(job, operators)
+        self._master = _job_master(job, configuration, submission, plans, coordinated)
         self._running = RunningJob(
             job_id=submission.job_id,
             name=job.name,
@@ -124,7 +119,7 @@ class JobRun:
             tasks=self._tasks,
             durable=self._durable,
             coordinators=CoordinatorRunner(
-                {name: one.coordinator for name, one in steps.operators.items() if one.coordinator},
+                {name: one.coordinator for name, one in job.operators.items() if one.coordinator},
                 workers=ThreadWorkers(),
                 waits=ThreadWaits(),
             ),
@@ -250,7 +245,7 @@ class JobRun:
 
 def _make_ports(
     *,
-    job: Job,
+    job: JobDefinition,
     options: RunOptions,
     configuration: Configuration,
     submission: Submission,
@@ -265,15 +260,12 @@ def _make_ports(
     listener.phase("starting Spark")
     check_reachable(session.get(), storage.fs(working), working)
     session.share_modules()
-    steps = steps_of(job)
-    vertices = steps.vertices()
-    operators = _operators(
-        steps, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1)
-    )
+    vertices = job.vertices()
+    operators = _operators(job, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1))
     pipeline = Pipeline(
         vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
-        functions=steps.functions,
-        sinks=steps.sinks,
+        functions=job.functions,
+        sinks=job.sinks,
         operators=operators,
         log_form=as_json if configuration.value(LOG_FORMAT) is LogFormat.JSON else as_text,
     )
@@ -290,12 +282,12 @@ def _make_ports(
         storage=storage,
         sinks=sinks,
         hooks=MasterHooks(
-            steps.hooks.values(),
+            job.hooks.values(),
             allow_non_restored_state=allow_non_restored_state,
             waits=ThreadWaits(),
         ),
         listeners=CheckpointListeners(
-            {vertex.name: steps.listeners(vertex) for vertex in vertices}, ThreadWaits()
+            {vertex.name: job.listeners(vertex) for vertex in vertices}, ThreadWaits()
         ),
         state_mapping=StateMapping(
             vertices={vertex.name: vertex.operators for vertex in vertices},
@@ -317,7 +309,7 @@ def _make_ports(
 
 
 def _job_master(
-    steps: Steps,
+    job: JobDefinition,
     configuration: Configuration,
     submission: Submission,
     plans: Mapping[VertexId, TaskPlan],
@@ -329,14 +321,14 @@ def _job_master(
         config=configuration.checkpoint_config(),
         restart=configuration.restart_config(),
         savepoint_directory=configuration.value(SAVEPOINT_DIR),
-        hooks=tuple(sorted(steps.hooks)),
+        hooks=tuple(sorted(job.hooks)),
         producers={name: plan.inputs for name, plan in plans.items()},
         coordinated=coordinated,
     )
 
 
 def _durable_settings(
-    job: Job,
+    job: JobDefinition,
     options: RunOptions,
     configuration: Configuration,
     submission: Submission,
@@ -355,7 +347,7 @@ def _durable_settings(
 
 
 def _operators(
-    steps: Steps, configuration: Configuration, default: int
+    job: JobDefinition, configuration: Configuration, default: int
 ) -> Mapping[OperatorId, ProcessStep]:
     """The Python operators, each with its parallelism."""
     configured = configuration.value(DEFAULT_PARALLELISM) or default
@@ -367,12 +359,12 @@ def _operators(
             has_coordinator=one.coordinator is not None,
             state_memory_bytes=configuration.value(STATE_MEMORY),
         )
-        for name, one in steps.operators.items()
+        for name, one in job.operators.items()
     }
 
 
 def _coordinated(
-    steps: Steps, operators: Mapping[OperatorId, ProcessStep]
+    job: JobDefinition, operators: Mapping[OperatorId, ProcessStep]
 ) -> Mapping[OperatorId, CoordinatedOperator]:
     """The operators that have a coordinator, each with its vertex and parallelism."""
     return {
@@ -381,9 +373,9 @@ def _coordinated(
             parallelism=operators[name].parallelism,
             induces_checkpoints=vertex.is_externally_induced,
         )
-        for vertex in steps.vertices()
+        for vertex in job.vertices()
         for name in process_steps(vertex)
-        if steps.operators[name].coordinator is not None
+        if job.operators[name].coordinator is not None
     }
 
 

@@ -23,6 +23,7 @@ from weir.core.types import (
     Timestamp,
     VertexId,
 )
+from weir.runtime.ports import StateView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,34 +34,6 @@ class ChannelView:
     segments: Count
     #: Bytes.
     size: Count
-
-
-@dataclass(frozen=True, kw_only=True)
-class StateView:
-    """What one stateful operator of the engine holds after the newest batch."""
-
-    #: The engine's name for it, such as ``stateStoreSave``.
-    name: str
-    rows: Count
-    #: Bytes of memory.
-    size: Count
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubtaskView:
-    """One subtask in the longest part of a vertex's newest batch: under Spark, a Spark task."""
-
-    #: What the batch calls the part: under Spark, the number of a stage.
-    stage: int
-    #: The partition.
-    index: int
-    host: str
-    #: RUNNING, SUCCESS, FAILED or KILLED.
-    status: str
-    duration_ms: int
-    #: Rows and bytes that it read.
-    rows: int
-    size: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,10 @@ from weir.operators.base import (
     OperatorContext,
     PandasOperator,
     SnapshotContext,
-    TimeDomain,
-    TtlUpdate,
 )
 from weir.operators.connected import CoOperator
 from weir.operators.rules import RulesOperator
+from weir.operators.state.types import TimeDomain, TtlUpdate
 
 __all__ = [
     "CoOperator",

@@ -7,10 +7,9 @@ so data that must survive a batch belongs in state, which the runtime hands over
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.core.types import OperatorId, Payload
 
@@ -24,41 +23,6 @@ if TYPE_CHECKING:
 
     Batches = Iterable[pa.RecordBatch] | None
     PandasFrames = Iterable[pd.DataFrame] | None
-
-#: The number of key groups. Fixed with a job's first batch, since checkpoints hold state by group.
-KEY_GROUPS = 128
-
-
-def groups_of(subtask: int, parallelism: int) -> range:
-    """The key groups of a subtask."""
-    first, end = (-(-one * KEY_GROUPS // parallelism) for one in (subtask, subtask + 1))
-    return range(first, end)
-
-
-class Layer(NamedTuple):
-    """A part of a keyed state: an Arrow stream, of which only the rows of some groups count."""
-
-    data: bytes | pa.Buffer
-    #: The first key group, and the one after the last.
-    groups: tuple[int, int]
-
-
-class TimeDomain(enum.Enum):
-    """What makes a timer due. The value is part of the name of its state."""
-
-    #: The watermark has reached its time.
-    EVENT = "event"
-    #: The driver's clock has.
-    PROCESSING = "processing"
-
-
-class TtlUpdate(enum.Enum):
-    """What starts the time to live of an entry anew."""
-
-    #: A write.
-    ON_CREATE_AND_WRITE = "write"
-    #: A write, and each ``get`` or ``contains`` that finds it.
-    ON_READ_AND_WRITE = "read"
 
 
 @dataclass(frozen=True, kw_only=True)

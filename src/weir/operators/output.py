@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from weir.core.graph import MAIN_OUTPUT
 from weir.errors import OperatorStateError, PipelineError
-from weir.operators.casts import cast
+from weir.operators.state.casts import cast
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -86,8 +86,9 @@ from weir.errors import (
 )
 from weir.readers.delta_frames import check_plain, with_partitions
 from weir.sinks.base import Commit
-from weir.sinks.delta.log import CommitLog, TableLog, as_dict
-from weir.sinks.delta.schema import columns_ddl
+from weir.sinks.commit_log import CommitLog
+from weir.sinks.ddl import columns_ddl
+from weir.sinks.delta.log import TableLog, as_dict
 from weir.sinks.iceberg.sink import IcebergTable
 from weir.sinks.postgres.history import HistoryLog
 from weir.sinks.postgres.sink import PostgresTable

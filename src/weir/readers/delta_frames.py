@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from weir.errors import StorageError
-from weir.sinks.delta.schema import columns_ddl, quoted
+from weir.sinks.ddl import columns_ddl, quoted
 
 if TYPE_CHECKING:
     import deltalake

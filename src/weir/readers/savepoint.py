@@ -122,8 +122,8 @@ def _keyed(name: str, layers: list[tuple[bytes, tuple[int, int]]]) -> pa.Table:
     """The values of a keyed state by key."""
     import pyarrow as pa
 
-    from weir.operators.base import Layer
     from weir.operators.state.keyed import KeyedState, layer_rows
+    from weir.operators.state.types import Layer
 
     found = [Layer(data, (first, end)) for data, (first, end) in layers]
     rows = next((rows for layer in found for rows in layer_rows(layer, name)), None)

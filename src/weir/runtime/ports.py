@@ -37,6 +37,7 @@ from weir.core.messages.task import (
 from weir.core.task.plan import TaskPlan
 from weir.core.types import (
     CompletedCheckpoint,
+    Count,
     OperatorId,
     Payload,
     Recorded,
@@ -44,7 +45,6 @@ from weir.core.types import (
     TaskState,
     VertexId,
 )
-from weir.monitoring.views import StateView, SubtaskView
 
 #: Posts an event of one task, from any thread.
 PostToTask = Callable[[StreamTaskEvent], None]
@@ -71,6 +71,34 @@ class CoordinatorAnswer:
     answer: Payload | None
     #: A completed checkpoint that contains the changes the request made.
     checkpoint_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateView:
+    """What one stateful operator of the engine holds after the newest batch."""
+
+    #: The engine's name for it, such as ``stateStoreSave``.
+    name: str
+    rows: Count
+    #: Bytes of memory.
+    size: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubtaskView:
+    """One subtask in the longest part of a vertex's newest batch: under Spark, a Spark task."""
+
+    #: What the batch calls the part: under Spark, the number of a stage.
+    stage: int
+    #: The partition.
+    index: int
+    host: str
+    #: RUNNING, SUCCESS, FAILED or KILLED.
+    status: str
+    duration_ms: int
+    #: Rows and bytes that it read.
+    rows: int
+    size: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,15 +29,10 @@ from weir.core.messages.coordination import DeliverEvent
 from weir.core.messages.task import AnswerPlanning, InducedCheckpoint, StartDrain, TakeSnapshot
 from weir.core.types import OperatorId, SentEvent, VertexId
 from weir.errors import InvariantError, OperatorError, PipelineError, invariant
-from weir.operators.base import (
-    Operator,
-    TimeDomain,
-    overrides,
-    takes_part,
-    takes_snapshots,
-)
+from weir.operators.base import Operator, overrides, takes_part, takes_snapshots
 from weir.operators.connected import CoOperator
 from weir.operators.state.store import any_union, decode_lists, encode_lists, redistributed
+from weir.operators.state.types import TimeDomain
 from weir.runtime.concurrency import Clock
 from weir.subtasks.held_state import HeldState, dealt_layers, dealt_timers, earliest_of
 from weir.subtasks.source_readers import SourceReaders

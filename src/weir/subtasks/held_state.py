@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weir.operators.base import TimeDomain, groups_of
+from weir.operators.state.types import TimeDomain, groups_of
 from weir.subtasks.state_pieces import Location
 
 

@@ -45,18 +45,16 @@ from weir.core.graph import MAIN_OUTPUT
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError, PipelineError
 from weir.operators.base import (
-    Layer,
     ListCheckpointed,
     Operator,
     SnapshotContext,
-    TimeDomain,
-    groups_of,
     overrides,
     transient_attributes,
 )
 from weir.operators.connected import CoOperator
 from weir.operators.output import Outputs, record_batches, tagged_column
 from weir.operators.state.store import StateStore, decode_lists
+from weir.operators.state.types import Layer, TimeDomain, groups_of
 from weir.runtime.failures import NOTE, describe
 from weir.subtasks.context import Context
 from weir.subtasks.state_pieces import SHARED_BYTES_MAX, Location, StatePieces

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from weir.errors import OperatorStateError
-from weir.operators.base import TimeDomain, TtlUpdate
 from weir.operators.state.key_index import Places
 from weir.operators.state.memory import Column, StateMemory
 from weir.operators.state.runs import Runs
+from weir.operators.state.types import TimeDomain, TtlUpdate
 
 #: The time of use of what was used before there was any time: no watermark has come yet.
 UNKNOWN = np.iinfo(np.int64).min

@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import OperatorStateError
-from weir.operators.base import Layer, TimeDomain, TtlUpdate
-from weir.operators.casts import check_lengths, stored_as
+from weir.operators.state.casts import check_lengths, stored_as
 from weir.operators.state.expiry import UNKNOWN, Expiry, TimeToLive
 from weir.operators.state.key_index import NOWHERE, KeyIndex, Mask, Places, ascending
 from weir.operators.state.memory import Column, StateMemory
+from weir.operators.state.types import Layer, TimeDomain, TtlUpdate
 from weir.operators.state.value_column import value_column
 
 #: How many keys ``items`` returns at a time, and how many rows of a layer lie in one Arrow batch.

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import OperatorStateError
-from weir.operators.base import Layer
-from weir.operators.casts import check_lengths
+from weir.operators.state.casts import check_lengths
 from weir.operators.state.key_index import Places
 from weir.operators.state.keyed import KeyedState, first_rows, normal_keys, nth_occurrence
 from weir.operators.state.memory import StateMemory
+from weir.operators.state.types import Layer
 
 
 class KeyedListState:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from weir.operators.base import Layer
-from weir.operators.casts import check_lengths, stored_as
+from weir.operators.state.casts import check_lengths, stored_as
 from weir.operators.state.expiry import TimeToLive
 from weir.operators.state.key_index import NOWHERE, KeyIndex, Places, ascending
 from weir.operators.state.keyed import KeyedState, first_rows, normal_keys
 from weir.operators.state.memory import StateMemory
 from weir.operators.state.runs import Runs
+from weir.operators.state.types import Layer
 
 #: How many entries are looked at in one go.
 _STEP = 100_000

@@ -20,7 +20,7 @@ import msgspec
 from weir.core.types import OperatorId
 from weir.errors import OperatorStateError
 from weir.json_values import KEPT, encode_each
-from weir.operators.base import KEY_GROUPS, Layer, TimeDomain, TtlUpdate
+from weir.operators.state.types import KEY_GROUPS, Layer, TimeDomain, TtlUpdate
 
 if TYPE_CHECKING:
     import pyarrow as pa

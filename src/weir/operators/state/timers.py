@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import OperatorStateError
-from weir.operators.base import Layer, TimeDomain
-from weir.operators.casts import check_lengths, stored_as
+from weir.operators.state.casts import check_lengths, stored_as
 from weir.operators.state.key_index import Places
 from weir.operators.state.keyed import KeyedState, first_rows, normal_keys, nth_occurrence
 from weir.operators.state.memory import StateMemory
 from weir.operators.state.runs import Runs
+from weir.operators.state.types import Layer, TimeDomain
 
 
 class DueTimers(NamedTuple):

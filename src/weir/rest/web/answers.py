@@ -23,15 +23,9 @@ from weir.monitoring.recorder import (
     checkpoint_bar,
 )
 from weir.monitoring.timeline import Span, SpanKind
-from weir.monitoring.views import (
-    DriverView,
-    ExceptionView,
-    JobBrief,
-    JobView,
-    SubtaskView,
-    VertexView,
-)
+from weir.monitoring.views import DriverView, ExceptionView, JobBrief, JobView, VertexView
 from weir.rest.schema import page
+from weir.runtime.ports import SubtaskView
 
 #: Over how long rates and shares "now" are measured, in milliseconds.
 _RECENT_MS = 30_000

@@ -16,7 +16,6 @@ from starlette.exceptions import HTTPException
 
 from weir.monitoring.log_buffer import LogBuffer
 from weir.monitoring.recorder import SAMPLE_MS
-from weir.monitoring.views import SubtaskView
 from weir.rest.flink.cluster_answers import log_tail
 from weir.rest.flink.vertex_answers import find_vertex
 from weir.rest.handling.guard import quoted
@@ -24,6 +23,7 @@ from weir.rest.handling.serving import Serving, beside, serves
 from weir.rest.handling.shared import FRESH_MS
 from weir.rest.schema import page
 from weir.rest.web import answers as page_answers
+from weir.runtime.ports import SubtaskView
 
 #: The longest window of a timeline or story, and the default one: an hour and ten minutes.
 _WINDOW_MS = 3_600_000

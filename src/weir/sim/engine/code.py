@@ -9,31 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.coordination.coordinators import CoordinatedOperator
-from weir.core.messages.task import StartDrain, TakeSnapshot
 from weir.core.task.plan import TaskPlan
 from weir.core.types import (
     CompletedCheckpoint,
     JobId,
     OperatorId,
     OperatorState,
-    TaskState,
     VertexId,
 )
 from weir.durable.hooks import CheckpointListener, MasterHook
-from weir.durable.task_snapshots import TaskSnapshots
 from weir.runtime.concurrency import Clock
-from weir.runtime.ports import AttemptStart, PostToTask
 from weir.sim.engine.disk import ProcessFileSystem
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.loop import Loop, Process, SimWaits
+from weir.sim.engine.task_port import Queries
 from weir.sinks.base import Sink
-
-if TYPE_CHECKING:
-    from weir.sim.engine.task_port import SimTaskPort
 
 #: The directory of the tables on the simulated disk.
 TABLES_DIRECTORY = "/tables"
@@ -57,58 +51,6 @@ class Environment:
     hook_fails: Callable[[], bool]
     #: Gets the text of a broken law.
     broken: Callable[[str], None]
-
-
-class Query(Protocol):
-    """One query of one attempt."""
-
-    snapshots: TaskSnapshots
-    #: The directory of its segments.
-    channel: str
-
-    def restore(self, state: TaskState, checkpoint: CompletedCheckpoint) -> None:
-        """Load the state of a checkpoint."""
-        ...
-
-    def start(self) -> None:
-        """Start the query loop."""
-        ...
-
-    def stop(self) -> None:
-        """Interrupt the query."""
-        ...
-
-    def drain(self, effect: StartDrain) -> None:
-        """Run the batch with MAX_WATERMARK."""
-        ...
-
-    def take(self, effect: TakeSnapshot) -> None:
-        """Take the synchronous part of a snapshot."""
-        ...
-
-    def completed(self, checkpoint_id: int) -> None:
-        """A checkpoint completed. Quick."""
-        ...
-
-    def aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint was aborted. Quick."""
-        ...
-
-    def close(self) -> None:
-        """Close the operators."""
-        ...
-
-
-class Queries(Protocol):
-    """Makes the queries of one driver."""
-
-    def begin_attempt(self, port: SimTaskPort, start: AttemptStart) -> None:
-        """An attempt begins."""
-        ...
-
-    def make(self, port: SimTaskPort, plan: TaskPlan, attempt: int, post: PostToTask) -> Query:
-        """The query of one task."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,10 +26,10 @@ from weir.sim.engine.code import TABLES_DIRECTORY, Code, DriverCode, Environment
 from weir.sim.engine.disk import Disk, ProcessFileSystem
 from weir.sim.engine.faults import Fault, Injector
 from weir.sim.engine.job import SimJob
+from weir.sim.engine.listener import OrderedListener
 from weir.sim.engine.loop import Loop, Process, SimWaits, SimWorkers
 from weir.sim.engine.table import SimTable
 from weir.sim.engine.task_port import SimTaskPort
-from weir.sim.own.counting import OrderedListener
 from weir.sinks.base import Sink
 from weir.storage.checkpoints import CheckpointStorage
 

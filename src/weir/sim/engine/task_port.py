@@ -1,12 +1,13 @@
 """The simulator's task port: the queries of one driver, and what they ask of the core.
 
-``queries.py`` has the model of a query of Weir's own jobs, ``user/query.py`` that of a user's.
+``own/queries.py`` has the model of a query of Weir's own jobs, ``user/query.py`` that of a user's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import Protocol
 
 from weir.core.messages.channel import MAX_WATERMARK_MS, ReleaseSegments
 from weir.core.messages.task import (
@@ -19,15 +20,66 @@ from weir.core.messages.task import (
 from weir.core.task.plan import TaskPlan
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
-from weir.monitoring.views import SubtaskView
+from weir.durable.task_snapshots import TaskSnapshots
 from weir.runtime.concurrency import Clock, Waits
-from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
+from weir.runtime.ports import AttemptStart, PostToTask, SubtaskView, VertexMetrics
 from weir.sim.engine.channel_offsets import BEGIN, ChannelOffsets
-from weir.sim.engine.code import Queries, Query
 from weir.sim.engine.disk import ProcessFileSystem
 from weir.sim.engine.loop import Loop, Process, SimEvent
 from weir.sim.engine.table import SimTable
 from weir.storage.checkpoints import CheckpointStorage
+
+
+class Query(Protocol):
+    """One query of one attempt."""
+
+    snapshots: TaskSnapshots
+    #: The directory of its segments.
+    channel: str
+
+    def restore(self, state: TaskState, checkpoint: CompletedCheckpoint) -> None:
+        """Load the state of a checkpoint."""
+        ...
+
+    def start(self) -> None:
+        """Start the query loop."""
+        ...
+
+    def stop(self) -> None:
+        """Interrupt the query."""
+        ...
+
+    def drain(self, effect: StartDrain) -> None:
+        """Run the batch with MAX_WATERMARK."""
+        ...
+
+    def take(self, effect: TakeSnapshot) -> None:
+        """Take the synchronous part of a snapshot."""
+        ...
+
+    def completed(self, checkpoint_id: int) -> None:
+        """A checkpoint completed. Quick."""
+        ...
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """A checkpoint was aborted. Quick."""
+        ...
+
+    def close(self) -> None:
+        """Close the operators."""
+        ...
+
+
+class Queries(Protocol):
+    """Makes the queries of one driver."""
+
+    def begin_attempt(self, port: SimTaskPort, start: AttemptStart) -> None:
+        """An attempt begins."""
+        ...
+
+    def make(self, port: SimTaskPort, plan: TaskPlan, attempt: int, post: PostToTask) -> Query:
+        """The query of one task."""
+        ...
 
 
 class SimTaskPort:

@@ -13,8 +13,9 @@ from weir.core.types import CompletedCheckpoint, JobId
 from weir.sim.engine.code import TABLES_DIRECTORY, DriverCode, Environment, Shown
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob, SimVertex, expected_rows
+from weir.sim.engine.listener import OrderedListener
 from weir.sim.engine.table import EmptyEpoch, SimTable
-from weir.sim.own.counting import CountingCoordinator, CountingHook, OrderedListener, disagreement
+from weir.sim.own.counting import CountingCoordinator, CountingHook, disagreement
 from weir.sim.own.marks import Marks
 from weir.sim.own.queries import SimQueries
 

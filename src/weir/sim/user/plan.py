@@ -12,10 +12,12 @@ import pyarrow.compute as pc
 
 from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId
+from weir.definition import JobDefinition, ProcessFunction, Simulation
 from weir.errors import PipelineError
-from weir.operators.base import KEY_GROUPS, Operator
+from weir.operators.base import Operator
 from weir.operators.connected import INPUT, CoOperator
 from weir.operators.output import OUTPUT, tagged_column
+from weir.operators.state.types import KEY_GROUPS
 from weir.sim.user.rows import RowMaker
 from weir.sim.user.schemas import schema_of
 from weir.sim.user.sources import stand_in
@@ -23,7 +25,6 @@ from weir.sinks.base import Sink
 from weir.sinks.foreach.sink import Foreach
 from weir.sources.files import FileSource
 from weir.sources.operator import SourceOperator
-from weir.steps import ProcessFunction, Simulation, Steps
 from weir.subtasks.worker import SubtaskFunction, key_columns
 
 #: The rows of a step, by tag of its outputs.
@@ -36,7 +37,7 @@ _ROW = "id long"
 class UserJob:
     """One load of the user's job."""
 
-    steps: Steps
+    steps: JobDefinition
     vertices: Mapping[str, Vertex]
     simulation: Simulation
     rows: RowMaker
@@ -72,7 +73,7 @@ class UserJob:
         return any(self.event_time.get(one) for one in step.inputs)
 
 
-def planned(steps: Steps, records: int) -> UserJob:
+def planned(steps: JobDefinition, records: int) -> UserJob:
     """The job, with stand-ins and the schemas of all steps.
 
     Raises ``PipelineError`` if something must be declared for the simulator.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -37,15 +37,13 @@ from weir.sim.engine.channel_offsets import BEGIN, ChannelOffsets
 from weir.sim.engine.loop import Task
 from weir.sim.engine.snapshots import LostStateError, SimState, segment_path
 from weir.sim.engine.task_port import SimTaskPort
+from weir.sim.user.driver import UserDriver
 from weir.sim.user.frame import Frame
 from weir.sim.user.plan import Rows, count, decoded, encoded, outputs, partitioned
 from weir.sim.user.subtasks import SimSubtasks
 from weir.sinks.base import Batch
 from weir.subtasks.chain import ENTRY, BatchEnd, OperatorChain, ProcessStep
 from weir.subtasks.worker import END_OF_TIME_MS
-
-if TYPE_CHECKING:
-    from weir.sim.user.code import UserDriver
 
 
 class _Directory:

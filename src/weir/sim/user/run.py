@@ -28,8 +28,9 @@ from weir.errors import PipelineError
 from weir.sim.engine.code import Code, RowLaws
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob
-from weir.sim.user.code import Content, Traced, UserCode, UserRun, enumerators
+from weir.sim.user.code import UserCode, enumerators
 from weir.sim.user.coordinators import splits_lost
+from weir.sim.user.driver import Content, Traced, UserRun
 from weir.sim.user.files import CrashingFiles
 from weir.sim.user.interleaving import Interleaving, interleaved
 from weir.sim.user.loader import LoadJob, Pipeline

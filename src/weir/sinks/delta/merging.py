@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weir.sinks.delta.schema import columns_ddl
+from weir.sinks.ddl import columns_ddl
 from weir.sinks.merging import Added, Merger
 from weir.sinks.parquet import read_footer
 from weir.storage.filesystem import FileSystem

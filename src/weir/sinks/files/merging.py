@@ -23,7 +23,7 @@ import msgspec
 
 from weir.core.types import Count
 from weir.errors import SinkError
-from weir.sinks.delta.schema import columns_ddl
+from weir.sinks.ddl import columns_ddl
 from weir.sinks.merging import Added, Merger
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import StagedPath

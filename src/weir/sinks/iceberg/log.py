@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from weir.core.types import AbsolutePath, JobId, OperatorId
 from weir.errors import CutNotFoundError, SinkError, StorageError
 from weir.sinks.base import Commit
-from weir.sinks.delta.log import CommitLog, Entry
+from weir.sinks.commit_log import CommitLog, Entry
 from weir.sinks.iceberg.ledger import has_gone_back, records
 from weir.storage.paths import normalize
 from weir.storage.records import converted

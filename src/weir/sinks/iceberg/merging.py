@@ -20,7 +20,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
 from weir.core.types import Payload
-from weir.sinks.delta.schema import columns_ddl
+from weir.sinks.ddl import columns_ddl
 from weir.sinks.iceberg.files import data_file, file_details, written_as
 from weir.sinks.iceberg.leftovers import note_commit, note_merged, noted
 from weir.sinks.iceberg.payload import StagedDataFile

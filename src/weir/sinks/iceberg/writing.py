@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.schema import Schema
 
-from weir.sinks.delta.schema import quoted
+from weir.sinks.ddl import quoted
 from weir.sinks.iceberg.types import column_metadata, has_field_ids, spark_schema_of
 from weir.sinks.staging import write_frame
 from weir.storage.filesystem import FileSystem

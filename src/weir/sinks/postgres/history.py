@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from weir.core.types import AbsolutePath, JobId, OperatorId
 from weir.errors import CutNotFoundError, SinkError, SinkMismatchError, StorageError
 from weir.sinks.base import Commit, SinkContext
-from weir.sinks.delta.log import CommitLog, Entry
+from weir.sinks.commit_log import CommitLog, Entry
 from weir.sinks.postgres.session import create_once, quoted
 from weir.sinks.postgres.target import Ledger, PostgresTarget, check_privileges
 from weir.sinks.postgres.types import StagedColumn, takes

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from weir.core.graph import GraphStep
 from weir.errors import PipelineError
-from weir.operators.base import KEY_GROUPS
 from weir.operators.connected import INPUT
 from weir.operators.output import tagged_column
+from weir.operators.state.types import KEY_GROUPS
 from weir.spark.operators.worker import KEY_GROUP
 from weir.subtasks.worker import key_columns
 

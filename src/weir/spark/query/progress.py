@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weir.monitoring.views import StateView, SubtaskView
+from weir.runtime.ports import StateView, SubtaskView
 from weir.storage.records import prepare
 
 if TYPE_CHECKING:

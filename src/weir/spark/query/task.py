@@ -36,9 +36,8 @@ from weir.core.messages.task import (
 from weir.core.types import Committable, OperatorId
 from weir.errors import PipelineError, SinkError, invariant
 from weir.monitoring.log_lines import place
-from weir.monitoring.views import SubtaskView
 from weir.runtime.concurrency import in_background
-from weir.runtime.ports import PostToTask, VertexMetrics
+from weir.runtime.ports import PostToTask, SubtaskView, VertexMetrics
 from weir.sinks.base import Batch, Sink
 from weir.spark.channels import OutputSegments, has_event_time
 from weir.spark.control_input import CONTROL_INPUT, QueryInterruptedError

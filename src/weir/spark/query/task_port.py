@@ -35,10 +35,9 @@ from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, T
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.lineage.datasets import JobDatasets
-from weir.monitoring.views import SubtaskView
 from weir.runtime.concurrency import Clock, ThreadWaits, in_background
 from weir.runtime.failures import describe
-from weir.runtime.ports import AttemptStart, PostToTask, VertexMetrics
+from weir.runtime.ports import AttemptStart, PostToTask, SubtaskView, VertexMetrics
 from weir.spark.channels import OutputSegments
 from weir.spark.failures import TaskFailures
 from weir.spark.operators.subtasks import check_directory

@@ -1,15 +1,4 @@
-"""Makes the Spark session with the settings that Weir's guarantees and speed depend on.
-
-There are three groups of settings:
-
-- *Required*: the state store whose files are immutable and uniquely named (incremental checkpoints
-  are exact only with it), Parquet timestamps that Delta readers understand, and the offset-log
-  format that Weir reads.
-- *Defaults*: settings that suit a pipeline and that the user may change.
-- *Cheap working directory* (``weir.fast-working-directory``): without Weir, Spark's log and state
-  files are its only durable copy, so it writes them with care; under Weir they are disposable. Nor
-  does it need a process for each file (``spark/session/local_files.py``).
-"""
+"""Starts the JVM and makes the Spark session, with the settings of ``settings.py``."""
 
 from __future__ import annotations
 
@@ -40,8 +29,15 @@ from weir.spark.session.environment import check_environment
 from weir.spark.session.hadoop import HadoopFileSystem
 from weir.spark.session.light_session import forget_origins, leave_out_pandas, make_default_session
 from weir.spark.session.local_files import write_cheaply
+from weir.spark.session.settings import (
+    CHEAP_SETTINGS,
+    DEFAULTS,
+    REQUIRED,
+    RETAINED,
+    RETAINED_MIN,
+    SHUFFLE_PARTITIONS,
+)
 from weir.spark.session.user_modules import workers_find_weir, write_modules
-from weir.spark.state.directory import SHUFFLE_PARTITIONS
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import as_spark_path, join
 from weir.storage.paths import is_local as is_local_path
@@ -54,42 +50,6 @@ if TYPE_CHECKING:
 
     from weir.config import Configuration
 
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-#: A different value breaks a guarantee, so it is refused.
-REQUIRED = {
-    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.streaming.offsetLog.formatVersion": "1",
-}
-
-_RETAINED = "spark.sql.streaming.minBatchesToRetain"
-#: A snapshot is copied while further batches run, whose clean-up must leave its files (P4).
-_RETAINED_MIN = 10
-
-DEFAULTS = {
-    "spark.scheduler.mode": "FAIR",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    # An idle query polls 100 times a second by default; 50 ms is soon enough for a new file.
-    "spark.sql.streaming.pollingDelay": "50ms",
-    # State files must outlive the checkpoint that links them (PROTOCOL P4).
-    _RETAINED: "100",
-    # The more often Spark takes snapshots of the state, the shorter the chains of changelogs.
-    "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
-    # Weir reads its counters from these, at least each time that counters are shown.
-    "spark.sql.streaming.numRecentProgressUpdates": "200",
-}
-
-CHEAP_SETTINGS = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-}
-
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 #: The settings in which users give the driver's JVM options.
 _JAVA_OPTION_KEYS = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
@@ -99,7 +59,7 @@ _FROM_DEFAULTS_FILE = (
     "spark.master",
     "spark.driver.memory",
     *_JAVA_OPTION_KEYS,
-    *(key for key in DEFAULTS if key != _RETAINED),
+    *(key for key in DEFAULTS if key != RETAINED),
 )
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
@@ -203,11 +163,11 @@ def plan_session(
                 f"{key} is set to {conf[key]!r}, but exact checkpoints need {value!r}: remove the"
                 " setting."
             )
-    retained = conf.get(_RETAINED, "")
-    if retained.isdecimal() and int(retained) < _RETAINED_MIN:
+    retained = conf.get(RETAINED, "")
+    if retained.isdecimal() and int(retained) < RETAINED_MIN:
         raise ConfigurationError(
-            f"{_RETAINED} is set to {retained}, but a checkpoint needs files of up to"
-            f" {_RETAINED_MIN} batches: set at least {_RETAINED_MIN}, or remove the setting."
+            f"{RETAINED} is set to {retained}, but a checkpoint needs files of up to"
+            f" {RETAINED_MIN} batches: set at least {RETAINED_MIN}, or remove the setting."
         )
     master = master or conf.get("spark.master") or DEFAULT_MASTER
     # Also local-cluster, whose executors are processes of this machine.

@@ -26,6 +26,7 @@ import msgspec
 
 from weir.core.types import Count
 from weir.errors import StorageError, invariant
+from weir.spark.session.settings import SHUFFLE_PARTITIONS
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
 from weir.storage.records import decoded
@@ -38,7 +39,6 @@ SPARK_MAX_WATERMARK_MS = END_OF_TIME_MS
 _INLINE_BYTES = 20 * 1024
 
 #: The setting for the number of a query's state partitions. Each offset-log entry keeps its value.
-SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _COMPACT = ".compact"
 _COMPACTED = re.compile(r"[0-9]+\.compact")

@@ -30,7 +30,8 @@ import msgspec
 from weir.core.graph import Vertex
 from weir.core.types import InFlightSegment, OperatorId, StateHandle, TaskState, VertexId
 from weir.durable.state_mapping import KEEP_THE_CHAIN, Refuse
-from weir.spark.state.directory import SHUFFLE_PARTITIONS, decode_commit, decode_offsets
+from weir.spark.session.settings import SHUFFLE_PARTITIONS
+from weir.spark.state.directory import decode_commit, decode_offsets
 from weir.spark.state.plan_layout import (
     CONTROL,
     PLAN_ENTRY,

@@ -46,9 +46,9 @@ from weir.errors import ConfigurationError, StorageError
 from weir.spark.failures import first_cause
 from weir.spark.session import class_archive
 from weir.spark.session.hadoop import HadoopFileSystem
+from weir.spark.session.settings import REQUIRED
 from weir.spark.session.start import (
     DEFAULT_MASTER,
-    REQUIRED,
     create_session,
     end_with_jvm,
     java_options_of,

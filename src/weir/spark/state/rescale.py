@@ -36,7 +36,8 @@ from weir.core.types import TaskState, VertexId
 from weir.errors import PipelineError, StorageError
 from weir.spark.failures import first_cause
 from weir.spark.operators.subtasks import DEFAULTS, EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS
-from weir.spark.state.directory import SHUFFLE_PARTITIONS, QueryDirectory, is_stateful
+from weir.spark.session.settings import SHUFFLE_PARTITIONS
+from weir.spark.state.directory import QueryDirectory, is_stateful
 from weir.storage.paths import as_spark_path
 from weir.subtasks.chain import process_steps
 

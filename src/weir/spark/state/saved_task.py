@@ -24,8 +24,8 @@ import msgspec
 
 from weir.core.types import NAME, Count, OperatorId, StateKey
 from weir.errors import CheckpointDamagedError
-from weir.operators.base import KEY_GROUPS
-from weir.spark.session.start import REQUIRED
+from weir.operators.state.types import KEY_GROUPS
+from weir.spark.session.settings import REQUIRED
 from weir.spark.state.directory import decode_commit, decode_offsets, log_offset
 from weir.spark.state.plan_layout import PLAN_ENTRY, decode_layout
 from weir.storage.metadata import METADATA_FILE, damaged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import JobGraph, Vertex
@@ -14,9 +14,6 @@ from weir.durable.hooks import CheckpointListener, MasterHook, listener_of
 from weir.operators.base import Operator, overrides, takes_part
 from weir.sinks.base import Sink
 from weir.subtasks.chain import process_steps
-
-if TYPE_CHECKING:
-    from weir.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +36,12 @@ class Simulation:
     visible: Mapping[str, Callable[[Sink], Iterable[Any]]] = field(default_factory=dict)
 
 
-class Steps:
-    """The graph of a job's steps, with the user's code by step id."""
+class JobDefinition:
+    """A job's name and settings, and the graph of its steps with the user's code by step id."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, conf: Mapping[str, str | float | bool]) -> None:
+        self.name = name
+        self.conf = dict(conf)
         self.graph = JobGraph()
         #: Of sources and transformations.
         self.functions: dict[OperatorId, Callable[..., Any]] = {}
@@ -69,18 +68,15 @@ class Steps:
         return tuple(listener for listener in found if listener is not None)
 
 
-def steps_of(job: Job) -> Steps:
-    """The steps that were added to a job."""
-    return job._steps
-
-
-def task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
+def task_plan(
+    definition: JobDefinition, vertex: Vertex, aligned_timeout_ms: int | None
+) -> TaskPlan:
     """What the core knows of a vertex."""
-    processing = [steps.operators[name] for name in process_steps(vertex)]
+    processing = [definition.operators[name] for name in process_steps(vertex)]
     parts: list[CheckpointListener | Operator | Sink] = [
         *(one.operator for one in processing),
-        *steps.listeners(vertex),
-        *(steps.sinks[name] for name in vertex.sinks),
+        *definition.listeners(vertex),
+        *(definition.sinks[name] for name in vertex.sinks),
     ]
     return TaskPlan(
         vertex=vertex.name,
@@ -99,8 +95,8 @@ def task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> T
         externally_induced=vertex.is_externally_induced,
         coordinated=any(one.coordinator is not None for one in processing),
         commit_intervals_ms={
-            name: steps.commit_intervals_ms[name]
+            name: definition.commit_intervals_ms[name]
             for name in vertex.sinks
-            if name in steps.commit_intervals_ms
+            if name in definition.commit_intervals_ms
         },
     )

@@ -1,0 +1,251 @@
+"""What all drivers of a run of a user's job share, and what each of them loads."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from weir.core.graph import GraphStep
+from weir.core.task.plan import TaskPlan
+from weir.core.types import CompletedCheckpoint, OperatorId
+from weir.definition import task_plan
+from weir.job import definition_of
+from weir.operators.base import Operator
+from weir.sim.engine.code import TABLES_DIRECTORY, Environment, Shown
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.faults import Fault
+from weir.sim.engine.job import SimJob
+from weir.sim.user.coordinators import changed_by_restore
+from weir.sim.user.interleaving import Interleaving
+from weir.sim.user.loader import Pipeline
+from weir.sim.user.plan import Rows, UserJob, needs_spark, planned
+from weir.sim.user.sinks import AuditedSink, Ledger, Shape, StandIn, difference, shaped
+from weir.sim.user.subtasks import Workers
+from weir.sinks.base import Sink
+from weir.sources.operator import SourceOperator
+from weir.subtasks.chain import ProcessStep, process_steps
+from weir.subtasks.worker import SubtaskFunction
+
+#: How many coordinators' states of a run are restored and compared.
+_MOST_RESTORED = 6
+
+#: The rows that each sink shows at the end.
+Content = dict[OperatorId, Counter[Shape]]
+
+
+@dataclass
+class Traced:
+    """The values that went into a step of a run, and those that came out, by column."""
+
+    given: dict[str, list[Any]] = field(default_factory=dict)
+    emitted: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class UserRun:
+    """What all drivers of one run share."""
+
+    pipeline: Pipeline
+    #: Of each source.
+    records: int
+    #: The most rows of a source in one batch.
+    batch_rows: int
+    #: The longest time in which a row lands, in virtual microseconds.
+    pace_us: int
+    settings: SimJob
+    #: The parallelism of operators that do not say theirs, in every driver; None: each draws its
+    #: own.
+    parallelism: int | None
+    calm: bool
+    ledger: Ledger
+    interleaving: Interleaving
+    disk: Disk
+    random: Random
+    #: What the sinks must show; of those that it lacks, nothing is known.
+    expected: Content
+    #: By step; kept in calm runs only.
+    traced: dict[OperatorId, Traced] = field(default_factory=dict)
+    _restored: set[str] = field(default_factory=set)
+
+    def load(self) -> UserJob:
+        """Load the job anew, as a new process does."""
+        with self.interleaving.undisturbed():
+            return planned(definition_of(self.pipeline.job()), self.records)
+
+    # -- ``code.RowLaws``
+
+    def disagreement(self, checkpoint: CompletedCheckpoint) -> str | None:
+        """Whether a coordinator does not come back as it was."""
+        for name, state in checkpoint.coordinator_states.items():
+            key = f"{name} {json.dumps(state, sort_keys=True)}"
+            if key in self._restored or len(self._restored) >= _MOST_RESTORED:
+                continue
+            self._restored.add(key)
+            job = self.load()
+            one = job.steps.operators.get(name)
+            if one is None or one.coordinator is None:
+                continue
+            with self.interleaving.undisturbed():
+                wrong = changed_by_restore(
+                    name, one.coordinator, one.parallelism or 2, checkpoint.checkpoint_id, state
+                )
+            if wrong is not None:
+                return wrong
+        return None
+
+    def incomplete(self, shown: Shown, *, drained: bool) -> str | None:
+        """Whether a sink shows something else than was committed, or than was expected."""
+        wrong = self.gaps(shown)
+        if wrong is not None:
+            return wrong
+        for name, content in self.content(shown, self.load()).items():
+            expected = self.expected.get(name)
+            if expected is None or drained or content == expected:
+                continue
+            lost, surplus = expected - content, content - expected
+            some = next(iter(lost or surplus))
+            return (
+                f"sink {name!r} shows other rows than a run in which nothing failed:"
+                f" {lost.total()} are missing, {surplus.total()} are there too often, such as"
+                f" {some}. What a source or an operator has done was lost, or done twice, in a"
+                " restore"
+            )
+        return None
+
+    def gaps(self, shown: Shown) -> str | None:
+        """Whether a sink shows something else than was committed."""
+        job = self.load()
+        for name, sink in job.steps.sinks.items():
+            visible = self.visible(job, name)
+            if visible is None or needs_spark(sink):
+                continue
+            with self.interleaving.undisturbed():
+                wrong = difference(self.ledger.account(name), list(visible(sink)))
+            if wrong is not None:
+                return f"sink {name!r}, when the job has ended: {wrong[1]}"
+        return None
+
+    def content(self, shown: Shown, job: UserJob) -> Content:
+        """The rows of every sink whose target can be read."""
+        found: Content = {}
+        for name, sink in job.steps.sinks.items():
+            visible = self.visible(job, name)
+            if needs_spark(sink):
+                rows: Sequence[Any] = shown(name)
+            elif visible is not None:
+                with self.interleaving.undisturbed():
+                    rows = list(visible(sink))
+            else:
+                continue
+            named = all(isinstance(row, dict) for row in rows)
+            found[name] = Counter(shaped(row, named=named) for row in rows)
+        return found
+
+    def visible(self, job: UserJob, name: OperatorId) -> Callable[[Sink], Any] | None:
+        """The user's function that reads the target of a sink."""
+        for vertex in job.vertices.values():
+            for one, shown in zip(vertex.sinks, vertex.sink_names, strict=True):
+                if one == name:
+                    return job.simulation.visible.get(shown)
+        return None
+
+
+class UserDriver:
+    """What one driver has loaded."""
+
+    def __init__(self, run: UserRun, environment: Environment) -> None:
+        self._run = run
+        self.name = environment.process.name
+        self.job = run.load()
+        self.records = run.records
+        #: What the attempt started from.
+        self.restored_checkpoint_id: int | None = None
+        self.batch_rows = run.batch_rows
+        who = f"{environment.job_id} {environment.number}"
+        self._default = run.parallelism or Random(f"parallelism {who}").choice((1, 2, 3))
+        self.workers = Workers(
+            load=self._load_operators,
+            disk=run.disk,
+            random=Random(f"workers {who}"),
+            interleaving=run.interleaving,
+            broken=environment.broken,
+            calm=run.calm,
+        )
+        self.sinks: dict[OperatorId, Sink] = {}
+        for name, sink in self.job.steps.sinks.items():
+            fails = environment.strikes[Fault.COMMIT_FAILED]
+            if needs_spark(sink):
+                path = f"{TABLES_DIRECTORY}/{name}"
+                self.sinks[name] = StandIn(path, environment.fs, fails=fails)
+            else:
+                self.sinks[name] = AuditedSink(
+                    name,
+                    sink,
+                    ledger=run.ledger,
+                    visible=run.visible(self.job, name),
+                    random=Random(f"sink {name} {who}"),
+                    fails=fails,
+                )
+
+    def plan(self, name: str) -> TaskPlan:
+        """What the core knows of a vertex."""
+        settings = self._run.settings
+        vertex = self.job.vertices[name]
+        plan = task_plan(self.job.steps, vertex, settings.config.aligned_timeout_ms)
+        return replace(plan, bound=settings.bound, bounded=not self.is_endless(name))
+
+    def is_endless(self, name: str) -> bool:
+        """Whether the records of a vertex end with a drain only."""
+        vertex = self.job.vertices[name]
+        for step in vertex.steps:
+            one = self.job.steps.operators.get(step.operator_id)
+            if step.enumerated and one is not None and isinstance(one.operator, SourceOperator):
+                return not one.operator.source.bounded
+        return any(self.is_endless(one) for one in vertex.inputs)
+
+    def process_steps(self, name: str) -> dict[OperatorId, ProcessStep]:
+        """The Python operators of a vertex."""
+        return {
+            one: ProcessStep(
+                operator=self.job.steps.operators[one].operator,
+                parallelism=self.job.steps.operators[one].parallelism or self._default,
+                key_by=self.job.steps.operators[one].key_by,
+                has_coordinator=self.job.steps.operators[one].coordinator is not None,
+                # Never reached: the rows of a simulation are few.
+                state_memory_bytes=1 << 30,
+            )
+            for one in process_steps(self.job.vertices[name])
+        }
+
+    def function(self, name: OperatorId, operator: Operator) -> SubtaskFunction:
+        """What runs the subtasks of a step."""
+        parallelism = self.job.steps.operators[name].parallelism or self._default
+        return self.job.function(name, operator, parallelism)
+
+    def landed(self, source: OperatorId, now_us: int) -> int:
+        """How many records of a source can be read now."""
+        del source
+        return min(self.records, now_us // self._run.pace_us)
+
+    def saw(self, step: GraphStep, inputs: list[list[pa.RecordBatch]], made: Rows) -> None:
+        """Keep what went through an operator."""
+        if not self._run.calm:
+            return
+        traced = self._run.traced.setdefault(step.operator_id, Traced())
+        _add(traced.given, [batch for batches in inputs for batch in batches])
+        _add(traced.emitted, [batch for batches in made.values() for batch in batches])
+
+    def _load_operators(self) -> Mapping[OperatorId, Operator]:
+        return {name: one.operator for name, one in self._run.load().steps.operators.items()}
+
+
+def _add(values: dict[str, list[Any]], batches: list[pa.RecordBatch]) -> None:
+    for batch in batches:
+        for column in batch.schema.names:
+            values.setdefault(column, []).extend(batch.column(column).to_pylist())

@@ -1,0 +1,29 @@
+"""Columns in Spark's DDL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def quoted(column: str) -> str:
+    """A column's name quoted for Spark SQL, whatever characters it has."""
+    return f"`{column.replace('`', '``')}`"
+
+
+def columns_ddl(fields: Iterable[dict[str, Any]]) -> str:
+    """Columns of a Delta schema as Spark's DDL."""
+    return ", ".join(f"{quoted(column['name'])} {_type_ddl(column['type'])}" for column in fields)
+
+
+def _type_ddl(kind: Any) -> str:
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            inner = (f"{quoted(part['name'])}: {_type_ddl(part['type'])}" for part in fields)
+            return f"STRUCT<{', '.join(inner)}>"
+        case {"type": "array", "elementType": element}:
+            return f"ARRAY<{_type_ddl(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"MAP<{_type_ddl(key)}, {_type_ddl(value)}>"
+        case _:
+            return str(kind)

@@ -1,0 +1,50 @@
+"""The settings of a session: required ones, defaults, and those of a cheap working directory.
+
+- *Required*: the state store whose files are immutable and uniquely named (incremental checkpoints
+  are exact only with it), Parquet timestamps that Delta readers understand, and the offset-log
+  format that Weir reads.
+- *Defaults*: settings that suit a pipeline and that the user may change.
+- *Cheap working directory* (``weir.fast-working-directory``): without Weir, Spark's log and state
+  files are its only durable copy, so it writes them with care; under Weir they are disposable. Nor
+  does it need a process for each file (``local_files.py``).
+"""
+
+from __future__ import annotations
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+#: A different value breaks a guarantee, so it is refused.
+REQUIRED = {
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+}
+
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
+#: A snapshot is copied while further batches run, whose clean-up must leave its files (P4).
+RETAINED_MIN = 10
+
+DEFAULTS = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # An idle query polls 100 times a second by default; 50 ms is soon enough for a new file.
+    "spark.sql.streaming.pollingDelay": "50ms",
+    # State files must outlive the checkpoint that links them (PROTOCOL P4).
+    RETAINED: "100",
+    # The more often Spark takes snapshots of the state, the shorter the chains of changelogs.
+    "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
+    # Weir reads its counters from these, at least each time that counters are shown.
+    "spark.sql.streaming.numRecentProgressUpdates": "200",
+}
+
+CHEAP_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
