@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from weir.rest.schema import ENDPOINTS
 from weir.rest.schema.base import Endpoint, Errors, Message, Operation, Text
+from weir.rest.schema.endpoints import ENDPOINTS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "REST.md"
 

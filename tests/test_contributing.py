@@ -21,7 +21,8 @@ from weir.errors import LostRowsError, SinkError
 from weir.json_values import read_back
 from weir.rest.flink import job_handlers
 from weir.rest.handling import serving
-from weir.rest.schema import ENDPOINTS, jobs
+from weir.rest.schema import jobs
+from weir.rest.schema.endpoints import ENDPOINTS
 from weir.rest.server import app
 from weir.rest.server.server import RestServer
 from weir.sinks import Batch, Sink, SinkContext

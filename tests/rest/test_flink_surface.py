@@ -10,8 +10,8 @@ import pytest
 from fake_job import JOB_ID
 
 from weir.rest.flink.job_answers import vertex_id
-from weir.rest.schema import ENDPOINTS
 from weir.rest.schema.base import Endpoint, Text
+from weir.rest.schema.endpoints import ENDPOINTS
 
 PARTS = {
     "job_id": JOB_ID,

@@ -123,6 +123,12 @@ class CheckpointStatsSnapshot:
             return self.latest_trigger_failure
         return None if self.latest_failed is None else self.latest_failed.failure_message
 
+    def find(self, checkpoint_id: int) -> CheckpointStats | None:
+        """One checkpoint, from the history or from the latest of each kind."""
+        latest = (self.latest_completed, self.latest_savepoint, self.latest_failed)
+        known = (*self.history, *(stats for stats in latest if stats is not None))
+        return next((stats for stats in known if stats.checkpoint_id == checkpoint_id), None)
+
 
 #: For how many of the newest completed checkpoints durations and sizes are kept for percentiles.
 MAX_SUMMARIZED = 10_000

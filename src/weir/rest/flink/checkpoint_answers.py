@@ -80,15 +80,6 @@ def checkpoints_info(snapshot: CheckpointStatsSnapshot) -> CheckpointsInfo:
     )
 
 
-def find_checkpoint(
-    snapshot: CheckpointStatsSnapshot, checkpoint_id: int
-) -> CheckpointStats | None:
-    """The statistics of one checkpoint, from the history or from the latest of each kind."""
-    latest = (snapshot.latest_completed, snapshot.latest_savepoint, snapshot.latest_failed)
-    known = (*snapshot.history, *(stats for stats in latest if stats is not None))
-    return next((stats for stats in known if stats.checkpoint_id == checkpoint_id), None)
-
-
 def checkpoint_details(stats: CheckpointStats) -> CheckpointInfo:
     """One checkpoint, with each vertex's part in it."""
     tasks = {vertex_id(task.vertex): _task_info(stats, task) for task in stats.tasks}

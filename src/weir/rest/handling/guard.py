@@ -35,7 +35,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weir.rest.schema.base import Errors
-from weir.rest.web.files import PATHS
 
 #: Bytes of a path with its query, and of all headers.
 MAX_TARGET = 8 * 1024
@@ -99,14 +98,17 @@ class Guard:
         *,
         bound_address: str,
         hosts: Collection[str],
+        open_paths: Collection[str],
         token: str | None,
         reading_token: str | None = None,
     ) -> None:
         """``bound_address``: the IP address listened on. ``hosts``: more names of the server.
 
-        ``reading_token`` counts only beside a ``token``.
+        ``open_paths`` may be read without a token. ``reading_token`` counts only beside a
+        ``token``.
         """
         self._app = app
+        self._open_paths = open_paths
         #: Whether a ``Host`` header names this server. Clients send few different ones.
         self._is_own = lru_cache(maxsize=64)(self._names_it)
         self._bound = ipaddress.ip_address(bound_address)
@@ -164,8 +166,8 @@ class Guard:
                 " printed, or let weir.rest.allowed-hosts have the name.",
             )
         _check_origin(scope, host)
-        is_page = scope["method"] in _READING and scope["path"] in PATHS
-        if self._token is None or is_page or _has_token(scope, self._token):
+        is_open = scope["method"] in _READING and scope["path"] in self._open_paths
+        if self._token is None or is_open or _has_token(scope, self._token):
             return
         if not self._only_reads(scope):
             raise _RefusedError(

@@ -33,7 +33,6 @@ from weir.metrics.readings import Readings, read
 from weir.monitoring.cluster import Cluster, ExecutorView
 from weir.monitoring.recorder import Recorder
 from weir.monitoring.views import JobBrief, JobView
-from weir.rest.flink import checkpoint_answers
 from weir.rest.handling.guard import quoted, shortened
 from weir.rest.handling.looks import Looks
 from weir.rest.handling.operations import AsyncOperations, TooManyOperationsError
@@ -235,7 +234,7 @@ class Serving:
             )
         if len(checkpoint_id) > _ID_DIGITS:
             raise HTTPException(404, f"No checkpoint has an id of {len(checkpoint_id)} digits.")
-        stats = checkpoint_answers.find_checkpoint(snapshot, int(checkpoint_id))
+        stats = snapshot.find(int(checkpoint_id))
         if stats is None:
             raise HTTPException(
                 404,

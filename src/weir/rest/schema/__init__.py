@@ -11,15 +11,3 @@ Flink's. Conventions:
 3. In classes with ``omit_defaults``, a field at its default is left out of the JSON.
 4. Unknown fields are accepted, in requests as in answers, as by Flink's own server and clients.
 """
-
-from weir.rest.schema import checkpoints, cluster, jobs, metrics, page, vertices
-
-#: Every endpoint. A fixed path comes before one with a parameter.
-ENDPOINTS = (
-    *metrics.ENDPOINTS,
-    *jobs.ENDPOINTS,
-    *checkpoints.ENDPOINTS,
-    *vertices.ENDPOINTS,
-    *cluster.ENDPOINTS,
-    *page.ENDPOINTS,
-)

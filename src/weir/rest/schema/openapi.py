@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from weir.rest.schema import ENDPOINTS
 from weir.rest.schema.base import Endpoint, Errors, Text
+from weir.rest.schema.endpoints import ENDPOINTS
 
 _OPENAPI_VERSION = "3.1.0"
 

@@ -37,8 +37,8 @@ from weir.rest.handling.guard import JSON, shortened
 from weir.rest.handling.operations import AsyncOperations
 from weir.rest.handling.serving import HANDLERS, Handler, Serving
 from weir.rest.past.history import StoredJobs
-from weir.rest.schema import ENDPOINTS
 from weir.rest.schema.base import Endpoint, Errors, Request, Text
+from weir.rest.schema.endpoints import ENDPOINTS
 from weir.rest.web import files as page_files
 from weir.rest.web import handlers as page_handlers
 from weir.runtime.concurrency import Clock

@@ -168,6 +168,7 @@ class RestServer:
         from weir.rest.server.app import make_app
         from weir.rest.server.connections import BoundedListener, BoundedProtocol, BoundedServer
         from weir.rest.server.recent import RecentAnswers
+        from weir.rest.web import files as page_files
 
         recent = RecentAnswers(self._share_ms, self._refresh_ms, news)
         listening = BoundedListener(listening)
@@ -188,6 +189,7 @@ class RestServer:
                 app,
                 bound_address=listening.getsockname()[0],
                 hosts=(self._bind_address.lower(), *self._security.allowed_hosts),
+                open_paths=page_files.PATHS,
                 token=self._security.token,
                 reading_token=self._security.reading_token,
             ),
