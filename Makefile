@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 120
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup packages lint ruff test test-fast test-slow test-flink demo sim bench soak screenshots lock clean
+.PHONY: help setup packages lint ruff test house test-fast test-slow test-flink demo sim bench soak screenshots lock clean
 
 # Hundreds of processes of a test run would each compile all that they import, and pytest would rewrite
 # the assertions of each test file three times.
@@ -45,6 +45,9 @@ test: ruff ## lint, and all but the slow tests, as in CI
 	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder || tested=$$?; \
 	wait $$typed || { echo "mypy found errors: they are above the tests' output" >&2; exit 1; }; \
 	exit $$tested
+
+house: packages ## report the size and shape of the source tree
+	@$(BIN)/python -m scripts.house
 
 test-fast: setup ## only tests without a JVM or killed processes: seconds
 	$(BIN)/pytest -m "not spark and not kill and not slow and not flink"
