@@ -44,7 +44,7 @@ def resolve() -> dict[str, str]:
         )
         installed = json.loads(report.read_text())["install"]
     versions = {item["metadata"]["name"].lower(): item["metadata"]["version"] for item in installed}
-    del versions["weir"]
+    del versions["weir-spark"]
     return versions
 
 

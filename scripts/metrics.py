@@ -29,8 +29,8 @@ A scrape reads the job's published view and, at most every 5 s, its JVM; batches
 Its figures are those of the look before (at most 10 s old) while the next one is under way.
 `monitoring/alerts.yml` has alerts and `monitoring/grafana.json` a dashboard for Grafana.
 
-`pip install 'weir[otlp]'` and `--conf weir.metrics.otlp.endpoint=http://collector:4318` push the
-same metrics to an OpenTelemetry collector (OTLP over HTTP), every 30 s by default
+`pip install 'weir-spark[otlp]'` and `--conf weir.metrics.otlp.endpoint=http://collector:4318` push
+the same metrics to an OpenTelemetry collector (OTLP over HTTP), every 30 s by default
 (`weir.metrics.otlp.interval`) and once at the end. Names follow OpenTelemetry's mapping: a counter
 has no `_total` at its end, labels are attributes, and `service.name` is the job's name. A receiver
 that writes to Prometheus makes the names below of them. A collector that does not answer costs the

@@ -382,5 +382,5 @@ def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     """It names the extra, before anything runs."""
     monkeypatch.setitem(sys.modules, "weir.lineage.events", None)
     assert not is_on(Configuration({}))
-    with pytest.raises(ConfigurationError, match=r"pip install 'weir\[lineage\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'weir-spark\[lineage\]'"):
         is_on(Configuration({"weir.lineage.file": "/tmp/x"}))

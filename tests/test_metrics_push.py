@@ -36,7 +36,7 @@ def test_nothing_is_pushed_by_default() -> None:
 def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the extra."""
     monkeypatch.setitem(sys.modules, "weir.metrics.otlp", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'weir\[otlp\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'weir-spark\[otlp\]'"):
         check(Configuration(ENDPOINT))
 
 

@@ -87,6 +87,16 @@ BANNED_CLOCKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.toda
 
 MAX_FUNCTION_LINES = 70
 
+#: The import and the command. On PyPI, this is another project.
+NAME = "weir"
+#: Where that project would be installed or looked up, in place of weir-spark.
+STRANGER = re.compile(
+    r"(?<![\w-])weir\\?\[[a-z]"
+    r"|pip install (?:-\S+ )*['\"]?weir(?![\w/-]|\.\w)"
+    r"|(?<![\w-])weir(?:[=~!<>]=|[<>])\d"
+    r"|(?:version|metadata|distribution|requires)\(['\"]weir['\"]\)"
+)
+
 #: Spelled in two parts, so that this file does not break its own law.
 UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")))
 FOREIGN = re.compile(
@@ -131,6 +141,22 @@ def project_files() -> Iterator[Path]:
         ]
         # In a worktree, .git is a file.
         yield from (Path(folder, name) for name in files if name != ".git")
+
+
+def lines_with(pattern: re.Pattern[str], suffix: str = "") -> list[str]:
+    """All lines of the project's text files in which the pattern is found."""
+    found = []
+    for path in project_files():
+        if not path.name.endswith(suffix):
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            if pattern.search(line):
+                found.append(f"{shown(path)}:{number}: {line.strip()}")
+    return found
 
 
 @cache
@@ -439,16 +465,32 @@ def test_test_files_have_names_of_their_own() -> None:
 def test_nothing_is_left_unfinished_or_names_a_place_outside_the_project() -> None:
     """No file of the project has a note for later, a package registry's host, or a path of one
     machine."""
-    breaches = []
-    for path in project_files():
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue
-        for number, line in enumerate(text.splitlines(), start=1):
-            if (path.suffix == ".py" and UNFINISHED.search(line)) or FOREIGN.search(line):
-                breaches.append(f"{shown(path)}:{number}: {line.strip()}")
-    assert breaches == []
+    assert lines_with(UNFINISHED, ".py") + lines_with(FOREIGN) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        (f"It needs `{NAME}[iceberg]`.", True),
+        (rf"match=r'{NAME}\[iceberg\]'", True),
+        (f"pip install {NAME}.", True),
+        (f"pip install -U '{NAME}'", True),
+        (f"{NAME}==0.1.0", True),
+        (f"importlib.metadata.version('{NAME}')", True),
+        ("pip install 'weir-spark[iceberg]'", False),
+        ("pip install dist/weir_spark-0.1.0-py3-none-any.whl", False),
+        ("weir run pipeline.py", False),
+        ('del folders["weir"]', False),
+    ],
+)
+def test_the_law_of_the_name_sees_what_it_should(line: str, seen: bool) -> None:
+    """The other project's name is seen where it would be installed or looked up."""
+    assert bool(STRANGER.search(line)) is seen
+
+
+def test_nothing_installs_the_other_project_that_is_called_weir() -> None:
+    """The distribution is called weir-spark; the import and the command are weir."""
+    assert lines_with(STRANGER) == []
 
 
 def test_the_source_knows_no_pickle() -> None:

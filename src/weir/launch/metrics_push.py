@@ -33,7 +33,7 @@ def check(configuration: Configuration) -> None:
     except ImportError as error:
         raise ConfigurationError(
             f"{OTLP_ENDPOINT.key} needs OpenTelemetry's SDK and exporter, which are not installed"
-            f" ({error}): pip install 'weir[otlp]'."
+            f" ({error}): pip install 'weir-spark[otlp]'."
         ) from error
 
 

@@ -81,7 +81,7 @@ def is_on(configuration: Configuration) -> bool:
     except ImportError as error:
         raise ConfigurationError(
             f"{LINEAGE_URL.key} and {LINEAGE_FILE.key} need the OpenLineage client, which is not"
-            f" installed ({error}): pip install 'weir[lineage]'."
+            f" installed ({error}): pip install 'weir-spark[lineage]'."
         ) from error
     return True
 

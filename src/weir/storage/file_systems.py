@@ -53,7 +53,7 @@ class FileSystems:
             except ImportError as error:
                 raise UnsupportedEnvironmentError(
                     f"{path} needs obstore, which is not installed ({error}): pip install"
-                    " 'weir[objectstore]'."
+                    " 'weir-spark[objectstore]'."
                 ) from error
 
             return ObjectStoreFileSystem(path)

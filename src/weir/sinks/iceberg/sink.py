@@ -123,7 +123,8 @@ class IcebergTable(FileSink):
             from weir.sinks.iceberg.target import IcebergTarget
         except ImportError as error:
             raise UnsupportedEnvironmentError(
-                "IcebergTable needs pyiceberg, which is not installed: pip install 'weir[iceberg]'."
+                "IcebergTable needs pyiceberg, which is not installed: pip install"
+                " 'weir-spark[iceberg]'."
             ) from error
         self._catalog_name: str = catalog if isinstance(catalog, str) else catalog.get("name", "")
         self._table_name = table

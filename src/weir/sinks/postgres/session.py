@@ -70,7 +70,7 @@ def parameters_of(dsn: str) -> dict[str, str]:
     except ImportError as error:
         raise UnsupportedEnvironmentError(
             "PostgresTable needs psycopg 3 and pgpq, which are not installed: pip install"
-            " 'weir[postgres]', also where Spark's executors run."
+            " 'weir-spark[postgres]', also where Spark's executors run."
         ) from error
     try:
         parameters = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
