@@ -1,8 +1,8 @@
 """Makes the screenshots of the web page: ``python -m scripts.screenshots [DIRECTORY]``.
 
 Every view of a job of five and of forty vertices, and those of a history server, wide and narrow,
-light and dark, go to the directory (default: ``build/screenshots``). Those that the README shows
-are written to ``docs/``. With ``--address URL`` they are of the job that runs there. Needs
+light and dark, go to the directory (default: ``build/screenshots``). Those that ``docs/PAGE.md``
+shows are written to ``docs/``. With ``--address URL`` they are of the job that runs there. Needs
 Chromium.
 """
 

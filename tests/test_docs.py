@@ -93,16 +93,52 @@ def test_every_dependency_earns_its_place_in_one_line() -> None:
     assert {name for name in names if name not in libraries} == set()
 
 
-def test_the_pipeline_of_the_readme_is_two_queries_with_a_channel() -> None:
-    """The README's pipeline builds as printed."""
-    page = (ROOT / "README.md").read_text()
-    code = page.split("```python\n", 1)[1].split("```", 1)[0]
-    names: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), names)
-
+def vertices_of(*code: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The queries of the job that a page's code makes, with their inputs."""
     from weir.job import definition_of
 
-    assert [(vertex.name, vertex.inputs) for vertex in definition_of(names["job"]).vertices()] == [
+    names: dict[str, Any] = {}
+    for part in code:
+        exec(compile(part, "page", "exec"), names)
+    return [(vertex.name, vertex.inputs) for vertex in definition_of(names["job"]).vertices()]
+
+
+def test_the_pipeline_of_the_readme_is_two_queries_with_a_channel() -> None:
+    """It builds as printed; a slow test runs it (``tests/e2e/test_readme.py``)."""
+    page = (ROOT / "README.md").read_text()
+    pipeline, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+    assert vertices_of(pipeline) == [("rate", ()), ("count", ("rate",))]
+
+
+def test_the_page_of_pipelines_is_one_pipeline() -> None:
+    """Its code builds as printed, each part after those before it."""
+    page = (ROOT / "docs" / "PIPELINES.md").read_text()
+    parts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+    assert vertices_of(parts[0]) == [("clean", ()), ("per_minute", ("clean",))]
+    assert vertices_of(*parts) == [
         ("clean", ()),
         ("per_minute", ("clean",)),
+        ("score", ("clean",)),
+        ("payments", ()),
     ]
+
+
+def test_links_between_the_documents_lead_somewhere() -> None:
+    """Each relative link names a file, and a heading of it if it names one."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    broken = []
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
+            name, _, heading = target.partition("#")
+            file = (page.parent / name) if name else page
+            if not file.exists() or (heading and heading not in anchors(file.read_text())):
+                broken.append(f"{page.name}: {target}")
+    assert broken == []
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which links find a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
