@@ -41,6 +41,10 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Each of a thousand clients would read all that this machine trusts.
 httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
+# How long an answer takes depends on what else the machine does: pytest's own limit is enough.
+_patience = httpx._config.DEFAULT_TIMEOUT_CONFIG
+_patience.connect = _patience.read = _patience.write = _patience.pool = None
+
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
