@@ -9,11 +9,19 @@ from pathlib import Path
 import httpx
 import pytest
 
+from weir.rest.handling import looks
 from weir.rest.server.server import RestServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_job import VIEW, FakeCluster, FakeGateway
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at the JVM takes as long as it takes; a test of one that hangs sets its own limit."""
+    for limit in ("_PATIENCE_S", "_THREADS_PATIENCE_S"):
+        monkeypatch.setattr(looks, limit, None)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from weir.errors import CoordinatorError
 from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
 from weir.monitoring.recorder import Recorder
 from weir.monitoring.views import ExceptionView, JobView, VertexView
-from weir.runtime.concurrency import SystemClock
+from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.ports import CoordinatorAnswer, SubtaskView
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
@@ -164,20 +164,35 @@ def completed(
     )
 
 
+class ManualClock(SystemClock):
+    """A clock that moves by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 10_000
+        self.wall = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+
 class FakeGateway:
     """A ``JobGateway`` that records its calls.
 
     ``calls`` are the requests with their arguments; ``futures`` are their answers, set by the test.
     """
 
-    def __init__(self, view: JobView = VIEW) -> None:
+    def __init__(self, view: JobView = VIEW, clock: Clock | None = None) -> None:
         self.current = view
         self.calls: list[tuple[str, str | None]] = []
         self.futures: list[Future[Any]] = []
         #: Answers that requests get immediately, in order, while there are any.
         self.prepared: list[CompletedCheckpoint | CoordinatorAnswer | Exception | None] = []
         self.recorder = Recorder(
-            SystemClock(), {vertex.vertex: vertex.inputs for vertex in view.vertices}
+            clock or SystemClock(), {vertex.vertex: vertex.inputs for vertex in view.vertices}
         )
         self.engine_log: str | None = None
         self.news = 0

@@ -234,7 +234,7 @@ def test_an_archive_that_cannot_be_written_ends_nothing(
 
     over = threading.Event()
     monkeypatch.setattr("weir.launch.archivist._LAST_PATIENCE_S", 0.1)
-    monkeypatch.setattr("weir.rest.past.archive.JobArchive.write", lambda *_: over.wait(60))
+    monkeypatch.setattr("weir.rest.past.archive.JobArchive.write", lambda *_: over.wait())
     with Archivist(archive(tmp_path), lambda: LAST):
         pass
     over.set()

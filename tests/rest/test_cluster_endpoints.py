@@ -11,7 +11,7 @@ from typing import Any, cast
 import httpx
 import psutil
 import pytest
-from fake_job import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway
+from fake_job import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway, ManualClock
 from starlette.exceptions import HTTPException
 
 from weir.core.status import JobStatus
@@ -185,7 +185,7 @@ print(f"dumped {len(dumped)} times")
 def test_a_thread_dump_does_not_freeze_the_driver_if_a_collection_is_due() -> None:
     """Python's look at the frames holds a lock that the start of a thread needs."""
     done = subprocess.run(
-        [sys.executable, "-c", FROZE], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", FROZE], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "dumped 20 times\n"), done.stderr
 
@@ -283,7 +283,7 @@ class BrokenCluster(FakeCluster):
     def _ask(self, what: str) -> Any:
         self.asked.append(what)
         if self.over is not None:
-            self.over.wait(20)
+            self.over.wait()
         raise RuntimeError("Py4J: the connection is gone")
 
     def jvm(self) -> JvmView:
@@ -328,7 +328,7 @@ def test_many_who_look_at_the_executors_ask_spark_once(gateway: FakeGateway) -> 
             self.looks += 1
             return super().executors()
 
-    cluster, server = Counting(), RestServer(port=0)
+    cluster, server = Counting(), RestServer(port=0, clock=ManualClock())
     address = server.start(gateway, cluster=cluster)
     try:
         with httpx.Client(base_url=address, trust_env=False, verify=False) as http:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -77,8 +76,11 @@ def test_a_server_that_never_started_can_be_stopped() -> None:
     socket.create_server(("127.0.0.1", port)).close()
 
 
-def test_stop_waits_until_the_client_has_read_the_savepoint() -> None:
+def test_stop_waits_until_the_client_has_read_the_savepoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """After a stop with savepoint the driver exits, but its client still learns the path."""
+    monkeypatch.setattr("weir.rest.handling.operations.COLLECT_WITHIN_MS", 300_000)
     gateway = FakeGateway()
     server = RestServer(port=0)
     with httpx.Client(
@@ -90,18 +92,18 @@ def test_stop_waits_until_the_client_has_read_the_savepoint() -> None:
         stopping.start()
         answer = http.get(f"/savepoints/{request}")
         assert answer.json()["operation"] == {"location": "/d/savepoint-1"}
-    stopping.join(timeout=10)
-    assert not stopping.is_alive()
+    stopping.join()
 
 
-def test_an_answer_does_not_wait_for_the_clients_acknowledgement(http: httpx.Client) -> None:
+def test_an_answer_does_not_wait_for_the_clients_acknowledgement(
+    server: RestServer, http: httpx.Client
+) -> None:
     """Headers and body are two packets, and a kernel may delay acknowledging the first by 40 ms."""
-    times = []
-    for _ in range(20):
-        began = time.monotonic()
-        http.get("/config")
-        times.append(time.monotonic() - began)
-    assert min(times) < 0.03
+    http.get("/config")
+    assert server._server is not None
+    (connection,) = server._server.server_state.connections
+    accepted = connection.transport.get_extra_info("socket")
+    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> None:
@@ -111,22 +113,20 @@ def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> Non
     with World() as world:
         world.wait_running()
         server = RestServer(port=0)
-        with httpx.Client(base_url=server.start(world.job), trust_env=False, timeout=10) as http:
-            world.job.driver.call(lambda: gate.wait(30) and None)
-            began = time.monotonic()
+        with httpx.Client(base_url=server.start(world.job), trust_env=False) as http:
+            world.job.driver.call(lambda: gate.wait() and None)
             (job,) = http.get("/jobs/overview").json()["jobs"]
             assert job["state"] == "RUNNING"
             assert http.patch(f"/jobs/{job['jid']}?mode=cancel").status_code == 202
             assert http.post(f"/jobs/{job['jid']}/savepoints", json={}).status_code == 202
-            assert time.monotonic() - began < 5
             gate.set()
             while http.get(f"/jobs/{job['jid']}/status").json()["status"] != "CANCELED":
-                assert time.monotonic() - began < 20
+                pass
         server.stop()
 
 
 def test_a_look_that_hangs_holds_up_no_other_answer(
-    gateway: FakeGateway, http: httpx.Client
+    gateway: FakeGateway, server: RestServer, http: httpx.Client
 ) -> None:
     """One thread waits for the view, however many requests need it; requests that need no view are
     answered immediately, and the others share that view."""
@@ -135,16 +135,19 @@ def test_a_look_that_hangs_holds_up_no_other_answer(
 
     def hang() -> JobView:
         looks.append(None)
-        assert gate.wait(20)
+        gate.wait()
         return VIEW
 
     gateway.view = hang  # type: ignore[method-assign]
     with ThreadPoolExecutor(20) as pool:
         asked = [pool.submit(http.get, f"/jobs/{JOB_ID}") for _ in range(20)]
         wait_until(lambda: looks, "somebody looks")
+        assert server._server is not None
+        under_way = server._server.server_state.tasks
+        wait_until(lambda: len(under_way) == 20, "all have asked")
         assert http.get("/config").status_code == 200
         assert http.post("/savepoint-disposal", content=b"{").status_code == 415
         assert not any(one.done() for one in asked)
         gate.set()
-        assert [one.result(20).status_code for one in asked] == [200] * 20
-    assert len(looks) <= 2
+        assert [one.result().status_code for one in asked] == [200] * 20
+    assert len(looks) == 1
