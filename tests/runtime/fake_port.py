@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Any
+from unittest.mock import patch
+
+from tests.waiting import wait_until
 
 from weir.coordinators import OperatorCoordinator
 from weir.coordinators.runner import CoordinatorRunner
@@ -48,11 +50,11 @@ from weir.core.types import (
     TaskState,
 )
 from weir.gateway.running_job import RunningJob
-from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
+from weir.monitoring.views import JobView
+from weir.runtime.concurrency import Clock, SystemClock, ThreadWaits, ThreadWorkers
 from weir.runtime.ports import AttemptStart, PostToTask, SubtaskView, VertexMetrics
 
 JOB_ID = "0" * 32
-PATIENCE_S = 20.0
 
 
 def plan(vertex: str, *, bounded: bool = False) -> TaskPlan:
@@ -96,6 +98,8 @@ class FakePort:
         self.errors: dict[str, Sequence[BaseException]] = {}
         #: Calls with these names wait for their event.
         self.gates: dict[str, threading.Event] = {}
+        #: How many calls wait so now.
+        self.held = 0
         self.posts: dict[tuple[str, int], PostToTask] = {}
         self.restored: CompletedCheckpoint | None = None
         self.attempt = 0
@@ -110,14 +114,12 @@ class FakePort:
 
     def wait_for(self, call: str, times: int = 1) -> None:
         """Wait until this many such calls were made."""
-        self.wait_until(lambda: self.calls.count(call) >= times, f"{times} times {call}")
+        self.wait_until(lambda: self.calls.count(call) >= times)
 
-    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that only calls of the port change."""
         with self._changed:
-            assert self._changed.wait_for(condition, PATIENCE_S), (
-                f"{what}, but there was only {self.calls}"
-            )
+            self._changed.wait_for(condition)
 
     def seen_within(self, call: str, times: int, seconds: float) -> bool:
         """Whether such a call is made this many times within a short time."""
@@ -272,7 +274,11 @@ class FakePort:
             self._changed.notify_all()
         gate = self.gates.get(name)
         if gate is not None:
-            assert gate.wait(PATIENCE_S), f"the gate of {call} was never opened"
+            with self._changed:
+                self.held += 1
+            gate.wait()
+            with self._changed:
+                self.held -= 1
         self._raise(name)
 
     def _raise(self, name: str) -> None:
@@ -291,7 +297,8 @@ class World:
         bounded: bool = False,
         hooks: tuple[str, ...] = (),
         coordinators: Mapping[str, OperatorCoordinator] = MappingProxyType({}),
-        patience_ms: int = 20_000,
+        patience_ms: int = 300_000,
+        clock: Clock | None = None,
         **checkpointing: Any,
     ) -> None:
         """``coordinators`` by vertex; their operators have one subtask."""
@@ -315,7 +322,7 @@ class World:
             coordinators=CoordinatorRunner(
                 coordinators, workers=ThreadWorkers(), waits=ThreadWaits()
             ),
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             configuration={"parallelism.default": "2"},
             observe=self.observed.append,
             patience_ms=patience_ms,
@@ -337,8 +344,7 @@ class World:
         for gate in self.port.gates.values():
             gate.set()
         self.job.suspend()
-        self._thread.join(PATIENCE_S)
-        assert not self._thread.is_alive()
+        self._thread.join()
 
     def wait_running(self, answers: int = 1) -> None:
         """Wait until every task has started its first step."""
@@ -346,7 +352,7 @@ class World:
         def answered() -> bool:
             return sum(call.startswith("answer_planning") for call in self.port.calls) >= answers
 
-        self.port.wait_until(answered, "the first planning calls are answered")
+        self.port.wait_until(answered)
 
     def wait_for_status(self, status: JobStatus) -> None:
         """Wait until the job's view shows the status."""
@@ -358,19 +364,23 @@ class World:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that only a view shows."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, self.port.calls
+        wait_until(condition, "what a view shows")
+
+    def look(self) -> JobView:
+        """A view of now, however long the main thread and the counters take."""
+        at_once = {"_FRESH_MS": 0, "_SERVE_MS": 0, "_PATIENCE_S": None}
+        with patch.multiple(RunningJob.__module__, **at_once):
+            return self.job.view()
 
     def join(self) -> JobEnded:
         """Wait for the end of the job and return its outcome."""
-        self._thread.join(PATIENCE_S)
+        self._thread.join()
         assert self.ended is not None, self.error
         return self.ended
 
     def join_error(self) -> BaseException:
         """Wait for the end of ``run`` and return its error."""
-        self._thread.join(PATIENCE_S)
+        self._thread.join()
         assert self.error is not None
         return self.error
 

@@ -40,7 +40,7 @@ def test_the_calls_of_one_whole_checkpoint_come_in_their_order() -> None:
         future = world.job.trigger_checkpoint()
         world.wait_in_progress()
         port.step("v", 0)
-        assert future.result(20).checkpoint_id == 1
+        assert future.result().checkpoint_id == 1
         port.wait_for("commit_sinks 1")
         calls = [call for call in port.calls if call != "answer_planning 2"]
     assert calls == [
@@ -119,7 +119,7 @@ def test_a_failed_snapshot_declines_the_checkpoint_and_is_dropped() -> None:
         future = world.job.trigger_checkpoint()
         world.wait_in_progress()
         port.step("v", 0)
-        assert "The disk is full." in str(future.exception(20))
+        assert "The disk is full." in str(future.exception())
         port.wait_for("drop_snapshot 1")
         port.wait_for("checkpoint_aborted 1")
         port.wait_for("answer_planning 2")
@@ -158,7 +158,7 @@ def test_an_attempt_that_cannot_start_is_tried_again() -> None:
     world.port.errors["begin_attempt"] = [StorageError("The disk is away.")]
     with world:
         world.wait_running()
-        view = world.job.view()
+        view = world.look()
         assert (view.status, view.attempt) == (JobStatus.RUNNING, 1)
         assert world.port.calls.count("begin_attempt") == 2
         assert [failure.message for failure in view.exceptions] == ["The disk is away."]
@@ -225,7 +225,7 @@ def test_events_of_an_older_attempt_are_dropped() -> None:
         late(TaskErrored(message="late"))
         late(SyncPartDone(checkpoint_id=99))
         late(RecordsEnded(position=5))
-        view = world.job.view()
+        view = world.look()
         assert (view.status, view.attempt) == (JobStatus.RUNNING, 2)
         assert view.vertices[0].status is TaskStatus.RUNNING
         assert len(view.exceptions) == 1

@@ -27,7 +27,7 @@ def test_the_story_has_what_people_ask_for() -> None:
     with World("a", "b") as world:
         world.wait_running(answers=2)
         world.job.trigger_checkpoint()
-        world.job.cancel().result(20)
+        world.job.cancel().result()
         world.join()
         story = texts(world.job.recorder)
     assert story[0] == "The job is RUNNING (attempt 1)."
@@ -45,7 +45,7 @@ def test_an_intermediate_savepoint_is_in_the_story_and_in_the_timeline() -> None
         future = world.job.trigger_savepoint("/saved")
         world.wait_in_progress()
         world.port.step("v", 0)
-        future.result(20)
+        future.result()
         recorder = world.job.recorder
         assert [bar.is_savepoint for bar in recorder.checkpoints] == [True]
     (told,) = (text for text in texts(recorder) if "completed" in text)
@@ -96,7 +96,7 @@ def test_a_failure_keeps_the_story_before_it_and_what_came_of_it() -> None:
         world.wait_until(lambda: len(world.job.recorder.failures) == 1)
         world.wait_until(lambda: world.job.recorder.failures[0].recovered_ms is not None)
         failure = world.job.recorder.failures[0]
-        world.job.cancel().result(20)
+        world.job.cancel().result()
         world.join()
     assert (failure.vertex, failure.attempt) == ("v", 1)
     assert "disk full" in failure.message
@@ -108,7 +108,7 @@ def test_a_sample_has_every_counter_of_every_task() -> None:
     """In the order of the tasks; a time that is not known is -1."""
     with World("a", "b") as world:
         world.wait_running(answers=2)
-        view = world.job.view()
+        view = world.look()
         world.job.recorder.sample(view)
         sample = world.job.recorder.samples[-1]
         world.job.suspend()
