@@ -28,7 +28,7 @@ class Reads:
         self.counters = Counters(["a"], port, clock)
 
     def _metrics(self, vertex: str) -> VertexMetrics:
-        assert self.leave.acquire(timeout=20)
+        self.leave.acquire()
         self.count += 1
         return VertexMetrics(records_in=self.count)
 
@@ -46,16 +46,16 @@ def reads() -> Iterator[Reads]:
 
 def test_the_first_to_look_waits_for_the_counters(reads: Reads) -> None:
     """There are none before."""
-    reads.counters.read(20, serve_ms=SERVE_MS)
+    reads.counters.read(threading.TIMEOUT_MAX, serve_ms=SERVE_MS)
     assert reads.records() == 1
 
 
 def test_whoever_finds_counters_of_a_moment_ago_does_not_wait_for_new_ones(reads: Reads) -> None:
     """They are read meanwhile, once for all who look."""
-    reads.counters.read(20)
+    reads.counters.read(threading.TIMEOUT_MAX)
     reads.now_ms = SERVE_MS - 1
     for _ in range(3):
-        reads.counters.read(20, serve_ms=SERVE_MS)
+        reads.counters.read(threading.TIMEOUT_MAX, serve_ms=SERVE_MS)
         assert reads.records() == 1
     reads.leave.release()
     wait_until(lambda: reads.records() == 2, "the counters that were read meanwhile")
@@ -63,10 +63,10 @@ def test_whoever_finds_counters_of_a_moment_ago_does_not_wait_for_new_ones(reads
 
 def test_counters_that_are_too_old_are_waited_for(reads: Reads) -> None:
     """However long the JVM takes, up to the caller's patience."""
-    reads.counters.read(20)
+    reads.counters.read(threading.TIMEOUT_MAX)
     reads.now_ms = SERVE_MS
     threading.Timer(0.1, reads.leave.release).start()
-    reads.counters.read(20, serve_ms=SERVE_MS)
+    reads.counters.read(threading.TIMEOUT_MAX, serve_ms=SERVE_MS)
     assert reads.records() == 2
     reads.now_ms = 2 * SERVE_MS
     reads.counters.read(0.05, serve_ms=SERVE_MS)
@@ -75,8 +75,8 @@ def test_counters_that_are_too_old_are_waited_for(reads: Reads) -> None:
 
 def test_the_last_look_of_a_run_waits_for_what_is_so_now(reads: Reads) -> None:
     """What another look has begun to read may be older."""
-    reads.counters.read(20)
-    reads.counters.read(20, serve_ms=SERVE_MS)
+    reads.counters.read(threading.TIMEOUT_MAX)
+    reads.counters.read(threading.TIMEOUT_MAX, serve_ms=SERVE_MS)
     reads.leave.release(2)
-    reads.counters.read_anew(20)
+    reads.counters.read_anew(threading.TIMEOUT_MAX)
     assert reads.records() == 3
