@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from weir.config import Configuration
 from weir.errors import ConfigurationError
@@ -49,8 +50,9 @@ def test_headers_are_pairs_and_never_shown() -> None:
         Configuration({"weir.metrics.otlp.headers": "api-key"})
 
 
-def test_a_push_reads_the_job_and_its_jvm() -> None:
+def test_a_push_reads_the_job_and_its_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process is one that exists, or is left out."""
+    monkeypatch.setattr(metrics_push, "_PATIENCE_S", None)
     found = reader(FakeCluster()).readings()
     assert found.view.name == "orders"
     assert found.jvm is not None
@@ -70,5 +72,6 @@ def test_a_jvm_that_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     one = reader(Hanging())
     assert one.readings().jvm is None
     assert one.readings().jvm is None
+    wait_until(lambda: asked, "it is asked")
     assert len(asked) == 1
     never.set()
