@@ -13,6 +13,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -33,6 +34,10 @@ os.environ["WEIR_NO_WARMUP"] = "1"
 
 # Collecting tests makes objects that stay: the garbage collector does not look at them meanwhile.
 gc.disable()
+
+# What a shell runs in the background ignores Ctrl-C, as would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Servers of tests are found by no command of their user, and by none of another test process.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="weir-tests-")

@@ -265,7 +265,7 @@ def test_a_signal_suspends_the_job(pipeline: str, number: signal.Signals, code: 
     """The process ends with 128 plus the signal's number, after the job was suspended."""
     process = started(pipeline, "obedient")
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate()
     assert process.returncode == code
     assert "is suspended; run the same command again to resume it" in out
 
@@ -276,7 +276,7 @@ def test_a_second_signal_ends_the_process_at_once(pipeline: str) -> None:
     process.send_signal(signal.SIGINT)
     wait_for(process, "suspending the job")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate()
     assert process.returncode == 130
 
 

@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -45,11 +44,8 @@ class Terminal:
     def wait_for(self, text: str) -> None:
         """Read until the text was shown once more."""
         seen = len(self.shown)
-        deadline = time.monotonic() + 60
         while text not in self.shown[seen:]:
-            assert time.monotonic() < deadline, self.shown
-            if select.select([self._ours], [], [], 0.2)[0]:
-                self.shown += os.read(self._ours, 65536).decode(errors="replace")
+            self.shown += os.read(self._ours, 65536).decode(errors="replace")
 
     def press(self, key: str) -> None:
         """Type a key."""
@@ -57,15 +53,13 @@ class Terminal:
 
     def end(self) -> int:
         """The exit code; the rest of the output is read."""
-        deadline = time.monotonic() + 60
         while self.process.poll() is None:
-            assert time.monotonic() < deadline
             if select.select([self._ours], [], [], 0.1)[0]:
                 try:
                     self.shown += os.read(self._ours, 65536).decode(errors="replace")
                 except OSError:
                     break
-        return self.process.wait(60)
+        return self.process.wait()
 
 
 def test_one_frame_has_the_job_its_checkpoint_and_its_tasks(weir: Weir, address: str) -> None:
