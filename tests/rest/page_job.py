@@ -26,7 +26,7 @@ from weir.core.types import (
 from weir.monitoring.recorder import SAMPLES, Failure, Moment, Recorder, Sample, checkpoint_bar
 from weir.monitoring.timeline import Span, SpanKind
 from weir.monitoring.views import ChannelView, CoordinatorView, JobView, VertexView
-from weir.runtime.concurrency import SystemClock
+from weir.runtime.concurrency import Clock, SystemClock
 
 _SMALL = {
     "clean": (),
@@ -51,13 +51,14 @@ def _wide(many: int) -> dict[str, tuple[str, ...]]:
     return graph
 
 
-def page_gateway(many: int = 5) -> FakeGateway:
+def page_gateway(many: int = 5, clock: Clock | None = None) -> FakeGateway:
     """The gateway of a running job with so many vertices, behind since one of them is slow."""
-    now_ms = SystemClock().wall_ms()
+    clock = clock or SystemClock()
+    now_ms = clock.wall_ms()
     graph = _SMALL if many == len(_SMALL) else _wide(many)
     slow = list(graph)[3 if many == len(_SMALL) else many // 2]
     view = _view(graph, slow, now_ms)
-    gateway = FakeGateway(view)
+    gateway = FakeGateway(view, clock)
     _record(gateway.recorder, view, slow, now_ms)
     return gateway
 

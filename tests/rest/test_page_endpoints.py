@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.rest.fake_job import FakeGateway
+from tests.rest.fake_job import FakeGateway, ManualClock
 from tests.rest.page_job import page_gateway
 
 import weir.rest
@@ -23,13 +22,18 @@ FILES = sorted((Path(weir.rest.__file__).parent / "web" / "page").iterdir())
 
 
 @pytest.fixture(scope="module")
-def job() -> FakeGateway:
-    return page_gateway()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture(scope="module")
-def client(job: FakeGateway) -> Iterator[httpx.Client]:
-    server = RestServer(port=0)
+def job(clock: ManualClock) -> FakeGateway:
+    return page_gateway(clock=clock)
+
+
+@pytest.fixture(scope="module")
+def client(job: FakeGateway, clock: ManualClock) -> Iterator[httpx.Client]:
+    server = RestServer(port=0, clock=clock)
     with httpx.Client(base_url=server.start(job), trust_env=False) as client:
         yield client
     server.stop()
@@ -115,9 +119,9 @@ def test_rates_come_after_a_time_and_of_one_vertex(client: httpx.Client) -> None
     assert newer["busy"] == []
 
 
-def test_a_timeline_has_the_bars_of_its_window(client: httpx.Client) -> None:
+def test_a_timeline_has_the_bars_of_its_window(client: httpx.Client, clock: ManualClock) -> None:
     """Batches and parts of checkpoints, each as kind, start, end, number and whether it failed."""
-    end = int(time.time() * 1000)
+    end = clock.wall
     timeline = client.get("/weir/timeline", params={"start": end - 60_000, "end": end}).json()
     lane = next(one for one in timeline["lanes"] if one["vertex"] == "audit")
     assert {kind for kind, *_ in lane["query"]} == {"batch", "rested"}
@@ -125,9 +129,9 @@ def test_a_timeline_has_the_bars_of_its_window(client: httpx.Client) -> None:
     assert all(stop >= end - 60_000 for _, _, stop, _, _ in lane["query"])
 
 
-def test_short_bars_are_joined(job: FakeGateway, client: httpx.Client) -> None:
+def test_short_bars_are_joined(job: FakeGateway, client: httpx.Client, clock: ManualClock) -> None:
     """An answer is bounded, however many bars its window has."""
-    end = int(time.time() * 1000)
+    end = clock.wall
     hour = client.get("/weir/timeline", params={"start": end - 3_600_000, "end": end}).json()
     assert all(len(one["query"]) <= 1_501 for one in hour["lanes"])
     kept = job.recorder.timelines["audit"].query.maxlen
@@ -210,9 +214,9 @@ def test_failures_come_with_their_story_and_what_came_of_them(client: httpx.Clie
     assert failure["outcome"] == "The restart strategy begins attempt 2 in 1.0 s."
 
 
-def test_the_story_of_a_window_of_time(client: httpx.Client) -> None:
+def test_the_story_of_a_window_of_time(client: httpx.Client, clock: ManualClock) -> None:
     """What happened at 14:03."""
-    end = int(time.time() * 1000)
+    end = clock.wall
     window = {"start": end - 910_000, "end": end - 902_000}
     now = client.get("/weir/story", params=window).json()
     assert [one["text"] for one in now["moments"]] == [
