@@ -143,7 +143,7 @@ class ObjectStore:
             if not self.lost_answers:
                 answer = list(self._app(environ, start))
                 if self.hold_answers is not None:
-                    self.hold_answers.wait(10)
+                    self.hold_answers.wait()
                 return answer
             self.lost_answers -= 1
             list(self._app(environ, lambda *_: None))

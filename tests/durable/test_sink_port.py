@@ -280,8 +280,7 @@ def test_stopping_ends_the_pause_between_two_tries_at_once() -> None:
     thread.start()
     wait_until(lambda: sink.calls, "the sink is asked to commit")
     port.stop()
-    thread.join(20)
-    assert not thread.is_alive()
+    thread.join()
     assert [str(error) for error in errors] == ["away"]
     assert len(sink.calls) <= 2
 
@@ -307,7 +306,7 @@ class HangingSink(FakeSink):
     def commit(self, epoch: int, payloads: Any) -> int:
         count = super().commit(epoch, payloads)
         self.reached.set()
-        assert self.gate.wait(20)
+        self.gate.wait()
         return count
 
 
@@ -326,7 +325,7 @@ def test_a_commit_that_comes_back_in_a_newer_attempt_commits_nothing_more() -> N
 
     thread = threading.Thread(target=commit)
     thread.start()
-    assert hanging.reached.wait(20)
+    hanging.reached.wait()
     port.stop()
     port.resume()
     with pytest.raises(
@@ -334,7 +333,7 @@ def test_a_commit_that_comes_back_in_a_newer_attempt_commits_nothing_more() -> N
     ):
         port.open("j", 2)
     hanging.gate.set()
-    thread.join(20)
+    thread.join()
     assert "A newer attempt will commit checkpoint" in str(errors[0])
     port.open("j", 2)
     assert [call[:2] for call in calls] == [("commit", "a"), ("open", "a"), ("open", "b")]
@@ -356,8 +355,7 @@ def test_a_retry_of_an_older_attempt_does_not_continue_when_the_next_one_starts(
     wait_until(lambda: sink.calls, "the sink is asked to commit")
     port.stop()
     port.resume()
-    thread.join(20)
-    assert not thread.is_alive()
+    thread.join()
     assert len(sink.calls) <= 2
 
 

@@ -272,7 +272,7 @@ def test_remote_files_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch
 
     from weir.sinks.staging import statuses
 
-    together = threading.Barrier(16, timeout=20)
+    together = threading.Barrier(16)
 
     class Remote(LocalFileSystem):
         def status(self, path: str) -> FileStatus | None:

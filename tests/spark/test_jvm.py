@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import weakref
 from typing import Any
 
@@ -12,6 +11,7 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import REFLECTION_COMMAND_NAME
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession, functions
+from tests.waiting import wait_until
 
 from weir.spark.java import JavaIdentity, Jvm
 
@@ -68,13 +68,13 @@ def test_a_released_object_is_forgotten_though_java_was_given_it_again(spark: Sp
     known = weakref.ref(one)
     one.release()
     del one, task
-    for _ in range(50):
+
+    def is_gone() -> bool:
         gc.collect()
         jvm.java_class("java.lang.System").gc()
-        if known() is None:
-            break
-        time.sleep(0.1)
-    assert known() is None
+        return known() is None
+
+    wait_until(is_gone, "nobody holds it")
 
 
 def test_java_sees_one_object_that_equals_itself(spark: SparkSession) -> None:

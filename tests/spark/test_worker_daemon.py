@@ -98,7 +98,7 @@ def test_the_daemon_starts_whatever_an_import_does(
         assert process.cmdline()[1:] == ["-m", module, "pyspark.worker"]
         # The end of the JVM is the end of its daemon.
         daemon.stdin.close()
-        daemon.wait(30)
+        daemon.wait()
 
 
 def test_where_threads_cannot_be_counted_sparks_own_daemon_starts_at_once(

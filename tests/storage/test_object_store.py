@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 
@@ -381,14 +382,29 @@ def test_a_file_that_vanished_fails_the_others_and_leaves_nothing_under_way(
         (tmp_path / str(number)).write_bytes(b"state")
     (tmp_path / "3").unlink()
     files = [(f"{tmp_path}/{number}", f"{base}/{number}") for number in range(24)]
-    object_store.delay_s = 0.05
+    failed: Future[threading.Thread] = Future()
+
+    class Failing(Transfer):
+        def _moved(self, source: str, target: str) -> tuple[int, str] | None:
+            try:
+                return super()._moved(source, target)
+            except StorageError:
+                failed.set_result(threading.current_thread())
+                raise
+
+    def hold(request: Request) -> None:
+        """No file is there before the others know that one of them has failed."""
+        if request.kind == "PUT":
+            failed.result().join()
+
+    object_store.before = hold
     with pytest.raises(StorageError, match=f"{tmp_path}/3 vanished"):
-        Transfer(FileSystems()).link_or_copy_all(files)
+        Failing(FileSystems()).link_or_copy_all(files)
     object_store.counted()
     written = len(fs.list(base))
     time.sleep(0.2)
     assert object_store.counted() == {"LIST": 1}
-    assert written < 23
+    assert written < 8
 
 
 def most_at_once(store: ObjectStore, work: Callable[[], object]) -> int:
@@ -408,7 +424,7 @@ def most_at_once(store: ObjectStore, work: Callable[[], object]) -> int:
             most = max(most, now)
             if most >= 8:
                 gathered.set()
-        gathered.wait(10)
+        gathered.wait()
         gathered.set()
         # Long enough for one too many.
         time.sleep(0.05)
