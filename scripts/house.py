@@ -1,7 +1,7 @@
 """Reports the size and shape of the source tree: ``python -m scripts.house [SRC] [--no-walk]``.
 
 - lines, files and ``dict[str, Any]`` by folder
-- circles of imports between modules and between folders, and imports of a higher layer. Every
+- circles of imports between modules and between folders, and imports of a higher room. Every
   import counts: at the top, in a function, under ``TYPE_CHECKING``.
 - functions of more than 60 lines, docstring included, signature not
 - how far a checkpoint goes (``scripts/checkpoint_walk.py``)
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,11 +27,11 @@ UNTYPED = "dict[str, Any]"
 Graph = Mapping[str, set[str]]
 
 
-def layers() -> Mapping[str, set[str]]:
-    """The layers that each layer may import besides itself, as ``tests/test_tidy.py`` has them."""
-    from tests.test_tidy import LAYERS
+def rooms() -> Graph:
+    """The rooms that each room may import besides itself, as ``tests/test_tidy.py`` has them."""
+    from tests.test_tidy import ROOMS
 
-    return LAYERS
+    return ROOMS
 
 
 def module_name(path: Path, source: Path) -> str:
@@ -76,9 +77,13 @@ def import_graph(trees: Mapping[str, ast.AST]) -> dict[str, set[str]]:
 
 
 def folder(module: str) -> str:
-    """The folder of a module; a module directly in ``weir`` counts as a folder of its own."""
-    package = module.rpartition(".")[0]
-    return package if "." in package else module
+    """The folder of a module.
+
+    A module directly in ``weir`` counts as a folder of its own, and so does an ``__init__``, which
+    shows what the rooms below it have.
+    """
+    package, _, name = module.rpartition(".")
+    return package if "." in package and name != "__init__" else module
 
 
 def folder_graph(graph: Graph) -> dict[str, set[str]]:
@@ -106,21 +111,34 @@ def circles(graph: Graph) -> list[list[str]]:
     return [list(members) for members in sorted(found)]
 
 
-def upward(graph: Graph, may_import: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-    """Importer and imported module of each import of a higher layer.
+def room(module: str, known: Iterable[str]) -> str:
+    """The room of a module: the lowest of the known ones that it is in, or ``top``."""
+    parts = module.split(".")[1:]
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((name for name in names if name in known), "top")
 
-    What is in no layer stands above all: it may import everything.
+
+def may_import(own: str, other: str, known: Graph) -> bool:
+    """Whether modules of one room may import those of another.
+
+    What is in no room stands above all: it may import everything. The name of a room stands for
+    those below it, too, but to those only for its own modules.
     """
+    if own in ("top", other):
+        return True
+    above = [other[: dot.start()] for dot in re.finditer(r"\.", other)]
+    return other in known[own] or any(
+        name in known[own] and not f"{own}.".startswith(f"{name}.") for name in above
+    )
 
-    def layer(module: str) -> str:
-        second = module.split(".")[1]
-        return second if second in may_import else "top"
 
+def upward(graph: Graph, known: Graph) -> list[tuple[str, str]]:
+    """Importer and imported module of each import that the rooms do not allow."""
     return [
         (module, name)
         for module, imported in sorted(graph.items())
         for name in sorted(imported)
-        if layer(module) != "top" and layer(name) not in may_import[layer(module)] | {layer(module)}
+        if not may_import(room(module, known), room(name, known), known)
     ]
 
 
@@ -169,7 +187,7 @@ def tree_report(source: Path) -> Iterator[str]:
     yield from folder_lines(texts, source)
     yield from listed("circles of modules", map(" ".join, circles(graph)))
     yield from listed("circles of folders", map(" ".join, circles(folder_graph(graph))))
-    found = upward(graph, layers())
+    found = upward(graph, rooms())
     yield from listed("imports upward", (f"{module} imports {name}" for module, name in found))
     long = [
         f"{lines} {path.relative_to(source.parent)}:{line} {name}"

@@ -42,26 +42,28 @@ def test_two_circles_that_share_no_module_are_two() -> None:
 
 
 def test_a_circle_of_folders_is_seen_without_one_of_modules() -> None:
-    """A folder's ``__init__`` belongs to it; a module directly in weir is a folder of its own."""
+    """A module directly in weir is a folder of its own, and so is an ``__init__``."""
     sample = graph(
         {
             "core.a": "import weir.spark.x",
             "spark.y": "import weir.core.b",
             "core.b": "import weir.job",
             "job": "import weir.rest",
-            "rest.__init__": "import weir.steps",
+            "rest.__init__": "import weir.rest.x, weir.definition",
             "rest.x": "import weir.core.c",
-            "steps": "",
+            "definition": "",
             "core.c": "",
             "spark.x": "",
         }
     )
     assert circles(sample) == []
-    assert circles(folder_graph(sample)) == [["weir.core", "weir.job", "weir.rest", "weir.spark"]]
+    assert circles(folder_graph(sample)) == [
+        ["weir.core", "weir.job", "weir.rest", "weir.rest.__init__", "weir.spark"]
+    ]
 
 
 def test_an_import_upward_is_seen() -> None:
-    """For types, too, of a module, of a package, and of what stands above all layers."""
+    """For types, too, of a module, of a package, and of what stands above all rooms."""
     sample = graph(
         {
             "core.a": "if TYPE_CHECKING:\n    from weir.spark.x import f",
@@ -77,6 +79,29 @@ def test_an_import_upward_is_seen() -> None:
         ("weir.core.a", "weir.spark.x"),
         ("weir.core.b", "weir.__init__"),
         ("weir.core.c", "weir.spark.__init__"),
+    ]
+
+
+def test_a_room_below_another_has_its_own_permissions() -> None:
+    """The name of a room stands for the rooms below it, but not to themselves."""
+    known = {
+        "core": set[str](),
+        "spark": {"core"},
+        "spark.query": {"core", "spark", "spark.state"},
+        "spark.state": {"core", "spark"},
+        "readers": {"spark"},
+    }
+    sample = graph(
+        {
+            "spark.java": "import weir.spark.query.a",
+            "spark.query.a": "import weir.spark.java, weir.spark.state.b",
+            "spark.state.b": "import weir.spark.java, weir.spark.query.a",
+            "readers.c": "import weir.spark.query.a, weir.spark.java",
+        }
+    )
+    assert upward(sample, known) == [
+        ("weir.spark.java", "weir.spark.query.a"),
+        ("weir.spark.state.b", "weir.spark.query.a"),
     ]
 
 

@@ -13,20 +13,29 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from scripts.house import (
+    SOURCE,
+    circles,
+    folder_graph,
+    import_graph,
+    imports,
+    long_functions,
+    module_name,
+    statements,
+    upward,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 
 #: The rooms that each room may import besides itself. A room is a folder, and the modules directly
 #: in it. A name stands for all rooms below it, but to those below it only for its own modules.
-#: ``top`` is everything else directly in ``weir``: the user's API, command line, demo; it may
-#: import all rooms.
+#: What is in none of them stands above all: the user's API, command line, demo.
 LOWER = {"errors", "json_values", "core"}
 SINKS = LOWER | {"storage", "lineage", "sinks"}
 SPARK = LOWER | {
@@ -35,46 +44,76 @@ SPARK = LOWER | {
 }
 REST = LOWER | {
     *("runtime", "monitoring", "gateway", "metrics", "storage", "config", "coordinators"),
+    "rest.schema",
 }
 SIM = LOWER | {
     *("runtime", "monitoring", "storage", "lineage", "subtasks", "operators", "coordinators"),
-    *("sources", "sinks", "durable", "steps"),
+    *("sources", "sinks", "durable", "definition"),
 }
-LAYERS: dict[str, set[str]] = {
+ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "json_values": {"errors"},
-    "core": LOWER,
+    "core": {"errors"},
+    "core.messages": {"errors", "core"},
+    "core.coordination": {"errors", "core", "core.messages"},
+    "core.checkpoints": {"errors", "core", "core.messages", "core.coordination"},
+    "core.task": {"errors", "core", "core.messages"},
+    "core.job": {"errors", "core", "core.messages", "core.coordination", "core.checkpoints"},
     "storage": LOWER,
     "config": LOWER | {"storage"},
-    "runtime": LOWER | {"monitoring"},
+    "runtime": LOWER,
     "monitoring": LOWER | {"runtime"},
     "gateway": LOWER | {"runtime", "monitoring"},
     "metrics": LOWER | {"runtime", "monitoring"},
     "coordinators": LOWER | {"runtime", "monitoring"},
     "lineage": LOWER | {"runtime", "config"},
-    "operators": LOWER,
+    "operators": LOWER | {"operators.state"},
+    "operators.state": LOWER,
     "sinks": SINKS,
+    "sinks.delta": SINKS,
+    "sinks.files": SINKS,
+    "sinks.foreach": SINKS | {"sinks.files"},
+    "sinks.iceberg": SINKS,
+    "sinks.postgres": SINKS,
+    "sinks.__init__": {
+        *("sinks", "sinks.delta", "sinks.files", "sinks.foreach", "sinks.iceberg"),
+        "sinks.postgres",
+    },
     "sources": LOWER | {"runtime", "storage", "lineage", "coordinators", "operators"},
     "subtasks": LOWER | {"runtime", "storage", "operators", "sources"},
     "durable": LOWER | {"runtime", "monitoring", "storage", "sinks"},
     "spark": SPARK,
+    "spark.session": SPARK,
+    "spark.operators": SPARK | {"spark.session"},
+    "spark.state": SPARK | {"spark.session", "spark.operators"},
+    "spark.query": SPARK | {"spark.session", "spark.operators", "spark.state"},
     "readers": LOWER | {"storage", "sinks", "operators", "subtasks", "spark"},
-    "rest": REST,
-    "steps": LOWER | {"sinks", "operators", "coordinators", "durable", "subtasks"},
+    "rest": LOWER | {"config", "storage", "rest.schema"},
+    "rest.schema": LOWER,
+    "rest.past": REST,
+    "rest.handling": REST | {"rest.past"},
+    "rest.flink": REST | {"rest.past", "rest.handling"},
+    "rest.web": REST | {"rest.past", "rest.handling", "rest.flink"},
+    "rest.server": REST | {"rest", "rest.past", "rest.handling", "rest.flink", "rest.web"},
+    "definition": LOWER | {"sinks", "operators", "coordinators", "durable", "subtasks"},
     "launch": (
         LOWER
         | {
             *("config", "runtime", "monitoring", "gateway", "metrics", "storage", "lineage"),
             *("sinks", "operators", "coordinators", "durable", "subtasks", "spark", "rest"),
-            "steps",
+            "definition",
         }
     ),
     "job": (
         LOWER
         | {"storage", "config", "sinks", "sources", "operators", "coordinators", "durable"}
-        | {"launch", "steps"}
+        | {"launch", "definition"}
     ),
-    "sim": SIM | {"job"},
+    "sim": SIM | {"sim.engine", "sim.own"},
+    "sim.engine": SIM,
+    "sim.own": SIM | {"sim.engine"},
+    "sim.stores": SIM | {"sim", "sim.engine"},
+    "sim.user": SIM | {"sim", "sim.engine", "job"},
 }
 
 #: Modules that the core must not import: time, ids, randomness and I/O are passed into it.
@@ -170,110 +209,34 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def is_type_checking(node: ast.AST) -> bool:
-    """Whether the node is ``if TYPE_CHECKING:``."""
-    return isinstance(node, ast.If) and ast.unparse(node.test) in (
-        "TYPE_CHECKING",
-        "typing.TYPE_CHECKING",
-    )
-
-
-def runtime_nodes(
-    tree: ast.AST, kinds: tuple[type[ast.AST], ...] = (ast.AST,)
-) -> Iterator[ast.AST]:
-    """Every node that can run: all except those under ``if TYPE_CHECKING``.
-
-    Only nodes of these kinds, and only below nodes of these kinds.
-    """
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        children = (
-            node.orelse
-            if isinstance(node, ast.If) and is_type_checking(node)
-            else ast.iter_child_nodes(node)
-        )
-        for child in children:
-            if isinstance(child, kinds):
-                waiting.append(child)
-                yield child
-
-
-#: What an import can be or stand in.
-STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
-
-
-def imports(tree: ast.AST, module: str) -> Iterator[tuple[int, str]]:
-    """Line and full name of each module imported at run time, including inside functions."""
-    for node in runtime_nodes(tree, STATEMENTS):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = module.split(".")[: -node.level]
-                base = ".".join([*parents, base] if base else parents)
-            # ``from weir import sinks`` imports the module weir.sinks.
-            yield from (
-                (node.lineno, f"{base}.{alias.name}" if base == "weir" else base)
-                for alias in node.names
-            )
-
-
-def module_name(path: Path) -> str:
-    """The name of a file's module, such as ``weir.core.types``.
-
-    For relative imports a package counts as a module inside itself.
-    """
-    return ".".join(path.relative_to(SRC).with_suffix("").parts)
-
-
-def room(module: str) -> str:
-    """The room of a module of Weir."""
-    parts = module.split(".")[1:]
-    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((name for name in names if name in LAYERS), "top")
-
-
-def may_import(own: str, other: str) -> bool:
-    """Whether modules of one room may import those of another."""
-    parents = [other[: place.start()] for place in re.finditer(r"\.", other)]
-    return (
-        other == own
-        or other in LAYERS[own]
-        or any(name in LAYERS[own] and not f"{own}.".startswith(f"{name}.") for name in parents)
-    )
-
-
-def wrong_arrows(tree: ast.AST, module: str) -> Iterator[str]:
-    """Imports of Weir's own modules against the arrows between the rooms."""
-    own = room(module)
-    if own == "top":
-        return
-    for line, name in imports(tree, module):
-        if (
-            name.split(".")[0] == "weir"
-            and name != "weir.__version__"
-            and not may_import(own, room(name))
-        ):
-            yield f"{module}:{line} imports {name}: {own} may only import {sorted(LAYERS[own])}"
+def runs(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every statement that can run: all except those under ``if TYPE_CHECKING``."""
+    typing = {
+        below
+        for node in statements(tree)
+        if isinstance(node, ast.If)
+        and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for child in node.body
+        for below in (child, *statements(child))
+    }
+    return (node for node in statements(tree) if node not in typing)
 
 
 def spark_imports(tree: ast.AST, module: str) -> Iterator[str]:
     """Imports of Spark outside the one folder where they are allowed."""
-    if room(module).split(".")[0] == "spark":
+    if module.startswith("weir.spark."):
         return
-    for line, name in imports(tree, module):
+    for line, name in imports(runs(tree), module):
         if name.split(".")[0] in ("pyspark", "py4j"):
             yield f"{module}:{line} imports {name}: only weir.spark may"
 
 
 def impurities(tree: ast.AST, module: str) -> Iterator[str]:
     """Uses of clocks, randomness, threads, logs and I/O in the core."""
-    for line, name in imports(tree, module):
+    for line, name in imports(runs(tree), module):
         if name.split(".")[0] in BANNED_IN_CORE:
             yield f"{module}:{line} imports {name}: in the core it must come in from outside"
-    for node in runtime_nodes(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called in BANNED_CALLS_IN_CORE or called.removeprefix("datetime.") in BANNED_CLOCKS:
@@ -281,15 +244,6 @@ def impurities(tree: ast.AST, module: str) -> Iterator[str]:
                     f"{module}:{node.lineno} calls {called}(): in the core it must come in from"
                     " outside"
                 )
-
-
-def long_functions(tree: ast.AST) -> Iterator[str]:
-    """Functions longer than the limit, docstring included, signature not included."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.body[0].lineno + 1
-            if lines > MAX_FUNCTION_LINES:
-                yield f"{node.name} has {lines} lines, the limit is {MAX_FUNCTION_LINES}"
 
 
 def wordless_tests(tree: ast.AST) -> Iterator[str]:
@@ -303,34 +257,21 @@ def wordless_tests(tree: ast.AST) -> Iterator[str]:
                 yield f"{node.name} (line {node.lineno})"
 
 
-def source_breaches(law: str) -> list[str]:
-    """All breaches in ``src`` of one of the laws above."""
-    check = {"arrows": wrong_arrows, "spark": spark_imports, "pure": impurities}[law]
-    files = python_files("src/weir/core") if law == "pure" else python_files("src")
-    return [breach for path in files for breach in check(parse(path), module_name(path))]
+def source_breaches(law: Callable[[ast.AST, str], Iterator[str]], folder: str) -> list[str]:
+    """All breaches in a folder of one of the laws above."""
+    return [
+        breach
+        for path in python_files(folder)
+        for breach in law(parse(path), module_name(path, SOURCE))
+    ]
 
 
-@pytest.mark.parametrize(
-    ("module", "code", "seen"),
-    [
-        ("weir.core.x", "import weir.runtime.concurrency", True),
-        ("weir.core.x", "def f():\n    from weir.spark import planning", True),
-        ("weir.core.x", "from ..runtime import clock", True),
-        ("weir.core.x", "from weir import sinks", True),
-        ("weir.core.x", "try:\n    pass\nexcept OSError:\n    from weir import sinks", True),
-        ("weir.core.x", "match x:\n    case 1:\n        from weir import sinks", True),
-        ("weir.core.x", "if TYPE_CHECKING:\n    pass\nelse:\n    from weir import sinks", True),
-        ("weir.sim.x", "import weir.spark.query", True),
-        ("weir.readers.x", "from weir.spark.query import frames", False),
-        ("weir.core.x", "from weir.errors import WeirError", False),
-        ("weir.core.x", "from . import types", False),
-        ("weir.core.x", "if TYPE_CHECKING:\n    import weir.spark.query", False),
-        ("weir.cli.app", "import weir.rest.server.server", False),
-    ],
-)
-def test_the_law_of_arrows_sees_what_it_should(module: str, code: str, seen: bool) -> None:
-    """An import against the arrows is seen in any spelling, and only when it can run."""
-    assert bool(list(wrong_arrows(ast.parse(code), module))) is seen
+@cache
+def weir_imports() -> dict[str, set[str]]:
+    """The modules of Weir that each module imports, for types, too."""
+    return import_graph(
+        {module_name(path, SOURCE): parse(path) for path in python_files("src/weir")}
+    )
 
 
 @pytest.mark.parametrize(
@@ -350,42 +291,27 @@ def test_the_law_of_purity_sees_what_it_should(code: str, seen: bool) -> None:
 
 
 def test_the_other_laws_see_what_they_should() -> None:
-    """A long function, a test without a docstring and a late import of Spark are each seen."""
-    assert list(long_functions(ast.parse("def f():\n" + "    x = 1\n" * 71)))
-    assert not list(long_functions(ast.parse("def f(\n    y,\n):\n" + "    x = 1\n" * 70)))
+    """A test without a docstring and a late import of Spark are each seen."""
     assert list(wordless_tests(ast.parse("def test_x():\n    pass")))
     assert list(wordless_tests(ast.parse('def test_x():\n    """Two\n\n    paragraphs."""')))
     assert list(spark_imports(ast.parse("def f():\n    from pyspark import sql"), "weir.sinks.x"))
     assert not list(spark_imports(ast.parse("import pyspark"), "weir.spark.x"))
-
-
-def import_graph() -> dict[str, set[str]]:
-    """The modules of Weir that each module imports at run time, including inside functions."""
-    modules = {module_name(path).removesuffix(".__init__"): path for path in python_files("src")}
-    graph: dict[str, set[str]] = {}
-    for module, path in modules.items():
-        # A name may be a module of the package that it is imported from.
-        found = {
-            name
-            for node in runtime_nodes(parse(path), STATEMENTS)
-            if isinstance(node, ast.ImportFrom) and node.module
-            for alias in node.names
-            for name in (node.module, f"{node.module}.{alias.name}")
-        }
-        graph[module] = (found & modules.keys()) - {module, "weir"}
-    return graph
+    typing = "if TYPE_CHECKING:\n    from pyspark import sql\nelse:\n    import json"
+    assert not list(spark_imports(ast.parse(typing), "weir.sinks.x"))
+    assert list(spark_imports(ast.parse(f"{typing}\n    import py4j"), "weir.sinks.x"))
 
 
 def test_no_two_modules_import_each_other() -> None:
-    """No modules import each other in a cycle, not even inside functions."""
-    graph = import_graph()
-    assert len(graph) > 100 and graph["weir.job"]
-    TopologicalSorter(graph).prepare()
+    """Neither modules nor folders import each other in a circle, not even in functions or for
+    types."""
+    assert len(weir_imports()) > 100 and weir_imports()["weir.job"]
+    assert circles(weir_imports()) == [["weir.sim.stores.driver", "weir.sim.stores.world"]]
+    assert circles(folder_graph(weir_imports())) == []
 
 
 def test_imports_point_one_way() -> None:
-    """Every import in src follows the arrows between the layers."""
-    assert source_breaches("arrows") == []
+    """Every import follows the table of rooms, not only those that run."""
+    assert upward(weir_imports(), ROOMS) == []
 
 
 def test_the_command_line_loads_no_library_that_takes_long() -> None:
@@ -408,13 +334,13 @@ def test_the_driver_runs_python_operators_without_numpy_and_arrow() -> None:
 
 def test_only_the_spark_folder_imports_spark() -> None:
     """No module outside weir/spark imports pyspark or py4j at run time, not even in a function."""
-    assert source_breaches("spark") == []
+    assert source_breaches(spark_imports, "src/weir") == []
 
 
 def test_the_core_has_no_clock_no_chance_and_no_io() -> None:
     """Nothing in weir/core reads a clock, draws an id or a random number, logs, threads, or touches
     a file."""
-    assert source_breaches("pure") == []
+    assert source_breaches(impurities, "src/weir/core") == []
 
 
 def test_importing_weir_loads_neither_spark_nor_delta_and_starts_no_process() -> None:
@@ -433,9 +359,9 @@ def test_importing_weir_loads_neither_spark_nor_delta_and_starts_no_process() ->
 def test_functions_stay_short() -> None:
     """Functions in src have at most 70 lines."""
     breaches = [
-        f"{shown(path)}: {breach}"
+        f"{shown(path)}:{line}: {name} has {lines} lines"
         for path in python_files("src")
-        for breach in long_functions(parse(path))
+        for lines, line, name in long_functions(parse(path), MAX_FUNCTION_LINES)
     ]
     assert breaches == []
 
@@ -500,7 +426,7 @@ def test_the_source_knows_no_pickle() -> None:
     breaches = [
         f"{shown(path)}:{line} imports {name}"
         for path in python_files("src")
-        for line, name in imports(parse(path), module_name(path))
+        for line, name in imports(statements(parse(path)), module_name(path, SOURCE))
         if name.split(".")[0] in banned or "cloudpickle" in name
     ]
     assert breaches == []
