@@ -1,11 +1,11 @@
 """What merged files and fewer commits are worth to readers: ``python -m benchmarks.file_sizes``.
 
 ``benchmarks/jobs/file_sizes_weir.py`` runs as a user runs it, with ``weir run`` and a checkpoint
-each second: 20,000 rows a second into a table with four partitions: Delta's, or with ``--sink``
-Iceberg's, or files. It runs once as it is, and once with ``target_file_size`` and
+each second: 20,000 rows a second into a table with four partitions: Delta's, or with ``--sink
+iceberg`` Iceberg's. It runs once as it is, and once with ``target_file_size`` and
 ``min_commit_interval="15 s"``; then it is stopped with a savepoint, so that every row is committed.
-For each side it prints the files and versions per minute, and the time in which delta-rs, pyiceberg
-or pyarrow opens the table and reads a column of all rows, the median of several reads.
+For each side it prints the files and versions per minute, and the time in which delta-rs or
+pyiceberg opens the table and reads a column of all rows, the median of several reads.
 
 ``file_sizes`` is the time for a million rows with both settings, divided by that without; at most
 0.5.
@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import deltalake
-import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog, load_catalog
 
 from benchmarks.commands import JOBS, weir_command, weir_run
@@ -36,11 +35,7 @@ _PATIENCE_S = 300.0
 _LOOK_S = 0.1
 _READS = 7
 #: What there is in the table's directory from its first commit on.
-_FIRST = {
-    "delta": "_delta_log",
-    "iceberg": "bench/rows/metadata/snap-*",
-    "files": "_weir/committed/*/*[0-9]",
-}
+_FIRST = {"delta": "_delta_log", "iceberg": "bench/rows/metadata/snap-*"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +79,7 @@ def run(directory: Path, seconds: float, *, sink: str, merged: bool) -> Outcome:
             stop.wait(_PATIENCE_S)
         process.wait(_PATIENCE_S)
         minutes = (time.monotonic() - begun) / 60
-    reader = {"delta": read_delta, "iceberg": read_iceberg, "files": read_files}[sink]
+    reader = {"delta": read_delta, "iceberg": read_iceberg}[sink]
     return read(lambda: reader(directory), minutes)
 
 
@@ -118,12 +113,6 @@ def read_iceberg(directory: Path) -> tuple[int, int, int]:
     summary = table.metadata.snapshots[-1].summary
     assert summary is not None
     return rows, int(summary["total-data-files"] or 0), len(table.metadata.snapshots)
-
-
-def read_files(directory: Path) -> tuple[int, int, int]:
-    """Rows and files; a directory has no versions."""
-    found = ds.dataset(directory / "table", format="parquet")
-    return found.to_table(columns=["value"]).num_rows, len(found.files), 0
 
 
 def catalog_in(directory: Path) -> Catalog:

@@ -18,20 +18,16 @@ _SIZE = (128 << 20) if _MERGED else None
 
 def sink() -> weir.sinks.Sink:
     """The kind that the environment names, in the working directory."""
-    match os.environ.get("WEIR_BENCHMARK_SINK"):
-        case "iceberg":
-            here = Path.cwd()
-            catalog = {"type": "sql", "uri": f"sqlite:///{here}/catalog.db"}
-            return weir.sinks.IcebergTable(
-                {**catalog, "warehouse": f"{here}/table"},
-                "bench.rows",
-                partition_by=["key"],
-                target_file_size=_SIZE,
-            )
-        case "files":
-            return weir.sinks.Files("table", partition_by=["key"], target_file_size=_SIZE)
-        case _:
-            return weir.sinks.DeltaTable("table", partition_by=["key"], target_file_size=_SIZE)
+    if os.environ.get("WEIR_BENCHMARK_SINK") == "iceberg":
+        here = Path.cwd()
+        catalog = {"type": "sql", "uri": f"sqlite:///{here}/catalog.db"}
+        return weir.sinks.IcebergTable(
+            {**catalog, "warehouse": f"{here}/table"},
+            "bench.rows",
+            partition_by=["key"],
+            target_file_size=_SIZE,
+        )
+    return weir.sinks.DeltaTable("table", partition_by=["key"], target_file_size=_SIZE)
 
 
 def numbers(spark: SparkSession) -> DataFrame:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from weir.errors import LostRowsError, SinkError, StorageError
+from weir.errors import LostRowsError, SinkError, SinkMismatchError, StorageError
 from weir.sinks import Batch, Files, SinkContext
 from weir.storage.local import LocalFileSystem
 
@@ -126,6 +126,30 @@ def test_a_commit_that_died_between_two_renames_is_completed(spark, tmp_path, re
     assert again.commit(1, [payload]) == 10 - 5 * renames
     assert ids(tmp_path / "f") == list(range(10))
     assert again.newest_committed() == 1
+
+
+def test_rows_that_an_earlier_version_might_have_merged_are_committed_as_they_are(spark, tmp_path):
+    """It had staged them with their schema, and has made no plan of merged files for the epoch."""
+    sink = opened(tmp_path / "f")
+    payloads = [{**flushed(sink, spark.range(3), 0), "schema": "{}"}]
+    plans = tmp_path / "f" / "_weir" / "plans" / f"{JOB}-out"
+    plans.mkdir(parents=True)
+    assert opened(tmp_path / "f", attempt=2).commit(7, payloads) == 3
+    # The plan of an epoch in the ledger was followed to its end.
+    (plans / "7").write_text('{"moves": []}')
+    assert opened(tmp_path / "f", attempt=3).commit(7, payloads) == 0
+    assert ids(tmp_path / "f") == [0, 1, 2]
+
+
+def test_an_epoch_that_an_earlier_version_may_have_shown_merged_is_not_committed(spark, tmp_path):
+    """Its plan is there, so its rows may be visible in files that payloads do not list."""
+    sink = opened(tmp_path / "f")
+    sink.commit(6, [flushed(sink, spark.range(3), 0)])
+    plans = tmp_path / "f" / "_weir" / "plans" / f"{JOB}-out"
+    plans.mkdir(parents=True)
+    (plans / "7").write_text('{"moves": []}')
+    with pytest.raises(SinkMismatchError, match=r"checkpoint 7 .* run the job with that version"):
+        opened(tmp_path / "f", attempt=2)
 
 
 def test_a_file_that_is_neither_staged_nor_committed_is_reported(spark, tmp_path):

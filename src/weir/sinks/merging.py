@@ -16,7 +16,7 @@ import re
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -72,9 +72,6 @@ A = TypeVar("A", bound=Added)
 
 class Merger(abc.ABC, Generic[A]):
     """How the files of a sink are read, written and described."""
-
-    #: Spark's, with which the files are written.
-    options: Mapping[str, str] = {}
 
     @abc.abstractmethod
     def columns(self, layout: str) -> str:
@@ -249,7 +246,6 @@ def _merge(
         directory,
         format_name="parquet",
         partition_by=[column],
-        options=merger.options,
     )
     found: list[list[StagedFile]] = [[] for _ in groups]
     for file in visible_files(file_system, directory):

@@ -24,27 +24,22 @@ checkpoint is not used in place of a damaged one whose epoch is marked: its rows
 again under other names (PROTOCOL P21). One file per epoch, since a late driver must not take back
 the mark of a newer epoch. Directories of earlier versions have no marks.
 
-With ``target_file_size``, small files of an epoch are merged first, into files that a plan names
-(``files_merging``), as ``<job>-<sink>-<attempt>-m<epoch>-<random>-<number>``. Payloads of such a
-sink have their schema, and the originals stay until no snapshot can need them any more.
-
 A rename shows a whole file or nothing. The files of one epoch appear one after the other; a reader
 that must see a whole epoch at once needs ``DeltaTable``.
 
 Payload::
 
     {"directory": "0a1b2c3d-orders-1", "position": 7, "flushed": true,
-     "schema": <Spark's JSON text, with target_file_size>,
      "files": [{"path": "country=US/part-0.c000.snappy.parquet", "size": 451, "rows": 3}]}
 """
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
@@ -52,8 +47,6 @@ from weir.core.types import Count, Payload
 from weir.errors import LostWriteError, SinkError, SinkMismatchError, StorageError
 from weir.lineage.datasets import Dataset, file_dataset
 from weir.sinks.base import Commit, SinkContext
-from weir.sinks.files.merging import FilesMerger, Move, Plans, epochs_among, epochs_in
-from weir.sinks.merging import KEPT_S, MERGED, Added, Merging, ReplacedFiles
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
@@ -107,12 +100,21 @@ class _File(msgspec.Struct):
 class _Payload(StagedPayload, kw_only=True):
     directory: Annotated[str, msgspec.Meta(pattern=rf"\A{STAGED_BY}\Z")]
     files: list[_File]
-    #: Of the files; None if the epoch has no plan.
-    schema: str | None = None
 
     def __post_init__(self) -> None:
         if self.flushed and any(file.rows is None for file in self.files):
             raise ValueError("a flushed file has no row count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """A file that gets its final name; both paths are below the sink's root."""
+
+    source: str
+    target: str
+    #: None if it was not recorded, in bytes.
+    size: int | None
+    rows: int
 
 
 class Files(FileSink):
@@ -120,9 +122,7 @@ class Files(FileSink):
 
     ``path``: the directory; relative paths are made absolute at once. ``format``: what Spark
     writes. ``partition_by``: columns that become directories. ``options``: Spark's options of the
-    format. ``target_file_size``: in bytes, such as ``128 << 20``, for Parquet: before a commit,
-    smaller files of one partition are merged up to about this size, in a Spark job beside the
-    batches. None: files stay as the batches wrote them.
+    format.
     """
 
     _payload_type = _Payload
@@ -135,24 +135,15 @@ class Files(FileSink):
         format: Format = "parquet",
         partition_by: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
-        target_file_size: int | None = None,
     ) -> None:
         self._format = format
         self._options = {key.lower(): str(value) for key, value in (options or {}).items()}
         super().__init__(path, partition_by)
         self._target_sync = SureSync()
-        self._merges = target_file_size is not None
-        self._merging: Merging[Added] = Merging(target_file_size, place=self.describe())
-        self._replaced = ReplacedFiles()
         if format not in get_args(Format):
             raise SinkError(
                 f"{self.describe()} has the unknown format {format!r}: use one of"
                 f" {get_args(Format)}."
-            )
-        if self._merges and format != "parquet":
-            raise SinkError(
-                f"{self.describe()} has target_file_size, and only Parquet files are merged: remove"
-                " it, or use format='parquet'."
             )
         check_partition_names(self._partition_by, "._", place=self.describe())
         self._check_text_options()
@@ -184,9 +175,7 @@ class Files(FileSink):
         self._target.check(self._file_system)
         self._file_system.make_directory(self._ledger)
         self._target.is_known_by(self._ledger)
-        self._merging.forget()
-        if self._merges:
-            self._plans.check()
+        self._check_not_merged()
 
     def staged_files(self, payload: Payload) -> list[str]:
         """Where the payload's files are: those that a commit has moved, under their final names."""
@@ -196,7 +185,9 @@ class Files(FileSink):
     def damaged(self, payload: Payload) -> str | None:
         """The first file that is neither staged nor under its final name, or has another size."""
         check_staged([payload], _Payload, self.describe())
-        return self._damaged_move(self._moves(payload))
+        moves = self._moves(payload)
+        looks = zip(self._look(moves), moves, strict=True)
+        return damage_in((path, move.size, found) for (path, found), move in looks)
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Mark the epoch, give its files their final names, then enter it in the ledger.
@@ -212,13 +203,9 @@ class Files(FileSink):
                 " checkpoint or savepoint."
             )
         self._target.check(self._file_system)
-        self._replaced.delete(KEPT_S, self._context.file_system)
         newest = self.newest_committed()
-        planned = [one for one in payloads if one.get("schema") is not None and one["files"]]
         rows = 0
-        if planned and (newest is None or newest < epoch):
-            rows = self._commit_planned(epoch, payloads, moves)
-        elif moves and (newest is None or newest < epoch):
+        if moves and (newest is None or newest < epoch):
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
                 self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
@@ -227,24 +214,18 @@ class Files(FileSink):
         elif moves and self._target_sync.in_doubt:
             self._enter(epoch, len(moves))
         for payload in payloads:
-            if payload not in planned:
-                self._delete_batch(payload)
-        self._replaced.add(self._staged_in(planned), [], self._context)
+            self._delete_batch(payload)
         return rows
-
-    def close(self) -> None:
-        """Delete the staged files whose rows were committed in others."""
-        self._replaced.delete(0.0, self._context.file_system)
 
     def newest_committed(self) -> int | None:
         """The newest epoch in the ledger (PROTOCOL P21)."""
-        return max(self._ledger_epochs(), default=None)
+        return max(self._epochs_in(self._ledger), default=None)
 
     def newest_begun(self) -> int | None:
-        """The newest epoch that has a plan or a mark, or is in the ledger: files may be shown."""
+        """The newest epoch that has a mark or is in the ledger: files may be shown."""
         names = [entry.name for entry in self._file_system.list(self._ledger)]
-        known = [epoch for suffix in ("", _BEGUN) for epoch in epochs_among(names, suffix)]
-        return max([*self._plans.epochs(), *known], default=None)
+        known = [epoch for suffix in ("", _BEGUN) for epoch in _epochs_among(names, suffix)]
+        return max(known, default=None)
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
         """The newest entry or mark of each ledger, newest first: marked rows may be shown."""
@@ -263,76 +244,20 @@ class Files(FileSink):
         for directory in dead_attempts(self._file_system, base, self._attempts_prefix, attempt):
             self._file_system.delete(join(base, directory))
 
-    def _commit_planned(self, epoch: int, payloads: Sequence[Payload], moves: list[Move]) -> int:
-        """Commit what the epoch's plan has, which is made of the payloads if there is none."""
-        plan = self._plans.read(epoch)
-        if plan is None:
-            if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
-                self._target.check(self._file_system)
-                raise lost_rows(self.describe(), epoch, damage)
-            plan = self._plans.settled(epoch, self._merged(epoch, payloads, moves))
-            if (newest := self.newest_committed()) is not None and newest >= epoch:
-                # Another driver has committed the epoch meanwhile, and deleted its plan.
-                self._plans.forget(epoch)
-                return 0
-        if (damage := self._damaged_move(plan)) is not None:
-            self._target.check(self._file_system)
-            raise lost_rows(self.describe(), epoch, damage)
-        rows = self._commit_moves(epoch, plan)
-        self._plans.forget(epoch)
-        # Those of batches are deleted with what else they have.
-        for merged in dict.fromkeys(filter(None, (_merged_in(move.source) for move in plan))):
-            self._file_system.delete(join(self._root, merged))
-        return rows
+    def _check_not_merged(self) -> None:
+        """Refuse a directory where an earlier version of Weir may have shown merged files in part.
 
-    def _merged(self, epoch: int, payloads: Sequence[Payload], moves: list[Move]) -> list[Move]:
-        """The moves of the epoch, with merged files in place of small ones."""
-        staged = self._staged_in(payloads)
-        files = self._merging.files(
-            epoch,
-            staged,
-            FilesMerger(self._context.file_system, self._options),
-            self._context,
-            root=join(self._root, self._staging_below),
-            attempts=self._attempts_prefix,
-        )
-        paths, before = {one.path for one in files}, {one.path for one in staged}
-        gone = {f"{self._staging_below}/{path}" for path in before - paths}
-        new = [one for one in files if one.path not in before]
-        found = [move for move in moves if move.source not in gone]
-        for number, file in enumerate(new):
-            # <attempt>/m<epoch>-<random>/..
-            prefix = "-".join(file.path.split("/", 2)[:2])
-            target = _final_name(str(file.partition), file.path, prefix, number, self._format)
-            found.append(
-                Move(
-                    source=f"{self._staging_below}/{file.path}",
-                    target=target,
-                    size=file.file["size"],
-                    rows=file.file["rows"],
-                )
+        That version merged small files of an epoch, with a plan of their names, which it deleted
+        once the ledger had the epoch. The files that payloads list would double their rows.
+        """
+        plans = join(self._root, "_weir", "plans", self._ledger_name)
+        planned = max(self._epochs_in(plans), default=0)
+        if planned > (self.newest_committed() or 0):
+            raise SinkMismatchError(
+                f"An earlier version of Weir was committing checkpoint {planned} to"
+                f" {self.describe()} in merged files, some of which may be visible: run the job"
+                " with that version, without target_file_size, until its next checkpoint completes."
             )
-        return found
-
-    def _staged_in(self, payloads: Sequence[Payload]) -> list[Added]:
-        """The files that may be merged."""
-        return [
-            Added(
-                root=join(self._root, self._staging_below),
-                path=f"{payload['directory']}/{payload['position']}/{file['path']}",
-                file=file,
-                layout=payload["schema"],
-                partition=file["path"].rpartition("/")[0],
-            )
-            for payload in payloads
-            if payload.get("schema") is not None
-            for file in payload["files"]
-        ]
-
-    def _damaged_move(self, moves: Sequence[Move]) -> str | None:
-        """The first file that has neither name, or another size."""
-        looks = zip(self._look(moves), moves, strict=True)
-        return damage_in((path, move.size, found) for (path, found), move in looks)
 
     def _commit_moves(self, epoch: int, moves: list[Move]) -> int:
         """Rename every file, durably, then write the ledger; return the rows of renamed files."""
@@ -357,14 +282,14 @@ class Files(FileSink):
         try:
             self._file_system.rename(mark, entry)
         except StorageError:
-            # There is none: the epoch has a plan, or another driver has entered it. Or the entry's
-            # name may not last, and is made anew.
+            # There is none: another driver has entered the epoch. Or the entry's name may not last,
+            # and is made anew.
             data = msgspec.json.encode(self._entry(epoch, count))
             self._target_sync.write(self._file_system, entry, data)
         names = [one.name for one in self._file_system.list(self._ledger)]
-        for old in epochs_among(names)[:-_LEDGER_ENTRIES_KEPT]:
+        for old in _epochs_among(names)[:-_LEDGER_ENTRIES_KEPT]:
             self._file_system.delete(join(self._ledger, str(old)))
-        for old in epochs_among(names, _BEGUN):
+        for old in _epochs_among(names, _BEGUN):
             if old <= epoch:
                 self._file_system.delete(join(self._ledger, f"{old}{_BEGUN}"))
 
@@ -379,15 +304,6 @@ class Files(FileSink):
             written=written,
         )
 
-    def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
-        if not self._merges:
-            return {}
-        schema = json.loads(frame.schema.json())
-        names = [one["name"] for one in schema["fields"]]
-        partitions = {_found_as(name, names) for name in self._partition_by}
-        fields = [one for one in schema["fields"] if one["name"] not in partitions]
-        return {"schema": json.dumps({**schema, "fields": fields})}
-
     @property
     def _ledger_name(self) -> str:
         # The whole job id: two jobs that shared a ledger would lose rows.
@@ -397,13 +313,9 @@ class Files(FileSink):
     def _ledger(self) -> str:
         return join(self.landmark(), self._ledger_name)
 
-    @property
-    def _plans(self) -> Plans:
-        return Plans(self._file_system, self._root, self._ledger_name, place=self.describe())
-
-    def _ledger_epochs(self) -> list[int]:
-        """All epochs in the ledger, oldest first."""
-        return epochs_in(self._file_system, self._ledger)
+    def _epochs_in(self, directory: str) -> list[int]:
+        """All epochs after which files of a directory are named, oldest first."""
+        return _epochs_among(entry.name for entry in self._file_system.list(directory))
 
     def _entry(self, epoch: int, files: int) -> _LedgerEntry:
         context = self._context
@@ -421,7 +333,7 @@ class Files(FileSink):
     def _newest_of(self, file_system: FileSystem, ledger: str) -> Commit | None:
         """The commit in the newest entry or mark of a ledger; None if it has neither."""
         names = [entry.name for entry in file_system.list(ledger)]
-        entry, mark = (max(epochs_among(names, one), default=0) for one in ("", _BEGUN))
+        entry, mark = (max(_epochs_among(names, one), default=0) for one in ("", _BEGUN))
         if not entry and not mark:
             return None
         path = join(ledger, str(entry) if entry >= mark else f"{mark}{_BEGUN}")
@@ -542,20 +454,6 @@ class Files(FileSink):
             )
 
 
-def _merged_in(source: str) -> str | None:
-    """The directory of merged files in which a source lies; None if a batch has staged it."""
-    # _weir/staged/<attempt>/m<epoch>-<random>/..
-    parts = source.split("/")
-    return "/".join(parts[:4]) if len(parts) > 4 and MERGED.fullmatch(parts[3]) else None
-
-
-def _found_as(name: str, columns: Sequence[str]) -> str:
-    """The column that Spark takes for this one: by its case, or else whatever its case."""
-    if name in columns:
-        return name
-    return next((one for one in columns if one.lower() == name.lower()), name)
-
-
 class _LedgerEntry(msgspec.Struct, frozen=True):
     """One epoch in the ledger."""
 
@@ -569,3 +467,9 @@ def _final_name(partition: str, path: str, prefix: str, number: int, format_name
     extension = match["extension"] if match else format_name
     name = f"{prefix}-{number}.{extension}"
     return f"{partition}/{name}" if partition else name
+
+
+def _epochs_among(names: Iterable[str], suffix: str = "") -> list[int]:
+    """All epochs after which files of these names are named, with a suffix, oldest first."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(int(stem) for stem in stems if re.fullmatch(r"[1-9][0-9]{0,17}", stem))

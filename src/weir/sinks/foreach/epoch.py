@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from weir.errors import SinkError
 from weir.lineage.datasets import Dataset
-from weir.sinks.files.merging import Move
-from weir.sinks.files.sink import Files
+from weir.sinks.files.sink import Files, Move
 from weir.sinks.foreach.sink import CommitInfo
 from weir.storage.paths import READ_EACH, as_spark_path, join
 
