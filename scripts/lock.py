@@ -38,7 +38,7 @@ def resolve() -> dict[str, str]:
         report = Path(scratch, "report.json")
         command = [*pip, "install", "--dry-run", "--ignore-installed", "--report", str(report)]
         subprocess.run(
-            [*command, ".[demo,objectstore,postgres,iceberg,lineage,otlp]", "--group", "dev"],
+            [*command, ".[demo,objectstore,postgres,iceberg,lineage]", "--group", "dev"],
             check=True,
             cwd=ROOT,
         )

@@ -29,12 +29,15 @@ A scrape reads the job's published view and, at most every 5 s, its JVM; batches
 Its figures are those of the look before (at most 10 s old) while the next one is under way.
 `monitoring/alerts.yml` has alerts and `monitoring/grafana.json` a dashboard for Grafana.
 
-`pip install 'weir-spark[otlp]'` and `--conf weir.metrics.otlp.endpoint=http://collector:4318` push
-the same metrics to an OpenTelemetry collector (OTLP over HTTP), every 30 s by default
-(`weir.metrics.otlp.interval`) and once at the end. Names follow OpenTelemetry's mapping: a counter
-has no `_total` at its end, labels are attributes, and `service.name` is the job's name. A receiver
-that writes to Prometheus makes the names below of them. A collector that does not answer costs the
-job nothing: the log says so once.
+A job that ends before anything scrapes it leaves its last metrics in a file:
+`--conf weir.metrics.file=/var/lib/node_exporter/orders.prom`. When the job has finished, or was
+stopped, cancelled or suspended, or has failed, its driver replaces that file with the same page. It
+writes beside the file and renames, so the textfile collector of Prometheus' node exporter, or a
+step in CI, never reads half of it. If that fails, the log says so and the job ends as it would
+have. A driver that is killed writes nothing.
+
+For OpenTelemetry, let the collector scrape: its `prometheus` receiver takes the `scrape_configs`
+above.
 
 The same figures answer the queries of Flink's REST API under Flink's names, in Flink's units
 (milliseconds, nanoseconds): `/jobs/ID/metrics`, `/jobs/ID/vertices/ID/metrics` and the others of

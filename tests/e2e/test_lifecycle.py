@@ -43,7 +43,8 @@ def said(place: Place, run: Run, *arguments: str) -> str:
 
 @pytest.mark.kill
 def test_a_job_that_is_killed_and_stopped_goes_on_each_time_and_is_exact(place: Place) -> None:
-    """A second driver is refused while it lives, the plain command only after a stop."""
+    """A second driver is refused while it lives, the plain command only after a stop; the last run
+    leaves its metrics in a file."""
     place.land(2)
     dies_of_a_stop(place, "after-the-record", drain=False)
 
@@ -61,8 +62,10 @@ def test_a_job_that_is_killed_and_stopped_goes_on_each_time_and_is_exact(place: 
     assert f"--from-savepoint {savepoint[1]}" in refusal
 
     place.land(2)
-    last = place.finish("--from-savepoint", savepoint[1])
+    metrics = place.directory / "last.prom"
+    last = place.finish("--from-savepoint", savepoint[1], "--conf", f"weir.metrics.file={metrics}")
     assert f"recovered from savepoint {savepoint[1]}" in last.output
+    assert 'status="FINISHED"} 1.0\n' in metrics.read_text()
     place.assert_exact()
 
 

@@ -1,20 +1,15 @@
-"""What a real job reports to others: OpenLineage events, and metrics pushed to a collector.
+"""What a real job reports to others as OpenLineage events.
 
-One run reports both. The datasets are those that Spark's plan and the sinks tell; among the metrics
-are those of the JVM.
+The datasets are those that Spark's plan and the sinks report.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.e2e.support import ROWS_PER_FILE, Place
-from tests.metrics.otlp_receiver import receiver, series_of
+from tests.e2e.support import Place
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -41,63 +36,18 @@ job.source("own", own).transform("ids", lambda frame: frame.select("id")).sink(
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reported:
-    """What the run has reported, and where it ran."""
-
-    directory: Path
-    #: The OpenLineage events.
-    events: Sequence[dict[str, Any]]
-    #: The pushed requests.
-    pushes: Sequence[Any]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    made = Place(tmp_path_factory.mktemp("reported"))
-    yield made
-    made.clear()
-
-
-@pytest.fixture(scope="module")
-def reported(place: Place) -> Reported:
-    place.land(2)
-    with receiver() as (address, got):
-        place.finish(
-            "--conf", "weir.lineage.file=lineage.jsonl",
-            "--conf", f"weir.metrics.otlp.endpoint={address}",
-            "--conf", "weir.metrics.otlp.interval=500ms",
-            pipeline=place.write("told.py", PIPELINE),
-            environment={"NO_PROXY": "127.0.0.1"},
-        )  # fmt: skip
-    lines = (place.directory / "lineage.jsonl").read_text().splitlines()
-    return Reported(
-        directory=place.directory,
-        events=[json.loads(line) for line in lines],
-        pushes=[request for request, _ in got],
-    )
-
-
-def test_the_last_push_has_what_the_job_did(reported: Reported) -> None:
-    """Rows, commits and the JVM's memory, under the names of a scrape."""
-    assert len(reported.pushes) > 1
-    last = {
-        (name, dict(labels).get("vertex")): value
-        for (name, labels), value in series_of(reported.pushes[-1]).items()
-    }
-    read = [value for (name, _), value in last.items() if name == "weir_task_records_in_total"]
-    assert 2 * ROWS_PER_FILE in read
-    assert any(name == "weir_jvm_threads" for name, _ in last)
-    assert any(name == "process_resident_memory_bytes" for name, _ in last)
-
-
-def test_the_datasets_of_a_job_are_those_of_its_sources_and_sinks(reported: Reported) -> None:
+def test_the_datasets_of_a_job_are_those_of_its_sources_and_sinks(place: Place) -> None:
     """With their columns, from START to COMPLETE, and with the checkpoint at the end."""
-    events = reported.events
+    place.land(2)
+    place.finish(
+        "--conf", "weir.lineage.file=lineage.jsonl", pipeline=place.write("told.py", PIPELINE)
+    )
+    lines = (place.directory / "lineage.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
     assert [events[0]["eventType"], events[-1]["eventType"]] == ["START", "COMPLETE"]
     for event in events:
         assert [(one["namespace"], one["name"]) for one in event["inputs"]] == [
-            ("file", str(reported.directory / "in"))
+            ("file", str(place.directory / "in"))
         ] * 2
         assert [(one["namespace"], Path(one["name"]).name) for one in event["outputs"]] == [
             ("file", "out"),

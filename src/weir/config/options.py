@@ -18,7 +18,6 @@ from weir.config.values import (
     INTERVAL,
     LOG_FORMAT_TYPE,
     MEMORY,
-    PAIRS,
     PATH,
     POSITIVE_DURATION,
     RETENTION,
@@ -395,31 +394,11 @@ LINEAGE_TIMEOUT = ConfigOption(
     "5 s",
     "How long an event may take to send, and the end of the driver to wait for the last ones.",
 )
-OTLP_ENDPOINT = ConfigOption(
-    "weir.metrics.otlp.endpoint",
-    URL.or_none("none"),
+METRICS_FILE = ConfigOption(
+    "weir.metrics.file",
+    PATH.or_none("none"),
     "none",
-    "OpenTelemetry collector that gets the metrics by OTLP over HTTP; '/v1/metrics' is appended"
-    " unless it ends with it. Needs weir-spark[otlp].",
-)
-OTLP_HEADERS = ConfigOption(
-    "weir.metrics.otlp.headers",
-    PAIRS,
-    "none",
-    "Headers of these requests, such as 'api-key=SECRET'.",
-    secret=True,
-)
-OTLP_INTERVAL = ConfigOption(
-    "weir.metrics.otlp.interval",
-    POSITIVE_DURATION,
-    "30 s",
-    "Interval at which metrics are pushed.",
-)
-OTLP_TIMEOUT = ConfigOption(
-    "weir.metrics.otlp.timeout",
-    POSITIVE_DURATION,
-    "10 s",
-    "How long a push may take, and the end of the driver to wait for the last one.",
+    "File that gets the job's last metrics when its driver ends, in the format of 'GET /metrics'.",
 )
 
 #: Every key, in the order of this module and of the reference page.

@@ -154,15 +154,6 @@ def _url(text: str) -> str:
     return text
 
 
-def _pairs(text: str) -> dict[str, str]:
-    if text.lower() == "none":
-        return {}
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    if not all(key.strip() and equals for key, equals, _ in pairs):
-        raise ValueError(text)
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
 def _hosts(text: str) -> tuple[str, ...]:
     if text.lower() == "none":
         return ()
@@ -220,7 +211,6 @@ POSITIVE_DURATION = _duration_of_at_least(1)
 BOOLEAN = ValueType("boolean", "'true' or 'false'", _boolean)
 PATH = ValueType("path", "a path or URI", normalize)
 TEXT = ValueType("text", "text", str)
-PAIRS = ValueType("pairs", "KEY=VALUE pairs, separated by commas, or 'none'", _pairs)
 URL = ValueType("URL", "an http:// or https:// URL", _url)
 TOKEN = ValueType(
     "token",

@@ -101,7 +101,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
         # Loading the remaining libraries takes about as long as starting the JVM.
         session.prepare()
         listener.phase("loading libraries")
-        from weir.launch.metrics_push import pushing
+        from weir.launch.metrics_file import write_metrics
         from weir.launch.wiring import JobRun
         from weir.spark.session.cluster import SparkCluster
 
@@ -118,9 +118,9 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
             rest_address=rest.bind(),
         )
         running.callback(run.close)
-        rest.start(run.gateway, file_systems, SparkCluster(session.get()))
-        with pushing(configuration, run.gateway, SparkCluster(session.get()), clock):
-            result = run.run()
+        rest.start(run.gateway, file_systems, cluster := SparkCluster(session.get()))
+        running.callback(write_metrics, configuration, file_systems, run.gateway, cluster, clock)
+        result = run.run()
         running.close()
         run.linger()
         return result
@@ -128,14 +128,12 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
 
 def _check(configuration: Configuration, rest: RestServer) -> None:
     """Check what can be checked before anything is made on disk; the port is taken later."""
-    from weir.launch import metrics_push
     from weir.lineage import reporter as lineage
     from weir.spark.session.environment import check_environment
     from weir.spark.session.user_modules import add_script_directory
 
     rest.check()
     lineage.is_on(configuration)
-    metrics_push.check(configuration)
     check_environment()
     add_script_directory()
 

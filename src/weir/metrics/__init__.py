@@ -1,1 +1,1 @@
-"""The figures of a job: one table of metrics, for Prometheus, OpenTelemetry and REST."""
+"""The figures of a job: one table of metrics, for Prometheus and REST."""

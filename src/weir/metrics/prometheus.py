@@ -37,16 +37,7 @@ class _OneScrape(Collector):
 
 def exposition(readings: Readings) -> str:
     """One scrape: the job's metrics, and the standard ones of the driver's Python process."""
-    return generate_latest(_registry(readings)).decode("utf-8")
-
-
-def families(readings: Readings) -> Iterator[Family]:
-    """The same as families of series."""
-    return iter(_registry(readings).collect())
-
-
-def _registry(readings: Readings) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(_OneScrape(readings))
     ProcessCollector(registry=registry)
-    return registry
+    return generate_latest(registry).decode("utf-8")
