@@ -195,7 +195,6 @@ class FakeGateway:
             clock or SystemClock(), {vertex.vertex: vertex.inputs for vertex in view.vertices}
         )
         self.engine_log: str | None = None
-        self.news = 0
         self.spread = SUBTASKS
 
     def view(self) -> JobView:

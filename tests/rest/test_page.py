@@ -91,15 +91,6 @@ def test_the_page_is_live_and_keeps_what_the_reader_has_opened(
     expect(page.get_by_text("Rows in, the newest 15 minutes")).to_be_visible()
 
 
-def test_the_page_asks_for_the_newest_figures(open_page: Open) -> None:
-    """It is not told what another client was told seconds ago."""
-    page = open_page("checkpoints")
-    for path in ("/weir/state", "/checkpoints"):
-        with page.expect_request(lambda request: path in request.url) as asked:  # noqa: B023
-            pass
-        assert asked.value.all_headers()["cache-control"] == "no-cache"
-
-
 @pytest.mark.slow
 def test_what_waits_in_sources_is_part_of_the_backlog(open_page: Open, job: FakeGateway) -> None:
     """If they say so; a source that does not is not said to be empty."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ from tests.runtime.fake_port import World
 from tests.waiting import wait_until
 
 from weir.errors import RestError
+from weir.gateway import running_job
 from weir.monitoring.views import JobView
 from weir.rest.server.server import RestServer
 
@@ -104,6 +106,47 @@ def test_an_answer_does_not_wait_for_the_clients_acknowledgement(
     (connection,) = server._server.server_state.connections
     accepted = connection.transport.get_extra_info("socket")
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+class StoppedClock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def wall_ms(self) -> int:
+        return self.ms
+
+
+def test_twenty_clients_cost_the_jobs_main_thread_no_more_than_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It publishes a view at most every 100 ms, whoever asks; what a client changes is published
+    at once."""
+    # However busy the machine is, nobody is answered with the view before.
+    monkeypatch.setattr(running_job, "_PATIENCE_S", 20.0)
+    clock = StoppedClock()
+    with World(clock=clock) as world, ThreadPoolExecutor(20) as clients:
+        world.wait_running()
+        server = RestServer(port=0, clock=clock)
+        with (
+            httpx.Client(base_url=server.start(world.job), trust_env=False, timeout=30) as http,
+            patch.object(world.job.driver, "call", wraps=world.job.driver.call) as published,
+        ):
+            (job,) = http.get("/jobs").json()["jobs"]
+            paths = ["/jobs", "/overview", f"/jobs/{job['id']}", "/weir/state", "/metrics"]
+            for moment in range(1, 4):
+                clock.ms += 100
+                answers = clients.map(http.get, paths * 20)
+                assert {one.status_code for one in answers} == {200}
+                assert published.call_count == 1 + moment
+            assert http.patch(f"/jobs/{job['id']}").status_code == 202
+            world.join()
+            assert http.get(f"/jobs/{job['id']}/status").json()["status"] == "CANCELED"
+        server.stop()
 
 
 def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> None:

@@ -322,7 +322,7 @@ class World:
             coordinators=CoordinatorRunner(
                 coordinators, workers=ThreadWorkers(), waits=ThreadWaits()
             ),
-            clock=clock or SystemClock(),
+            clock=SystemClock() if clock is None else clock,
             configuration={"parallelism.default": "2"},
             observe=self.observed.append,
             patience_ms=patience_ms,

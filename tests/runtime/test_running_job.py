@@ -190,24 +190,6 @@ def test_a_job_that_never_ran_can_be_looked_at() -> None:
     assert world.job.view().end_time_ms > 0
 
 
-def test_a_change_of_the_status_an_answer_and_the_end_are_news() -> None:
-    """A look alone is none."""
-    with World() as world:
-        world.wait_running()
-        running = world.job.news
-        world.job.view()
-        assert world.job.news == running > 0
-        future = world.job.trigger_checkpoint()
-        world.wait_in_progress()
-        assert world.job.news == running
-        world.port.step("v", 0)
-        future.result()
-        assert world.job.news == running + 1
-    world = World()
-    world.job.finish()
-    assert world.job.news == 1
-
-
 def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_taken() -> None:
     """No reader waits long, a thousand reads leave nothing behind, and the cancellation is carried
     out afterwards."""

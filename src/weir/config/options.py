@@ -270,9 +270,7 @@ WEB_REFRESH = ConfigOption(
     "web.refresh-interval",
     POSITIVE_DURATION,
     "3 s",
-    "How often Flink's dashboard asks, and for how long the answer to a request serves the same"
-    " request again, unless the job's status has changed since. A client that sends"
-    " 'Cache-Control: no-cache', as Weir's own do, gets the newest figures.",
+    "How often Flink's dashboard asks.",
 )
 ASYNC_STORE_DURATION = ConfigOption(
     "rest.async.store-duration",

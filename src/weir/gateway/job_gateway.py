@@ -23,11 +23,6 @@ class JobGateway(Protocol):
         ...
 
     @property
-    def news(self) -> int:
-        """Rises with each change of the status, each answer to a request, and the run's end."""
-        ...
-
-    @property
     def recorder(self) -> Recorder:
         """What happened in the job over the last hour."""
         ...

@@ -106,8 +106,6 @@ class RunningJob:
         self._tasks = tasks
         #: What happened over the last hour.
         self.recorder = Recorder(clock, {name: plan.inputs for name, plan in plans.items()})
-        #: How many changes of status, answers to requests and ends have been published.
-        self.news = 0
         self._observe = observe
         self._requests = itertools.count(1)
         self._futures: dict[str, Future[Any]] = {}
@@ -233,7 +231,6 @@ class RunningJob:
             self._view = self._make_view()
         finally:
             self._over.set()
-            self.news += 1
         for future in list(self._futures.values()):
             _settle(future, None, self._unanswered)
 
@@ -259,13 +256,13 @@ class RunningJob:
                         attempt=self._master.attempt,
                     )
                     self._exceptions = [*self._exceptions, failure][-_EXCEPTIONS:]
-                self._publish_news()
+                self._publish_for(Future())
             case JobEnded(savepoint=savepoint):
                 self._savepoint = savepoint
             case AnswerRequest(request=request, checkpoint=checkpoint, failure=failure):
                 future = self._futures.pop(request, None)
                 if future is not None:
-                    self._publish_news()
+                    self._publish_for(Future())
                     _settle(future, checkpoint, failure)
         self._observe(effect)
 
@@ -299,11 +296,6 @@ class RunningJob:
             # The run ended in between, and may not have seen the request.
             _settle(future, None, self._unanswered)
         return future
-
-    def _publish_news(self) -> None:
-        """Publish a view that nobody may miss; called on the main thread."""
-        self._publish_for(Future())
-        self.news += 1
 
     def _publish_for(self, look: Future[None]) -> None:
         """Publish the view and wake those who wait for it; called on the main thread.

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: How old an answer of REST is at most if a client asks for the newest, in milliseconds.
-_SHARE_MS = 100
-
 
 class LoggingListener:
     """Logs what happens with Python's logging: the listener of ``Job.run``."""
@@ -180,7 +177,6 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
             key=configuration.value(SSL_REST_KEY) if encrypted else None,
         ),
         clock=clock,
-        share_ms=_SHARE_MS,
         refresh_ms=configuration.value(WEB_REFRESH),
     )
 

@@ -367,11 +367,7 @@ class _Connection:
                 base_url=f"{self.address}/v1",
                 timeout=timeout,
                 trust_env=False,
-                headers={
-                    # Not what another client was told a moment ago.
-                    "Cache-Control": "no-cache",
-                    **self._authorization(token or os.environ.get(TOKEN_VARIABLE)),
-                },
+                headers=self._authorization(token or os.environ.get(TOKEN_VARIABLE)),
                 verify=self._trusted(ca_file),
             )
         except httpx.InvalidURL as error:

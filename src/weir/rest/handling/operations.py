@@ -54,8 +54,6 @@ class AsyncOperations:
         self._store_duration_ms = store_duration_ms
         self._changed = threading.Condition()
         self._operations: dict[tuple[str, str], _Operation] = {}
-        #: How many have ended.
-        self.ended = 0
 
     def start(
         self,
@@ -121,7 +119,6 @@ class AsyncOperations:
     def _done(self, operation: _Operation) -> None:
         with self._changed:
             operation.done_ms = self._clock.now_ms()
-            self.ended += 1
             self._changed.notify_all()
 
     def _forget_old(self) -> None:

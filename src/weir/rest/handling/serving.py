@@ -4,8 +4,9 @@ A handler is a function that ``serves`` marks; it gets the ``Serving`` of its se
 of the path, the parameters of the query string and the ``body``, by name. It runs on the server's
 event loop and never blocks:
 
-1. Values come from ``JobGateway.view()``, which waits a moment if the job hangs: so it is called on
-   a thread, one call at a time, shared by all requests that arrive meanwhile. A history server
+1. Values come from ``JobGateway.view()``, which makes the job's main thread publish a view at most
+   every 100 ms, however many ask, and waits a moment if the job hangs: so it is called on a thread,
+   one call at a time, shared by all requests that arrive meanwhile (``once``). A history server
    reads them from a directory in the same way.
 2. Requests go to the gateway, which posts them; the operations that they trigger are kept in
    ``AsyncOperations`` until the client has polled the outcome.
@@ -36,7 +37,6 @@ from weir.monitoring.views import JobBrief, JobView
 from weir.rest.handling.guard import quoted, shortened
 from weir.rest.handling.looks import Looks
 from weir.rest.handling.operations import AsyncOperations, TooManyOperationsError
-from weir.rest.handling.shared import SharedAnswers
 from weir.rest.past.history import StoredJobs
 from weir.rest.schema.base import (
     COMPLETED,
@@ -115,9 +115,8 @@ class Serving:
         self.version = version
         self.file_systems = file_systems
         self.new_trigger_id = new_trigger_id
-        self.shared = SharedAnswers(clock)
-        #: The newest call of ``view``, running or done; touched on the event loop only.
-        self._look: asyncio.Future[tuple[JobView, ...]] | None = None
+        #: The calls of ``once`` that run; touched on the event loop only.
+        self._running: dict[object, asyncio.Future[Any]] = {}
 
     @property
     def gateway(self) -> JobGateway:
@@ -136,23 +135,31 @@ class Serving:
         """Whether this is a history server."""
         return self._stored is not None
 
+    async def once(self, key: object, look: Callable[[], T]) -> T:
+        """Run a look-up on a thread; those who ask for the same meanwhile share its outcome.
+
+        However often clients ask, and give up, one thread waits for what hangs.
+        """
+        running: asyncio.Future[T] | None = self._running.get(key)
+        if running is None:
+            running = self._running[key] = _on_thread(look)
+            running.add_done_callback(lambda _: self._running.pop(key))
+        return await asyncio.shield(running)
+
     async def views(self) -> tuple[JobView, ...]:
-        """The newest views of all jobs; concurrent callers share one look."""
-        if self._look is None or self._look.done():
-            # Not on asyncio's own threads: the process waits for those when it ends.
-            self._look = asyncio.wrap_future(in_background(self._look_at_jobs))
-        return await asyncio.shield(self._look)
+        """The newest views of all jobs."""
+        return await self.once("views", self._look_at_jobs)
 
     def _look_at_jobs(self) -> tuple[JobView, ...]:
         """May wait, but not for long."""
         return (self.gateway.view(),) if self._stored is None else self._stored.views()
 
     async def briefs(self) -> tuple[JobBrief, ...]:
-        """All jobs, in a line each; concurrent callers share one look."""
+        """All jobs, in a line each."""
         stored = self._stored
         if stored is None:
             return tuple(view.brief for view in await self.views())
-        return await self.shared.get("briefs", lambda: beside(stored.briefs))
+        return await self.once("briefs", stored.briefs)
 
     async def newest(self) -> JobView:
         """The newest view of this driver's job. Raises 409 in a history server."""
@@ -177,8 +184,7 @@ class Serving:
                 return found
             known = f"this driver runs job {found.job_id}."
         else:
-            look = partial(stored.view, asked)
-            one = await self.shared.get(("job", asked), lambda: beside(look), fresh_ms=0)
+            one = await self.once(("job", asked), partial(stored.view, asked))
             if one is not None:
                 return one
             known = "GET /jobs lists those that are."
@@ -307,4 +313,9 @@ def normalized(directory: str | None) -> str | None:
 
 async def beside(look: Callable[[], T]) -> T:
     """Run a look-up that may hang on its own thread: it delays only its own request."""
-    return await asyncio.shield(asyncio.wrap_future(in_background(look)))
+    return await asyncio.shield(_on_thread(look))
+
+
+def _on_thread(look: Callable[[], T]) -> asyncio.Future[T]:
+    # Not on asyncio's own threads: the process waits for those when it ends.
+    return asyncio.wrap_future(in_background(look))

@@ -17,7 +17,6 @@ import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from weir import __version__
@@ -73,10 +72,7 @@ class RestServer:
         store_duration_ms: How long the result of an operation can be polled
             (``rest.async.store-duration``).
         security: Token, names and certificate.
-        share_ms: How old an answer may be that serves the same request again.
-            0: none does.
-        refresh_ms: The same, if the request does not ask for the newest and the job has no news;
-            and how often Flink's dashboard asks (``web.refresh-interval``).
+        refresh_ms: How often Flink's dashboard asks (``web.refresh-interval``).
     """
 
     def __init__(
@@ -88,10 +84,8 @@ class RestServer:
         store_duration_ms: int = 300_000,
         security: RestSecurity = RestSecurity(),
         clock: Clock | None = None,
-        share_ms: int = 0,
         refresh_ms: int = 3_000,
     ) -> None:
-        self._share_ms = share_ms
         self._refresh_ms = refresh_ms
         self._bind_address = bind_address
         self._port = port
@@ -142,22 +136,17 @@ class RestServer:
         ``file_systems`` gives the file system of a savepoint to dispose of; None: local ones.
         ``cluster`` are the processes of the job. Raises ``RestError``.
         """
-        operations = self._operations
-        return self._serve(
-            gateway, file_systems, cluster, news=lambda: (gateway.news, operations.ended)
-        )
+        return self._serve(gateway, file_systems, cluster)
 
     def start_history(self, jobs: StoredJobs) -> str:
         """Serve jobs that may have ended, from their directory. Raises ``RestError``."""
-        return self._serve(jobs, None, None, news=lambda: None)
+        return self._serve(jobs, None, None)
 
     def _serve(
         self,
         source: JobGateway | StoredJobs,
         file_systems: Callable[[str], FileSystem] | None,
         cluster: Cluster | None,
-        *,
-        news: Callable[[], object],
     ) -> str:
         invariant(self._thread is None, "a REST server is started once")
         address, listening = self._bound()
@@ -167,10 +156,8 @@ class RestServer:
         from weir.rest.handling.guard import Guard
         from weir.rest.server.app import make_app
         from weir.rest.server.connections import BoundedListener, BoundedProtocol, BoundedServer
-        from weir.rest.server.recent import RecentAnswers
         from weir.rest.web import files as page_files
 
-        recent = RecentAnswers(self._share_ms, self._refresh_ms, news)
         listening = BoundedListener(listening)
         self._taken = address, listening
         app = make_app(
@@ -195,7 +182,7 @@ class RestServer:
             ),
             # The listener counts what Python accepts.
             loop="asyncio",
-            http=partial(BoundedProtocol, recent=recent),  # type: ignore[arg-type]
+            http=BoundedProtocol,
             ws="none",
             interface="asgi3",
             proxy_headers=False,

@@ -1,7 +1,6 @@
 """Handlers of the web page's endpoints.
 
-What takes more than a moment to collect is collected on a thread, and shared by all who ask for the
-same at about the same time (``rest/handling/shared.py``).
+What takes more than a moment to collect is collected on a thread.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from functools import partial
 from starlette.exceptions import HTTPException
 
 from weir.monitoring.log_buffer import LogBuffer
-from weir.monitoring.recorder import SAMPLE_MS
 from weir.rest.flink.cluster_answers import log_tail
 from weir.rest.flink.vertex_answers import find_vertex
 from weir.rest.handling.guard import quoted
 from weir.rest.handling.serving import Serving, beside, serves
-from weir.rest.handling.shared import FRESH_MS
 from weir.rest.schema import page
 from weir.rest.web import answers as page_answers
 from weir.runtime.ports import SubtaskView
@@ -52,13 +49,8 @@ async def _state(server: Serving, job: str | None) -> page.PageState:
 async def _rates(server: Serving, since: str | None, vertex: str | None) -> page.Rates:
     view = await server.newest()
     samples, since_ms = tuple(server.gateway.recorder.samples), _number("since", since, 0)
-    # An hour of many vertices takes tens of milliseconds, and changes with each sample only.
-    key = ("rates", samples[-1].time_ms if samples else 0, since_ms, vertex)
-    return await server.shared.get(
-        key,
-        lambda: beside(lambda: page_answers.rates(view, samples, since_ms, vertex)),
-        fresh_ms=SAMPLE_MS,
-    )
+    # An hour of many vertices takes tens of milliseconds.
+    return await beside(lambda: page_answers.rates(view, samples, since_ms, vertex))
 
 
 @serves(page.TIMELINE)
@@ -66,11 +58,7 @@ async def _timeline(server: Serving, start: str | None, end: str | None) -> page
     view = await server.newest()
     start_ms, end_ms = _window(server, start, end)
     recorder = server.gateway.recorder
-    # Those who look at "now" ask for windows that end within the same moment.
-    key = ("timeline", start_ms // FRESH_MS, end_ms // FRESH_MS)
-    return await server.shared.get(
-        key, lambda: beside(lambda: page_answers.timeline(view, recorder, start_ms, end_ms))
-    )
+    return await beside(lambda: page_answers.timeline(view, recorder, start_ms, end_ms))
 
 
 @serves(page.STORY)
@@ -113,9 +101,7 @@ async def _subtasks(server: Serving, name: str) -> tuple[SubtaskView, ...]:
     if server.is_history:
         return ()
     gateway = server.gateway
-    return await server.shared.get(
-        ("subtasks", name), lambda: beside(lambda: gateway.subtasks(name))
-    )
+    return await server.once(("subtasks", name), lambda: gateway.subtasks(name))
 
 
 @serves(page.LOGS)
@@ -127,10 +113,7 @@ async def _logs(server: Serving, source: str | None, task: str | None) -> page.L
         path = server.gateway.engine_log
         if path is None:
             return page.Logs(path=None, lines=())
-        lines = await server.shared.get(
-            ("log", task or ""), lambda: beside(lambda: _tail(path, shows))
-        )
-        return page.Logs(path=path, lines=lines)
+        return page.Logs(path=path, lines=await beside(lambda: _tail(path, shows)))
     log = server.gateway.recorder.log
     return page.Logs(path=None, lines=await beside(lambda: _kept(log, shows)))
 
