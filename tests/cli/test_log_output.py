@@ -20,8 +20,8 @@ from rich.console import Console
 from weir.cli.log_output import LogOutput
 from weir.config.values import LogFormat
 from weir.core.status import JobStatus
+from weir.definition import JobDefinition
 from weir.errors import ConfigurationError
-from weir.job import Job
 from weir.launch import runner
 from weir.launch.options import JobResult, RunListener, RunOptions
 from weir.monitoring.log_lines import place
@@ -45,7 +45,7 @@ print("after the end", file=sys.stderr)
 """
 
 
-def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
+def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> JobResult:
     """A job whose step prints, and that fails and recovers."""
     gateway = FakeGateway()
     listener.submitted(JOB_ID, gateway, "http://127.0.0.1:8081")
@@ -179,7 +179,7 @@ def test_a_log_that_cannot_be_written_fails_nothing(
     broken = io.StringIO()
     broken.close()
 
-    def run_broken(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
+    def run_broken(job: JobDefinition, options: RunOptions, listener: RunListener) -> JobResult:
         with LogOutput(Console(file=io.StringIO()), LogFormat.JSON) as output:
             output._stderr = broken
             with place(step="score"):

@@ -33,6 +33,7 @@ import weir
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import CompletedCheckpoint, Payload, TaskStatus
 from weir.gateway.job_gateway import JobGateway
+from weir.job import definition_of
 from weir.launch.options import JobResult, RunOptions
 from weir.launch.runner import run_job
 from weir.monitoring.views import JobView
@@ -326,7 +327,7 @@ class LiveJob:
 
     def _run(self) -> None:
         try:
-            self._result.set_result(run_job(self._job, self._options, self))
+            self._result.set_result(run_job(definition_of(self._job), self._options, self))
         except BaseException as error:
             self._result.set_exception(error)
             if not self._known.done():

@@ -96,6 +96,15 @@ class Configuration(Mapping[str, str]):
         _check_each(values)
         return values
 
+    @staticmethod
+    def known(values: Mapping[str, str]) -> dict[str, str]:
+        """The values that another version recorded, without keys that this one does not have."""
+        return {
+            key: text
+            for key, text in values.items()
+            if key.startswith(SPARK_PREFIX) or key in _BY_KEY
+        }
+
     def __getitem__(self, key: str) -> str:
         return self._values[key]
 

@@ -59,8 +59,10 @@ class JobArchive:
             view = _lasting(decoded(data, _Archived).job)
             if view.job_id != self._job_id:
                 raise ValueError(f"it is of job {view.job_id}")
-            Configuration(view.configuration).checkpoint_config()
-            Configuration(view.configuration).restart_config()
+            view = replace(view, configuration=Configuration.known(view.configuration))
+            configuration = Configuration(view.configuration)
+            configuration.checkpoint_config()
+            configuration.restart_config()
         except (ValueError, ConfigurationError) as error:
             raise StorageError(
                 f"The archive {self._path} cannot be read ({error}), so that what only the job's"
