@@ -186,7 +186,6 @@ def test_output_that_cannot_be_written_stops_nothing_but_the_output(
             stdout=written,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
             check=False,
             env={**os.environ, "PYTHONPATH": str(Path(fake_job.__file__).parent)},
         )

@@ -150,7 +150,7 @@ def test_the_history_is_served_until_a_signal(tmp_path: Path) -> None:
         assert (job.job_id, job.state) == (KILLED, "SUSPENDED")
         assert "<title>Weir</title>" in httpx.get(address, trust_env=False).text
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait() == 0
 
 
 @pytest.mark.parametrize("place", ["gone", "file", "s3a://bucket/checkpoints"])

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 import sys
-import time
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.waiting import wait_until
 
 from weir.demo.driver import Chaos, Driver, Outcome, Phase
 
@@ -20,6 +21,7 @@ from weir.demo.driver import Chaos, Driver, Outcome, Phase
 SCRIPT = """
 import os, pathlib, sys, time
 steps, store = int(sys.argv[1]), pathlib.Path("done")
+waits = sys.argv[3] == "waits"
 done = int(store.read_text()) if store.exists() else 0
 print("Job has been submitted with JobID 00", flush=True)
 if done:
@@ -27,6 +29,8 @@ if done:
 while done < steps:
     print(f"checkpoint {done + 1} triggered", flush=True)
     time.sleep(0.1)
+    while waits and done + 1 == steps and not pathlib.Path("killed").exists():
+        time.sleep(0.01)
     done += 1
     pathlib.Path("next").write_text(str(done))
     os.replace("next", store)  # a kill must not leave an empty file
@@ -38,10 +42,13 @@ sys.exit(int(sys.argv[2]))
 class Scene:
     """Runs the script under chaos in a directory and keeps the output."""
 
-    def __init__(self, directory: Path, *, steps: int, exit_code: int = 0) -> None:
+    def __init__(
+        self, directory: Path, *, steps: int, exit_code: int = 0, waits: str = "no"
+    ) -> None:
+        """``waits``: its last step comes after the last kill, however late that is."""
         self.directory = directory
         self.steps = steps
-        self.command = [sys.executable, "-c", SCRIPT, str(steps), str(exit_code)]
+        self.command = [sys.executable, "-c", SCRIPT, str(steps), str(exit_code), waits]
         self.lines: list[str] = []
         self.told: list[str] = []
         self.drivers: list[Driver] = []
@@ -61,9 +68,13 @@ class Scene:
 
     def run(self, kills: int, seed: int = 1) -> Outcome:
         """Run chaos with this many kills."""
-        chaos = Chaos(
-            start=self.start, done=self.done, tell=self.told.append, generator=random.Random(seed)
-        )
+
+        def tell(line: str) -> None:
+            self.told.append(line)
+            if len(self.told) == kills:
+                (self.directory / "killed").touch()
+
+        chaos = Chaos(start=self.start, done=self.done, tell=tell, generator=random.Random(seed))
         return chaos.run(kills)
 
 
@@ -110,7 +121,7 @@ def test_completed_checkpoints_are_counted_with_their_durations() -> None:
 def test_every_kill_takes_place_and_then_the_job_finishes(tmp_path: Path) -> None:
     """Three kills make four runs, each kill is printed with its phase, and the last run ends the
     job."""
-    scene = Scene(tmp_path, steps=60)
+    scene = Scene(tmp_path, steps=60, waits="waits")
     outcome = scene.run(3)
     assert (outcome.kills, outcome.lives, outcome.problem) == (3, 4, None)
     assert [line.split(":")[0] for line in scene.told] == [
@@ -124,7 +135,7 @@ def test_every_kill_takes_place_and_then_the_job_finishes(tmp_path: Path) -> Non
 @pytest.mark.kill
 def test_kills_come_sooner_if_the_job_is_nearly_done(tmp_path: Path) -> None:
     """All kills happen even if the job has few checkpoints left."""
-    scene = Scene(tmp_path, steps=60)
+    scene = Scene(tmp_path, steps=60, waits="waits")
     outcome = scene.run(8)
     assert (outcome.kills, outcome.problem) == (8, None)
 
@@ -145,26 +156,31 @@ def test_a_job_that_fails_is_a_problem(tmp_path: Path) -> None:
     assert outcome.problem == "The job ended with exit code 3."
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Also if nobody has asked for its exit code yet."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 @pytest.mark.kill
 def test_a_kill_ends_what_the_driver_started_too(tmp_path: Path) -> None:
     """No process of a killed driver is left, not even one that does not watch its parent."""
-    child = "import time; time.sleep(60)"
+    child = "import time; time.sleep(600)"
     script = (
         "import subprocess, sys, time\n"
         f"subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.DEVNULL)\n"
         "print('Job has been submitted', flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
-    # For example the JVM of earlier tests.
-    before = set(psutil.Process().children(recursive=True))
     driver = Driver(
         [sys.executable, "-c", script], directory=tmp_path, environment={}, show=lambda _: None
     )
-    assert driver.watch_until(lambda phase: phase.submitted, deadline_s=time.monotonic() + 30)
-    started = set(psutil.Process().children(recursive=True)) - before
+    assert driver.watch_until(lambda phase: phase.submitted, deadline_s=threading.TIMEOUT_MAX)
+    process = psutil.Process(driver._process.pid)
+    started = [process, *process.children()]
     assert len(started) == 2
     assert driver.kill(orphans_gone_s=0.2)
-    assert not [
-        process for process in started if process.is_running() and process.status() != "zombie"
-    ]
+    wait_until(lambda: all(map(has_ended, started)), "none of them is left")
     assert not driver.kill()

@@ -32,6 +32,7 @@ from weir.operators import ListCheckpointed, Operator, RulesOperator, SnapshotCo
 from weir.operators.state.store import StateStore
 from weir.rest.client import connect
 from weir.rest.flink import job_answers
+from weir.runtime.concurrency import SystemClock
 
 pytestmark = pytest.mark.spark
 
@@ -519,13 +520,17 @@ class Told(Operator):
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
-def test_operators_learn_how_checkpoints_ended_with_their_next_batch(place: Place) -> None:
+def test_operators_learn_how_checkpoints_ended_with_their_next_batch(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Including one that was aborted before its barrier came."""
+    now_ms, ahead_ms = SystemClock.now_ms, 0
+    monkeypatch.setattr(SystemClock, "now_ms", lambda clock: now_ms(clock) + ahead_ms)
     mark = place.directory / "mark"
     job = weir.Job("told")
     stream = job.source("numbers", numbers(place)).process("told", Told(mark), parallelism=1)
     stream.sink("out", weir.sinks.Files(str(place.directory / "out")))
-    conf = settings(place, timeout="1s", tolerable_failed_checkpoints="10")
+    conf = settings(place, timeout="1h", tolerable_failed_checkpoints="10")
     place.land(1)
     with LiveJob(job, conf) as live:
         live.wait_for_records(ROWS_PER_FILE)
@@ -533,8 +538,13 @@ def test_operators_learn_how_checkpoints_ended_with_their_next_batch(place: Plac
         mark.touch()
         place.land(1)
         wait_until(mark.with_name("waits").exists, "the batch runs")
+        asked = live.gateway.trigger_checkpoint()
+        live.wait_for(lambda view: view.checkpoints.counts.in_progress == 1, "it is triggered")
+        ahead_ms = 3_600_000
+        # Whoever looks wakes the main thread.
+        live.wait_for(lambda view: view.checkpoints.counts.failed == 1, "it has expired")
         with pytest.raises(WeirError, match="expired"):
-            live.checkpoint()
+            asked.result()
         (aborted,) = (known.checkpoint_id for known in live.history("FAILED"))
         mark.unlink()
         live.wait_for_records(2 * ROWS_PER_FILE)
