@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from tests.durable.faulty_job import Driver
+from tests.durable.faulty_job import Driver, quick_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = f"{ROOT / 'src' / 'weir'}/"
@@ -40,15 +40,15 @@ class Tracer:
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, str]]:
     """(function, file, thread) of each call within the third checkpoint of a job, in order."""
-    root = tmp_path_factory.mktemp("walk")
-    (root / "disk").mkdir()
-    with Tracer() as tracer, Driver(root) as driver:
-        for _ in range(2):
+    with quick_directory(tmp_path_factory.mktemp("walk")) as root:
+        (root / "disk").mkdir()
+        with Tracer() as tracer, Driver(root) as driver:
+            for _ in range(2):
+                assert driver.step()
+                assert not isinstance(driver.complete(driver.job.trigger_checkpoint()), str)
             assert driver.step()
+            tracer.armed = True
             assert not isinstance(driver.complete(driver.job.trigger_checkpoint()), str)
-        assert driver.step()
-        tracer.armed = True
-        assert not isinstance(driver.complete(driver.job.trigger_checkpoint()), str)
     return tracer.calls
 
 

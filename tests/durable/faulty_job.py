@@ -24,9 +24,12 @@ import itertools
 import math
 import shutil
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -73,6 +76,7 @@ from weir.spark.state.snapshots import QueryState, restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 
+SHARED_MEMORY = Path("/dev/shm")
 JOB = "0" * 32
 OPERATORS = (OperatorState(operator_id="v", name="v"),)
 #: Phrases that failure messages use for a full or broken disk.
@@ -126,6 +130,8 @@ class PlayedTask(FakePort):
         self._sink_port = port
         self._start: AttemptStart | None = None
         self._query: PlayedQuery | None = None
+        #: The checkpoints whose barriers have come.
+        self.reached: set[int] = set()
 
     @property
     def query(self) -> PlayedQuery:
@@ -186,6 +192,7 @@ class PlayedTask(FakePort):
         self._query.ask()
 
     def take_snapshot(self, effect: TakeSnapshot) -> None:
+        self.reached.add(effect.checkpoint_id)
         self.query.snapshots.take(effect)
 
     def continue_snapshot(self, effect: ContinueSnapshot) -> tuple[TaskState, SnapshotMetrics]:
@@ -345,8 +352,7 @@ class Driver:
         commits = self.commits
         next_step = 0.0
         while not future.done():
-            # Its barrier comes with the planning call after a batch.
-            if time.monotonic() >= next_step and self.job.view().checkpoints.counts.in_progress:
+            if time.monotonic() >= next_step and self._awaits_barrier():
                 self.step(0.05)
                 next_step = time.monotonic() + 0.1
             time.sleep(0.002)
@@ -365,6 +371,13 @@ class Driver:
             time.sleep(0.002)
         return completed
 
+    def _awaits_barrier(self) -> bool:
+        """Whether a checkpoint waits for the planning call after a batch."""
+        return any(
+            one.status == "IN_PROGRESS" and one.checkpoint_id not in self.task.reached
+            for one in self.job.view().checkpoints.history
+        )
+
     def _run(self) -> None:
         try:
             self.job.driver.run()
@@ -372,6 +385,19 @@ class Driver:
             self.error = error
         finally:
             self.job.finish()
+
+
+@contextmanager
+def quick_directory(otherwise: Path) -> Iterator[Path]:
+    """A directory in memory, if possible: each job syncs hundreds of files."""
+    if not SHARED_MEMORY.is_dir():
+        yield otherwise
+        return
+    made = Path(tempfile.mkdtemp(dir=SHARED_MEMORY))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
 
 
 class Faults:

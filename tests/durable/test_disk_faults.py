@@ -10,17 +10,16 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
+from tests.durable.faulty_job import quick_directory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: How many times in a row a call fails before the disk is mended.
 FOR_GOOD = 1_000_000
-SHARED_MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +39,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """The jobs' directory: in memory if possible, since each job syncs hundreds of files."""
-    if not SHARED_MEMORY.is_dir():
-        yield tmp_path
-        return
-    made = Path(tempfile.mkdtemp(dir=SHARED_MEMORY))
-    yield made
-    shutil.rmtree(made)
+    """The jobs' directory."""
+    with quick_directory(tmp_path) as made:
+        yield made
 
 
 def slow(sweep: str) -> ParameterSet:
