@@ -19,7 +19,7 @@ from typer.main import get_command
 from weir.cli.app import app as cli
 from weir.errors import LostRowsError, SinkError
 from weir.json_values import read_back
-from weir.rest.flink import job_handlers
+from weir.rest.flink import job_answers
 from weir.rest.handling import serving
 from weir.rest.schema import jobs
 from weir.rest.schema.endpoints import ENDPOINTS
@@ -111,9 +111,9 @@ def test_the_recipe_of_a_sink_keeps_two_sinks_of_a_job_apart(tmp_path: Path) -> 
 
 
 def test_the_recipe_of_an_endpoint_is_served_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its message and its handler, added to the server, answer."""
+    """Its message and its answer are added to a server."""
     text = TEXT.split("### A REST endpoint\n")[1].split("\n### ")[0]
-    message, handler = (
+    message, answer_to = (
         dedent(code) for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     )
     added = dict(vars(jobs))
@@ -121,7 +121,7 @@ def test_the_recipe_of_an_endpoint_is_served_as_it_stands(monkeypatch: pytest.Mo
     monkeypatch.setattr(app, "HANDLERS", handlers := dict(serving.HANDLERS))
     monkeypatch.setattr(serving, "HANDLERS", handlers)
     monkeypatch.setattr(app, "ENDPOINTS", (*ENDPOINTS, added["UPTIME"]))
-    exec(handler, {**vars(job_handlers), "jobs": SimpleNamespace(**added)})
+    exec(answer_to, {**vars(job_answers), "jobs": SimpleNamespace(**added)})
     server = RestServer(port=0)
     address = server.start(FakeGateway())
     try:

@@ -312,7 +312,8 @@ def test_figures_of_thousands_of_checkpoints_are_not_made_for_each_request(
             name: (*range(9_000), newest + place)
             for place, name in enumerate(("durations_ms", "state_sizes", "checkpointed_sizes"))
         }
-        checkpoint_answers.checkpoints_info(replace(SNAPSHOT, **figures))
+        view = replace(VIEW, checkpoints=replace(SNAPSHOT, **figures))
+        checkpoint_answers.checkpoints_info(view)
     assert made.count(9_001) <= 6
 
 

@@ -15,12 +15,13 @@ from weir.config import Configuration
 from weir.config.options import CHECKPOINT_ALIGNED_TIMEOUT
 from weir.core.checkpoints.stats import (
     CheckpointStats,
-    CheckpointStatsSnapshot,
     TaskCheckpointStats,
 )
 from weir.core.config import RetainExternalized
 from weir.monitoring.views import JobView
 from weir.rest.flink.job_answers import names_vertex, vertex_id
+from weir.rest.handling.answering import answers
+from weir.rest.schema import checkpoints
 from weir.rest.schema.checkpoints import (
     NO_INTERVAL_MS,
     Alignment,
@@ -43,8 +44,10 @@ from weir.rest.schema.checkpoints import (
 )
 
 
-def checkpoints_info(snapshot: CheckpointStatsSnapshot) -> CheckpointsInfo:
+@answers(checkpoints.CHECKPOINTS)
+def checkpoints_info(view: JobView) -> CheckpointsInfo:
     """Counts, figures, the latest of each kind, and the history."""
+    snapshot = view.checkpoints
     counts = snapshot.counts
     restored = snapshot.latest_restored
     return CheckpointsInfo(
@@ -80,6 +83,7 @@ def checkpoints_info(snapshot: CheckpointStatsSnapshot) -> CheckpointsInfo:
     )
 
 
+@answers(checkpoints.CHECKPOINT_DETAILS)
 def checkpoint_details(stats: CheckpointStats) -> CheckpointInfo:
     """One checkpoint, with each vertex's part in it."""
     tasks = {vertex_id(task.vertex): _task_info(stats, task) for task in stats.tasks}
@@ -115,8 +119,11 @@ def subtasks_info(stats: CheckpointStats, task: TaskCheckpointStats) -> Subtasks
     )
 
 
+@answers(checkpoints.CHECKPOINT_CONFIG)
 def checkpoint_config(view: JobView) -> CheckpointConfigInfo:
-    """The configuration in force, with defaults."""
+    """The configuration in force, with defaults; all of them if the configuration is not known."""
+    if not view.configuration:
+        return CheckpointConfigInfo()
     configuration = Configuration(view.configuration)
     config = configuration.checkpoint_config()
     return CheckpointConfigInfo(

@@ -11,31 +11,12 @@ from weir.rest.handling.guard import shortened
 from weir.rest.handling.serving import Serving, beside, normalized, serves
 from weir.rest.schema import checkpoints
 from weir.rest.schema.base import Message, Operation, Triggered
-from weir.rest.schema.checkpoints import CheckpointInfo
 from weir.runtime.concurrency import in_background
 from weir.storage.paths import is_same
 from weir.storage.snapshots import Snapshots, snapshot_directory
 
 #: Kinds of operations.
 _CHECKPOINT, _SAVEPOINT, _DISPOSAL = "checkpoint", "savepoint", "savepoint disposal"
-
-
-@serves(checkpoints.CHECKPOINTS)
-async def _checkpoint_history(server: Serving, job_id: str) -> checkpoints.CheckpointsInfo:
-    return checkpoint_answers.checkpoints_info((await server.view(job_id)).checkpoints)
-
-
-@serves(checkpoints.CHECKPOINT_CONFIG)
-async def _checkpoint_config(server: Serving, job_id: str) -> checkpoints.CheckpointConfigInfo:
-    view = await server.view(job_id)
-    if not view.configuration:
-        return checkpoints.CheckpointConfigInfo()
-    return checkpoint_answers.checkpoint_config(view)
-
-
-@serves(checkpoints.CHECKPOINT_DETAILS)
-async def _checkpoint_details(server: Serving, job_id: str, checkpoint_id: str) -> CheckpointInfo:
-    return checkpoint_answers.checkpoint_details(await server.checkpoint(job_id, checkpoint_id))
 
 
 @serves(checkpoints.CHECKPOINT_SUBTASKS)

@@ -26,7 +26,9 @@ from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
 from weir.monitoring.log_buffer import LogBuffer
 from weir.monitoring.views import JobView
 from weir.rest.flink import job_answers
+from weir.rest.handling.answering import answers
 from weir.rest.handling.guard import shortened
+from weir.rest.schema import cluster
 from weir.rest.schema.cluster import (
     ApplicationException,
     ApplicationExceptionHistory,
@@ -87,6 +89,7 @@ _APPLICATION_STATUS = {
 _MIB = 1024 * 1024
 
 
+@answers(cluster.APPLICATIONS)
 def applications(views: tuple[JobView, ...], now_ms: int) -> ApplicationsOverview:
     """An application for each job: the driver's program, under the job's id."""
     return ApplicationsOverview(
@@ -105,6 +108,7 @@ def applications(views: tuple[JobView, ...], now_ms: int) -> ApplicationsOvervie
     )
 
 
+@answers(cluster.APPLICATION)
 def application(view: JobView, now_ms: int) -> ApplicationInfo:
     """One application with its job."""
     return ApplicationInfo(
@@ -122,6 +126,7 @@ def application(view: JobView, now_ms: int) -> ApplicationInfo:
     )
 
 
+@answers(cluster.APPLICATION_EXCEPTIONS)
 def application_exceptions(view: JobView) -> ApplicationExceptions:
     """The failures of the application's job."""
     return ApplicationExceptions(
@@ -141,9 +146,12 @@ def application_exceptions(view: JobView) -> ApplicationExceptions:
     )
 
 
-def config_entries(view: JobView) -> tuple[ConfigEntry, ...]:
+@answers(cluster.DRIVER_CONFIG)
+@answers(cluster.JOB_DRIVER_CONFIG)
+@answers(cluster.APPLICATION_CONFIG)
+def config_entries(configured: JobView) -> tuple[ConfigEntry, ...]:
     """The configuration in force, whose secrets are masked already."""
-    return tuple(ConfigEntry(key=key, value=text) for key, text in view.configuration.items())
+    return tuple(ConfigEntry(key=key, value=text) for key, text in configured.configuration.items())
 
 
 def environment(jvm: JvmView | None, variables: Mapping[str, str]) -> EnvironmentInfo:
@@ -215,6 +223,7 @@ def log_tail(path: str | None, most: int = LOG_TAIL) -> str:
     return data.decode("utf-8", errors="replace")
 
 
+@answers(cluster.DRIVER_THREADS)
 def python_threads() -> ThreadDump:
     """The Python threads of this process."""
     names = {one.ident: one for one in threading.enumerate()}

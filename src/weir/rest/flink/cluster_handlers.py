@@ -15,60 +15,29 @@ from weir.rest.schema import cluster, openapi
 from weir.rest.schema.base import Message, Text
 
 
-async def _logs_of(server: Serving) -> cluster.LogFiles:
+@serves(cluster.DRIVER_LOGS)
+async def _logs(server: Serving) -> cluster.LogFiles:
     path, log = server.gateway.engine_log, server.gateway.recorder.log
     engine = await beside(lambda: cluster_answers.log_files(path))
     driver = await beside(lambda: cluster_answers.driver_log_file(log))
     return cluster.LogFiles(logs=(driver, *engine.logs))
 
 
+@serves(cluster.DRIVER_LOG_FILE)
 async def _log_file(server: Serving, file: str) -> Text:
     """A log by its name. Raises 404: only a listed file is read, whatever the path says."""
     if file == cluster_answers.DRIVER_LOG:
         log = server.gateway.recorder.log
         return Text(await beside(lambda: cluster_answers.driver_log(log)))
     path = server.gateway.engine_log
-    if file not in [one.name for one in (await _logs_of(server)).logs]:
+    if file not in [one.name for one in (await _logs(server)).logs]:
         raise HTTPException(404, f"There is no log file {quoted(file)} here.")
     return Text(await beside(lambda: cluster_answers.log_tail(path)))
-
-
-@serves(cluster.APPLICATIONS)
-async def _applications(server: Serving) -> cluster.ApplicationsOverview:
-    return cluster_answers.applications(await server.views(), server.clock.wall_ms())
-
-
-@serves(cluster.APPLICATION)
-async def _application(server: Serving, application_id: str) -> cluster.ApplicationInfo:
-    view = await server.view(application_id)
-    return cluster_answers.application(view, server.clock.wall_ms())
-
-
-@serves(cluster.APPLICATION_EXCEPTIONS)
-async def _exceptions(server: Serving, application_id: str) -> cluster.ApplicationExceptions:
-    return cluster_answers.application_exceptions(await server.view(application_id))
 
 
 @serves(cluster.CANCEL_APPLICATION)
 async def _cancel(server: Serving, application_id: str) -> Message:
     return job_handlers.cancel(server, await server.view(application_id))
-
-
-@serves(cluster.APPLICATION_CONFIG)
-async def _application_config(
-    server: Serving, application_id: str
-) -> tuple[cluster.ConfigEntry, ...]:
-    return cluster_answers.config_entries(await server.configured(application_id))
-
-
-@serves(cluster.DRIVER_CONFIG)
-async def _config(server: Serving) -> tuple[cluster.ConfigEntry, ...]:
-    return cluster_answers.config_entries(await server.newest())
-
-
-@serves(cluster.JOB_DRIVER_CONFIG)
-async def _job_config(server: Serving, job_id: str) -> tuple[cluster.ConfigEntry, ...]:
-    return cluster_answers.config_entries(await server.configured(job_id))
 
 
 @serves(cluster.DRIVER_ENVIRONMENT)
@@ -82,41 +51,9 @@ async def _job_environment(server: Serving, job_id: str) -> cluster.EnvironmentI
     return await _environment(server)
 
 
-@serves(cluster.DRIVER_LOGS)
-async def _logs(server: Serving) -> cluster.LogFiles:
-    return await _logs_of(server)
-
-
-@serves(cluster.DRIVER_LOG_FILE)
-async def _driver_log_file(server: Serving, file: str) -> Text:
-    return await _log_file(server, file)
-
-
 @serves(cluster.DRIVER_LOG)
 async def _driver_log(server: Serving) -> Text:
     return await _log_file(server, cluster_answers.DRIVER_LOG)
-
-
-@serves(cluster.DRIVER_LOG_URL)
-async def _driver_log_url(server: Serving, job_id: str) -> cluster.LogUrl:
-    await server.view(job_id)
-    return cluster.LogUrl()
-
-
-@serves(cluster.TASK_MANAGER_LOG_URL)
-async def _executor_log_url(server: Serving, job_id: str, executor: str) -> cluster.LogUrl:
-    await server.view(job_id)
-    return cluster.LogUrl()
-
-
-@serves(cluster.DRIVER_STDOUT)
-async def _stdout(server: Serving) -> Text:
-    return Text("")
-
-
-@serves(cluster.DRIVER_THREADS)
-async def _threads(server: Serving) -> cluster.ThreadDump:
-    return cluster_answers.python_threads()
 
 
 @serves(cluster.TASK_MANAGERS)
@@ -141,7 +78,7 @@ async def _task_manager(server: Serving, executor: str) -> cluster.TaskManagerDe
 @serves(cluster.TASK_MANAGER_LOGS)
 async def _executor_logs(server: Serving, executor: str) -> cluster.LogFiles:
     await server.executor(executor)
-    return await _logs_of(server) if executor == DRIVER else cluster.LogFiles(logs=())
+    return await _logs(server) if executor == DRIVER else cluster.LogFiles(logs=())
 
 
 @serves(cluster.TASK_MANAGER_LOG_FILE)
@@ -173,36 +110,6 @@ async def _executor_threads(server: Serving, executor: str) -> cluster.ThreadDum
     return cluster_answers.java_threads(await server.looks.threads(executor))
 
 
-@serves(cluster.RESOURCE_REQUIREMENTS)
-async def _resource_requirements(server: Serving, job_id: str) -> Message:
-    await server.view(job_id)
-    return Message()
-
-
-@serves(cluster.RESCALES_OVERVIEW)
-async def _rescales_overview(server: Serving, job_id: str) -> cluster.RescalesOverview:
-    await server.view(job_id)
-    return cluster.RescalesOverview()
-
-
-@serves(cluster.RESCALES_HISTORY)
-async def _rescales_history(server: Serving, job_id: str) -> tuple[Message, ...]:
-    await server.view(job_id)
-    return ()
-
-
-@serves(cluster.RESCALES_SUMMARY)
-async def _rescales_summary(server: Serving, job_id: str) -> cluster.RescalesSummary:
-    await server.view(job_id)
-    return cluster.RescalesSummary()
-
-
-@serves(cluster.RESCALES_CONFIG)
-async def _rescales_config(server: Serving, job_id: str) -> cluster.RescalesConfig:
-    await server.view(job_id)
-    return cluster.RescalesConfig()
-
-
 @serves(cluster.RESCALE_DETAILS)
 async def _rescale(server: Serving, job_id: str, rescale: str) -> Message:
     await server.view(job_id)
@@ -212,11 +119,6 @@ async def _rescale(server: Serving, job_id: str, rescale: str) -> Message:
 @serves(cluster.JARS)
 async def _jars(server: Serving) -> cluster.Jars:
     return cluster.Jars(address=server.address)
-
-
-@serves(cluster.DATA_SETS)
-async def _data_sets(server: Serving) -> cluster.DataSets:
-    return cluster.DataSets()
 
 
 @serves(cluster.OPENAPI)

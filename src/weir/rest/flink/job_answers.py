@@ -18,10 +18,9 @@ from weir.core.status import JobStatus, has_ended
 from weir.core.types import TaskStatus, VertexId
 from weir.monitoring.cluster import ExecutorView
 from weir.monitoring.views import ExceptionView, JobView, VertexView
-from weir.rest.schema.base import (
-    COMPLETED,
-    IN_PROGRESS,
-)
+from weir.rest.handling.answering import answers
+from weir.rest.schema import jobs
+from weir.rest.schema.base import COMPLETED, IN_PROGRESS
 from weir.rest.schema.jobs import (
     ClusterOverview,
     DashboardConfig,
@@ -34,7 +33,11 @@ from weir.rest.schema.jobs import (
     JobConfig,
     JobExceptions,
     JobExecutionResult,
+    JobIds,
+    JobIdWithStatus,
     JobInfo,
+    JobPlan,
+    JobsOverview,
     JobSummary,
     OperatorRejects,
     Plan,
@@ -120,6 +123,7 @@ def dashboard_config(
     )
 
 
+@answers(jobs.OVERVIEW)
 def cluster_overview(
     views: tuple[JobView, ...], executors: tuple[ExecutorView, ...], version: str
 ) -> ClusterOverview:
@@ -137,6 +141,20 @@ def cluster_overview(
     )
 
 
+@answers(jobs.JOBS)
+def job_ids(views: tuple[JobView, ...]) -> JobIds:
+    """The jobs with their statuses."""
+    return JobIds(
+        jobs=tuple(JobIdWithStatus(id=view.job_id, status=view.status.value) for view in views)
+    )
+
+
+@answers(jobs.JOBS_OVERVIEW)
+def jobs_overview(views: tuple[JobView, ...], now_ms: int) -> JobsOverview:
+    """The jobs, in a few figures each."""
+    return JobsOverview(jobs=tuple(job_summary(view, now_ms) for view in views))
+
+
 def job_summary(view: JobView, now_ms: int) -> JobSummary:
     """The job in a list of jobs."""
     states = {state.lower(): count for state, count in _states(view, view.vertices).items()}
@@ -152,6 +170,7 @@ def job_summary(view: JobView, now_ms: int) -> JobSummary:
     )
 
 
+@answers(jobs.JOB)
 def job_info(view: JobView, now_ms: int) -> JobInfo:
     """The job with its vertices and its plan."""
     return JobInfo(
@@ -168,6 +187,12 @@ def job_info(view: JobView, now_ms: int) -> JobInfo:
         status_counts=_states(view, view.vertices),
         plan=plan(view),
     )
+
+
+@answers(jobs.PLAN)
+def job_plan(view: JobView) -> JobPlan:
+    """The plan alone."""
+    return JobPlan(plan=plan(view))
 
 
 def plan(view: JobView) -> Plan:
@@ -190,6 +215,7 @@ def plan(view: JobView) -> Plan:
     )
 
 
+@answers(jobs.REJECTS)
 def rejects(view: JobView) -> Rejects:
     """What sources could not read, as of the newest completed checkpoint."""
     newest = view.latest_completed
@@ -203,15 +229,16 @@ def rejects(view: JobView) -> Rejects:
     )
 
 
-def job_config(view: JobView) -> JobConfig:
+@answers(jobs.JOB_CONFIG)
+def job_config(configured: JobView) -> JobConfig:
     """The job's configuration."""
     return JobConfig(
-        job_id=view.job_id,
-        name=view.name,
+        job_id=configured.job_id,
+        name=configured.name,
         execution_config=ExecutionConfig(
-            restart_strategy=Configuration(view.configuration).restart_config().type.value,
-            job_parallelism=max((vertex.parallelism for vertex in view.vertices), default=1),
-            user_config=dict(view.configuration),
+            restart_strategy=Configuration(configured.configuration).restart_config().type.value,
+            job_parallelism=max((vertex.parallelism for vertex in configured.vertices), default=1),
+            user_config=dict(configured.configuration),
         ),
     )
 
@@ -231,6 +258,7 @@ def exceptions(view: JobView, limit: int) -> JobExceptions:
     )
 
 
+@answers(jobs.EXECUTION_RESULT)
 def execution_result(view: JobView, now_ms: int) -> ExecutionResult:
     """How the job ended, if it has."""
     if not view.status.is_terminal:

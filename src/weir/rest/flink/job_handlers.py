@@ -28,56 +28,12 @@ async def _config(server: Serving) -> jobs.DashboardConfig:
     )
 
 
-@serves(jobs.OVERVIEW)
-async def _overview(server: Serving) -> jobs.ClusterOverview:
-    views, executors = await server.views(), await server.looks.executors()
-    return job_answers.cluster_overview(views, executors, server.version)
-
-
-@serves(jobs.JOBS)
-async def _job_ids(server: Serving) -> jobs.JobIds:
-    return jobs.JobIds(
-        jobs=tuple(
-            jobs.JobIdWithStatus(id=view.job_id, status=view.status.value)
-            for view in await server.views()
-        )
-    )
-
-
-@serves(jobs.JOBS_OVERVIEW)
-async def _jobs_overview(server: Serving) -> jobs.JobsOverview:
-    now_ms = server.clock.wall_ms()
-    views = await server.views()
-    return jobs.JobsOverview(jobs=tuple(job_answers.job_summary(one, now_ms) for one in views))
-
-
-@serves(jobs.JOB)
-async def _job(server: Serving, job_id: str) -> jobs.JobInfo:
-    return job_answers.job_info(await server.view(job_id), server.clock.wall_ms())
-
-
-@serves(jobs.PLAN)
-async def _plan(server: Serving, job_id: str) -> jobs.JobPlan:
-    return jobs.JobPlan(plan=job_answers.plan(await server.view(job_id)))
-
-
-@serves(jobs.ACCUMULATORS)
-async def _accumulators(server: Serving, job_id: str) -> jobs.JobAccumulators:
-    await server.view(job_id)
-    return jobs.JobAccumulators()
-
-
 @serves(jobs.STATUS)
 async def _status(server: Serving, job_id: str) -> jobs.StatusOfJob:
     view = await server.view(job_id)
     if view.status.is_terminal:
         server.operations.collect(CANCELLATION)
     return jobs.StatusOfJob(status=view.status.value)
-
-
-@serves(jobs.JOB_CONFIG)
-async def _job_config(server: Serving, job_id: str) -> jobs.JobConfig:
-    return job_answers.job_config(await server.configured(job_id))
 
 
 @serves(jobs.EXCEPTIONS)
@@ -87,22 +43,6 @@ async def _exceptions(server: Serving, job_id: str, **query: str | None) -> jobs
     if not re.fullmatch("0*[0-9]{1,9}", text, re.ASCII):
         raise HTTPException(400, f"maxExceptions is a whole number, not {quoted(text)}.")
     return job_answers.exceptions(view, int(text[-9:]))
-
-
-@serves(jobs.EXECUTION_RESULT)
-async def _execution_result(server: Serving, job_id: str) -> jobs.ExecutionResult:
-    return job_answers.execution_result(await server.view(job_id), server.clock.wall_ms())
-
-
-@serves(jobs.REJECTS)
-async def _rejects(server: Serving, job_id: str) -> jobs.Rejects:
-    return job_answers.rejects(await server.view(job_id))
-
-
-@serves(jobs.CLIENT_HEARTBEAT)
-async def _client_heartbeat(server: Serving, job_id: str) -> Message:
-    await server.view(job_id)
-    return Message()
 
 
 @serves(jobs.CANCEL)

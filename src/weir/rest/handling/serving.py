@@ -1,8 +1,8 @@
 """What the handlers of the REST server's endpoints have in common.
 
-A handler is a function that ``serves`` marks; it gets the ``Serving`` of its server, then the parts
-of the path, the parameters of the query string and the ``body``, by name. It runs on the server's
-event loop and never blocks:
+Most answers need none of this (``answering``). A handler is a function that ``serves`` marks; it
+gets the ``Serving`` of its server, then the parts of the path, the parameters of the query string
+and the ``body``, by name. It runs on the server's event loop and never blocks:
 
 1. Values come from ``JobGateway.view()``, which makes the job's main thread publish a view at most
    every 100 ms, however many ask, and waits a moment if the job hangs: so it is called on a thread,
@@ -194,12 +194,12 @@ class Serving:
         """The newest view of a job; without an id, of this driver's. Raises 400, 404 and 409."""
         return await (self.newest() if job_id is None else self.view(job_id))
 
-    async def configured(self, job_id: str) -> JobView:
-        """The newest view of a job whose configuration is known.
+    async def configured(self, job_id: str | None) -> JobView:
+        """What ``chosen`` returns, if the job's configuration is known.
 
-        Raises 400 or 404: a job's driver may have left no archive.
+        Raises 400, 404 and 409: a job's driver may have left no archive.
         """
-        view = await self.view(job_id)
+        view = await self.chosen(job_id)
         if not view.configuration:
             raise HTTPException(
                 404,

@@ -1,6 +1,7 @@
 """The REST server's routes: Flink's paths, with and without ``/v1``, for one running job.
 
-The handlers are in ``*_handlers.py``, by topic; ``serving`` says what they may do.
+Answers are in ``*_answers.py`` and ``*_handlers.py``, by topic; ``serving`` says what handlers may
+do.
 
 Every failure is answered with an error status and ``{"errors": ["one sentence"]}``, which Flink's
 clients show. Polling a failed operation answers 500: Flink's other way of reporting it needs a
@@ -29,6 +30,7 @@ from weir.monitoring.cluster import Cluster
 from weir.rest.flink import (
     checkpoint_handlers,
     cluster_handlers,
+    constant_answers,
     job_handlers,
     metric_handlers,
     vertex_handlers,
@@ -51,6 +53,7 @@ TOPICS = (
     vertex_handlers,
     cluster_handlers,
     metric_handlers,
+    constant_answers,
     page_handlers,
 )
 

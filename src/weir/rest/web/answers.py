@@ -24,6 +24,7 @@ from weir.monitoring.recorder import (
 )
 from weir.monitoring.timeline import Span, SpanKind
 from weir.monitoring.views import DriverView, ExceptionView, JobBrief, JobView, VertexView
+from weir.rest.handling.answering import answers
 from weir.rest.schema import page
 from weir.runtime.ports import SubtaskView
 
@@ -73,6 +74,7 @@ def _driver(known: DriverView | None) -> page.PageDriver | None:
     return None if known is None else page.PageDriver(host=known.host, address=known.address)
 
 
+@answers(page.STATE)
 def state(view: JobView, recorder: Recorder | None, now_ms: int, version: str) -> page.PageState:
     """The job as it is now."""
     stats = view.checkpoints
@@ -655,6 +657,7 @@ def _why(tasks: Mapping[str, page.PageTaskProgress], stats: CheckpointStats) -> 
 # ---- coordinators
 
 
+@answers(page.COORDINATORS)
 def coordinators(view: JobView) -> page.Coordinators:
     """The coordinators, with their state in the newest completed checkpoint."""
     newest = view.latest_completed

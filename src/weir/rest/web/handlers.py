@@ -39,12 +39,6 @@ async def _jobs(server: Serving) -> page.PageJobs:
     return page_answers.jobs(await server.briefs(), server.version, history=server.is_history)
 
 
-@serves(page.STATE)
-async def _state(server: Serving, job: str | None) -> page.PageState:
-    view = await server.chosen(job)
-    return page_answers.state(view, server.recorder, server.clock.wall_ms(), server.version)
-
-
 @serves(page.RATES)
 async def _rates(server: Serving, since: str | None, vertex: str | None) -> page.Rates:
     view = await server.newest()
@@ -116,11 +110,6 @@ async def _logs(server: Serving, source: str | None, task: str | None) -> page.L
         return page.Logs(path=path, lines=await beside(lambda: _tail(path, shows)))
     log = server.gateway.recorder.log
     return page.Logs(path=None, lines=await beside(lambda: _kept(log, shows)))
-
-
-@serves(page.COORDINATORS)
-async def _coordinators(server: Serving, job: str | None) -> page.Coordinators:
-    return page_answers.coordinators(await server.chosen(job))
 
 
 def _window(server: Serving, start: str | None, end: str | None) -> tuple[int, int]:
