@@ -23,6 +23,8 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+#: As long as pytest waits: how long a page takes depends on what else the machine does.
+PATIENCE_MS = 300_000
 DESKTOP: ViewportSize = {"width": 1280, "height": 720}
 
 
@@ -32,8 +34,9 @@ def chromium() -> Iterator[Browser]:
 
     Fails if it is not installed, and says how to install it.
     """
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_MS)
     path = shutil.which("chromium")
     if path is None:
         pytest.fail(
@@ -68,7 +71,7 @@ def watched_page(tab: Page, *, provoked: str = "(?!)") -> Iterator[Callable[...,
         tab.goto(address)
         return tab
 
-    tab.set_default_timeout(10_000)
+    tab.set_default_timeout(PATIENCE_MS)
     tab.on("pageerror", raised)
     tab.on("console", said)
     yield show

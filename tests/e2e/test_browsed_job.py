@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession, functions
-from tests.browser import chromium
+from tests.browser import PATIENCE_MS, chromium
 from tests.e2e.live_job import (
     RESTARTED,
     LiveJob,
@@ -45,8 +45,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context()
     page = context.new_page()
-    page.set_default_timeout(30_000)
-    expect.set_options(timeout=30_000)
+    page.set_default_timeout(PATIENCE_MS)
     yield page
     context.close()
 
