@@ -110,6 +110,14 @@ def test_the_state_has_rates_and_shares_of_the_last_half_minute(client: httpx.Cl
     assert [one["id"] for one in live["running"]] == [41]
 
 
+def test_rates_are_computed_once_per_sample(client: httpx.Client) -> None:
+    """An open page asks every second, and a sample is taken every five."""
+    page_answers._series.cache_clear()
+    asked = [client.get("/weir/rates").json() for _ in range(5)]
+    assert asked[1:] == asked[:-1]
+    assert page_answers._series.cache_info().misses == 1
+
+
 def test_rates_come_after_a_time_and_of_one_vertex(client: httpx.Client) -> None:
     """A page that has some asks for the newer ones only."""
     rates = client.get("/weir/rates", params={"vertex": "audit"}).json()
@@ -214,10 +222,11 @@ def test_failures_come_with_their_story_and_what_came_of_them(client: httpx.Clie
     assert failure["outcome"] == "The restart strategy begins attempt 2 in 1.0 s."
 
 
-def test_the_story_of_a_window_of_time(client: httpx.Client, clock: ManualClock) -> None:
+def test_the_story_of_a_window_of_time(job: FakeGateway, client: httpx.Client) -> None:
     """What happened at 14:03."""
-    end = clock.wall
-    window = {"start": end - 910_000, "end": end - 902_000}
+    moments = {one.text: one.time_ms for one in job.recorder.moments}
+    end = moments["The job is RUNNING (attempt 2)."]
+    window = {"start": end - 10_000, "end": end}
     now = client.get("/weir/story", params=window).json()
     assert [one["text"] for one in now["moments"]] == [
         "Failure: Task 'audit' failed: connection refused",

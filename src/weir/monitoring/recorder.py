@@ -126,9 +126,9 @@ def checkpoint_bar(stats: CheckpointStats) -> CheckpointBar:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Sample:
-    """The counters of all tasks at one time."""
+    """The counters of all tasks at one time; equal to itself only, since arrays have no hash."""
 
     #: Milliseconds since the Unix epoch.
     time_ms: int

@@ -7,6 +7,7 @@ live.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 
@@ -223,11 +224,23 @@ def _brief(stats: CheckpointStats | None) -> page.PageCheckpointBrief | None:
 
 
 def rates(
-    view: JobView, samples: Sequence[Sample], since_ms: int, vertex: str | None
+    view: JobView, samples: tuple[Sample, ...], since_ms: int, vertex: str | None
 ) -> page.Rates:
     """The series after a time; of one vertex too, if one is named."""
-    names = [one.vertex for one in view.vertices]
-    sources = [number for number, one in enumerate(view.vertices) if not one.inputs]
+    names = tuple(one.vertex for one in view.vertices)
+    sources = tuple(number for number, one in enumerate(view.vertices) if not one.inputs)
+    return _series(names, sources, samples, since_ms, vertex)
+
+
+@lru_cache(maxsize=4)
+def _series(
+    names: tuple[str, ...],
+    sources: tuple[int, ...],
+    samples: tuple[Sample, ...],
+    since_ms: int,
+    vertex: str | None,
+) -> page.Rates:
+    """Cached: an hour takes tens of milliseconds, and changes per sample, not per request."""
     pairs = [(newer, older) for older, newer in pairwise(samples) if newer.time_ms > since_ms]
     every = range(len(names))
     series = page.Rates(
