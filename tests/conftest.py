@@ -51,7 +51,9 @@ _patience = httpx._config.DEFAULT_TIMEOUT_CONFIG
 _patience.connect = _patience.read = _patience.write = _patience.pool = None
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("untimed")
 
 
