@@ -57,7 +57,7 @@ def test_the_future_of_an_event_is_completed_when_its_subtask_has_handled_it(ben
     bench.tell(runner, EventReceipt(operator="op", receipt=second.receipt, handled=True))
     # The event is there before the coordinator has its future.
     wait_until(lambda: len(one.sent) == 2, "both are sent")
-    one.sent[1].result(10)
+    one.sent[1].result()
     assert not one.sent[0].done()
 
 
@@ -76,10 +76,10 @@ def test_events_in_flight_are_lost_before_the_coordinator_learns_of_the_failure(
     assert calls[:5] == [*lost, ("reset", None, None), ("ready", 0, 2), ("ready", 1, 2)]
     for old in (one.sent[0], one.sent[1]):
         with pytest.raises(CoordinatorError, match="was lost: its subtask failed"):
-            old.result(10)
+            old.result()
     assert [one.sent[2].done(), one.sent[3].done()] == [False, False]
     with pytest.raises(CoordinatorError, match="attempt 1 of subtask 0 has ended"):
-        one.sent[4].result(10)
+        one.sent[4].result()
 
 
 def received(receipt: int, *, handled: bool) -> EventReceipt:
@@ -117,4 +117,4 @@ def test_the_future_of_a_lost_event_fails(bench: Bench) -> None:
     bench.tell(runner, received(first.receipt, handled=False))
     wait_until(lambda: len(one.sent) == 2, "both are sent")
     with pytest.raises(CoordinatorError, match="was lost: its subtask has ended"):
-        one.sent[0].result(10)
+        one.sent[0].result()

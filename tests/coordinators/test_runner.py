@@ -380,7 +380,7 @@ def test_a_request_is_answered_when_a_checkpoint_has_what_it_changed(bench: Benc
         pass
     assert not answer.done()
     bench.tell(runner, NotifyCoordinator(operator="op", checkpoint_id=2, completed=True))
-    assert answer.result(10) == CoordinatorAnswer(answer={"rules": {"a": 1}}, checkpoint_id=2)
+    assert answer.result() == CoordinatorAnswer(answer={"rules": {"a": 1}}, checkpoint_id=2)
 
 
 def test_a_restored_job_answers_only_for_what_its_own_checkpoint_has(bench: Bench) -> None:
@@ -394,7 +394,7 @@ def test_a_restored_job_answers_only_for_what_its_own_checkpoint_has(bench: Benc
     )
     bench.tell(runner, foreign)
     with pytest.raises(CoordinatorError, match="restored from a checkpoint without it"):
-        answer.result(10)
+        answer.result()
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_a_malformed_request_is_refused_and_harms_nobody(bench: Bench, request_:
     runner = bench.runner(op=BroadcastRules())
     bench.tell(runner, reset())
     with pytest.raises(CoordinatorError, match="is not a valid change of rules"):
-        asked(bench, runner, request_).result(10)
+        asked(bench, runner, request_).result()
     bench.tell(runner, snapshot())
     assert isinstance(bench.next(), CoordinatorSnapshotTaken)
 
@@ -440,7 +440,7 @@ def test_a_rule_or_key_that_nobody_knows_is_refused(
     runner = bench.runner(op=BroadcastRules({"often": 5}))
     bench.tell(runner, reset())
     with pytest.raises(CoordinatorError, match=says):
-        asked(bench, runner, request_).result(10)
+        asked(bench, runner, request_).result()
     bench.tell(runner, snapshot())
     events = [bench.next() for _ in range(3)]
     assert isinstance(taken := events[-1], CoordinatorSnapshotTaken)
@@ -467,7 +467,7 @@ def test_a_rule_that_is_known_can_be_set(
     while not isinstance(bench.next(), CoordinatorSnapshotTaken):
         pass
     bench.tell(runner, NotifyCoordinator(operator="op", checkpoint_id=8, completed=True))
-    assert answer.result(10).answer == {"rules": restored | {name: 10}}
+    assert answer.result().answer == {"rules": restored | {name: 10}}
 
 
 def test_rules_that_cannot_be_are_refused_when_they_are_made() -> None:
@@ -493,7 +493,7 @@ def test_an_answer_that_json_would_change_undoes_the_request(bench: Bench) -> No
         CoordinatorError,
         match=r"An answer of the coordinator of 'op' cannot be stored, since JSON cannot represent",
     ):
-        asked(bench, runner, {}).result(10)
+        asked(bench, runner, {}).result()
     assert isinstance(bench.next(), CoordinatorFailed)
 
 
@@ -505,7 +505,7 @@ def test_a_request_that_json_would_change_is_refused(bench: Bench) -> None:
         CoordinatorError,
         match=r"A request to the coordinator of 'op' cannot be stored, .* \['set'\]\['a'\]",
     ):
-        asked(bench, runner, {"set": {"a": (1, 2)}}).result(10)
+        asked(bench, runner, {"set": {"a": (1, 2)}}).result()
     bench.tell(runner, snapshot())
     assert isinstance(bench.next(), CoordinatorSnapshotTaken)
 

@@ -58,7 +58,7 @@ def test_a_checkpoint_that_fails_before_its_tasks_are_triggered_is_in_the_story(
     with World(hooks=("h",)) as world:
         world.wait_running()
         world.port.errors["trigger_hook"] = [RuntimeError("no lock")]
-        assert world.job.trigger_checkpoint().exception(20) is not None
+        assert world.job.trigger_checkpoint().exception() is not None
         recorder = world.job.recorder
         assert [bar.failed for bar in recorder.checkpoints] == [True]
     assert any("Checkpoint 1 failed: " in text and "no lock" in text for text in texts(recorder))
