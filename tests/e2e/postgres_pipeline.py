@@ -1,4 +1,4 @@
-"""Numbers, one file per batch, into PostgreSQL tables: appended in two ways, and by key.
+"""Numbers, one file per batch, into PostgreSQL tables: appended, and by key.
 
 ``WEIR_TEST_DSN`` is the connection string; ``NUMBERS`` as in ``numbers_pipeline``.
 """
@@ -28,5 +28,4 @@ newest = weir.sinks.PostgresTable(
 job = weir.Job("postgres")
 source = job.source("numbers", numbers, bounded=BOUNDED)
 source.sink("raw", weir.sinks.PostgresTable(DSN, "raw"))
-source.sink("prepared", weir.sinks.PostgresTable(DSN, "prepared", create=True, two_phase=True))
 source.sink("newest", newest)

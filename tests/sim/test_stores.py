@@ -117,61 +117,6 @@ def test_a_session_that_does_nothing_for_long_loses_its_lock() -> None:
     assert order == ["b", "a"]
 
 
-def test_of_two_sessions_that_end_a_prepared_transaction_one_finds_it_busy_or_gone() -> None:
-    """So drivers that repeat the same commit show its rows once."""
-    loop, process, simulated = server()
-    said: list[str] = []
-
-    def prepare() -> None:
-        with Connection(simulated, "task") as session:
-            session.copied('COPY "public"."out" ("id") FROM STDIN (FORMAT binary)', [(7,)])
-            session.execute("PREPARE TRANSACTION 'weir_1'")
-        simulated.restart()
-
-    def end() -> None:
-        for _ in range(2):
-            with Connection(simulated, "driver", autocommit=True) as session:
-                try:
-                    session.execute("COMMIT PREPARED 'weir_1'")
-                    said.append("committed")
-                except psycopg.Error as error:
-                    said.append(type(error).__name__)
-            loop.sleep(process, 100_000)
-
-    loop.spawn(process, prepare)
-    loop.spawn(process, end, 1_000_000)
-    loop.spawn(process, end, 1_000_500)
-    loop.run(lambda: False, 10_000_000)
-    assert sorted(said) == [
-        "ObjectNotInPrerequisiteState",
-        "UndefinedObject",
-        "UndefinedObject",
-        "committed",
-    ]
-    assert simulated.database.target == (7,)
-
-
-def test_a_standby_that_lagged_behind_lacks_a_prepared_transaction_or_still_has_it() -> None:
-    """It has what was committed or prepared up to some moment."""
-    found = set()
-    for seed in range(20):
-        loop, process, simulated = server()
-        simulated.network.random.seed(seed)
-
-        def commit(simulated: Server = simulated) -> None:
-            with Connection(simulated, "task") as session:
-                session.copied('COPY "public"."out" ("id") FROM STDIN (FORMAT binary)', [(7,)])
-                session.execute("PREPARE TRANSACTION 'weir_1'")
-            with Connection(simulated, "driver", autocommit=True) as session:
-                session.execute("COMMIT PREPARED 'weir_1'")
-            simulated.fail_over()
-
-        loop.spawn(process, commit)
-        loop.run(lambda: False, 10_000_000)
-        found.add((simulated.database.target, tuple(simulated.database.prepared)))
-    assert found == {((7,), ()), ((), ("weir_1",)), ((), ())}
-
-
 def test_weir_sim_runs_a_sink_over_a_store_in_some_seeds() -> None:
     """A broken commit fails such a seed, with the run's plan and story; the job itself is fine."""
     (mutant,) = [one for one in STORE_MUTANTS if one.name == "create_overwrites"]

@@ -115,7 +115,6 @@ def batch(number: int) -> list[list[dict[str, Any]]]:
     "options",
     [
         pytest.param({}, id="append"),
-        pytest.param({"two_phase": True}, id="two-phase"),
         pytest.param({"mode": "upsert", "key": ["id"]}, id="upsert"),
         pytest.param({"schema_evolution": "add", "epoch_column": "weir_epoch"}, id="history"),
     ],
@@ -154,5 +153,3 @@ def test_a_server_that_dies_at_random_steps_loses_and_doubles_no_row(monkeypatch
             # With one of the seeds, the last kill strikes while the last table is dropped.
             wrong = "SELECT id FROM t WHERE weir_epoch IS DISTINCT FROM id / 20 + 1"
             assert database.sql(wrong) == []
-        assert database.prepared() == []
-        assert database.sql("SELECT * FROM weir.prepared") == []

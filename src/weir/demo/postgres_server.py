@@ -29,12 +29,11 @@ _POLL_S = 0.02
 #: Of the server's role, over loopback.
 PASSWORD = "open-sesame-4711"
 #: Beside PostgreSQL's own defaults.
-SETTINGS = {
+_SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "40",
-    "max_prepared_transactions": "200",
     "deadlock_timeout": "100ms",
     "log_min_messages": "warning",
 }
@@ -99,7 +98,7 @@ class PostgresServer:
         """Start the server; wait until it answers."""
         command = [str(binaries() / "postgres"), "-D", str(self._data), "-p", str(self.port)]
         command += ["-k", str(self._directory), "-h", "127.0.0.1"]
-        for name, value in SETTINGS.items():
+        for name, value in _SETTINGS.items():
             command += ["-c", f"{name}={value}"]
         deadline = time.monotonic() + _PATIENCE_S
         with (self._directory / "log").open("ab") as log:

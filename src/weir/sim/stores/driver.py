@@ -144,9 +144,9 @@ class StoreDriver:
 
     def _clean(self) -> None:
         target = self._world.target
-        dead = target.sessions(self.attempt) | target.prepared(self.attempt)
+        dead = target.sessions(self.attempt)
         self._sinks.clean(self.attempt)
-        self._world.cleaned(dead & (target.sessions(self.attempt) | target.prepared(self.attempt)))
+        self._world.cleaned(dead & target.sessions(self.attempt))
 
     def _is_done(self) -> bool:
         return self._position == self._world.batches - 1 and not self._pending

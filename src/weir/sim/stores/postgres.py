@@ -11,11 +11,7 @@ What the sink assumes of PostgreSQL, and what may happen there:
    The session of a client that is gone lives on for a while, with its locks.
 4. A transaction whose client has done nothing for ``idle_in_transaction_session_timeout`` ends.
    A session that is told to end does so after a while.
-5. ``PREPARE TRANSACTION`` makes a transaction durable, with its locks and without its session. Any
-   session may commit it or roll it back, which takes a moment: meanwhile it is busy, and afterwards
-   unknown. The answers to these three are lost like that to COMMIT.
-6. The server may restart; prepared transactions are still there. A standby that lagged behind may
-   take over: what was committed is gone, what was prepared is gone or waits again.
+5. The server may restart. A standby that lagged behind may take over: what was committed is gone.
 
 It knows the statements that the sink uses, and refuses any other by name.
 """
@@ -25,9 +21,8 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -36,16 +31,15 @@ import psycopg
 from psycopg.sql import Composable
 
 from weir.sim.stores.faults import Network, Outcome, calling_process
-from weir.sinks.postgres import prepared as postgres_prepared
+from weir.sinks.postgres import session as postgres_session
 from weir.sinks.postgres.session import _IDLE_TIMEOUT_MS, _LOCK_TIMEOUT_MS
 
 #: How often who waits for a lock looks again, in virtual microseconds.
 _LOOK_US = 20_000
 #: For how long the session of a client that is gone lives on at most.
 _ORPHAN_US = 8_000_000
-#: For how long a session that is told to end lives on at most, and a transaction is busy.
+#: For how long a session that is told to end lives on at most.
 _TERMINATES_US = 300_000
-_BUSY_US = 40_000
 #: How likely a standby lacks one more committed transaction, and the newest rows of the target.
 _LAGS = 0.7
 _LOSES_ROWS = 0.5
@@ -55,10 +49,9 @@ _STATEMENTS_FAIL = 0.1
 _COLUMNS = [("id", "bigint", "int8", -1, False, False, False, False)]
 
 _STAGING = r'weir\."(s_[0-9a-f]{16}_[0-9]+_[0-9]+)"'
-_COPY = re.compile(rf'COPY (?:{_STAGING}|"public"\."out") \(.*\) FROM STDIN \(FORMAT binary\)')
+_COPY = re.compile(rf"COPY {_STAGING} \(.*\) FROM STDIN \(FORMAT binary\)")
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_END = b"\xff\xff"
-_PREPARED = re.compile(r"(PREPARE|COMMIT|ROLLBACK) (?:TRANSACTION|PREPARED) '([0-9a-z_]+)'")
 _COUNT = re.compile(rf"SELECT weir_writer, count\(\*\) FROM {_STAGING} GROUP BY")
 _CREATE = re.compile(rf"CREATE TABLE IF NOT EXISTS {_STAGING}")
 _DROP = re.compile(rf"DROP TABLE IF EXISTS {_STAGING}")
@@ -66,22 +59,6 @@ _PART = re.compile(rf"FROM {_STAGING}(?: WHERE weir_writer = ANY \('{{([0-9,]*)}
 
 #: A row of ``weir.commits``: the epoch and what else the sink enters.
 LedgerKey = tuple[str, str, str]
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A prepared transaction."""
-
-    changes: tuple[Callable[[Database], Database], ...]
-    locks: frozenset[object]
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The rows that it adds to the target."""
-        database = Database()
-        for change in self.changes:
-            database = change(database)
-        return database.target
 
 
 @dataclass(frozen=True)
@@ -93,9 +70,6 @@ class Database:
     #: By staging table, the rows with their writers.
     staging: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     ledger: dict[LedgerKey, tuple[Any, ...]] = field(default_factory=dict)
-    #: By name, the rest of each row of ``weir.prepared``.
-    records: dict[str, tuple[str, int]] = field(default_factory=dict)
-    prepared: dict[str, Prepared] = field(default_factory=dict)
 
 
 class Session:
@@ -116,10 +90,6 @@ class Session:
     def end(self) -> None:
         """Roll back, and close."""
         self.alive = False
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin without changes and locks."""
         self.changes, self.locks, self.uses = [], set(), set()
 
 
@@ -133,8 +103,6 @@ class Server:
         #: What was committed before, for a standby that lags behind.
         self._history: list[Database] = []
         self.sessions: list[Session] = []
-        #: Prepared transactions that a session is about to end.
-        self.busy: dict[str, object] = {}
         #: How often a standby took over.
         self.takeovers = 0
         self._committed = committed
@@ -153,7 +121,6 @@ class Server:
         """Crash and come back: every session is over, and what was committed is there."""
         for one in self.sessions:
             one.end()
-        self.busy.clear()
 
     def fail_over(self) -> bool:
         """A standby takes over, which lacks some of the committed transactions.
@@ -182,54 +149,14 @@ class Server:
         if session not in self.live():
             return
         if session.changes:
-            self._become(self.seen_by(session))
+            self._history.append(self.database)
+            self.database = self.seen_by(session)
         session.end()
         self._committed()
 
-    def prepare(self, session: Session, name: str) -> None:
-        """Prepare a session's transaction; nothing if the session is over."""
-        if session not in self.live():
-            return
-        prepared = Prepared(changes=tuple(session.changes), locks=frozenset(session.locks))
-        before = self.database
-        self._become(replace(before, prepared={**before.prepared, name: prepared}))
-        session.forget()
-
-    def end_prepared(self, session: Session, how: str, name: str) -> None:
-        """Begin to commit or roll back a prepared transaction; nothing if the session is over.
-
-        Raises psycopg's errors if there is none, or another session is about to end it.
-        """
-        if session not in self.live():
-            return
-        if name not in self.database.prepared:
-            raise _error("42704", f"prepared transaction {name} does not exist")
-        if name in self.busy:
-            raise _error("55000", f"prepared transaction {name} is busy")
-        self.busy[name] = token = object()
-        end = partial(self._end_busy, how, name, token)
-        self.network.later(end, least_us=0, most_us=_BUSY_US)
-
-    def _end_busy(self, how: str, name: str, token: object) -> None:
-        if self.busy.get(name) is not token:
-            # The server has restarted meanwhile.
-            return
-        del self.busy[name]
-        database = self.database
-        rest = {other: one for other, one in database.prepared.items() if other != name}
-        if how == "COMMIT":
-            for change in self.database.prepared[name].changes:
-                database = change(database)
-        self._become(replace(database, prepared=rest))
-        self._committed()
-
-    def _become(self, database: Database) -> None:
-        self._history.append(self.database)
-        self.database = database
-
     def _holds(self, session: Session, lock: object, table: str | None) -> bool:
-        """Whether another session holds a lock or uses a table, or a prepared transaction does."""
-        return any(lock in one.locks for one in self.database.prepared.values()) or any(
+        """Whether another session holds a lock or uses a table."""
+        return any(
             lock in one.locks or (table is not None and table in one.uses)
             for one in self.live()
             if one is not session
@@ -276,16 +203,12 @@ class _Info:
 
 
 class Connection:
-    """Stands in for ``psycopg.Connection``: one transaction, which leaving the block commits.
-
-    With ``autocommit`` there is none, and after ``PREPARE TRANSACTION`` there is none any more.
-    """
+    """Stands in for ``psycopg.Connection``: one transaction, which leaving the block commits."""
 
     info = _Info()
 
-    def __init__(self, server: Server, name: str, *, autocommit: bool = False) -> None:
+    def __init__(self, server: Server, name: str) -> None:
         self._server = server
-        self._in_transaction = not autocommit
         self._network = server.network
         self._arrive("connect")
         self.session = Session(name, self._network.loop.now_us)
@@ -303,60 +226,40 @@ class Connection:
         if kind is not None:
             self.session.end()
             return
-        if not self._in_transaction:
-            self.session.end()
-            return
-        self._decide("COMMIT", lambda: self._server.commit(self.session))
+        self._commit()
         self._network.travel()
 
-    def _decide(self, what: str, act: Callable[[], None]) -> None:
-        """Send what ends a transaction: the server may act without an answer, and later."""
+    def _commit(self) -> None:
+        """Send COMMIT: the server may act without an answer, and later."""
 
-        def unanswered() -> None:
-            with suppress(psycopg.Error):
-                act()
+        def commit() -> None:
+            self._server.commit(self.session)
 
-        outcome = self._network.outcome(what)
+        outcome = self._network.outcome("COMMIT")
         if outcome is Outcome.ANSWERED:
             try:
                 self._network.travel()
             except BaseException:
                 # It was sent before the process died.
-                self._network.later(unanswered)
+                self._network.later(commit)
                 raise
             self._check_alive()
-            act()
+            commit()
             return
         if outcome is Outcome.ANSWER_LOST:
-            unanswered()
+            commit()
         elif outcome is Outcome.LATE:
-            self._network.later(unanswered)
+            self._network.later(commit)
         else:
             self._orphaned()
-        raise psycopg.OperationalError(f"Simulated: the connection was lost with {what}")
+        raise psycopg.OperationalError("Simulated: the connection was lost with COMMIT")
 
     def execute(self, query: str | Composable, params: Any = None) -> _Result:
         """Run a statement. Raises psycopg's errors."""
         text = query.as_string(None) if isinstance(query, Composable) else query
         text = " ".join(text.split())
-        if (ends := _PREPARED.fullmatch(text)) is not None:
-            return self._end(ends[1], ends[2])
         with self._statement(text[:40]):
             return self._run(text, params)
-
-    def _end(self, how: str, name: str) -> _Result:
-        """``PREPARE TRANSACTION``, and what ends a prepared one."""
-        if how == "PREPARE":
-            self._decide(how, lambda: self._server.prepare(self.session, name))
-            self._in_transaction = False
-        else:
-            act = partial(self._server.end_prepared, self.session, how, name)
-            self._decide(f"{how} PREPARED", act)
-            while name in self._server.busy:
-                self._network.loop.sleep(calling_process(), _LOOK_US // 10)
-            self._check_alive()
-        self._network.travel()
-        return _Result([])
 
     def cursor(self) -> _Cursor:
         """A cursor, for ``COPY``."""
@@ -368,17 +271,9 @@ class Connection:
         assert found is not None, statement
         table = found[1]
         with self._statement("COPY"):
-            if table is None:
-                self._appends([row for (row,) in rows])
-                return
             self._use(table)
             marked = [(writer, row) for row, writer, _ in rows]
             self.session.changes.append(lambda database: _with_rows(database, table, marked))
-
-    def _appends(self, rows: Sequence[int]) -> None:
-        self.session.changes.append(
-            lambda database: replace(database, target=(*database.target, *rows))
-        )
 
     @contextmanager
     def _statement(self, what: str) -> Iterator[None]:
@@ -482,7 +377,9 @@ class Connection:
                 for writer, row in self._server.seen_by(self.session).staging[table]
                 if writer in writers or not listed
             ]
-        self._appends(rows)
+        self.session.changes.append(
+            lambda database: replace(database, target=(*database.target, *rows))
+        )
         return _Result([], len(rows))
 
     def _create(self, text: str, params: Any) -> _Result:
@@ -520,44 +417,6 @@ class Connection:
         live = self._server.live()
         return _Result([()] * any(one.name in params[0] for one in live if one is not self.session))
 
-    def _waiting(self, text: str, params: Any) -> _Result:
-        (prefix,) = params
-        found = self._server.database.prepared
-        return _Result([(name,) for name in found if name.startswith(prefix)])
-
-    def _records(self, text: str, params: Any) -> _Result:
-        session, server = self.session, self._server
-        found = server.seen_by(session).records
-        if text.startswith("INSERT"):
-            name, *rest = params
-            row = (*rest, 0)[:2]
-            server.lock(session, f"record {name}")
-            if name in server.seen_by(session).records and not text.endswith("DO NOTHING"):
-                raise _error("23505", "duplicate key value violates unique constraint")
-            session.changes.append(
-                lambda database: replace(database, records={name: row, **database.records})
-            )
-            return _Result([])
-        if text.startswith("SELECT"):
-            (given,) = params
-            # By their target, or by their names.
-            of_target = "WHERE target" in text
-            return _Result(
-                [(one,) for one in found if (found[one][0] == given if of_target else one in given)]
-            )
-        names, prefix = params
-        for name in [one for one in found if one in names or one.startswith(prefix)]:
-            server.lock(session, f"record {name}")
-        found = server.seen_by(session).records
-        gone = {one for one in found if one in names or one.startswith(prefix)}
-        session.changes.append(
-            lambda database: replace(
-                database,
-                records={one: row for one, row in database.records.items() if one not in gone},
-            )
-        )
-        return _Result([(one, found[one][1]) for one in sorted(gone)])
-
     def _tables(self, text: str, params: Any) -> _Result:
         return _Result([(name,) for name in sorted(self._server.seen_by(self.session).staging)])
 
@@ -571,16 +430,13 @@ _CONSTANT: dict[str, list[Any]] = {
     "SELECT set_config(": [],
     "SELECT pg_is_in_recovery()": [(False, True, True, True, True)],
     "SELECT has_any_column_privilege": [(True,)],
-    "SELECT has_table_privilege": [(True,)],
-    "SELECT attname, format_type(": [("id", "bigint")],
-    'LOCK TABLE "public"."out" IN ROW EXCLUSIVE MODE': [],
     "SELECT c.oid, n.nspname": [(1, "public", "r")],
     "SELECT a.attname, format_type(": _COLUMNS,
     "SELECT array(SELECT attname": [],
     "SET CONSTRAINTS ALL IMMEDIATE": [],
     "COMMENT ON TABLE": [],
     "SELECT pg_stat_clear_snapshot()": [],
-    "SHOW max_prepared_transactions": [("64",)],
+    "SELECT gid FROM pg_prepared_xacts": [],
 }
 _STATEMENTS: dict[str, Callable[[Connection, str, Any], _Result]] = {
     "SELECT epoch FROM weir.commits": Connection._ledger,
@@ -595,10 +451,6 @@ _STATEMENTS: dict[str, Callable[[Connection, str, Any], _Result]] = {
     "SELECT pg_terminate_backend": Connection._terminate,
     "SELECT relname FROM pg_class": Connection._tables,
     "SELECT FROM pg_stat_activity": Connection._is_left,
-    "SELECT gid FROM pg_prepared_xacts": Connection._waiting,
-    "SELECT name FROM weir.prepared": Connection._records,
-    "INSERT INTO weir.prepared": Connection._records,
-    "DELETE FROM weir.prepared": Connection._records,
 }
 
 
@@ -646,21 +498,15 @@ def simulated_connections(server: Server) -> Iterator[None]:
     """Connect every process to the server; what waits for it does so on virtual time."""
     network = server.network
 
-    def connect(conninfo: str, *, autocommit: bool = False, **_: object) -> Connection:
+    def connect(conninfo: str, **_: object) -> Connection:
         found = re.search(r"application_name='(.*?)'", conninfo)
-        return Connection(server, "" if found is None else found[1], autocommit=autocommit)
+        return Connection(server, "" if found is None else found[1])
 
     def sleep(seconds: float) -> None:
         network.loop.sleep(calling_process(), round(seconds * 1e6))
 
     clock = SimpleNamespace(monotonic=lambda: network.loop.now_us / 1e6, sleep=sleep)
-    # Prepared transactions are ended in the order of their names.
-    secrets = SimpleNamespace(token_hex=lambda size: network.random.randbytes(size).hex())
-    with (
-        patch.object(psycopg, "connect", connect),
-        patch.object(postgres_prepared, "time", clock),
-        patch.object(postgres_prepared, "secrets", secrets),
-    ):
+    with patch.object(psycopg, "connect", connect), patch.object(postgres_session, "time", clock):
         yield
 
 

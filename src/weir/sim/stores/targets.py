@@ -20,15 +20,12 @@ from weir.sinks.iceberg.sink import IcebergTable
 from weir.sinks.postgres.sink import PostgresTable
 
 ROOT = "/target"
-#: The share of drivers that still use ``two_phase``.
-_STAY_TWO_PHASE = 0.9
 
 
 class Kind(enum.Enum):
     """The sink of a run."""
 
     POSTGRES = "PostgresTable"
-    TWO_PHASE = "PostgresTable(two_phase=True)"
     FILES = "Files"
     DELTA = "DeltaTable"
     ICEBERG = "IcebergTable"
@@ -36,7 +33,7 @@ class Kind(enum.Enum):
     @property
     def weight(self) -> int:
         """How often a seed draws it, beside the others."""
-        weights = {Kind.POSTGRES: 4, Kind.TWO_PHASE: 4, Kind.FILES: 3, Kind.DELTA: 2}
+        weights = {Kind.POSTGRES: 4, Kind.FILES: 3, Kind.DELTA: 2}
         return weights.get(self, 1)
 
 
@@ -69,10 +66,6 @@ class StoreTarget(Protocol):
         """The sessions of attempts before the given one."""
         ...
 
-    def prepared(self, before: int) -> set[object]:
-        """What attempts before the given one have left that holds locks without a session."""
-        ...
-
     def strike(self) -> None:
         """Something happens to the store itself."""
         ...
@@ -83,23 +76,16 @@ class StoreTarget(Protocol):
 
 
 class PostgresTarget:
-    """A table on a PostgreSQL server. Half of what strikes it is a standby that lags behind.
+    """A table on a PostgreSQL server. Half of what strikes it is a standby that lags behind."""
 
-    With ``two_phase`` most drivers use it: with some of the others its rows are still pending.
-    """
-
-    def __init__(
-        self, network: Network, committed: Callable[[], object], *, two_phase: bool
-    ) -> None:
+    def __init__(self, network: Network, committed: Callable[[], object]) -> None:
         self.server = Server(network, committed)
         self._network = network
-        self._two_phase = two_phase
         self.has_gone_back = self.has_lost_rows = False
 
     def sink(self) -> Sink:
         """See ``StoreTarget``."""
-        two_phase = self._two_phase and self._network.random.random() < _STAY_TWO_PHASE
-        return PostgresTable("host=db dbname=shop", "out", two_phase=two_phase)
+        return PostgresTable("host=db dbname=shop", "out")
 
     def rows(self) -> list[int]:
         """See ``StoreTarget``."""
@@ -114,20 +100,11 @@ class PostgresTarget:
         """See ``StoreTarget``."""
         database = self.server.database
         staged = [row for rows in database.staging.values() for _, row in rows]
-        prepared = [row for one in database.prepared.values() for row in one.rows]
-        return {*database.target, *staged, *prepared}
+        return {*database.target, *staged}
 
     def sessions(self, before: int) -> set[object]:
         """See ``StoreTarget``."""
         return {one for one in self.server.live() if 0 < _number(one.name) < before}
-
-    def prepared(self, before: int) -> set[object]:
-        """See ``StoreTarget``."""
-        return {
-            (name, self.age)
-            for name in self.server.database.prepared
-            if int(name.split("_")[2]) < before
-        }
 
     def strike(self) -> None:
         """Restart the server, or let an older state take over."""
@@ -162,10 +139,6 @@ class _OnDisk:
         self.has_gone_back = self.has_lost_rows = False
 
     def sessions(self, before: int) -> set[object]:
-        """See ``StoreTarget``."""
-        return set()
-
-    def prepared(self, before: int) -> set[object]:
         """See ``StoreTarget``."""
         return set()
 
@@ -245,10 +218,6 @@ class IcebergTarget:
         """See ``StoreTarget``."""
         return set()
 
-    def prepared(self, before: int) -> set[object]:
-        """See ``StoreTarget``."""
-        return set()
-
     def held(self) -> None:
         """See ``StoreTarget``."""
 
@@ -269,8 +238,8 @@ def new_target(
     kind: Kind, network: Network, disk: Disk, committed: Callable[[], object]
 ) -> StoreTarget:
     """The target of a run. ``committed`` is called whenever its rows may have changed."""
-    if kind in (Kind.POSTGRES, Kind.TWO_PHASE):
-        return PostgresTarget(network, committed, two_phase=kind is Kind.TWO_PHASE)
+    if kind is Kind.POSTGRES:
+        return PostgresTarget(network, committed)
     if kind is Kind.DELTA:
         return DeltaTarget(network, disk, committed)
     if kind is Kind.ICEBERG:

@@ -11,8 +11,7 @@ The laws:
    by name, and only then (P21).
 3. The checkpoint that the newest record names is there (P17).
 4. A driver is fenced by another's record only (P17).
-5. Once ``clean`` has returned, no session is alive and no transaction prepared that an older
-   attempt had before (P22).
+5. Once ``clean`` has returned, no session is alive that an older attempt had before (P22).
 6. Once a checkpoint has been flushed, the target holds its rows, shown or not (P23).
 7. A job that has finished shows every row.
 """
@@ -260,7 +259,7 @@ class StoresWorld:
     def cleaned(self, left: set[object]) -> None:
         """``clean`` has returned; ``left``: sessions that it should have ended."""
         if left:
-            self.broken(f"{len(left)} sessions or transactions of dead attempts outlive clean")
+            self.broken(f"{len(left)} sessions of dead attempts outlive clean")
         self.look()
 
     def look(self) -> None:

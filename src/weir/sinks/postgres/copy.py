@@ -78,21 +78,16 @@ class CopyRows:
 
         writer = secrets.randbits(62)
         with connected(self.parameters, self.place, name=self.session) as connection:
-            rows = self._copy(connection, _marked(batches, writer), own=(WRITER, ROW))
+            rows = self._copy(connection, _marked(batches, writer))
         return pa.RecordBatch.from_pydict(
             {"writer": pa.array([writer], pa.int64()), "rows": pa.array([rows], pa.int64())}
         )
 
-    def _copy(
-        self,
-        connection: psycopg.Connection,
-        batches: Iterator[pa.RecordBatch],
-        own: Sequence[str] = (),
-    ) -> int:
+    def _copy(self, connection: psycopg.Connection, batches: Iterator[pa.RecordBatch]) -> int:
         """Copy batches of the rows' columns and then Weir's own; return the number of rows."""
         import psycopg
 
-        names = [*(column.name for column in self.columns), *own]
+        names = [*(column.name for column in self.columns), WRITER, ROW]
         listed = ", ".join(map(quoted, names))
         statement = f"COPY {self.table} ({listed}) FROM STDIN (FORMAT binary)"
         rows = 0

@@ -13,7 +13,8 @@ between. A session's settings hold for one transaction:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -42,6 +43,9 @@ _DEFAULTS = {
 _CREATE_LOCK = 0x77656972
 _LOCK_TIMEOUT_MS = 20_000
 _IDLE_TIMEOUT_MS = 10_000
+#: How long to wait for terminated sessions, which may still stage something.
+_SESSIONS_END_S = 5.0
+_POLL_S = 0.02
 _SETTINGS = f"""
     SELECT set_config('lock_timeout', '{_LOCK_TIMEOUT_MS}', true),
            set_config('idle_in_transaction_session_timeout', '{_IDLE_TIMEOUT_MS}', true),
@@ -91,13 +95,12 @@ def parameters_of(dsn: str) -> dict[str, str]:
 
 @contextmanager
 def connected(
-    parameters: Mapping[str, str], place: str, *, name: str = "weir", autocommit: bool = False
+    parameters: Mapping[str, str], place: str, *, name: str = "weir"
 ) -> Iterator[psycopg.Connection]:
     """A connection in a transaction, which is committed at the end; closed in any case.
 
-    With ``autocommit`` each statement stands alone, under the server's settings. ``name`` is the
-    session's ``application_name``. Raises ``StorageError`` for what passes by itself (the outcome
-    of the transaction may then be unknown), ``SinkError`` for what does not.
+    ``name`` is the session's ``application_name``. Raises ``StorageError`` for what passes by
+    itself (the outcome of the transaction may then be unknown), ``SinkError`` for what does not.
     Errors in data and violated constraints pass through as psycopg's.
     """
     import psycopg
@@ -108,13 +111,12 @@ def connected(
             **{**parameters, "client_encoding": "utf8", "application_name": name}
         )
         # A pooler in transaction mode knows no prepared statements.
-        with psycopg.connect(conninfo, prepare_threshold=None, autocommit=autocommit) as connection:
+        with psycopg.connect(conninfo, prepare_threshold=None) as connection:
             # Each statement sees what others have committed before it; a default may differ.
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            if not autocommit:
-                connection.execute(_SETTINGS)
-                if connection.info.server_version >= 170_000:
-                    connection.execute("SELECT set_config('transaction_timeout', '0', true)")
+            connection.execute(_SETTINGS)
+            if connection.info.server_version >= 170_000:
+                connection.execute("SELECT set_config('transaction_timeout', '0', true)")
             yield connection
     except psycopg.Error as error:
         if is_violation(error):
@@ -147,6 +149,22 @@ def create_once(
     if found != (True,):
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATE_LOCK])
         connection.execute(f"CREATE {kind.upper()} IF NOT EXISTS {name} {rest}")
+
+
+def wait_until_ended(connection: psycopg.Connection, sessions: Sequence[str]) -> None:
+    """Wait until terminated sessions with these names are gone."""
+    deadline = time.monotonic() + _SESSIONS_END_S
+    while time.monotonic() < deadline:
+        # A transaction sees the sessions as they were when it first looked.
+        connection.execute("SELECT pg_stat_clear_snapshot()")
+        found = connection.execute(
+            "SELECT FROM pg_stat_activity WHERE usename = current_user"
+            " AND pid <> pg_backend_pid() AND application_name = ANY (%s)",
+            [list(sessions)],
+        ).fetchone()
+        if found is None:
+            return
+        time.sleep(_POLL_S)
 
 
 def is_violation(error: BaseException) -> bool:

@@ -61,16 +61,17 @@ from weir.sinks.postgres.evolution import check_owner, evolved
 from weir.sinks.postgres.history import History, HistoryLog, epoch_column
 from weir.sinks.postgres.insert import Insert, Rejects
 from weir.sinks.postgres.prepared import (
-    REPORT_PREPARED,
     PreparedPayload,
-    PreparedTransactions,
-    PrepareRows,
-    check_copied,
-    check_prepares,
-    create_records,
+    check_none_waits,
+    rows_committed_by_hand,
+)
+from weir.sinks.postgres.session import (
+    connected,
+    is_violation,
+    parameters_of,
+    quoted,
     wait_until_ended,
 )
-from weir.sinks.postgres.session import connected, is_violation, parameters_of, quoted
 from weir.sinks.postgres.staging import (
     StagingTables,
     TablePayload,
@@ -88,7 +89,7 @@ from weir.sinks.postgres.types import (
     staged_columns,
     staging_expressions,
 )
-from weir.sinks.staging import StagedPayload, check_evolution, check_flushed, check_staged
+from weir.sinks.staging import check_evolution, check_flushed, check_staged
 
 if TYPE_CHECKING:
     import psycopg
@@ -113,8 +114,6 @@ class PostgresTable(Sink):
     In both cases columns that the rows lack get their default, or null. ``epoch_column``, with
     ``mode="append"``: a column (``bigint``) that gets the number of the checkpoint that commits the
     row, by which ``read_consistent`` reads older checkpoints; one job and sink may write it.
-    ``two_phase``, with ``mode="append"``: write each row once, in transactions that are prepared
-    with the batch and committed one by one (see ``postgres_prepared``).
 
     Raises ``SinkError`` for arguments that contradict each other or a password in ``dsn``, and
     ``UnsupportedEnvironmentError`` if psycopg or pgpq is not installed.
@@ -132,7 +131,6 @@ class PostgresTable(Sink):
         rejects: str | None = None,
         schema_evolution: Literal["add"] | None = None,
         epoch_column: str | None = None,
-        two_phase: bool = False,
     ) -> None:
         self._parameters = parameters_of(dsn)
         self._table = table
@@ -144,18 +142,15 @@ class PostgresTable(Sink):
         self._rejects = rejects
         self._adds = schema_evolution == "add"
         self._epoch_column = epoch_column
-        self._two_phase = two_phase
         self._opened: SinkContext | None = None
-        #: Of this attempt; others may be pending even where one way is not used.
+        #: Of this attempt.
         self._staging: StagingTables
-        self._prepared: PreparedTransactions
         #: ``schema.table``, once opened.
         self._target_name = ""
         #: The newest epoch known to be committed; 0 if none is.
         self._newest = 0
-        #: The rows' schema that last fitted (Spark's JSON), its columns, and the table then: so it
-        #: is checked once.
-        self._accepted: tuple[str, tuple[StagedColumn, ...], PostgresTarget] | None = None
+        #: The rows' schema that last fitted (Spark's JSON), and its columns: so it is checked once.
+        self._accepted: tuple[str, tuple[StagedColumn, ...]] | None = None
         self._check_arguments()
         check_evolution(schema_evolution, self.describe())
 
@@ -206,16 +201,10 @@ class PostgresTable(Sink):
             self._ledger.create(connection)
             if self._epoch_column is not None:
                 History.create(connection)
-            create_records(connection)
             # What an earlier attempt has committed must still be there when this one commits.
             self._newest = max(self._newest, self._ledger.newest(connection) or 0)
-        session = partial(self._session, self._session_name)
-        self._staging = StagingTables(ledger=self._ledger, session=session)
-        self._prepared = PreparedTransactions(
-            ledger=self._ledger,
-            place=self.describe(),
-            session=session,
-            statements=partial(session, autocommit=True),
+        self._staging = StagingTables(
+            ledger=self._ledger, session=partial(self._session, self._session_name)
         )
         self._accepted = None
 
@@ -226,12 +215,9 @@ class PostgresTable(Sink):
         columns do not fit.
         """
         schema = frame.schema.json()
-        columns, target = self._fitting(schema)
+        columns = self._fitting(schema)
         if batch.files == ():
             return None
-        selected = frame.selectExpr(*staging_expressions(schema))
-        if self._two_phase:
-            return self._prepare(selected, columns, target, batch.batch_id)
         table = self._staging.take(columns, batch.batch_id)
         copy = CopyRows(
             parameters=self._parameters,
@@ -240,42 +226,12 @@ class PostgresTable(Sink):
             place=self.describe(),
             session=self._session_name,
         )
+        selected = frame.selectExpr(*staging_expressions(schema))
         reports = selected.mapInArrow(copy, REPORT).collect()
         if not reports:
             self._staging.settle([(table, batch.batch_id)])
             return None
         return table_payload(table, batch.batch_id, columns, reports)
-
-    def _prepare(
-        self,
-        selected: DataFrame,
-        columns: tuple[StagedColumn, ...],
-        target: PostgresTarget,
-        position: int,
-    ) -> Payload | None:
-        """Copy the batch's rows into the target, in prepared transactions."""
-        copy = PrepareRows(
-            parameters=self._parameters,
-            table=target.sql,
-            columns=columns,
-            place=self.describe(),
-            session=self._session_name,
-            target=self._target_name,
-            prefix=self._prepared.prefix(position),
-            types={column.name: column.type for column in target.columns},
-        )
-        reports = selected.mapInArrow(copy, REPORT_PREPARED).collect()
-        self._prepared.staged(report.transaction for report in reports)
-        if not reports:
-            return None
-        return {
-            "target": self._target_name,
-            "position": position,
-            "flushed": False,
-            "after": 0,
-            "rows": sum(report.rows for report in reports),
-            "transactions": [[report.transaction, report.rows] for report in reports],
-        }
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Check that the rows are there; the next batch begins a new staging table (PROTOCOL P23).
@@ -283,10 +239,8 @@ class PostgresTable(Sink):
         They are durable since they were copied. Raises ``LostWriteError`` if some are gone, since
         the server was restored or a standby that lagged behind took over.
         """
-        staged, prepared = self._checked(payloads)
-        if self._two_phase:
-            self._prepared.flush(prepared)
-        lost = self._staging.flush(staged)
+        check_staged(payloads, TablePayload, self.describe())
+        lost = self._staging.flush(payloads)
         if lost is not None:
             raise LostWriteError(
                 f"Output that {self.describe()} staged cannot be part of a checkpoint, because"
@@ -301,18 +255,16 @@ class PostgresTable(Sink):
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Insert the epoch's rows into the target in one transaction, with the epoch's record.
 
-        What is in prepared transactions is committed before, so ``two_phase`` shows it in steps.
         Returns 0 if that was done before or there are no rows. Raises ``LostRowsError`` if staged
         rows are gone, and ``SinkMismatchError`` if the table refuses a row and there is no table of
         rejects; calling again is safe.
         """
-        staged, prepared = self._checked(payloads)
-        check_flushed(payloads, StagedPayload, self.describe())
+        staged, prepared = _by_place(payloads)
+        check_flushed(staged, TablePayload, self.describe())
+        check_flushed(prepared, PreparedPayload, self.describe())
         if not payloads:
             return 0
         try:
-            if prepared:
-                self._show(epoch, prepared)
             with self._session(self._session_name) as connection:
                 rows = self._commit(connection, epoch, payloads)
         except Exception as error:
@@ -327,13 +279,6 @@ class PostgresTable(Sink):
         """The epoch in the sink's row of ``weir.commits`` (PROTOCOL P21)."""
         with self._session(self._session_name) as connection:
             return self._ledger.newest(connection)
-
-    def newest_begun(self) -> int | None:
-        """The newest epoch that is committed, or shown in part."""
-        with self._session(self._session_name) as connection:
-            newest = self._ledger.newest(connection)
-            shown = self._ledger.newest_shown(connection)
-        return max(newest or 0, shown) or None
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
         """The newest commit of each job and sink at the target, newest first."""
@@ -365,7 +310,10 @@ class PostgresTable(Sink):
         )
 
     def clean(self, attempt: int) -> None:
-        """End the sessions of dead attempts and delete what they staged (PROTOCOL P22)."""
+        """End the sessions of dead attempts and delete what they staged (PROTOCOL P22).
+
+        Raises ``SinkMismatchError`` if one of an older Weir has prepared transactions.
+        """
         with self._session(self._session_name) as connection:
             sessions = connection.execute(
                 "SELECT DISTINCT application_name FROM pg_stat_activity"
@@ -380,56 +328,23 @@ class PostgresTable(Sink):
                 [dead],
             )
             wait_until_ended(connection, dead)
+            check_none_waits(connection, self._ledger, place=self.describe())
         self._staging.clean(attempt)
-        self._prepared.clean(attempt)
 
     def close(self) -> None:
         """Delete what this attempt staged: every epoch is committed."""
         self._staging.close()
-        self._prepared.close()
-
-    def _checked(self, payloads: Sequence[Payload]) -> tuple[list[Payload], list[Payload]]:
-        """As ``_by_place``. Raises ``SinkMismatchError`` for payloads that are neither."""
-        staged, prepared = _by_place(payloads)
-        check_staged(staged, TablePayload, self.describe())
-        check_staged(prepared, PreparedPayload, self.describe())
-        return staged, prepared
-
-    def _show(self, epoch: int, prepared: Sequence[Payload]) -> None:
-        for payload in prepared:
-            if payload["target"] != self._target_name:
-                raise SinkMismatchError(
-                    f"Rows of checkpoint {epoch} are in prepared transactions for"
-                    f" {payload['target']}, and cannot go to {self.describe()}: give the sink that"
-                    " table, or stop the job that took the snapshot with 'weir stop' first."
-                )
-            if not self._prepared.is_own(payload):
-                raise SinkMismatchError(
-                    f"Checkpoint {epoch} names prepared transactions that {self.describe()} of this"
-                    " job did not make: restore from another checkpoint or savepoint."
-                )
-        if self._epoch_column is not None:
-            raise SinkError(
-                f"Rows of checkpoint {epoch} were prepared without a number for"
-                f" {self._epoch_column!r} of {self.describe()}: run the job without epoch_column"
-                " until they are committed."
-            )
-        with self._session(self._session_name) as connection:
-            committed = self._ledger.newest(connection) or 0
-        if committed < epoch:
-            self._check_not_gone_back(committed, prepared)
-            self._prepared.show(epoch, prepared)
 
     def _commit(
         self, connection: psycopg.Connection, epoch: int, payloads: Sequence[Payload]
     ) -> int:
-        """Insert what is staged, note what was prepared, enter the epoch; return the rows."""
+        """Insert what is staged, check what was prepared, enter the epoch; return the rows."""
         staged, prepared = _by_place(payloads)
         ledger = self._ledger
         committed = ledger.lock(connection)
         if committed >= epoch:
             return 0
-        self._check_not_gone_back(committed, payloads)
+        self._check_not_gone_back(committed, staged)
         if (lost := damage(connection, staged)) is not None:
             raise LostRowsError(
                 f"Checkpoint {epoch} cannot be committed to {self.describe()}, since {lost}: none"
@@ -437,7 +352,11 @@ class PostgresTable(Sink):
                 " the schema weir of the database and run the job again, or start from an older"
                 " snapshot with --from-savepoint PATH --accept-duplicates."
             )
-        rows = self._prepared.finish(connection, prepared) if prepared else 0
+        rows = 0
+        if prepared:
+            rows = rows_committed_by_hand(
+                connection, prepared, ledger=ledger, epoch=epoch, place=self.describe()
+            )
         # A restored job may have pending rows of an older version of the pipeline.
         groups = [(one, writers_of(group)) for one, group in groupby(staged, columns_of)]
         if groups:
@@ -462,7 +381,7 @@ class PostgresTable(Sink):
     def _check_not_gone_back(self, committed: int, payloads: Sequence[Payload]) -> None:
         """Raise ``LostRowsError`` if the ledger once had a newer epoch than it has now."""
         # Rows of another job's savepoint may go to another target, which has a ledger of its own.
-        known = [one["after"] for one in payloads if self._is_own(one)]
+        known = [one["after"] for one in payloads if self._staging.is_own(one)]
         if committed < (newest := max([self._newest, *known])):
             raise LostRowsError(
                 f"{self.describe()} has gone back to checkpoint {committed}, though checkpoint"
@@ -471,11 +390,6 @@ class PostgresTable(Sink):
                 " run the job again, or start from a snapshot that is not newer than that with"
                 " --from-savepoint PATH."
             )
-
-    def _is_own(self, payload: Payload) -> bool:
-        if "transactions" in payload:
-            return self._prepared.is_own(payload)
-        return self._staging.is_own(payload)
 
     def _created_target(
         self, connection: psycopg.Connection, columns: tuple[StagedColumn, ...], committed: int
@@ -534,8 +448,6 @@ class PostgresTable(Sink):
     def _check_access(self, connection: psycopg.Connection, target: PostgresTarget) -> None:
         place = self.describe()
         check_server(connection, rejects=self._rejects is not None, place=place)
-        if self._two_phase:
-            check_prepares(connection, place=place)
         if not (target.exists or self._create):
             raise SinkError(
                 f"{place} does not exist: create the table, or give the sink create=True."
@@ -574,8 +486,8 @@ class PostgresTable(Sink):
             " rows, and run the job again."
         )
 
-    def _fitting(self, spark_schema: str) -> tuple[tuple[StagedColumn, ...], PostgresTarget]:
-        """The rows' columns, and the table. Raises ``SinkMismatchError`` if they do not fit."""
+    def _fitting(self, spark_schema: str) -> tuple[StagedColumn, ...]:
+        """The rows' columns. Raises ``SinkMismatchError`` if the table does not take them."""
         if self._accepted is None or self._accepted[0] != spark_schema:
             columns = staged_columns(spark_schema, place=self.describe())
             names = [column.name for column in columns]
@@ -593,14 +505,10 @@ class PostgresTable(Sink):
                     )
             with self._session(self._session_name) as connection:
                 target = self._find(connection)
-                if self._two_phase and not target.exists:
-                    target = self._created_target(connection, columns, self._newest)
             if target.exists:
                 self._check_fits(target, columns)
-            if self._two_phase:
-                check_copied(target, columns, place=self.describe())
-            self._accepted = (spark_schema, columns, target)
-        return self._accepted[1:]
+            self._accepted = (spark_schema, columns)
+        return self._accepted[1]
 
     def _is_dead(self, name: str, attempt: int) -> bool:
         """Whether a session is this sink's, of an attempt before the given one."""
@@ -613,10 +521,8 @@ class PostgresTable(Sink):
     def _check_target(self, target: PostgresTarget) -> None:
         target.check_key(self._key, place=self.describe())
 
-    def _session(
-        self, name: str, *, autocommit: bool = False
-    ) -> AbstractContextManager[psycopg.Connection]:
-        return connected(self._parameters, self.describe(), name=name, autocommit=autocommit)
+    def _session(self, name: str) -> AbstractContextManager[psycopg.Connection]:
+        return connected(self._parameters, self.describe(), name=name)
 
     @property
     def _session_name(self) -> str:
@@ -660,12 +566,6 @@ class PostgresTable(Sink):
             raise SinkError(
                 f"{self.describe()} has epoch_column={name!r}: give the name of a column, and only"
                 " with mode='append', since an upsert keeps no older rows."
-            )
-        ours = self._key or self._rejects is not None or self._adds or name is not None
-        if self._two_phase and ours:
-            raise SinkError(
-                f"{self.describe()} has two_phase=True, which is for mode='append' without rejects,"
-                " schema_evolution and epoch_column: rows are in the table before their commit."
             )
 
 

@@ -10,7 +10,6 @@ that makes the epoch's rows visible, so a query sees both or neither::
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,8 +40,6 @@ _COLUMNS = """
     LEFT JOIN pg_type element ON element.oid = base.typelem AND base.typname LIKE '\\_%%'
     WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-#: A name in ``weir.prepared``: an epoch of this job and sink is shown in part.
-_SHOWN = re.compile(r"weir_([0-9a-f]{16})_epoch_([0-9]+)")
 _UNIQUE = """
     SELECT array(SELECT attname::text FROM pg_attribute
                  WHERE attrelid = indrelid AND attnum = ANY (indkey[0:indnkeyatts - 1]))
@@ -200,10 +197,8 @@ def check_privileges(
 ) -> None:
     """Raise ``SinkError`` if the table exists and the role lacks a privilege on it."""
     for privilege in privileges:
-        # A row is deleted as a whole.
-        kind = "table" if privilege == "DELETE" else "any_column"
         may = connection.execute(
-            f"SELECT has_{kind}_privilege(to_regclass(%s), %s)", [table, privilege]
+            "SELECT has_any_column_privilege(to_regclass(%s), %s)", [table, privilege]
         ).fetchone()
         if may == (False,):
             raise SinkError(
@@ -222,7 +217,7 @@ class Ledger:
     @property
     def digest(self) -> str:
         """Names the sink's sessions and staging tables: 16 hexadecimal digits."""
-        return _digest(self.context.job_id, self.context.sink, self.target)
+        return hashlib.sha256("\0".join(self._key).encode()).hexdigest()[:16]
 
     @staticmethod
     def create(connection: psycopg.Connection) -> None:
@@ -232,19 +227,15 @@ class Ledger:
 
     @staticmethod
     def commits(connection: psycopg.Connection, target: str) -> list[Commit]:
-        """The newest commit of each job and sink at a target, newest first.
-
-        One that is shown in part counts: its rows are there.
-        """
+        """The newest commit of each job and sink at a target, newest first."""
         found = connection.execute("SELECT to_regclass('weir.commits') IS NOT NULL").fetchone()
         if found != (True,):
             return []
         rows = connection.execute(
             "SELECT committed_at, job_id, job_name, job_directory, sink, epoch, attempt"
-            " FROM weir.commits WHERE target = %s ORDER BY committed_at DESC",
+            " FROM weir.commits WHERE target = %s AND epoch > 0 ORDER BY committed_at DESC",
             [target],
         ).fetchall()
-        shown = _shown(connection, target)
         return [
             Commit(
                 timestamp_ms=round(row[0].timestamp() * 1000),
@@ -252,17 +243,11 @@ class Ledger:
                 job_name=row[2],
                 job_directory=row[3],
                 sink=row[4],
-                checkpoint_id=newest,
+                checkpoint_id=row[5],
                 attempt=row[6],
             )
             for row in rows
-            if (newest := max(row[5], shown.get(_digest(row[1], row[4], target), 0)))
         ]
-
-    @property
-    def shown_prefix(self) -> str:
-        """Of the name in ``weir.prepared`` that ends in the epoch that is shown in part."""
-        return f"weir_{self.digest}_epoch_"
 
     def newest(self, connection: psycopg.Connection) -> int | None:
         """The newest committed epoch; None if there is none."""
@@ -272,10 +257,6 @@ class Ledger:
             self._key,
         ).fetchone()
         return None if row is None else int(row[0])
-
-    def newest_shown(self, connection: psycopg.Connection) -> int:
-        """The newest epoch that is shown in part; 0 if there is none."""
-        return _shown(connection, self.target).get(self.digest, 0)
 
     def lock(self, connection: psycopg.Connection) -> int:
         """Wait until no other session commits here; return the newest epoch, 0 without one."""
@@ -310,22 +291,3 @@ class Ledger:
     @property
     def _key(self) -> list[str]:
         return [self.context.job_id, self.context.sink, self.target]
-
-
-def _digest(job_id: str, sink: str, target: str) -> str:
-    return hashlib.sha256("\0".join((job_id, sink, target)).encode()).hexdigest()[:16]
-
-
-def _shown(connection: psycopg.Connection, target: str) -> dict[str, int]:
-    """By the digest of job and sink, the newest epoch that the target shows in part."""
-    found = connection.execute("SELECT to_regclass('weir.prepared') IS NOT NULL").fetchone()
-    if found != (True,):
-        return {}
-    names = connection.execute(
-        "SELECT name FROM weir.prepared WHERE target = %s ORDER BY name", [target]
-    ).fetchall()
-    epochs = filter(None, (_SHOWN.fullmatch(name) for (name,) in names))
-    shown: dict[str, int] = {}
-    for epoch in epochs:
-        shown[epoch[1]] = max(shown.get(epoch[1], 0), int(epoch[2]))
-    return shown
