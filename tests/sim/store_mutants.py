@@ -17,9 +17,9 @@ from tests.sim.mutants import _with
 
 from weir.core.types import Payload, Recorded
 from weir.errors import StorageError
-from weir.sim.stores import driver as driver_module
-from weir.sim.stores.driver import StoreDriver
+from weir.sim.stores import world as world_module
 from weir.sim.stores.targets import Kind
+from weir.sim.stores.world import StoreDriver
 from weir.sinks.base import SinkContext
 from weir.sinks.delta.sink import DeltaTable
 from weir.sinks.files.sink import Files, Move
@@ -369,7 +369,7 @@ def subsumed_before_the_record() -> AbstractContextManager[None]:
         return append(self, **given)
 
     return _with(
-        patch.object(driver_module, "_RETAINED", 1), patch.object(JobLogWriter, "append", deleted)
+        patch.object(world_module, "_RETAINED", 1), patch.object(JobLogWriter, "append", deleted)
     )
 
 
