@@ -39,6 +39,7 @@ import deltalake
 import numpy as np
 import pyarrow.csv
 import pyarrow.dataset as ds
+from tests.kit.postgres_server import PASSWORD, running_server
 
 import weir
 from benchmarks.file_source import write_files
@@ -48,7 +49,6 @@ from benchmarks.process import all_completed
 from benchmarks.query import COMMON_SETTINGS, MASTER
 from benchmarks.tables import TablesDifferError
 from benchmarks.weir_side import job_options
-from weir.demo.postgres_server import PASSWORD, running_server
 from weir.gateway.job_gateway import JobGateway
 from weir.spark.session.class_archive import java_options
 from weir.spark.session.start import create_session

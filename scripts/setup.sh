@@ -58,7 +58,7 @@ have_java() {
     [ "$(java_major "$java")" -ge 17 ]
 }
 
-# Looks for a PostgreSQL server where src/weir/demo/postgres_server.py does.
+# Looks for a PostgreSQL server where tests/kit/postgres_server.py does.
 have_postgres() {
     compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null \
         || { command -v pg_config >/dev/null && [ -x "$(pg_config --bindir)/postgres" ]; }

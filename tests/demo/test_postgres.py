@@ -11,9 +11,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 from tests.e2e.support import Place
+from tests.kit.postgres_server import PASSWORD, PostgresServer, running_server
 
 from weir.demo.postgres import DemoDatabase
-from weir.demo.postgres_server import PASSWORD, PostgresServer, running_server
 from weir.errors import ConfigurationError, SinkError
 
 FLIGHTS = pa.table(
@@ -71,9 +71,9 @@ def test_a_connection_string_that_the_demo_cannot_extend_is_refused(server: Post
 def test_the_demo_finds_each_row_once_in_postgresql_too(
     server: PostgresServer, tmp_path: Path
 ) -> None:
-    """``weir demo --postgres``, killed once."""
+    """``weir demo --postgres-dsn``, killed once."""
     place = Place(tmp_path)
-    command = [sys.executable, "-m", "weir", "demo", "--kill", "1", "--postgres"]
+    command = [sys.executable, "-m", "weir", "demo", "--kill", "1", "--postgres-dsn"]
     try:
         demo = place.launch([*command, server.loopback_dsn], {"PGPASSWORD": PASSWORD})
         assert demo.wait(500) == 0, demo.story()

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from tests.e2e.support import HERE, Place, Rows, Run, assert_same
+from tests.kit.postgres_server import PASSWORD, PostgresServer, running_server
 from tests.waiting import wait_until
 
 import weir
-from weir.demo.postgres_server import PASSWORD, PostgresServer, running_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

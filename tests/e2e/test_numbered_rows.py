@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from tests.e2e.support import HERE, Place, Rows, Run, assert_same
+from tests.kit.postgres_server import PostgresServer, running_server
 from tests.waiting import wait_until
 
 import weir
-from weir.demo.postgres_server import PostgresServer, running_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 

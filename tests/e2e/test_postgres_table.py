@@ -13,9 +13,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from tests.e2e.support import HERE, Place, Rows, Run, assert_same
+from tests.kit.postgres_server import PASSWORD, PostgresServer, running_server
 from tests.waiting import wait_until
-
-from weir.demo.postgres_server import PASSWORD, PostgresServer, running_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

@@ -20,13 +20,13 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from tests.e2e.live_job import LiveJob, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, delta_rows, files_rows
+from tests.kit.postgres_server import running_server
 from tests.recorded import pipeline
 from tests.recorded.packing import unpack
 from tests.recorded.record import asked, make_catalog
 
 import weir
 from weir.core.status import JobStatus
-from weir.demo.postgres_server import running_server
 
 RECORDED = Path(__file__).with_name("2026-11-29")
 #: How many files the snapshots have read.

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier, Literal
+from tests.kit.postgres_server import PostgresServer, running_server
 from tests.sinks.postgres_database import Database
-
-from weir.demo.postgres_server import PostgresServer, running_server
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from tests.kit.postgres_server import PostgresServer
 from tests.sinks.written_rows import WrittenRows
 
 from weir.core.types import Payload
-from weir.demo.postgres_server import PostgresServer
 from weir.sinks import Batch, IcebergTable, SinkContext
 from weir.storage.local import LocalFileSystem
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+from tests.kit.postgres_server import PostgresServer
 
 from weir.core.types import Payload
-from weir.demo.postgres_server import PostgresServer
 from weir.sinks import Batch, PostgresTable, SinkContext
 from weir.storage.local import LocalFileSystem
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.kit.postgres_server import PostgresServer, running_server
 from tests.sinks.postgres_database import Database, rows, staged
 
-from weir.demo.postgres_server import PostgresServer, running_server
 from weir.errors import LostWriteError, StorageError
 from weir.sinks import PostgresTable
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import psycopg
 import pytest
+from tests.kit.postgres_server import PostgresServer
 from tests.sinks.postgres_database import Database, flushed, rows
 
 from weir.core.types import Payload
-from weir.demo.postgres_server import PostgresServer
 from weir.errors import LostRowsError, SinkMismatchError
 from weir.sinks import PostgresTable
 

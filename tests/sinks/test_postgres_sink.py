@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.kit.postgres_server import PASSWORD
 from tests.sinks.postgres_database import JOB, Database, Frame, flushed, rows, staged
 from tests.waiting import wait_until
 
-from weir.demo.postgres_server import PASSWORD
 from weir.errors import (
     LostRowsError,
     LostWriteError,

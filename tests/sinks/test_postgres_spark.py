@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.kit.postgres_server import PostgresServer
 
 import weir
-from weir.demo.postgres_server import PostgresServer
 from weir.errors import SinkMismatchError
 from weir.sinks import Batch, DeltaTable, PostgresTable, SinkContext
 from weir.storage.local import LocalFileSystem

@@ -10,7 +10,6 @@ shown instead.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -488,13 +487,6 @@ def demo(
         Path | None,
         typer.Option("--keep", metavar="DIR", help="Run in this directory and keep all files."),
     ] = None,
-    postgres: Annotated[
-        bool,
-        typer.Option(
-            "--postgres",
-            help="Write two of the tables to PostgreSQL as well, to a server that the demo starts.",
-        ),
-    ] = False,
     dsn: Annotated[
         str | None,
         typer.Option(
@@ -507,12 +499,8 @@ def demo(
 ) -> None:
     """Kill a real job repeatedly and verify its tables."""
     from weir.demo import run_demo
-    from weir.demo.postgres_server import running_server
 
-    with contextlib.ExitStack() as server:
-        if postgres and dsn is None:
-            dsn = server.enter_context(running_server()).dsn
-        code = run_demo(kill=kill, seed=seed, directory=keep, postgres=dsn, master=master)
+    code = run_demo(kill=kill, seed=seed, directory=keep, postgres=dsn, master=master)
     raise typer.Exit(code)
 
 

@@ -1,4 +1,4 @@
-"""Two of the demo's tables in PostgreSQL as well: appended, and by key (``weir demo --postgres``).
+"""Two of the demo's tables in PostgreSQL as well: appended, and by key (``--postgres-dsn``).
 
 Each run writes into a schema of its own, which is the first on the search path of the connection
 string that the pipeline gets. It is dropped at the end, with its rows of Weir's ledger.
@@ -40,7 +40,7 @@ class DemoDatabase:
         parameters = parameters_of(dsn)
         if "options" in parameters:
             raise ConfigurationError(
-                "--postgres cannot be used with options in the connection string: remove them."
+                "--postgres-dsn cannot be used with options in the connection string: remove them."
             )
         self.schema = f"weir_demo_{secrets.token_hex(4)}"
         self._parameters = {**parameters, "options": f"-c search_path={self.schema}"}
@@ -107,7 +107,7 @@ class DemoDatabase:
             )
 
     def _connected(self) -> AbstractContextManager[psycopg.Connection]:
-        return connected(self._parameters, "The database of --postgres")
+        return connected(self._parameters, "The database of --postgres-dsn")
 
 
 def _report(connection: psycopg.Connection, name: str, expected: pa.Table) -> TableReport:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the demo's own, which tests also kill and start again.
+"""A PostgreSQL server of the tests' own, which they also kill and start again.
 
 It is Debian's package (``make setup`` as root installs it). The server does not run as root, so it
 then runs as the user ``postgres``, in a directory of its own, on a Unix socket there and on a free
@@ -46,9 +46,9 @@ def binaries() -> Path:
         return found[-1].parent
     config = shutil.which("pg_config")
     if config is not None:
-        told = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=True)
-        if Path(told.stdout.strip(), "postgres").exists():
-            return Path(told.stdout.strip())
+        shown = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=True)
+        if Path(shown.stdout.strip(), "postgres").exists():
+            return Path(shown.stdout.strip())
     raise UnsupportedEnvironmentError(
         "The PostgreSQL server is missing: run 'make setup' as root, or install it (on Debian and"
         " Ubuntu: apt-get install postgresql)."
