@@ -17,7 +17,20 @@ from weir.core.types import SnapshotKind
 from weir.operators import Operator
 from weir.storage.local import LocalFileSystem
 from weir.subtasks.chain import ENTRY, OperatorChain, ProcessStep
-from weir.subtasks.worker import LocalStateFiles, Result, SubtaskFunction, WorkerProcess
+from weir.subtasks.messages import (
+    BATCH_ORDERS,
+    BATCH_RESULTS,
+    CALL_RESULTS,
+    CALLS,
+    AbandonCall,
+    BatchOrder,
+    BatchResult,
+    Call,
+    CallResult,
+    encoded,
+    received,
+)
+from weir.subtasks.worker import LocalStateFiles, SubtaskFunction, WorkerProcess
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -27,7 +40,7 @@ class LocalSubtasks:
 
     def __init__(self, operators: Mapping[str, Operator]) -> None:
         self.process = WorkerProcess(LocalStateFiles())
-        self.orders: dict[str, dict[str, Any]] = {}
+        self.orders: dict[str, BatchOrder] = {}
         self._functions = {
             name: SubtaskFunction(
                 name, one, output_schema=SCHEMA, side_outputs={}, parallelism=1, keys={}
@@ -35,19 +48,22 @@ class LocalSubtasks:
             for name, one in operators.items()
         }
 
-    def order(self, name: str, order: dict[str, Any]) -> None:
-        self.orders[name] = json.loads(json.dumps(order))
+    def order(self, name: str, order: BatchOrder) -> None:
+        self.orders[name] = received(encoded(order), BATCH_ORDERS, name)
 
-    def results(self, name: str, batch: int) -> dict[int, Result]:
-        results: list[Result] = []
+    def results(self, name: str, batch: int) -> dict[int, BatchResult]:
+        results: list[BatchResult] = []
         function = self._functions[name]
         list(function.batch(self.process, self.orders[name], 0, [], results.append))
-        return {0: results[0]}
+        return {0: received(encoded(results[0]), BATCH_RESULTS, name)}
 
-    def call(self, name: str, order: dict[str, Any]) -> dict[int, Result]:
-        order = json.loads(json.dumps(order))
-        here = self.process.current(name, order) if order["restore"] is None else order["restore"]
-        return {one: self._functions[name].call(self.process, order, one) for one in here}
+    def call(self, name: str, call: Call) -> dict[int, CallResult]:
+        call = received(encoded(call), CALLS, name)
+        if isinstance(call, AbandonCall):
+            return {}
+        here = self.process.current(name, call.setup) if call.restore is None else call.restore
+        answers = {one: self._functions[name].call(self.process, call, one) for one in here}
+        return {one: received(encoded(two), CALL_RESULTS, name) for one, two in answers.items()}
 
 
 class LocalChain:

@@ -190,7 +190,7 @@ def test_a_restored_operator_goes_on_with_the_watermark_that_it_has_seen(
     again.chain.resume_at(100)
     watching.seen.clear()
     again.batch()
-    assert again.subtasks.orders["a"]["watermark_ms"] == 100
+    assert again.subtasks.orders["a"].setup.watermark_ms == 100
     moved = [("moved", next_ms)] if next_ms > 100 else []
     assert watching.seen == [*moved, ("end", next_ms)]
 
@@ -207,7 +207,7 @@ def test_a_restored_operator_goes_on_with_no_watermark_that_it_may_not_have_seen
     again = LocalChain(tmp_path, Watching(), timed=True, version=0)
     again.chain.resume_at(of_spark)
     again.batch()
-    assert again.subtasks.orders["a"]["watermark_ms"] == expected
+    assert again.subtasks.orders["a"].setup.watermark_ms == expected
 
 
 LAYER = {"file": "a/0-0-x", "offset": 0, "length": 0, "groups": [0, 128], "keys": 0}

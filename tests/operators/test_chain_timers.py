@@ -8,25 +8,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.operators.test_source_readers import Clock
+from tests.operators.test_source_readers import Clock, reported
 
 from weir.core.graph import ChainEnd, GraphStep, StepKind, Vertex
 from weir.operators import Operator
 from weir.storage.local import LocalFileSystem
 from weir.subtasks.chain import ENTRY, OperatorChain, ProcessStep
+from weir.subtasks.messages import BatchResult
 
 
-def result(**timers: int | None) -> dict[str, Any]:
-    return {
-        "run": "r",
-        "rows": 0,
-        "lists": {"inline": ""},
-        "keyed": {},
-        "groups": {},
-        "sent": [],
-        "reader": None,
-        "timers": {"event": None, "processing": None} | timers,
-    }
+def result() -> BatchResult:
+    return reported(None, rows=0)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 6])

@@ -12,7 +12,7 @@ from tests.operators.test_sent_events import context
 from tests.operators.test_warm_subtasks import new_process, order_of
 
 from weir.operators import Operator, SnapshotContext
-from weir.subtasks.worker import SubtaskRun
+from weir.subtasks.worker import BatchRun
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "OPERATORS.md"
 
@@ -41,9 +41,9 @@ class Subtask:
                 0,
                 lists=self.lists,
                 restored_checkpoint_id=self._restored,
-                completed=[] if completed is None or call else [completed],
+                completed=() if completed is None or call else (completed,),
             )
-            run = SubtaskRun(order, context(0, 1), new_process())
+            run = BatchRun(order, context(0, 1), new_process())
             one = run.begin(self._operator)
             taken = None
             if call is None:
@@ -53,7 +53,7 @@ class Subtask:
                 assert len(list(run.batches(one, batch.to_batches()))) == bool(orders)
             else:
                 taken = SnapshotContext(checkpoint_id=call, timestamp_ms=0)
-            self.lists = {"0": run.handed_over(one, taken)["lists"]}
+            self.lists = {0: run.handed_over(one, taken).lists}
 
     @property
     def published(self) -> list[str]:

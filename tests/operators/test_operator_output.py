@@ -16,7 +16,7 @@ from weir.errors import PipelineError
 from weir.operators import CoOperator, Operator, PandasOperator
 from weir.operators.connected import INPUT
 from weir.operators.output import fitted, tagged_column
-from weir.subtasks.worker import SubtaskRun
+from weir.subtasks.worker import BatchRun
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -196,7 +196,7 @@ def test_what_is_not_a_list_of_batches_is_refused_by_its_method(
     tmp_path: Path, given: object, says: str
 ) -> None:
     """A single batch would fall into its columns."""
-    run = SubtaskRun(order_of(tmp_path, 0), context(), new_process())
+    run = BatchRun(order_of(tmp_path, 0), context(), new_process())
     one = run.begin(Returning(given))
     with pytest.raises(PipelineError, match=says):
         list(run.batches(one, []))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from weir.sources.operator import ReaderReport
 from weir.sources.watermarks import ReaderTime
+from weir.subtasks.messages import BatchResult, Location, NextTimers, SubtaskState
 from weir.subtasks.source_readers import SourceReaders
 
 
@@ -26,14 +25,22 @@ def readers() -> SourceReaders:
     return SourceReaders([("in", 0), ("in", 1)], Clock())
 
 
-def result(*, ended: bool) -> dict[str, Any]:
+def reported(report: ReaderReport | None, *, rows: int) -> BatchResult:
+    """A result with this report."""
+    state = SubtaskState(
+        run="r",
+        lists=Location(inline=b""),
+        keyed={},
+        groups={},
+        timers=NextTimers(event=None, processing=None),
+    )
+    return BatchResult(state=state, sent=[], rows=rows, reader=report)
+
+
+def result(*, ended: bool) -> BatchResult:
     time = ReaderTime(watermark_ms=None, is_active=False)
-    return {
-        "rows": 3,
-        "reader": ReaderReport(
-            wake_in_ms=None, time=time, ended=ended, has_splits=False, stands_at=None
-        ),
-    }
+    report = ReaderReport(wake_in_ms=None, time=time, ended=ended, has_splits=False, stands_at=None)
+    return reported(report, rows=3)
 
 
 def test_the_input_ends_when_all_readers_have_ended(readers: SourceReaders) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,8 @@ from weir.operators.state.keyed import KeyedState
 from weir.operators.state.memory import StateMemory
 from weir.operators.state.store import StateStore
 from weir.operators.state.types import Layer
-from weir.subtasks.worker import SubtaskRun
+from weir.subtasks.messages import LayerLocation
+from weir.subtasks.worker import BatchRun
 
 MANY = 300_000
 
@@ -79,11 +79,12 @@ def test_a_layer_that_is_cut_short_is_damage(tmp_path: Path) -> None:
         def initialize_state(self, state: StateStore) -> None:
             state.keyed_state("s", pa.int64(), 0)
 
-    (tmp_path / "file").write_bytes(b"short")
-    layer = {"path": str(tmp_path / "file"), "offset": 0, "length": 9, "groups": [0, 128]}
-    order = order_of(tmp_path, 0, keyed={"s": {"0": [layer]}})
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_bytes(b"short")
+    layer = LayerLocation(file="a/file", offset=0, length=9, groups=(0, 128))
+    order = order_of(tmp_path, 0, keyed={"s": {0: (layer,)}})
     with pytest.raises(OperatorStateError, match="shorter than 9 bytes"):
-        SubtaskRun(order, context(0, 1), new_process()).begin(Counts())
+        BatchRun(order, context(0, 1), new_process()).begin(Counts())
 
 
 class Texts(Operator):
@@ -107,16 +108,16 @@ def test_the_bytes_of_dropped_values_leave_the_checkpoint(
     ttl_ms: int | None, tmp_path: Path
 ) -> None:
     """Of full and incremental ones; numbers that stay do not keep the file of dropped texts."""
-    runs: dict[str, str] = {}
+    runs: dict[int, str] = {}
     process = new_process()
-    named: dict[str, dict[str, Any]] = {}
+    named: dict[str, LayerLocation] = {}
     keys = pa.array(np.arange(2_000))
 
     def batch(number: int, now_ms: int) -> tuple[int, int]:
         """Run a batch; return the bytes of a full and of an incremental checkpoint after it."""
-        before = {one["file"] for one in named.values()}
+        before = {one.file for one in named.values()}
         order = order_of(tmp_path, number, runs=dict(runs), now_ms=now_ms)
-        run = SubtaskRun(order, context(0, 1), process)
+        run = BatchRun(order, context(0, 1), process)
         one = run.begin(Texts(ttl_ms))
         one.state.begin_batch(keys, pa.array(np.zeros(2_000, np.int32)))
         if number == 0:
@@ -126,13 +127,13 @@ def test_the_bytes_of_dropped_values_leave_the_checkpoint(
             one.operator.texts.delete(keys.slice(100))
         list(run.batches(one, []))
         result = run.handed_over(one)
-        runs["0"] = result["run"]
-        for name, (stay, layer) in result["keyed"].items():
-            assert stay == 0
+        runs[0] = result.run
+        for name, change in result.keyed.items():
+            assert change.stay == 0
             named.pop(name, None)
-            if layer is not None:
-                named[name] = layer
-        files = {one["file"] for one in named.values()}
+            if change.follows is not None:
+                named[name] = change.follows
+        files = {one.file for one in named.values()}
         size = {file: (tmp_path / file).stat().st_size for file in files}
         return sum(size.values()), sum(size[file] for file in files - before)
 

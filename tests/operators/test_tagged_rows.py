@@ -12,7 +12,8 @@ from tests.operators.test_warm_subtasks import new_process, order_of
 from weir.errors import OperatorStateError, PipelineError
 from weir.operators import Operator, SnapshotContext
 from weir.operators.output import Outputs
-from weir.subtasks.worker import SubtaskRun
+from weir.subtasks.messages import SnapshotCall
+from weir.subtasks.worker import BatchRun, SubtaskRun
 
 NUMBERS = pa.schema([("id", pa.int64())])
 LATE = pa.schema([("id", pa.int64()), ("why", pa.string())])
@@ -38,7 +39,7 @@ def test_rows_of_both_outputs_leave_in_the_order_in_which_they_were_emitted(tmp_
     """Also those of a call that emits to the side output alone (PROTOCOL P6: before a barrier)."""
     one = context()
     one.side_outputs = ("odd",)
-    run = SubtaskRun(order_of(tmp_path, 1, barrier=7), one, new_process())
+    run = BatchRun(order_of(tmp_path, 1, barrier=7), one, new_process())
     warm = run.begin(Sorting())
     records = [pa.record_batch({"id": ids}) for ids in ([1, 2], [3])]
     emitted = [(tag, rows["id"].to_pylist()) for tag, rows in run.batches(warm, records)]
@@ -49,7 +50,9 @@ def test_rows_that_no_batch_would_take_are_refused(tmp_path: Path) -> None:
     """``snapshot_state`` comes between two batches."""
     one = context()
     one.side_outputs = ("odd",)
-    run = SubtaskRun(order_of(tmp_path, 1) | {"call": "snapshot"}, one, new_process())
+    setup = order_of(tmp_path, 1).setup
+    call = SnapshotCall(setup=setup, checkpoint_id=7, timestamp_ms=0)
+    run = SubtaskRun(call, one, new_process())
     warm = run.begin(Sorting())
     with pytest.raises(OperatorStateError, match="to the side output 'odd' outside of a batch"):
         run.handed_over(warm, SnapshotContext(checkpoint_id=7, timestamp_ms=0))

@@ -24,7 +24,7 @@ from weir.operators.state.store import StateStore
 from weir.operators.state.timers import Timers
 from weir.operators.state.types import Layer
 from weir.spark.state.directory import SPARK_MAX_WATERMARK_MS
-from weir.subtasks.worker import SubtaskRun
+from weir.subtasks.worker import BatchRun
 
 EVENT, PROCESSING = TimeDomain.EVENT, TimeDomain.PROCESSING
 WRITE, READ = TtlUpdate.ON_CREATE_AND_WRITE, TtlUpdate.ON_READ_AND_WRITE
@@ -284,13 +284,13 @@ def test_timers_find_what_their_watermark_makes_expire_and_a_drain_loses_nothing
 ) -> None:
     """MISSION E1: the end of the input fires every timer, and no time passes for state."""
     seen: list[Any] = []
-    operator, runs = Late(seen), dict[str, str]()
+    operator, runs = Late(seen), dict[int, str]()
 
     process = new_process()
 
     def batch(number: int, key: int | None = None, **changes: Any) -> None:
         order = order_of(tmp_path, number, runs=dict(runs), **changes)
-        run = SubtaskRun(order, context(), process)
+        run = BatchRun(order, context(), process)
         one = run.begin(operator)
         if key is not None:
             keys = pa.array([key])
@@ -298,7 +298,7 @@ def test_timers_find_what_their_watermark_makes_expire_and_a_drain_loses_nothing
             operator.values.put(keys, pa.array([key]))
             operator.ends.register(keys, pa.array([110]))
         list(run.batches(one, []))
-        runs["0"] = run.handed_over(one)["run"]
+        runs[0] = run.handed_over(one).run
 
     batch(0, moves_to_ms=100)
     batch(1, 1, watermark_ms=100)

@@ -15,7 +15,8 @@ from weir.errors import OperatorStateError, PipelineError, WeirError
 from weir.operators import Operator
 from weir.operators.state.store import StateStore
 from weir.operators.state.timers import Timers
-from weir.subtasks.worker import LocalStateFiles, SubtaskRun, WorkerProcess
+from weir.subtasks.messages import BatchOrder, SubtaskSetup
+from weir.subtasks.worker import BatchRun, LocalStateFiles, WorkerProcess
 
 
 class Counting(Operator):
@@ -43,43 +44,52 @@ def new_process() -> WorkerProcess:
     return WorkerProcess(LocalStateFiles())
 
 
-def order_of(directory: Path, batch: int, **changes: Any) -> dict[str, Any]:
-    """What the driver orders for a batch without records."""
-    plain = {
+def order_of(directory: Path, batch: int, **changes: Any) -> BatchOrder:
+    """What the driver orders for a batch without records. ``changes``: of it, or of its setup."""
+    setup: dict[str, Any] = {
         "token": "t",
         "version": batch - 1,
-        "batch": batch,
         "runs": {},
-        "lists": {},
-        "groups": {},
-        "keyed": {},
-        "events": {},
-        "completed": [],
-        "aborted": [],
-        "finish": False,
-        "barrier": None,
         "directory": str(directory),
+        "lists": {},
+        "keyed": {},
+        "groups": {},
         "restored_checkpoint_id": None,
-        "has_event_time": True,
         "state_memory_bytes": 1 << 20,
+        "has_coordinator": True,
+        "has_event_time": True,
         "now_ms": 1_000,
         "watermark_ms": None,
-        "moves_to_ms": None,
     }
-    return plain | changes
+    order: dict[str, Any] = {
+        "batch": batch,
+        "completed": (),
+        "aborted": (),
+        "events": {},
+        "ended_inputs": (),
+        "moves_to_ms": None,
+        "finish": False,
+        "barrier": None,
+        "may_read": True,
+        "induced_over": 0,
+        "slowest_ms": None,
+    }
+    for name, value in changes.items():
+        (setup if name in setup else order)[name] = value
+    return BatchOrder(setup=SubtaskSetup(**setup), **order)
 
 
 def test_two_subtasks_of_one_process_are_opened_once_and_stay(tmp_path: Path) -> None:
     """With more subtasks than worker processes each process runs several in every batch."""
     operator, process = Counting(), new_process()
-    runs: dict[str, str] = {}
+    runs: dict[int, str] = {}
     for batch in range(3):
         order = order_of(tmp_path, batch, runs=dict(runs))
         for subtask in range(2):
-            run = SubtaskRun(order, context(subtask, 2), process)
+            run = BatchRun(order, context(subtask, 2), process)
             one = run.begin(operator)
             assert list(run.batches(one, [])) == []
-            runs[str(subtask)] = run.handed_over(one)["run"]
+            runs[subtask] = run.handed_over(one).run
     assert operator.calls == ["open", "open"]
 
 
@@ -102,9 +112,9 @@ def test_a_subtask_of_another_attempt_harms_no_batch_when_it_is_closed(
 ) -> None:
     """Its error is logged: the batch does not need it, whichever subtask it runs."""
     operator, process = Stuck(), new_process()
-    run = SubtaskRun(order_of(tmp_path, 0, token="before"), context(0, 2), process)
+    run = BatchRun(order_of(tmp_path, 0, token="before"), context(0, 2), process)
     run.handed_over(run.begin(operator))
-    SubtaskRun(order_of(tmp_path, 0), context(other, 2), process).begin(operator)
+    BatchRun(order_of(tmp_path, 0), context(other, 2), process).begin(operator)
     assert sorted(operator.calls) == ["close", "open", "open"]
 
 
@@ -126,15 +136,15 @@ class Timed(Operator):
 
 def test_an_operator_sees_the_watermark_when_it_moves(tmp_path: Path) -> None:
     """In between, the context has the one before."""
-    operator, process, runs = Timed(), new_process(), dict[str, str]()
+    operator, process, runs = Timed(), new_process(), dict[int, str]()
     for batch, (before, after) in enumerate([(None, None), (None, 7), (7, None), (7, 9)]):
         times = {"watermark_ms": before, "moves_to_ms": after, "now_ms": batch}
-        order = order_of(tmp_path, batch, runs=dict(runs), **times) | {"token": "timed"}
-        run = SubtaskRun(order, context(0, 1), process)
+        order = order_of(tmp_path, batch, runs=dict(runs), token="timed", **times)
+        run = BatchRun(order, context(0, 1), process)
         one = run.begin(operator)
         assert one.context.watermark_ms == before
         assert list(run.batches(one, [])) == []
-        runs["0"] = run.handed_over(one)["run"]
+        runs[0] = run.handed_over(one).run
     assert operator.seen == [(7, 7, 1), (9, 9, 3)]
 
 
@@ -163,9 +173,9 @@ def test_timers_that_could_never_be_handled_are_refused_at_once(
     tmp_path: Path, has_event_time: bool, error: type[WeirError], message: str
 ) -> None:
     """Not when the first is due, which may be much later."""
-    order = order_of(tmp_path, 0, has_event_time=has_event_time) | {"token": "refused"}
+    order = order_of(tmp_path, 0, has_event_time=has_event_time, token="refused")
     with pytest.raises(error, match=message):
-        SubtaskRun(order, context(0, 1), new_process()).begin(WithTimers())
+        BatchRun(order, context(0, 1), new_process()).begin(WithTimers())
 
 
 class Ringing(Operator):
@@ -198,8 +208,8 @@ def test_a_timer_in_the_past_fires_at_once(tmp_path: Path) -> None:
     """In the batch that registers it, though the watermark stands still, and whichever timer of the
     operator registers it."""
     operator = Ringing()
-    order = order_of(tmp_path, 0, watermark_ms=5_000) | {"token": "ringing"}
-    run = SubtaskRun(order, context(0, 1), new_process())
+    order = order_of(tmp_path, 0, watermark_ms=5_000, token="ringing")
+    run = BatchRun(order, context(0, 1), new_process())
     one = run.begin(operator)
     batch = pa.record_batch({"key": [1], "at": pa.array([4_000], pa.int64())})
 
@@ -235,10 +245,10 @@ def test_an_operator_that_moves_knows_which_checkpoint_is_complete(tmp_path: Pat
     commit for that, as it would after a restore from it."""
     operator = PreCommitting()
     order = order_of(tmp_path, 0, restored_checkpoint_id=6)
-    run = SubtaskRun(order, context(0, 1), new_process())
+    run = BatchRun(order, context(0, 1), new_process())
     one = run.begin(operator)
     assert list(run.batches(one, [pa.record_batch({"id": [1]})])) == []
-    lists = {"0": run.handed_over(one)["lists"]}
+    lists = {0: run.handed_over(one).lists}
     moved = order_of(tmp_path, 1, restored_checkpoint_id=6, lists=lists)
-    SubtaskRun(moved, context(0, 1), new_process()).begin(operator)
+    BatchRun(moved, context(0, 1), new_process()).begin(operator)
     assert operator.started == [(6, []), (6, [7])]

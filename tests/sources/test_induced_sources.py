@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from tests.operators.test_source_readers import reported
 from tests.sources.fake_runtime import FakeJob
 from tests.sources.ranges import SCHEMA, Range, Ranges, RangesEnumerator, RangesReader, ranges
 
@@ -20,6 +21,7 @@ from weir.sources import (
 )
 from weir.sources.operator import ReaderReport
 from weir.sources.watermarks import ReaderTime
+from weir.subtasks.messages import BatchResult
 from weir.subtasks.source_readers import SourceReaders
 
 
@@ -194,12 +196,12 @@ def test_what_read_returns_need_not_be_a_generator() -> None:
     assert job.stand_at() == [1]
 
 
-def report(stands_at: int | None, *, has_splits: bool = True) -> dict[str, Any]:
+def report(stands_at: int | None, *, has_splits: bool = True) -> BatchResult:
     time = ReaderTime(watermark_ms=None, is_active=False)
     reader = ReaderReport(
         wake_in_ms=None, time=time, ended=False, has_splits=has_splits, stands_at=stands_at
     )
-    return {"reader": reader, "rows": 0}
+    return reported(reader, rows=0)
 
 
 def test_all_readers_with_splits_must_be_there() -> None:

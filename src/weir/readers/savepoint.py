@@ -20,8 +20,7 @@ Chained steps run as one query and share its state. So an operator's figures are
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +43,7 @@ from weir.spark.state.saved_task import kept_operators, unfit
 from weir.storage.paths import normalize
 from weir.storage.snapshots import Snapshots, snapshot_directory
 from weir.subtasks.chain import DIRECTORY
+from weir.subtasks.messages import FilePart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,15 +80,13 @@ def read_operator_state(
     handles = {handle.key: handle for handle in task.files}
     whole: dict[str, bytes] = {}
 
-    def located(location: Mapping[str, Any]) -> bytes:
-        if "inline" in location:
-            return base64.b64decode(location["inline"])
-        key = f"{DIRECTORY}/{location['file']}"
+    def located(part: FilePart) -> bytes:
+        key = f"{DIRECTORY}/{part.file}"
         if key not in whole:
             whole[key] = read(handles[key])
-        return whole[key][location["offset"] : location["offset"] + location["length"]]
+        return whole[key][part.offset : part.offset + part.length]
 
-    subtasks = [decode_lists(located(kept["lists"][one])) for one in sorted(kept["lists"], key=int)]
+    subtasks = [decode_lists(kept.lists[one].contents(located)) for one in sorted(kept.lists)]
     names = dict.fromkeys(name for lists in subtasks for name in lists)
     return SavedOperatorState(
         lists={
@@ -96,13 +94,14 @@ def read_operator_state(
             for name in names
         },
         keyed={
-            name: _table(map(located, groups.values())) for name, groups in kept["groups"].items()
+            name: _table(one.contents(located) for one in groups.values())
+            for name, groups in kept.groups.items()
         }
         | {
             name: _keyed(
-                name, [(located(one), one["groups"]) for layers in by.values() for one in layers]
+                name, [(located(one), one.groups) for layers in by.values() for one in layers]
             )
-            for name, by in kept["keyed"].items()
+            for name, by in kept.keyed.items()
         },
         coordinator=coordinator,
     )

@@ -17,7 +17,6 @@ whose point the reader stands. It reads nothing more until the task says that th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import msgspec
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderReport:
+class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a reader reports about a batch."""
 
     #: In how many milliseconds it wants to read again; None: when something has come.

@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 from weir.core.messages.channel import MAX_WATERMARK_MS
 from weir.errors import PipelineError
 
@@ -58,8 +60,7 @@ class Watermarks:
                 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReaderTime:
+class ReaderTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far a reader is in event time."""
 
     #: The lowest watermark of its splits that are not idle; None if one of them has none yet.

@@ -3,7 +3,7 @@
 It gives the subtasks their orders for each batch and takes up their results. See PROTOCOL P6::
 
     take_orders   the planning call is answered: events, and the barrier that follows the batch
-    begin_batch   inside the batch, before it is computed: the orders (``worker.py``)
+    begin_batch   inside the batch, before it is computed: the orders (``messages.py``)
     end_batch     all N subtasks have reported: state, events
     snapshot      while the query rests: ``snapshot_state``, then the state as an entry and the
                   files that it names
@@ -15,29 +15,50 @@ which a subtask did not run is an error, never a gap.
 
 from __future__ import annotations
 
-import base64
-import json
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from weir.core.graph import StepKind, Vertex
 from weir.core.messages.channel import MAX_WATERMARK_MS
 from weir.core.messages.coordination import DeliverEvent
 from weir.core.messages.task import AnswerPlanning, InducedCheckpoint, StartDrain, TakeSnapshot
-from weir.core.types import OperatorId, SentEvent, VertexId
-from weir.errors import InvariantError, OperatorError, PipelineError, invariant
+from weir.core.types import OperatorId, Payload, SentEvent, VertexId
+from weir.errors import InvariantError, OperatorError, PipelineError, StorageError, invariant
 from weir.operators.base import Operator, overrides, takes_part, takes_snapshots
 from weir.operators.connected import CoOperator
 from weir.operators.state.store import any_union, decode_lists, encode_lists, redistributed
 from weir.operators.state.types import TimeDomain
 from weir.runtime.concurrency import Clock
-from weir.subtasks.held_state import HeldState, dealt_layers, dealt_timers, earliest_of
+from weir.storage.records import decoded
+from weir.subtasks.held_state import (
+    HeldState,
+    KeptOperator,
+    dealt_layers,
+    dealt_timers,
+    earliest_of,
+    encode_kept,
+)
+from weir.subtasks.messages import (
+    AbandonCall,
+    BatchOrder,
+    BatchResult,
+    Call,
+    CallFailed,
+    CallResult,
+    CloseCall,
+    FilePart,
+    Location,
+    SnapshotCall,
+    SubtaskSetup,
+    SubtaskState,
+)
 from weir.subtasks.source_readers import SourceReaders
-from weir.subtasks.state_pieces import Location
-from weir.subtasks.worker import INLINE_BYTES, Order, Result
+from weir.subtasks.worker import INLINE_BYTES
 
 if TYPE_CHECKING:
     from weir.storage.filesystem import FileSystem
@@ -67,16 +88,16 @@ class ProcessStep:
 class SubtaskPort(Protocol):
     """Where the subtasks of one task run."""
 
-    def order(self, name: OperatorId, order: Order) -> None:
+    def order(self, name: OperatorId, order: BatchOrder) -> None:
         """Give an operator's subtasks their order for the batch that this thread runs."""
         ...
 
-    def results(self, name: OperatorId, batch: int) -> Mapping[int, Result]:
+    def results(self, name: OperatorId, batch: int) -> Mapping[int, BatchResult]:
         """Take the results of a batch, by subtask: of each, that of the run which counts."""
         ...
 
-    def call(self, name: OperatorId, order: Order) -> Mapping[int, Result]:
-        """Call the subtasks ``order["restore"]`` or, if that is None, those that are current."""
+    def call(self, name: OperatorId, call: Call) -> Mapping[int, CallResult]:
+        """Call the subtasks ``call.restore`` or, if that is None, those that are current."""
         ...
 
 
@@ -147,8 +168,8 @@ class OperatorChain:
         #: The last batch, whose state the next one starts from.
         self._version = -1
         #: By operator: the columns of its key, each a name and a type, now and in what it restores.
-        self._keys: dict[OperatorId, list[list[str]]] = {}
-        self._saved_keys: dict[OperatorId, list[list[str]]] = {}
+        self._keys: dict[OperatorId, tuple[tuple[str, str], ...]] = {}
+        self._saved_keys: dict[OperatorId, tuple[tuple[str, str], ...]] = {}
         #: The operators whose input has an event time.
         self._timed: set[OperatorId] = set()
         #: The watermark of the last batch, and the next batch's; None before there is one.
@@ -179,7 +200,7 @@ class OperatorChain:
 
         Raises ``PipelineError`` if its state was saved by another key.
         """
-        self._keys[name] = [list(column) for column in key]
+        self._keys[name] = tuple(key)
         self._check_key(name)
 
     def open(
@@ -188,18 +209,15 @@ class OperatorChain:
         """Load the state before the query starts in its directory after ``position``.
 
         A restored query finds its state there. ``restored_checkpoint_id``: what the attempt started
-        from.
+        from. Raises ``StorageError`` if the state cannot be read.
         """
         self._directory = directory
         self._restored_checkpoint_id = restored_checkpoint_id
         self._version = position
-        path = directory.file(ENTRY)
-        kept = json.loads(directory.fs.read(path)) if directory.fs.status(path) is not None else {}
+        kept = _kept(directory)
         # Earlier versions did not keep the key.
         self._saved_keys = {
-            name: one["key"]
-            for name, one in kept.items()
-            if one.get("key") and (one["groups"] or one.get("keyed"))
+            name: one.key for name, one in kept.items() if one.key and (one.groups or one.keyed)
         }
         for name in self._steps:
             self._check_key(name)
@@ -312,20 +330,24 @@ class OperatorChain:
             MAX_WATERMARK_MS if self._finishes else self._next_watermark_ms
         )
         for name in self._steps:
-            events: dict[int, list[Any]] = {}
+            events: dict[int, list[Payload]] = {}
             for event in self._events:
                 if event.operator == name:
                     events.setdefault(event.subtask, []).append(event.payload)
-            order = self._order(name, completed, aborted) | {
-                "batch": batch,
-                "barrier": self._barrier,
-                "finish": self._finishes,
-                "may_read": self._reads,
-                "induced_over": self._induced_over,
-                "events": events,
-                "ended_inputs": self._ending_inputs(name),
-                "moves_to_ms": moves_to if name in self._timed or self._finishes else None,
-            }
+            order = BatchOrder(
+                setup=self._setup(name),
+                batch=batch,
+                completed=completed,
+                aborted=aborted,
+                events=events,
+                ended_inputs=self._ending_inputs(name),
+                moves_to_ms=moves_to if name in self._timed or self._finishes else None,
+                finish=self._finishes,
+                barrier=self._barrier,
+                may_read=self._reads,
+                induced_over=self._induced_over,
+                slowest_ms=self._readers.slowest_ms,
+            )
             self._subtasks.order(name, order)
 
     def end_batch(self, batch: int) -> BatchEnd:
@@ -346,11 +368,12 @@ class OperatorChain:
                     " query for them with start_new_chain()."
                 )
             before = self._held[self._version][name]
-            after[name] = replace(before.after(found), watermark_ms=self._next_watermark_ms)
+            states = {subtask: result.state for subtask, result in found.items()}
+            after[name] = replace(before.after(states), watermark_ms=self._next_watermark_ms)
             for subtask, result in sorted(found.items()):
                 sent += [
                     SentEvent(operator=name, subtask=subtask, payload=event)
-                    for event in result["sent"]
+                    for event in result.sent
                 ]
                 rows_read += self._readers.take(name, subtask, result)
         older = {
@@ -385,32 +408,27 @@ class OperatorChain:
         # A drained query stays as it is, and may be beyond its last batch: sinks have staged what
         # they had held back.
         position = self._version if effect.finished else effect.position
-        kept: dict[OperatorId, Any] = {}
+        kept: dict[OperatorId, KeptOperator] = {}
         files: set[str] = set()
         for name in self._steps:
             operator = self._steps[name].operator
             if effect.finished and not takes_part(operator):
                 continue
             if takes_snapshots(operator):
-                order = self._order(name) | {
-                    "call": "snapshot",
-                    "checkpoint_id": effect.checkpoint_id,
-                    "timestamp_ms": effect.timestamp_ms,
-                }
                 invariant(position == self._version, f"the snapshot of {name} comes too late")
-                self._call_snapshot(name, order)
+                self._call_snapshot(name, effect)
             held = self._held[position][name]
             files |= held.files
-            kept[name] = {
-                "parallelism": self._steps[name].parallelism,
-                "lists": {str(subtask): found for subtask, found in held.lists.items()},
-                "groups": held.groups,
-                "keyed": held.keyed,
-                "timers": {str(subtask): found for subtask, found in held.timers.items()},
-                "watermark_ms": held.watermark_ms if name in self._timed else None,
-                "key": self._keys.get(name, self._saved_keys.get(name, [])),
-            }
-        entries = {ENTRY: json.dumps(kept, sort_keys=True)} if kept else {}
+            kept[name] = KeptOperator(
+                parallelism=self._steps[name].parallelism,
+                lists=held.lists,
+                groups=held.groups,
+                keyed=held.keyed,
+                timers=held.timers,
+                watermark_ms=held.watermark_ms if name in self._timed else None,
+                key=self._keys.get(name, self._saved_keys.get(name, ())),
+            )
+        entries = {ENTRY: encode_kept(kept)} if kept else {}
         return entries, [f"{DIRECTORY}/{file}" for file in sorted(files)]
 
     def close(self) -> None:
@@ -420,69 +438,52 @@ class OperatorChain:
         """
         completed, aborted = _taken(self.completed), _taken(self.aborted)
         for name in self._steps:
-            order = self._order(name, completed, aborted) | {"call": "close"}
+            call = CloseCall(setup=self._setup(name), completed=completed, aborted=aborted)
             news = self._hears(name, completed, aborted)
-            for subtask, result in sorted(self._call(name, order, restore=news).items()):
-                if result["failed"] is not None:
+            for subtask, result in sorted(self._call(name, call, restore=news).items()):
+                if isinstance(result, CallFailed):
                     raise OperatorError(
                         f"Subtask {subtask} of operator {name!r} could not be closed:"
-                        f" {result['failed']}.",
+                        f" {result.error}.",
                         operator=name,
                     )
 
     def abandon(self) -> None:
         """Close the subtasks that workers still have: no batch will follow."""
         for name in self._steps:
-            self._call(name, {"call": "abandon"}, restore=False)
+            self._subtasks.call(name, AbandonCall())
 
     # -- inside
 
-    def _order(
-        self, name: OperatorId, completed: Sequence[int] = (), aborted: Sequence[int] = ()
-    ) -> Order:
-        """The part of an order that a batch and a call have in common."""
-        held = self._held[self._version][name]
-        return {
-            "token": self._token,
-            "version": self._version,
-            "batch": self._version,
-            "has_coordinator": self._steps[name].has_coordinator,
-            "directory": self._path(),
-            "restored_checkpoint_id": self._restored_checkpoint_id,
-            "runs": held.runs,
-            "has_event_time": name in self._timed,
-            "state_memory_bytes": self._steps[name].state_memory_bytes,
-            "now_ms": self._clock.wall_ms(),
-            "watermark_ms": self._watermark_ms if name in self._timed else None,
-            "slowest_ms": self._readers.slowest_ms,
-            "moves_to_ms": None,
-            "completed": list(completed),
-            "aborted": list(aborted),
-            "events": {},
-            "lists": {subtask: self._located(found) for subtask, found in held.lists.items()},
-            "groups": {
-                state: {group: self._located(found) for group, found in groups.items()}
-                for state, groups in held.groups.items()
-            },
-            "keyed": {
-                state: {
-                    subtask: [self._located(one) for one in layers]
-                    for subtask, layers in by_subtask.items()
-                }
-                for state, by_subtask in held.keyed.items()
-            },
-        }
+    def _setup(self, name: OperatorId) -> SubtaskSetup:
+        """What the next batch or call of an operator goes on from."""
+        held, is_timed = self._held[self._version][name], name in self._timed
+        return SubtaskSetup(
+            token=self._token,
+            version=self._version,
+            runs=held.runs,
+            directory=self._path(),
+            lists=held.lists,
+            keyed=held.keyed,
+            groups=held.groups,
+            restored_checkpoint_id=self._restored_checkpoint_id,
+            state_memory_bytes=self._steps[name].state_memory_bytes,
+            has_coordinator=self._steps[name].has_coordinator,
+            has_event_time=is_timed,
+            now_ms=self._clock.wall_ms(),
+            watermark_ms=self._watermark_ms if is_timed else None,
+        )
 
-    def _ending_inputs(self, name: OperatorId) -> list[int]:
+    def _ending_inputs(self, name: OperatorId) -> tuple[int, ...]:
         """The inputs of a connected operator whose end is news to it, by number.
 
         Each of them is a channel, so all of its rows were in earlier batches.
         """
         if not isinstance(self._steps[name].operator, CoOperator):
-            return []
+            return ()
         [step] = (one for one in self._vertex.steps if one.operator_id == name)
         ending = self._ending - self._ended
-        return [number for number, one in enumerate(step.inputs, start=1) if one in ending]
+        return tuple(number for number, one in enumerate(step.inputs, start=1) if one in ending)
 
     def _moves_to_ms(self, watermark_ms: int | None) -> int | None:
         """The watermark if it is news to operators."""
@@ -490,33 +491,38 @@ class OperatorChain:
         moves = watermark_ms is not None and (known is None or watermark_ms > known)
         return watermark_ms if moves else None
 
-    def _call_snapshot(self, name: OperatorId, order: Order) -> None:
+    def _call_snapshot(self, name: OperatorId, effect: TakeSnapshot) -> None:
         """Call ``snapshot_state`` of all subtasks, and take up the state after it.
 
         Raises ``OperatorError`` if one raises; that subtask goes on from the state before.
         """
-        results = self._call(name, order, restore=True)
-        failed = {
-            subtask: result["failed"]
-            for subtask, result in sorted(results.items())
-            if result["failed"] is not None
-        }
+        call = SnapshotCall(
+            setup=self._setup(name),
+            checkpoint_id=effect.checkpoint_id,
+            timestamp_ms=effect.timestamp_ms,
+        )
+        results = self._call(name, call, restore=True)
+        states = {one: state for one, state in results.items() if isinstance(state, SubtaskState)}
         before = self._held[self._version][name]
-        after = before.after({one: result for one, result in results.items() if one not in failed})
+        after = before.after(states)
         self._held[self._version][name] = after
         self._replaced |= before.files - after.files
-        for subtask, why in failed.items():
-            raise OperatorError(f"Subtask {subtask}: {why}", operator=name)
+        for subtask, result in sorted(results.items()):
+            if isinstance(result, CallFailed):
+                raise OperatorError(f"Subtask {subtask}: {result.error}", operator=name)
 
-    def _call(self, name: OperatorId, order: Order, *, restore: bool) -> dict[int, Result]:
+    def _call(
+        self, name: OperatorId, call: SnapshotCall | CloseCall, *, restore: bool
+    ) -> dict[int, CallResult]:
         """Run a call; return the results by subtask.
 
         With ``restore``, subtasks that no process has are restored and called too.
         """
-        results = dict(self._subtasks.call(name, order | {"restore": None}))
-        missing = [one for one in range(self._steps[name].parallelism) if one not in results]
+        results = dict(self._subtasks.call(name, call))
+        every = range(self._steps[name].parallelism)
+        missing = tuple(one for one in every if one not in results)
         if restore and missing:
-            results |= self._subtasks.call(name, order | {"restore": missing})
+            results |= self._subtasks.call(name, msgspec.structs.replace(call, restore=missing))
             invariant(
                 len(results) == self._steps[name].parallelism, f"subtasks of {name} did not answer"
             )
@@ -543,52 +549,45 @@ class OperatorChain:
             bool(aborted) and overrides(operator, "notify_checkpoint_aborted")
         )
 
-    def _restored(self, name: OperatorId, kept: Mapping[str, Any]) -> HeldState:
+    def _restored(self, name: OperatorId, kept: KeptOperator) -> HeldState:
         """The state, redistributed to the current number of subtasks.
 
         Union lists go to every subtask, even if the number has not changed.
         """
-        lists = {int(subtask): found for subtask, found in kept["lists"].items()}
+        lists, before = kept.lists, kept.parallelism
         parallelism = self._steps[name].parallelism
         if lists:
-            found = [decode_lists(self._read(lists[subtask])) for subtask in sorted(lists)]
-            if kept["parallelism"] != parallelism or any_union(found):
+            found = [decode_lists(lists[one].contents(self._read)) for one in sorted(lists)]
+            if before != parallelism or any_union(found):
                 dealt = redistributed(found, parallelism)
                 lists = {
                     subtask: self._placed(name, subtask, encode_lists(given))
                     for subtask, given in enumerate(dealt)
                 }
         keyed = {
-            state: dealt_layers(by_subtask, kept["parallelism"], parallelism)
-            for state, by_subtask in kept.get("keyed", {}).items()
+            state: dealt_layers(by_subtask, before, parallelism)
+            for state, by_subtask in kept.keyed.items()
         }
-        timers = dealt_timers(kept.get("timers", {}), kept["parallelism"], parallelism)
         return HeldState(
             lists=lists,
-            groups=kept["groups"],
+            groups=kept.groups,
             keyed=keyed,
-            timers=timers,
-            watermark_ms=kept.get("watermark_ms"),
+            timers=dealt_timers(kept.timers, before, parallelism),
+            watermark_ms=kept.watermark_ms,
         )
 
     def _placed(self, name: OperatorId, subtask: int, data: bytes) -> Location:
         """Store redistributed lists where a worker finds them."""
         if len(data) <= INLINE_BYTES:
-            return {"inline": base64.b64encode(data).decode()}
+            return Location(inline=data)
         file = f"{name}/{subtask}-restored-{self._unique()}"
         self._opened.fs.make_directory(f"{self._path()}/{name}")
         self._opened.fs.write(f"{self._path()}/{file}", data)
-        return {"file": file, "offset": 0, "length": len(data)}
+        return Location(file=file, offset=0, length=len(data))
 
-    def _read(self, location: Location) -> bytes:
-        if "inline" in location:
-            return base64.b64decode(location["inline"])
-        data = self._opened.fs.read(self._opened.file(f"{DIRECTORY}/{location['file']}"))
-        return data[location["offset"] : location["offset"] + location["length"]]
-
-    def _located(self, found: Location) -> Location:
-        """The location with the file's full path, for a worker."""
-        return found if "inline" in found else found | {"path": f"{self._path()}/{found['file']}"}
+    def _read(self, part: FilePart) -> bytes:
+        data = self._opened.fs.read(self._opened.file(f"{DIRECTORY}/{part.file}"))
+        return data[part.offset : part.offset + part.length]
 
     def _path(self) -> str:
         return self._opened.file(DIRECTORY)
@@ -616,8 +615,22 @@ def _listed(key: Iterable[Iterable[str]]) -> str:
     return ", ".join(f"{name!r} ({kind})" for name, kind in key) or "nothing"
 
 
-def _taken(told: deque[int]) -> list[int]:
-    return [told.popleft() for _ in range(len(told))]
+def _taken(told: deque[int]) -> tuple[int, ...]:
+    return tuple(told.popleft() for _ in range(len(told)))
+
+
+def _kept(directory: StateDirectory) -> dict[OperatorId, KeptOperator]:
+    """The state that a snapshot has brought into the directory."""
+    path = directory.file(ENTRY)
+    if directory.fs.status(path) is None:
+        return {}
+    try:
+        return decoded(directory.fs.read(path), dict[OperatorId, KeptOperator])
+    except ValueError as error:
+        raise StorageError(
+            f"{path} does not have the state of operators ({error}): restore from another"
+            " checkpoint or savepoint."
+        ) from error
 
 
 def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:

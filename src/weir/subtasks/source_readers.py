@@ -5,14 +5,14 @@ Nothing of this is in a checkpoint: in each attempt the readers report again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from weir.core.messages.task import InducedCheckpoint
 from weir.core.types import OperatorId
 from weir.runtime.concurrency import Clock
 from weir.sources.operator import ReaderReport
 from weir.sources.watermarks import lowest_of, slowest_of
+from weir.subtasks.messages import BatchResult
 
 
 class SourceReaders:
@@ -24,18 +24,16 @@ class SourceReaders:
         self._reported: dict[tuple[OperatorId, int], ReaderReport] = {}
         self._reads_at_ms: dict[tuple[OperatorId, int], int] = {}
 
-    def take(self, source: OperatorId, subtask: int, result: Mapping[str, Any]) -> int:
+    def take(self, source: OperatorId, subtask: int, result: BatchResult) -> int:
         """Take up a subtask's result of a batch; return the number of rows that it has read."""
-        reader = (source, subtask)
-        report: ReaderReport | None = result["reader"]
+        reader, report = (source, subtask), result.reader
         if reader not in self._readers or report is None:
             return 0
         self._reported[reader] = report
         self._reads_at_ms.pop(reader, None)
         if report.wake_in_ms is not None:
             self._reads_at_ms[reader] = self._clock.wall_ms() + report.wake_in_ms
-        rows: int = result["rows"]
-        return rows
+        return result.rows
 
     @property
     def input_ended(self) -> bool:

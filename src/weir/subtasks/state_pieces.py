@@ -10,11 +10,11 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+from weir.subtasks.messages import FilePart
+
 #: Larger pieces have a file of their own.
 SHARED_BYTES_MAX = 32 * 1024
 
-#: ``{"file": path, "offset": bytes, "length": bytes}``.
-Location = dict[str, Any]
 #: Returns the name of a new file, and the file, to be written and closed.
 NewFile = Callable[[], tuple[str, io.IOBase]]
 
@@ -31,17 +31,17 @@ class StatePieces:
         """A new piece, to be written."""
         return Piece(self._new_file)
 
-    def located(self, piece: Piece) -> Location:
+    def located(self, piece: Piece) -> FilePart:
         """The location of a piece, which is complete."""
         piece.close()
         if piece.file is not None:
-            return {"file": piece.file, "offset": 0, "length": piece.length}
+            return FilePart(file=piece.file, offset=0, length=piece.length)
         if self._shared is None:
             self._shared = self._new_file()
         name, file = self._shared
         file.write(piece.data)
         offset, self._shared_bytes = self._shared_bytes, self._shared_bytes + piece.length
-        return {"file": name, "offset": offset, "length": piece.length}
+        return FilePart(file=name, offset=offset, length=piece.length)
 
     def close(self) -> None:
         """Close the file that pieces share. The checkpoint that needs it flushes it."""

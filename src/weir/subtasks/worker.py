@@ -1,36 +1,13 @@
 """Runs subtasks of Python operators in a worker process: batches, and calls between them.
 
-``SubtaskFunction`` runs one subtask for one batch. The driver (``chain.py``) gives an order, one
-JSON value per operator::
-
-    {"token": "...", "batch": 7, "barrier": 3, "finish": false,
-     "has_coordinator": true, "directory": "...",
-     "has_event_time": true, "state_memory_bytes": 268435456,
-     "now_ms": 1000, "watermark_ms": 800, "moves_to_ms": 900,
-     "may_read": true, "induced_over": 0, "slowest_ms": null,
-     "completed": [2], "aborted": [], "events": {"0": [{...}]},
-     "version": 6, "runs": {"0": "..."},
-     "lists": {"0": location}, "keyed": {"counts": {"0": [layer, ...]}},
-     "groups": {"raw": {"17": location}}, ...}
-
-A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``; a
-layer also says which key groups count, ``"groups": [first, end]``, and how many keys the subtask
-has with it. Large state goes through files in the query's directory, which have unique names and
-never change.
-
-If the process that ran the last batch runs the next one too, its operator goes on as it is
-(``WorkerProcess``); otherwise the operator is restored from the state. It may go on if three things
-match: the attempt (``token``), the batch of the driver's state (``version``), and the run of that
-batch whose result counted, since a subtask may run more than once.
-
-Between two batches, or after the last one, an order with ``"call"`` calls a subtask:
-``"snapshot"``, with ``"checkpoint_id"`` and ``"timestamp_ms"``; or ``"close"``. ``"batch"`` is the
-last one.
+``SubtaskFunction`` runs one subtask for one batch, as the driver's order says (``chain.py``,
+``messages.py``). If the process that ran the last batch runs the next one too, its operator goes on
+as it is (``WorkerProcess``); otherwise the operator is restored from the state that the order
+names. ``SubtaskSetup`` says when it may go on.
 """
 
 from __future__ import annotations
 
-import base64
 import copy
 import logging
 import secrets
@@ -39,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import IOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from weir.core.graph import MAIN_OUTPUT
-from weir.core.types import OperatorId, Payload
+from weir.core.types import OperatorId
 from weir.errors import OperatorStateError, PipelineError
 from weir.operators.base import (
     ListCheckpointed,
@@ -57,7 +34,23 @@ from weir.operators.state.store import StateStore, decode_lists
 from weir.operators.state.types import Layer, TimeDomain, groups_of
 from weir.runtime.failures import NOTE, describe
 from weir.subtasks.context import Context
-from weir.subtasks.state_pieces import SHARED_BYTES_MAX, Location, StatePieces
+from weir.subtasks.messages import (
+    BatchOrder,
+    BatchResult,
+    CallFailed,
+    CallResult,
+    CloseCall,
+    Closed,
+    FilePart,
+    KeyedChange,
+    LayerLocation,
+    Location,
+    NextTimers,
+    SnapshotCall,
+    SubtaskSetup,
+    SubtaskState,
+)
+from weir.subtasks.state_pieces import SHARED_BYTES_MAX, StatePieces
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,10 +66,6 @@ END_OF_TIME_MS = 253_402_300_799_000
 INLINE_BYTES = SHARED_BYTES_MAX
 #: The list state that backs ``ListCheckpointed``.
 _LIST = "list-checkpointed"
-
-Order = dict[str, Any]
-#: What a subtask reports about a batch or a call.
-Result = dict[str, Any]
 
 
 class StateFiles(Protocol):
@@ -149,12 +138,12 @@ class WorkerProcess:
         self.run_id = run_id
         self._warm: dict[tuple[OperatorId, int], _Warm] = {}
 
-    def current(self, operator_id: OperatorId, order: Order) -> list[int]:
+    def current(self, operator_id: OperatorId, setup: SubtaskSetup) -> list[int]:
         """The subtasks of an operator that are here with the state that the driver has."""
         return sorted(
             subtask
             for (name, subtask), one in self._warm.items()
-            if name == operator_id and _is_current(one, order, subtask)
+            if name == operator_id and _is_current(one, setup, subtask)
         )
 
     def take(self, operator_id: OperatorId, subtask: int) -> _Warm | None:
@@ -165,15 +154,14 @@ class WorkerProcess:
         """Keep a subtask for its next batch or call."""
         self._warm[operator_id, subtask] = one
 
-    def forget_others(self, operator_id: OperatorId, order: Order) -> None:
+    def forget_others(self, operator_id: OperatorId, setup: SubtaskSetup, batch: int) -> None:
         """Close subtasks that have run elsewhere since, or belong to another attempt.
 
         No batch will go on from them. Those that have just run this batch here stay.
         """
-        versions = (order["version"], order["batch"])
         for key, other in list(self._warm.items()):
-            same = other.token == order["token"]
-            if key[0] == operator_id and not (same and other.version in versions):
+            same = other.token == setup.token
+            if key[0] == operator_id and not (same and other.version in (setup.version, batch)):
                 close_stale(operator_id, self._warm.pop(key).operator)
 
     def state(self, operator_id: OperatorId, subtask: int) -> StateStore | None:
@@ -224,23 +212,23 @@ class SubtaskFunction:
     def batch(
         self,
         process: WorkerProcess,
-        order: Order,
+        order: BatchOrder,
         subtask: int,
         batches: Iterable[pa.RecordBatch],
-        report: Callable[[Result], None],
+        report: Callable[[BatchResult], None],
     ) -> Iterator[pa.RecordBatch]:
         """Process one partition of one batch, and report.
 
         An error gets a note that says where it occurred.
         """
-        run = SubtaskRun(order, self._context(order, subtask), process)
+        run = BatchRun(order, self._context(order.setup, subtask), process)
         try:
             one = run.begin(self._operator)
             rows = 0
             for tag, emitted in run.batches(one, (self._split(one, batch) for batch in batches)):
                 rows += emitted.num_rows
                 yield self._outputs.rows(tag, emitted)
-            report(run.handed_over(one) | {"rows": rows})
+            report(run.result(one, rows))
         except BaseException as error:
             # Also if nobody wants the rest of the rows.
             run.close_after_failure()
@@ -248,29 +236,31 @@ class SubtaskFunction:
                 error.add_note(f"{NOTE}subtask {subtask} of {self.operator_id!r}{run.at}")
             raise
 
-    def call(self, process: WorkerProcess, order: Order, subtask: int) -> Result:
-        """Call a subtask outside of a batch. An error is returned as ``"failed"``."""
-        run = SubtaskRun(order, self._context(order, subtask), process)
+    def call(
+        self, process: WorkerProcess, call: SnapshotCall | CloseCall, subtask: int
+    ) -> CallResult:
+        """Call a subtask outside of a batch. An error is returned as ``CallFailed``."""
+        run = SubtaskRun(call, self._context(call.setup, subtask), process)
         try:
             one = run.begin(self._operator)
-            if order["call"] == "close":
+            if isinstance(call, CloseCall):
                 run.close()
-                return {"failed": None}
+                return Closed()
             context = SnapshotContext(
-                checkpoint_id=order["checkpoint_id"], timestamp_ms=order["timestamp_ms"]
+                checkpoint_id=call.checkpoint_id, timestamp_ms=call.timestamp_ms
             )
             return run.handed_over(one, context)
         except Exception as error:
             # Nothing that a failed snapshot did to the state remains.
             run.close_after_failure()
-            return {"failed": describe(error)}
+            return CallFailed(error=describe(error))
 
-    def _context(self, order: Order, subtask: int) -> Context:
+    def _context(self, setup: SubtaskSetup, subtask: int) -> Context:
         return Context(
             operator_id=self.operator_id,
             subtask=subtask,
             parallelism=self._parallelism,
-            has_coordinator=order["has_coordinator"],
+            has_coordinator=setup.has_coordinator,
             output_schema=self._output_schema,
             side_outputs=tuple(self._side_outputs),
         )
@@ -294,9 +284,17 @@ class SubtaskFunction:
 class SubtaskRun:
     """One batch of one subtask, or one call between two batches."""
 
-    def __init__(self, order: Order, context: Context, process: WorkerProcess) -> None:
+    def __init__(
+        self,
+        order: BatchOrder | SnapshotCall | CloseCall,
+        context: Context,
+        process: WorkerProcess,
+    ) -> None:
         """``context`` is for a subtask that the process has not run yet."""
         self._order = order
+        self._setup = order.setup
+        #: The batch; in a call, the last one.
+        self._batch = order.batch if isinstance(order, BatchOrder) else order.setup.version
         self._process = process
         self._context = context
         self._operator_id = context.operator_id
@@ -310,27 +308,29 @@ class SubtaskRun:
         """The subtask as the last batch left it, after this order's notifications and events."""
         # Removed until it is handed over: after a failure it is not fit for the next batch.
         one = self._process.take(self._operator_id, self._subtask)
-        order = self._order
-        if one is None or not _is_current(one, order, self._subtask):
+        order, setup = self._order, self._setup
+        batch = order if isinstance(order, BatchOrder) else None
+        if one is None or not _is_current(one, setup, self._subtask):
             if one is not None:
                 close_stale(self._operator_id, one.operator)
             one = self._restored(operator)
         self._open = one.operator
-        self._process.forget_others(self._operator_id, order)
-        one.context.watermark_ms = order["watermark_ms"]
-        one.context.processing_time_ms = order["now_ms"]
-        one.context.may_emit = one.context.may_send = "call" not in order
-        one.context.drops_events = order.get("call") == "close"
+        self._process.forget_others(self._operator_id, setup, self._batch)
+        one.context.watermark_ms = setup.watermark_ms
+        one.context.processing_time_ms = setup.now_ms
+        one.context.may_emit = one.context.may_send = batch is not None
+        one.context.drops_events = isinstance(order, CloseCall)
         self._expire(one.state)
-        one.context.may_read = order.get("may_read", False)
-        one.context.induced_over = order.get("induced_over", 0)
-        one.context.slowest_ms = order.get("slowest_ms")
-        for number in order["completed"]:
-            one.operator.notify_checkpoint_complete(number)
-        for number in order["aborted"]:
-            one.operator.notify_checkpoint_aborted(number)
+        one.context.may_read = batch is not None and batch.may_read
+        one.context.induced_over = 0 if batch is None else batch.induced_over
+        one.context.slowest_ms = None if batch is None else batch.slowest_ms
+        if not isinstance(order, SnapshotCall):
+            for number in order.completed:
+                one.operator.notify_checkpoint_complete(number)
+            for number in order.aborted:
+                one.operator.notify_checkpoint_aborted(number)
         one.context.drops_events = False
-        for event in order["events"].get(str(self._subtask), ()):
+        for event in () if batch is None else batch.events.get(self._subtask, ()):
             one.operator.handle_operator_event(event)
         return one
 
@@ -345,6 +345,173 @@ class SubtaskRun:
         operator, self._open = self._open, None
         if operator is not None:
             close_stale(self._operator_id, operator)
+
+    def _expire(self, state: StateStore) -> None:
+        """Forget the state whose time has come when the batch or call begins.
+
+        At the end of the input no more time has passed, so that ``finish`` finds what is there.
+        """
+        state.set_time(TimeDomain.PROCESSING, self._setup.now_ms)
+        watermark_ms = self._setup.watermark_ms
+        if watermark_ms is not None and watermark_ms < END_OF_TIME_MS:
+            state.set_time(TimeDomain.EVENT, watermark_ms)
+        for domain in TimeDomain:
+            state.expire(domain)
+
+    def handed_over(self, one: _Warm, snapshot: SnapshotContext | None = None) -> SubtaskState:
+        """Take the snapshot, if one is wanted; return the state.
+
+        The subtask stays in this process, for the next batch or call.
+        """
+        state = one.state
+        if snapshot is not None:
+            one.operator.snapshot_state(snapshot)
+        if isinstance(one.operator, ListCheckpointed):
+            kept = state.list_state(_LIST)
+            # If the operator raises, the list stays empty.
+            kept.clear()
+            kept.update(one.operator.snapshot_list(snapshot) or [])
+        lists = self._kept(state.dump_lists())
+        self._check_attributes(one)
+        one.version, one.run = self._batch, self._process.run_id()
+        one.context.may_emit = False
+        self._process.keep(self._operator_id, self._subtask, one)
+        self._open = None
+        keyed, groups = self._changed(state)
+        timers = NextTimers(
+            event=_earliest(state, TimeDomain.EVENT),
+            processing=_earliest(state, TimeDomain.PROCESSING),
+        )
+        return SubtaskState(run=one.run, lists=lists, keyed=keyed, groups=groups, timers=timers)
+
+    def _check_attributes(self, one: _Warm) -> None:
+        """Raise ``PipelineError`` if an attribute changed that another process would not have.
+
+        A change deep inside of an object goes unnoticed.
+        """
+        if isinstance(one.operator, ListCheckpointed):
+            return
+        for name, (value, length) in _attributes(one.operator).items():
+            before = one.attributes.get(name)
+            if before is None or not _same(value, length, *before):
+                raise PipelineError(
+                    f"Operator {self._operator_id!r} changed its attribute {name!r} while it ran,"
+                    " and the next batch may run in another process, which would not have it: keep"
+                    f" it in a state, or write transient = ({name!r},) in the class if it may be"
+                    " lost (a cache, a connection)."
+                )
+
+    def _restored(self, operator: Operator) -> _Warm:
+        # Here, since the driver needs the rest of this module, but neither pyarrow nor numpy.
+        from weir.operators.state.memory import StateMemory
+
+        setup, context = self._setup, self._context
+        location = setup.lists.get(self._subtask)
+        lists = None if location is None else decode_lists(location.contents(self._read))
+        owned = groups_of(self._subtask, context.parallelism)
+        groups = {
+            name: {
+                group: place.contents(self._read)
+                for group, place in by_group.items()
+                if group in owned
+            }
+            for name, by_group in setup.groups.items()
+        }
+        memory = StateMemory(setup.state_memory_bytes)
+        keyed = {
+            name: [Layer(self._mapped(name, one, memory), one.groups) for one in layers]
+            for name, by_subtask in setup.keyed.items()
+            if (layers := by_subtask.get(self._subtask))
+        }
+        operator = copy.deepcopy(operator)
+        found = {name: by_group for name, by_group in groups.items() if by_group}
+        state = StateStore(
+            lists,
+            found,
+            keyed,
+            operator_id=self._operator_id,
+            owned=owned,
+            has_event_time=setup.has_event_time,
+            restored_checkpoint_id=setup.restored_checkpoint_id,
+            memory=memory,
+        )
+        self._expire(state)
+        self._open = operator
+        operator.open(context)
+        operator.initialize_state(state)
+        if state.timers and not overrides(operator, "on_timer"):
+            raise PipelineError(
+                f"Operator {self._operator_id!r} asks for timers, but has no on_timer: define it."
+            )
+        if isinstance(operator, ListCheckpointed):
+            operator.restore_list(state.list_state(_LIST).get())
+        return _Warm(
+            setup.token, setup.version, "", operator, state, context, _attributes(operator)
+        )
+
+    def _kept(self, data: bytes) -> Location:
+        if len(data) <= INLINE_BYTES:
+            return Location(inline=data)
+        pieces = StatePieces(self._new_file)
+        piece = pieces.piece()
+        piece.write(data)
+        return Location.within(pieces.located(piece))
+
+    def _changed(
+        self, state: StateStore
+    ) -> tuple[dict[str, KeyedChange], dict[str, dict[int, Location]]]:
+        """Write the keyed state that has changed; return where it is, and the raw keyed state."""
+        owned = groups_of(self._subtask, self._context.parallelism)
+        pieces = StatePieces(self._new_file)
+        keyed: dict[str, KeyedChange] = {}
+        groups: dict[str, dict[int, Location]] = {}
+        for name, one in state.keyed.items():
+            piece = pieces.piece()
+            written = one.next_layer(piece)
+            if written is not None:
+                stay, follows = written
+                layer = None
+                if follows:
+                    part, bounds = pieces.located(piece), (owned.start, owned.stop)
+                    layer = LayerLocation.of(part, groups=bounds, keys=len(one))
+                keyed[name] = KeyedChange(stay=stay, follows=layer)
+        for name, raw in state.raw.items():
+            groups[name] = {}
+            for group, data in raw.changed_groups().items():
+                piece = pieces.piece()
+                piece.write(data)
+                groups[name][group] = Location.within(pieces.located(piece))
+        pieces.close()
+        state.trim()
+        return keyed, groups
+
+    def _new_file(self) -> tuple[str, IOBase]:
+        """A new file in the query's directory, and its name."""
+        name = f"{self._subtask}-{self._batch}-{self._process.run_id()}"
+        file = f"{self._operator_id}/{name}"
+        return file, self._process.files.create(self._setup.directory, file)
+
+    def _read(self, part: FilePart) -> bytes:
+        return self._process.files.read(self._path(part), part.offset, part.length)
+
+    def _path(self, part: FilePart) -> str:
+        return f"{self._setup.directory}/{part.file}"
+
+    def _mapped(self, name: str, part: FilePart, memory: StateMemory) -> bytes | pa.Buffer:
+        path = self._path(part)
+        try:
+            return self._process.files.mapped(path, part.offset, part.length, memory)
+        except OSError as error:
+            raise OperatorStateError(
+                f"The keyed state {name!r} cannot be read back ({error}): restore from another"
+                " checkpoint or savepoint."
+            ) from error
+
+
+class BatchRun(SubtaskRun):
+    """One batch of one subtask."""
+
+    _order: BatchOrder
 
     def batches(
         self, one: _Warm, records: Iterable[pa.RecordBatch]
@@ -369,13 +536,13 @@ class SubtaskRun:
         one.state.end_batch()
         yield from self._rows(one, "end_batch")
         if isinstance(one.operator, CoOperator):
-            for number in self._order["ended_inputs"]:
+            for number in self._order.ended_inputs:
                 yield from self._rows(one, "end_input_of", number)
-        if self._order["finish"]:
+        if self._order.finish:
             yield from self._rows(one, "end_input")
             yield from self._rows(one, "finish")
-        if self._order["barrier"] is not None:
-            yield from self._rows(one, "prepare_snapshot_pre_barrier", self._order["barrier"])
+        if self._order.barrier is not None:
+            yield from self._rows(one, "prepare_snapshot_pre_barrier", self._order.barrier)
 
     def _rows(self, one: _Warm, method: str, *arguments: object) -> Iterator[pa.RecordBatch]:
         """What a call emits. Raises ``PipelineError`` for anything but record batches."""
@@ -384,8 +551,8 @@ class SubtaskRun:
 
     def _move_time(self, one: _Warm) -> Iterator[pa.RecordBatch]:
         """Call the timers that are due and, if the watermark has moved, the operator."""
-        yield from self._fire(one, TimeDomain.PROCESSING, self._order["now_ms"])
-        moves_to = self._order["moves_to_ms"]
+        yield from self._fire(one, TimeDomain.PROCESSING, self._setup.now_ms)
+        moves_to = self._order.moves_to_ms
         if moves_to is not None:
             one.context.watermark_ms = moves_to
             if moves_to < END_OF_TIME_MS:
@@ -398,18 +565,6 @@ class SubtaskRun:
             # Not before, since timers may be for times at which it was still there.
             one.state.expire(TimeDomain.EVENT)
 
-    def _expire(self, state: StateStore) -> None:
-        """Forget the state whose time has come when the batch or call begins.
-
-        At the end of the input no more time has passed, so that ``finish`` finds what is there.
-        """
-        state.set_time(TimeDomain.PROCESSING, self._order["now_ms"])
-        watermark_ms = self._order["watermark_ms"]
-        if watermark_ms is not None and watermark_ms < END_OF_TIME_MS:
-            state.set_time(TimeDomain.EVENT, watermark_ms)
-        for domain in TimeDomain:
-            state.expire(domain)
-
     def _fire(self, one: _Warm, domain: TimeDomain, until_ms: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
@@ -419,158 +574,11 @@ class SubtaskRun:
                 batch = pa.RecordBatch.from_arrays([due.keys, due.times_ms], ["key", "time_ms"])
                 yield from self._rows(one, "on_timer", timers, batch)
 
-    def handed_over(self, one: _Warm, snapshot: SnapshotContext | None = None) -> Result:
-        """Take the snapshot, if one is wanted; return the result, with the state.
-
-        The subtask stays in this process, for the next batch or call.
-        """
-        state = one.state
-        if snapshot is not None:
-            one.operator.snapshot_state(snapshot)
-        if isinstance(one.operator, ListCheckpointed):
-            kept = state.list_state(_LIST)
-            # If the operator raises, the list stays empty.
-            kept.clear()
-            kept.update(one.operator.snapshot_list(snapshot) or [])
-        lists = self._kept(state.dump_lists())
-        self._check_attributes(one)
-        one.version, one.run = self._order["batch"], self._process.run_id()
-        one.context.may_emit = False
-        self._process.keep(self._operator_id, self._subtask, one)
-        self._open = None
-        sent: list[Payload] = []
-        if snapshot is None:
-            sent, one.context.sent = one.context.sent, []
-        return {
-            "run": one.run,
-            "lists": lists,
-            **self._changed(state),
-            "timers": {domain.value: _earliest(state, domain) for domain in TimeDomain},
-            "sent": sent,
-            "reader": one.context.reported if snapshot is None else None,
-            "failed": None,
-        }
-
-    def _check_attributes(self, one: _Warm) -> None:
-        """Raise ``PipelineError`` if an attribute changed that another process would not have.
-
-        A change deep inside of an object goes unnoticed.
-        """
-        if isinstance(one.operator, ListCheckpointed):
-            return
-        for name, (value, length) in _attributes(one.operator).items():
-            before = one.attributes.get(name)
-            if before is None or not _same(value, length, *before):
-                raise PipelineError(
-                    f"Operator {self._operator_id!r} changed its attribute {name!r} while it ran,"
-                    " and the next batch may run in another process, which would not have it: keep"
-                    f" it in a state, or write transient = ({name!r},) in the class if it may be"
-                    " lost (a cache, a connection)."
-                )
-
-    def _restored(self, operator: Operator) -> _Warm:
-        # Here, since the driver needs the rest of this module, but neither pyarrow nor numpy.
-        from weir.operators.state.memory import StateMemory
-
-        order, context = self._order, self._context
-        location = order["lists"].get(str(self._subtask))
-        lists = None if location is None else decode_lists(self._read(location))
-        owned = groups_of(self._subtask, context.parallelism)
-        groups = {
-            name: {
-                int(group): self._read(place)
-                for group, place in by_group.items()
-                if int(group) in owned
-            }
-            for name, by_group in order["groups"].items()
-        }
-        memory = StateMemory(order["state_memory_bytes"])
-        keyed = {
-            name: [Layer(self._mapped(name, one, memory), tuple(one["groups"])) for one in layers]
-            for name, by_subtask in order["keyed"].items()
-            if (layers := by_subtask.get(str(self._subtask)))
-        }
-        operator = copy.deepcopy(operator)
-        found = {name: by_group for name, by_group in groups.items() if by_group}
-        state = StateStore(
-            lists,
-            found,
-            keyed,
-            operator_id=self._operator_id,
-            owned=owned,
-            has_event_time=order["has_event_time"],
-            restored_checkpoint_id=order["restored_checkpoint_id"],
-            memory=memory,
-        )
-        self._expire(state)
-        self._open = operator
-        operator.open(context)
-        operator.initialize_state(state)
-        if state.timers and not overrides(operator, "on_timer"):
-            raise PipelineError(
-                f"Operator {self._operator_id!r} asks for timers, but has no on_timer: define it."
-            )
-        if isinstance(operator, ListCheckpointed):
-            operator.restore_list(state.list_state(_LIST).get())
-        return _Warm(
-            order["token"], order["version"], "", operator, state, context, _attributes(operator)
-        )
-
-    def _kept(self, data: bytes) -> Location:
-        if len(data) <= INLINE_BYTES:
-            return {"inline": base64.b64encode(data).decode()}
-        pieces = StatePieces(self._new_file)
-        piece = pieces.piece()
-        piece.write(data)
-        return pieces.located(piece)
-
-    def _changed(self, state: StateStore) -> dict[str, Any]:
-        """Write the keyed state that has changed; return where it is.
-
-        ``"keyed"``: by state, the number of layers that stay and the one that follows, or None;
-        ``"groups"``: raw state, by state and key group.
-        """
-        owned = groups_of(self._subtask, self._context.parallelism)
-        pieces = StatePieces(self._new_file)
-        keyed: dict[str, list[Any]] = {}
-        groups: dict[str, dict[str, Location]] = {}
-        for name, one in state.keyed.items():
-            piece = pieces.piece()
-            written = one.next_layer(piece)
-            if written is not None:
-                layer = {"groups": [owned.start, owned.stop], "keys": len(one)}
-                stay, follows = written
-                keyed[name] = [stay, pieces.located(piece) | layer if follows else None]
-        for name, raw in state.raw.items():
-            groups[name] = {}
-            for group, data in raw.changed_groups().items():
-                piece = pieces.piece()
-                piece.write(data)
-                groups[name][str(group)] = pieces.located(piece)
-        pieces.close()
-        state.trim()
-        return {"keyed": keyed, "groups": groups}
-
-    def _new_file(self) -> tuple[str, IOBase]:
-        """A new file in the query's directory, and its name."""
-        name = f"{self._subtask}-{self._order['batch']}-{self._process.run_id()}"
-        file = f"{self._operator_id}/{name}"
-        return file, self._process.files.create(self._order["directory"], file)
-
-    def _read(self, location: Location) -> bytes:
-        if "inline" in location:
-            return base64.b64decode(location["inline"])
-        return self._process.files.read(location["path"], location["offset"], location["length"])
-
-    def _mapped(self, name: str, location: Location, memory: StateMemory) -> bytes | pa.Buffer:
-        where = location["path"], location["offset"], location["length"]
-        try:
-            return self._process.files.mapped(*where, memory)
-        except OSError as error:
-            raise OperatorStateError(
-                f"The keyed state {name!r} cannot be read back ({error}): restore from another"
-                " checkpoint or savepoint."
-            ) from error
+    def result(self, one: _Warm, rows: int) -> BatchResult:
+        """Hand over the subtask, which has emitted this many rows."""
+        state = self.handed_over(one)
+        sent, one.context.sent = one.context.sent, []
+        return BatchResult(state=state, sent=sent, rows=rows, reader=one.context.reported)
 
 
 def close_stale(operator_id: OperatorId, operator: Operator) -> None:
@@ -590,9 +598,9 @@ def _earliest(state: StateStore, domain: TimeDomain) -> int | None:
     return min((one for one in times if one is not None), default=None)
 
 
-def _is_current(one: _Warm, order: Order, subtask: int) -> bool:
+def _is_current(one: _Warm, setup: SubtaskSetup, subtask: int) -> bool:
     """Whether the subtask has the state that the driver has."""
-    expected = (order["token"], order["version"], order["runs"].get(str(subtask)))
+    expected = (setup.token, setup.version, setup.runs.get(subtask))
     return (one.token, one.version, one.run) == expected
 
 

@@ -9,7 +9,6 @@ operator keeps something that is not in its state.
 
 from __future__ import annotations
 
-import json
 import random as global_random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import BytesIO, IOBase
@@ -27,7 +26,22 @@ from weir.sim.engine.disk import Disk
 from weir.sim.engine.snapshots import LostStateError
 from weir.sim.user.interleaving import Interleaving
 from weir.sources.operator import SourceOperator
-from weir.subtasks.worker import Order, Result, SubtaskFunction, WorkerProcess
+from weir.subtasks.messages import (
+    BATCH_ORDERS,
+    BATCH_RESULTS,
+    CALL_RESULTS,
+    CALLS,
+    AbandonCall,
+    BatchOrder,
+    BatchResult,
+    Call,
+    CallResult,
+    CloseCall,
+    SnapshotCall,
+    encoded,
+    received,
+)
+from weir.subtasks.worker import SubtaskFunction, WorkerProcess
 
 #: How many workers there are, how often one is replaced, and how often a batch runs twice.
 _WORKERS = 2
@@ -138,40 +152,40 @@ class SimSubtasks:
         """``functions`` makes the function that runs a step's operator."""
         self._workers = workers
         self._functions = functions
-        self._orders: dict[OperatorId, Order] = {}
-        self._results: dict[OperatorId, dict[int, Result]] = {}
+        self._orders: dict[OperatorId, BatchOrder] = {}
+        self._results: dict[OperatorId, dict[int, BatchResult]] = {}
 
-    def order(self, name: OperatorId, order: Order) -> None:
+    def order(self, name: OperatorId, order: BatchOrder) -> None:
         """Keep the order for the batch."""
-        self._orders[name] = json.loads(json.dumps(order))
+        self._orders[name] = received(encoded(order), BATCH_ORDERS, name)
         self._results[name] = {}
 
-    def results(self, name: OperatorId, batch: int) -> dict[int, Result]:
+    def results(self, name: OperatorId, batch: int) -> dict[int, BatchResult]:
         """The results of the batch."""
         return self._results.pop(name)
 
-    def call(self, name: OperatorId, order: Order) -> dict[int, Result]:
+    def call(self, name: OperatorId, call: Call) -> dict[int, CallResult]:
         """Call subtasks where they are, or restore them somewhere."""
-        order = json.loads(json.dumps(order))
-        if order["call"] == "abandon":
+        call = received(encoded(call), CALLS, name)
+        if isinstance(call, AbandonCall):
             return {}
-        found: dict[int, Result] = {}
-        if order["restore"] is None:
+        found: dict[int, CallResult] = {}
+        if call.restore is None:
             for worker in list(self._workers.live):
-                for subtask in worker.process.current(name, order):
-                    found[subtask] = self._called(worker, name, order, subtask)
+                for subtask in worker.process.current(name, call.setup):
+                    found[subtask] = self._called(worker, name, call, subtask)
         else:
-            for subtask in order["restore"]:
-                found[subtask] = self._called(self._workers.any(), name, order, subtask)
+            for subtask in call.restore:
+                found[subtask] = self._called(self._workers.any(), name, call, subtask)
         return found
 
     def run(
         self, name: OperatorId, subtask: int, batches: Sequence[pa.RecordBatch]
     ) -> list[pa.RecordBatch]:
         """Run a subtask's part of the batch; return what it emits."""
-        order = self._orders[name]
+        setup = self._orders[name].setup
         worker = next(
-            (one for one in self._workers.live if subtask in one.process.current(name, order)),
+            (one for one in self._workers.live if subtask in one.process.current(name, setup)),
             None,
         )
         if worker is None or self._workers.random.random() < 0.2:
@@ -202,27 +216,29 @@ class SimSubtasks:
 
     def _run(
         self, worker: Worker, name: OperatorId, subtask: int, batches: Sequence[pa.RecordBatch]
-    ) -> tuple[list[pa.RecordBatch], Result]:
-        results: list[Result] = []
+    ) -> tuple[list[pa.RecordBatch], BatchResult]:
+        results: list[BatchResult] = []
         function = self._functions(name, worker.operators[name])
         emitted = list(
             function.batch(
                 worker.process, self._orders[name], subtask, iter(batches), results.append
             )
         )
-        return emitted, results[0]
+        return emitted, received(encoded(results[0]), BATCH_RESULTS, name)
 
-    def _called(self, worker: Worker, name: OperatorId, order: Order, subtask: int) -> Result:
+    def _called(
+        self, worker: Worker, name: OperatorId, call: SnapshotCall | CloseCall, subtask: int
+    ) -> CallResult:
         function = self._functions(name, worker.operators[name])
-        result: Result = json.loads(json.dumps(function.call(worker.process, order, subtask)))
-        return result
+        result = function.call(worker.process, call, subtask)
+        return received(encoded(result), CALL_RESULTS, name)
 
     def _compare(
         self,
         name: OperatorId,
         subtask: int,
-        first: tuple[Worker, list[pa.RecordBatch], Result],
-        second: tuple[Worker, list[pa.RecordBatch], Result],
+        first: tuple[Worker, list[pa.RecordBatch], BatchResult],
+        second: tuple[Worker, list[pa.RecordBatch], BatchResult],
     ) -> None:
         if first[2] is second[2]:
             return
@@ -243,11 +259,11 @@ class SimSubtasks:
                     f"leaves the state {kept!r} as {_some(found)} instead of {_some(expected)}",
                 )
         is_source = isinstance(first[0].operators[name], SourceOperator)
-        if not is_source and first[2]["sent"] != second[2]["sent"]:
+        if not is_source and first[2].sent != second[2].sent:
             self._break(
                 name,
                 subtask,
-                f"sends {_some(second[2]['sent'])} instead of {_some(first[2]['sent'])}",
+                f"sends {_some(second[2].sent)} instead of {_some(first[2].sent)}",
             )
 
     def _break(self, name: OperatorId, subtask: int, what: str) -> None:

@@ -6,7 +6,6 @@ query is started with ``SETTINGS``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,17 @@ from weir.spark.operators.worker import (
 )
 from weir.storage.local import LocalFileSystem
 from weir.subtasks.chain import OperatorChain, ProcessStep, StateDirectory
-from weir.subtasks.worker import Order, Result, SubtaskFunction, key_columns
+from weir.subtasks.messages import (
+    BATCH_RESULTS,
+    CALL_RESULTS,
+    BatchOrder,
+    BatchResult,
+    Call,
+    CallResult,
+    encoded,
+    received,
+)
+from weir.subtasks.worker import SubtaskFunction, key_columns
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -108,31 +117,35 @@ class SparkSubtasks:
         run = OperatorFunction(function, self._results[name], self._log)
         return frame.mapInArrow(run, shared_schema(schemas))
 
-    def order(self, name: OperatorId, order: Order) -> None:
+    def order(self, name: OperatorId, order: BatchOrder) -> None:
         """Set the order as a local property of this thread."""
-        self._session.sparkContext.setLocalProperty(PROPERTY + name, json.dumps(order))
+        self._session.sparkContext.setLocalProperty(PROPERTY + name, encoded(order))
 
-    def results(self, name: OperatorId, batch: int) -> dict[int, Result]:
+    def results(self, name: OperatorId, batch: int) -> dict[int, BatchResult]:
         """Take the results of a batch out of the accumulator."""
         results = self._results[name]
-        found = {subtask: result for (at, subtask), result in results.value.items() if at == batch}
+        found = {
+            subtask: received(text, BATCH_RESULTS, name)
+            for (at, subtask), text in results.value.items()
+            if at == batch
+        }
         results.value = {}
         return found
 
-    def call(self, name: OperatorId, order: Order) -> dict[int, Result]:
+    def call(self, name: OperatorId, call: Call) -> dict[int, CallResult]:
         """Run ``CallFunction``; nobody answers before the step is in a plan."""
         if name not in self._calls:
             return {}
         context, key = self._session.sparkContext, PROPERTY + name
         context.setLocalProperty("spark.scheduler.pool", self._vertex.name)
-        context.setLocalProperty(key, json.dumps(order))
+        context.setLocalProperty(key, encoded(call))
         try:
             rows = self._calls[name].collect()
         finally:
             # The thread runs other jobs too.
             context.setLocalProperty(key, None)  # type: ignore[arg-type]
             context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
-        return {row["subtask"]: json.loads(row["result"]) for row in rows}
+        return {row["subtask"]: received(row["result"], CALL_RESULTS, name) for row in rows}
 
 
 def check_directory(directory: StateDirectory) -> None:

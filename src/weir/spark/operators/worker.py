@@ -1,14 +1,13 @@
 """Runs subtasks of Python operators in Spark's Python workers (``mapInArrow``).
 
-The order for a batch (``subtasks/worker.py``) arrives as a local property of its Spark job, one
-JSON text per operator. The result goes back through an accumulator, keyed by batch and subtask: a
+The order for a batch (``subtasks/messages.py``) arrives as a local property of its Spark job, one
+JSON text per operator. The result goes back through an accumulator, as JSON by batch and subtask: a
 Spark task that runs again replaces its earlier result, and one that failed has none.
 
 ``CallFunction`` calls subtasks between two batches, or after the last one, in a Spark job of its
 own: for the snapshot of a checkpoint, and to close them. Spark chooses the processes, so each of
 its tasks first calls the subtasks that it finds in its process; those found nowhere are then
-restored (``"restore"``: their numbers). ``"call": "abandon"`` closes whatever the process has of
-the operator.
+restored and called.
 
 What operators log and print becomes lines of the process's standard error, each with the step and
 the subtask. On a local master that is the driver's standard error, on a cluster the executor's.
@@ -16,17 +15,26 @@ the subtask. On a local master that is the driver's standard error, on a cluster
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from weir.core.types import OperatorId, VertexId
 from weir.monitoring.log_lines import Capture, Form, as_text, pass_on, place
 from weir.runtime.concurrency import SystemClock
-from weir.subtasks.worker import LocalStateFiles, Order, Result, SubtaskFunction, WorkerProcess
+from weir.subtasks.messages import (
+    BATCH_ORDERS,
+    CALLS,
+    AbandonCall,
+    BatchResult,
+    encoded,
+    received,
+)
+from weir.subtasks.worker import LocalStateFiles, SubtaskFunction, WorkerProcess
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,10 +45,12 @@ PROPERTY = "weir.operator."
 #: The column of key groups, the last one of a stream with ``key_by``.
 KEY_GROUP = "__weir_key_group"
 
-#: (batch, subtask) -> the result.
-Results = dict[tuple[int, int], Result]
+M = TypeVar("M")
 
-#: The rows of ``CallFunction``: a subtask, and its result as JSON.
+#: (batch, subtask) -> the ``BatchResult`` as JSON.
+Results = dict[tuple[int, int], str]
+
+#: The rows of ``CallFunction``: a subtask, and its ``CallResult`` as JSON.
 CALL_SCHEMA = "subtask int, result string"
 
 #: The subtasks that this process has run.
@@ -96,10 +106,10 @@ class OperatorFunction:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process one partition of one batch."""
-        order, subtask = _order(self._function.operator_id)
+        order, subtask = _ordered(self._function.operator_id, BATCH_ORDERS)
 
-        def report(result: Result) -> None:
-            self._results.add({(order["batch"], subtask): result})
+        def report(result: BatchResult) -> None:
+            self._results.add({(order.batch, subtask): encoded(result)})
 
         with self._log.of(self._function.operator_id, subtask):
             yield from self._function.batch(_process, order, subtask, batches, report)
@@ -113,27 +123,26 @@ class CallFunction:
         self._log = log
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Call the subtasks that are here, or the one of ``"restore"`` that is this task's."""
+        """Call the subtasks that are here, or the one to restore that is this task's."""
         import pyarrow as pa
 
         for _ in batches:
             pass
         operator_id = self._function.operator_id
-        order, index = _order(operator_id)
-        if order["call"] == "abandon":
+        call, index = _ordered(operator_id, CALLS)
+        if isinstance(call, AbandonCall):
             _process.close_all(operator_id)
             return
-        restore = order["restore"]
-        here = _process.current(operator_id, order)
-        for subtask in here if restore is None else restore[index : index + 1]:
+        here = _process.current(operator_id, call.setup)
+        for subtask in here if call.restore is None else call.restore[index : index + 1]:
             with self._log.of(operator_id, subtask):
-                result = self._function.call(_process, order, subtask)
+                result = self._function.call(_process, call, subtask)
             yield pa.RecordBatch.from_pydict(
-                {"subtask": pa.array([subtask], pa.int32()), "result": [json.dumps(result)]}
+                {"subtask": pa.array([subtask], pa.int32()), "result": [encoded(result)]}
             )
 
 
-def _order(operator_id: OperatorId) -> tuple[Order, int]:
+def _ordered(operator_id: OperatorId, kind: msgspec.json.Decoder[M]) -> tuple[M, int]:
     """The order of the running Spark task for the operator, and the number of its partition."""
     from pyspark import TaskContext
 
@@ -144,4 +153,4 @@ def _order(operator_id: OperatorId) -> tuple[Order, int]:
             f"Operator {operator_id!r} runs outside of a batch of its query: a sink must not"
             " compute its input in another thread."
         )
-    return json.loads(text), task.partitionId()
+    return received(text, kind, operator_id), task.partitionId()

@@ -50,6 +50,7 @@ from weir.spark.state.saved_task import (
 )
 from weir.storage.records import decoded
 from weir.subtasks.chain import DIRECTORY, ENTRY
+from weir.subtasks.held_state import KeptOperator, encode_kept
 
 _STATE_FILE = re.compile(r"state/(?P<number>[0-9]+)/(?P<rest>.+)")
 _SOURCE_FILE = re.compile(r"sources/(?P<number>[0-9]+)/(?P<rest>.+)")
@@ -487,7 +488,7 @@ def python_state(
 ) -> tuple[dict[str, str], tuple[StateHandle, ...]]:
     """The state of the vertex's Python operators: the entry, and the files that it names."""
     steps = {step.operator_id for step in vertex.steps}
-    kept: dict[OperatorId, Any] = {}
+    kept: dict[OperatorId, KeptOperator] = {}
     files: list[StateHandle] = []
     for task in tasks:
         own = {name: one for name, one in kept_operators(task).items() if name in steps}
@@ -498,7 +499,7 @@ def python_state(
             for handle in task.files
             if any(handle.key.startswith(prefix) for prefix in named)
         ]
-    return ({ENTRY: json.dumps(kept)} if kept else {}), tuple(files)
+    return ({ENTRY: encode_kept(kept)} if kept else {}), tuple(files)
 
 
 def _compact(value: Any) -> str:

@@ -13,24 +13,24 @@ query that starts on them:
 
 from __future__ import annotations
 
-import base64
 import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from weir.core.types import NAME, Count, OperatorId, StateKey
 from weir.errors import CheckpointDamagedError
-from weir.operators.state.types import KEY_GROUPS
 from weir.spark.session.settings import REQUIRED
 from weir.spark.state.directory import decode_commit, decode_offsets, log_offset
 from weir.spark.state.plan_layout import PLAN_ENTRY, decode_layout
 from weir.storage.metadata import METADATA_FILE, damaged
 from weir.storage.records import converted, decoded
 from weir.subtasks.chain import DIRECTORY, ENTRY
+from weir.subtasks.held_state import KeptOperator, files_of
+from weir.subtasks.messages import LayerLocation, Location
 
 if TYPE_CHECKING:
     from weir.core.types import TaskState
@@ -43,59 +43,6 @@ _SOURCE_LOG = re.compile(r"sources/(?P<source>[0-9]+)/(?P<number>[0-9]+)(?:\.com
 _OTHER_ENTRY = re.compile(r"metadata|sources/[0-9]+/.+|weir-[a-z-]+")
 _FILES = re.compile(rf"(?:sources|state)/[0-9]+/.+|(?:{DIRECTORY}|in-flight)/.+")
 _CLASS = re.compile(r"[A-Za-z_$]\.[A-Za-z_$]")
-
-_FileName = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME}/[A-Za-z0-9_-]{{1,200}}\Z")]
-_Number = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,3}\Z")]
-
-
-class _Location(msgspec.Struct, forbid_unknown_fields=True):
-    """Bytes, or their place in a file."""
-
-    inline: bytes | msgspec.UnsetType = msgspec.UNSET
-    file: _FileName | msgspec.UnsetType = msgspec.UNSET
-    offset: Count | msgspec.UnsetType = msgspec.UNSET
-    length: Count | msgspec.UnsetType = msgspec.UNSET
-
-    def __post_init__(self) -> None:
-        place = [one is not msgspec.UNSET for one in (self.file, self.offset, self.length)]
-        if (self.inline is msgspec.UNSET) != all(place) or any(place) != all(place):
-            raise ValueError("a location is neither bytes nor a part of a file")
-
-
-_Group = Annotated[int, msgspec.Meta(ge=0, le=KEY_GROUPS)]
-
-
-class _Layer(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of a keyed state, and which key groups count."""
-
-    file: _FileName
-    offset: Count
-    length: Count
-    groups: tuple[_Group, _Group]
-    #: Keys with a value after this layer; unset in layers from another parallelism.
-    keys: Count | msgspec.UnsetType = msgspec.UNSET
-
-
-class _NextTimers(msgspec.Struct, forbid_unknown_fields=True):
-    """When the next timer of each domain is due."""
-
-    event: int | None
-    processing: int | None
-
-
-class _KeptOperator(msgspec.Struct, forbid_unknown_fields=True):
-    parallelism: Annotated[int, msgspec.Meta(ge=1, le=KEY_GROUPS)]
-    #: By subtask.
-    lists: dict[_Number, _Location]
-    #: Raw state, by state and key group.
-    groups: dict[str, dict[_Number, _Location]]
-    #: By state and subtask.
-    keyed: dict[str, dict[_Number, list[_Layer]]] = {}
-    #: By subtask.
-    timers: dict[_Number, _NextTimers] = {}
-    watermark_ms: int | None = None
-    #: The columns of the key: name and type.
-    key: list[tuple[str, str]] = []
 
 
 class _KeptSegment(msgspec.Struct, forbid_unknown_fields=True):
@@ -137,24 +84,17 @@ def unfit(state: TaskState, path: str, error: ValueError) -> CheckpointDamagedEr
     return damaged(path, METADATA_FILE, said)
 
 
-def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
-    """The snapshot's entry for Python operators (``spark/operators``). Raises ``ValueError``."""
-    kept = decoded(state.entries.get(ENTRY, "{}"), dict[OperatorId, _KeptOperator])
+def kept_operators(state: TaskState) -> dict[OperatorId, KeptOperator]:
+    """The snapshot's entry for Python operators. Raises ``ValueError``."""
+    kept = decoded(state.entries.get(ENTRY, "{}"), dict[OperatorId, KeptOperator])
     files = {handle.key for handle in state.files}
     for name, operator in kept.items():
-        located: list[_Location | _Layer] = [
-            *operator.lists.values(),
-            *(one for groups in operator.groups.values() for one in groups.values()),
-            *(one for by in operator.keyed.values() for layers in by.values() for one in layers),
-        ]
-        for one in located:
-            if one.file is not msgspec.UNSET and f"{DIRECTORY}/{one.file}" not in files:
+        for file in sorted(files_of(operator)):
+            if f"{DIRECTORY}/{file}" not in files:
                 raise ValueError(
-                    f"operator {name!r} has its state in {one.file!r}, which is not one of its"
-                    " files"
+                    f"operator {name!r} has its state in {file!r}, which is not one of its files"
                 )
-    builtins: dict[OperatorId, dict[str, Any]] = msgspec.to_builtins(kept)
-    return builtins
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +118,7 @@ def operator_state_sizes(state: TaskState) -> tuple[OperatorStateSize, ...]:
     """The sizes of all state of Python operators, by operator. Raises ``ValueError``."""
     return tuple(
         OperatorStateSize(
-            operator=operator, kind=kind, name=name, keys=keys, size=sum(map(_bytes_of, places))
+            operator=operator, kind=kind, name=name, keys=keys, size=sum(one.size for one in places)
         )
         for operator, kept in kept_operators(state).items()
         for kind, name, keys, places in _own_states(kept)
@@ -186,22 +126,17 @@ def operator_state_sizes(state: TaskState) -> tuple[OperatorStateSize, ...]:
 
 
 def _own_states(
-    kept: dict[str, Any],
-) -> Iterator[tuple[str, str, int | None, Iterable[dict[str, Any]]]]:
+    kept: KeptOperator,
+) -> Iterator[tuple[str, str, int | None, Iterable[Location | LayerLocation]]]:
     """Kind, name, number of keys, and locations of each state of one operator."""
-    for name, by_subtask in sorted(kept["keyed"].items()):
-        newest = [layers[-1].get("keys") for layers in by_subtask.values() if layers]
-        keys = None if None in newest else sum(newest)
+    for name, by_subtask in sorted(kept.keyed.items()):
+        newest = [layers[-1].keys for layers in by_subtask.values() if layers]
+        known = [keys for keys in newest if keys is not msgspec.UNSET]
+        keys = sum(known) if len(known) == len(newest) else None
         yield "keyed", name, keys, itertools.chain.from_iterable(by_subtask.values())
-    for name, groups in sorted(kept["groups"].items()):
+    for name, groups in sorted(kept.groups.items()):
         yield "raw", name, None, groups.values()
-    yield "lists", "", None, kept["lists"].values()
-
-
-def _bytes_of(location: dict[str, Any]) -> int:
-    if "inline" in location:
-        return len(base64.b64decode(location["inline"]))
-    return int(location["length"])
+    yield "lists", "", None, kept.lists.values()
 
 
 def saved_watermark_ms(state: TaskState) -> int | None:
