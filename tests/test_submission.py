@@ -10,6 +10,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,7 @@ from weir.errors import (
     StorageError,
     WeirError,
 )
+from weir.kernel import MACHINE
 from weir.launch.options import RunOptions
 from weir.launch.submission import Submission, submit
 from weir.sinks.base import Commit, SinkContext
@@ -49,16 +51,6 @@ NAME = "orders"
 NOW_MS = 1_700_000_000_000
 
 
-class FixedClock:
-    """A clock that stands still."""
-
-    def now_ms(self) -> int:
-        return 0
-
-    def wall_ms(self) -> int:
-        return NOW_MS
-
-
 @pytest.fixture
 def base(tmp_path: Path) -> str:
     """A checkpoint directory that does not exist yet."""
@@ -73,7 +65,7 @@ def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: ob
         options=RunOptions(**options),  # type: ignore[arg-type]
         base_directory=base,
         fs=lambda _: FILES,
-        clock=FixedClock(),
+        kernel=replace(MACHINE, wall_ms=lambda: NOW_MS),
         sinks=lambda _: sink_port(sink or FakeSink()),
         claims=claims,
     )

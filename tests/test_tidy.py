@@ -36,7 +36,7 @@ SRC = ROOT / "src"
 #: The rooms that each room may import besides itself. A room is a folder, and the modules directly
 #: in it. A name stands for all rooms below it, but to those below it only for its own modules.
 #: What is in none of them stands above all: the user's API, command line, demo.
-LOWER = {"errors", "json_values", "core"}
+LOWER = {"errors", "json_values", "kernel", "core"}
 SINKS = LOWER | {"storage", "lineage", "sinks"}
 SPARK = LOWER | {
     *("runtime", "monitoring", "storage", "lineage", "config", "subtasks", "operators"),
@@ -53,6 +53,7 @@ SIM = LOWER | {
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "json_values": {"errors"},
+    "kernel": set(),
     "core": {"errors"},
     "core.messages": {"errors", "core"},
     "core.coordination": {"errors", "core", "core.messages"},
@@ -121,6 +122,11 @@ BANNED_IN_CORE = {
     "asyncio", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "socket",
     "subprocess", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
+#: Rooms that ask a ``Kernel`` for the time, for waits, for chance and for names, and what they must
+#: not import or call.
+ROOMS_WITH_KERNEL = ("storage", "durable")
+BANNED_WITH_KERNEL = {"random", "secrets", "time", "uuid", "tenacity.nap"}
+BANNED_CALLS_WITH_KERNEL = {"os.urandom", "stop_after_delay", "wait_random"}
 BANNED_CALLS_IN_CORE = {"id", "hash", "open", "print", "input"}
 BANNED_CLOCKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 
@@ -246,6 +252,21 @@ def impurities(tree: ast.AST, module: str) -> Iterator[str]:
                 )
 
 
+def machine_calls(tree: ast.AST, module: str) -> Iterator[str]:
+    """Uses of the machine's clock, chance and names where a ``Kernel`` has them."""
+    for line, name in imports(statements(tree), module):
+        if {name, name.rpartition(".")[0]} & BANNED_WITH_KERNEL:
+            yield f"{module}:{line} imports {name}: ask the Kernel"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if (
+                called.removeprefix("tenacity.") in BANNED_CALLS_WITH_KERNEL
+                or called.removeprefix("datetime.") in BANNED_CLOCKS
+            ):
+                yield f"{module}:{node.lineno} calls {called}(): ask the Kernel"
+
+
 def wordless_tests(tree: ast.AST) -> Iterator[str]:
     """Test functions without a docstring of one paragraph."""
     for node in ast.walk(tree):
@@ -288,6 +309,22 @@ def weir_imports() -> dict[str, set[str]]:
 def test_the_law_of_purity_sees_what_it_should(code: str, seen: bool) -> None:
     """A clock, a random id or a hash in the core is seen."""
     assert bool(list(impurities(ast.parse(code), "weir.core.x"))) is seen
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("def f():\n    import time", True),
+        ("from secrets import token_hex", True),
+        ("from tenacity.nap import sleep", True),
+        ("import tenacity\nwait = tenacity.wait_random(0, 1)", True),
+        ("import datetime\nx = datetime.datetime.now()", True),
+        ("from datetime import timedelta\nx = kernel.now_ms()", False),
+    ],
+)
+def test_the_law_of_the_kernel_sees_what_it_should(code: str, seen: bool) -> None:
+    """The machine's clock, chance and names are seen, in functions, too."""
+    assert bool(list(machine_calls(ast.parse(code), "weir.storage.x"))) is seen
 
 
 def test_the_other_laws_see_what_they_should() -> None:
@@ -341,6 +378,12 @@ def test_the_core_has_no_clock_no_chance_and_no_io() -> None:
     """Nothing in weir/core reads a clock, draws an id or a random number, logs, threads, or touches
     a file."""
     assert source_breaches(impurities, "src/weir/core") == []
+
+
+@pytest.mark.parametrize("room", ROOMS_WITH_KERNEL)
+def test_a_room_with_a_kernel_does_not_ask_the_machine(room: str) -> None:
+    """The time, waits, chance and names come from the ``Kernel`` that the simulator replaces."""
+    assert source_breaches(machine_calls, f"src/weir/{room}") == []
 
 
 def test_importing_weir_loads_neither_spark_nor_delta_and_starts_no_process() -> None:

@@ -13,10 +13,10 @@ from tests.attacks.world import World
 from tests.durable.fake_sink import sink_port
 
 from weir.errors import JobAlreadyRunningError, StorageError, WeirError
+from weir.kernel import MACHINE
 from weir.launch.options import RunOptions
 from weir.launch.submission import submit
 from weir.readers.consistent import read_job_epochs
-from weir.runtime.concurrency import SystemClock
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
 from weir.storage.job_log import JobLog
@@ -61,7 +61,7 @@ def start(world: World) -> None:
         options=RunOptions(),
         base_directory=str(base(world)),
         fs=FileSystems(),
-        clock=SystemClock(),
+        kernel=MACHINE,
         sinks=lambda _: sink_port(),
     )
 

@@ -357,7 +357,7 @@ def consistent_reading(world: World) -> None:
 
 def claim(world: World) -> None:
     """Claim a snapshot, which deletes it once it is subsumed."""
-    world.storage.discard_claimed(str(world.snapshot), 0)
+    world.storage.discard_claimed(str(world.snapshot))
 
 
 def dispose(world: World) -> None:

@@ -50,7 +50,7 @@ def test_a_job_and_its_checkpoint_are_shown(weir: Weir, base: str) -> None:
 def test_a_savepoint_is_disposed_of(weir: Weir, base: str) -> None:
     """Nothing else is."""
     storage = Driver(Path(), JOB, files=FileSystems(), checkpoints=base).storage
-    directory = storage.make_savepoint_directory(f"{parent(base)}/savepoints", "0" * 12)
+    directory = storage.make_savepoint_directory(f"{parent(base)}/savepoints")
     storage.write_metadata(checkpoint(2, directory, kind=SnapshotKind.SAVEPOINT))
     result = weir("savepoint", "--dispose", directory)
     assert (result.exit_code, result.stdout) == (0, f"Savepoint {directory} disposed.\n")

@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -66,6 +66,7 @@ from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import NothingChanges, StateMapping
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.gateway.running_job import RunningJob
+from weir.kernel import MACHINE
 from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
 from weir.runtime.failures import describe
 from weir.runtime.ports import AttemptStart, PostToTask
@@ -89,13 +90,12 @@ REASONS = (
 
 _tokens = itertools.count(1)
 _calls = itertools.count(1)
-
-
-class QuickWaits(ThreadWaits):
-    """Shortens every pause."""
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(min(seconds, 0.001))
+#: Shortens every pause.
+_KERNEL = replace(
+    MACHINE,
+    sleep=lambda seconds: time.sleep(min(seconds, 0.001)),
+    new_name=lambda: f"{next(_tokens):016x}" * 2,
+)
 
 
 @dataclass
@@ -235,7 +235,10 @@ class Driver:
     def __init__(self, root: Path) -> None:
         self._savepoints = root / "disk" / "savepoints"
         self.storage = CheckpointStorage(
-            fs=lambda _: FILES, base_directory=str(root / "disk" / "checkpoints"), job_id=JOB
+            fs=lambda _: FILES,
+            base_directory=str(root / "disk" / "checkpoints"),
+            job_id=JOB,
+            kernel=_KERNEL,
         )
         self.storage.make_job_directory()
         sinks: dict[str, Sink] = {
@@ -247,14 +250,14 @@ class Driver:
             job_name="orders",
             file_system=lambda _: FILES,
             retries=CommitRetries(attempts=3, initial_backoff_ms=1, max_backoff_ms=1),
-            waits=QuickWaits(),
+            waits=ThreadWaits(),
         )
         self.notes: list[str] = []
         self.durable = DurableJob(
             storage=self.storage,
             sinks=port,
-            hooks=MasterHooks((), allow_non_restored_state=False, waits=QuickWaits()),
-            listeners=CheckpointListeners({}, QuickWaits()),
+            hooks=MasterHooks((), allow_non_restored_state=False, waits=ThreadWaits()),
+            listeners=CheckpointListeners({}, ThreadWaits()),
             settings=DurableSettings(
                 job_name="orders",
                 savepoint_directory=str(self._savepoints),
@@ -264,9 +267,7 @@ class Driver:
                 claims_snapshot=False,
                 num_retained=2,
             ),
-            clock=SystemClock(),
-            waits=QuickWaits(),
-            token=lambda: f"{next(_tokens):016x}",
+            waits=ThreadWaits(),
             note=self.notes.append,
             restored=lambda _: None,
             state_mapping=StateMapping(
@@ -304,7 +305,7 @@ class Driver:
             plans=plans,
             tasks=self.task,
             durable=self.durable,
-            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=QuickWaits()),
+            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
             clock=SystemClock(),
             patience_ms=60_000,
             configuration={},

@@ -368,7 +368,7 @@ def test_a_savepoint_below_a_file_does_not_blame_the_disk(tmp_path: Path, below:
     (tmp_path / "notes").write_text("")
     storage = CheckpointStorage(fs=FileSystems(), base_directory=str(tmp_path), job_id=JOB_ID)
     with pytest.raises(StorageError, match="file") as refused:
-        storage.make_savepoint_directory(f"{tmp_path}/notes{below}", "a" * 12)
+        storage.make_savepoint_directory(f"{tmp_path}/notes{below}")
     assert "disk" not in str(refused.value)
 
 

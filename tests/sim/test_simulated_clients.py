@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,9 +15,10 @@ from deltalake.transaction import AddAction
 from obstore.store import MemoryStore
 
 from weir.errors import StorageError
+from weir.kernel import MACHINE
 from weir.sim.engine.disk import Disk
 from weir.sim.engine.loop import Loop, Process
-from weir.sim.stores.bucket import Bucket, SimObjectStore, simulated_requests
+from weir.sim.stores.bucket import Bucket, SimObjectStore
 from weir.sim.stores.delta import DeltaLog, simulated_delta
 from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.world import NobodyWatches
@@ -70,9 +71,9 @@ def test_the_simulated_bucket_answers_the_file_system_as_obstore_does() -> None:
     real = list(requests_of(InMemory("s3://bucket/job")))
     steps = simulated(
         lambda network: requests_of(
-            SimObjectStore("s3://bucket/job", Bucket(network, lambda _: None))
+            SimObjectStore("s3://bucket/job", Bucket(network, lambda _: None), MACHINE)
         ),
-        lambda _: simulated_requests(),
+        lambda _: nullcontext(),
     )
     assert len(real) > 8
     assert steps == real

@@ -172,7 +172,7 @@ class Saved:
         )
         target = None
         if kind.is_savepoint:
-            target = storage.make_savepoint_directory(str(self._directory), "a" * 12)
+            target = storage.make_savepoint_directory(str(self._directory))
         snapshots.take(
             TakeSnapshot(
                 vertex="query",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from weir.durable.hooks import CheckpointListener, CheckpointListeners, MasterHo
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import NothingChanges, StateMapping
+from weir.kernel import MACHINE
 from weir.runtime.concurrency import ThreadWaits
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
@@ -37,14 +39,13 @@ _OPERATORS = (OperatorState(operator_id="a-op", name="a-op"),)
 _TOKENS = count(1)
 
 
-class StandingClock:
-    """A clock that never advances."""
-
-    def now_ms(self) -> int:
-        return 0
-
-    def wall_ms(self) -> int:
-        return 1_000_000
+#: Its clock stands still.
+_KERNEL = replace(
+    MACHINE,
+    now_ms=lambda: 0,
+    wall_ms=lambda: 1_000_000,
+    new_name=lambda: f"{next(_TOKENS):012x}".ljust(32, "0"),
+)
 
 
 class Driver:
@@ -72,6 +73,7 @@ class Driver:
             fs=files if callable(files) else lambda _: files,
             base_directory=checkpoints or str(directory / "checkpoints"),
             job_id=job_id,
+            kernel=_KERNEL,
         )
         self.storage.make_job_directory()
         self.num_retained = num_retained
@@ -96,9 +98,7 @@ class Driver:
                 claims_snapshot=claims_snapshot,
                 num_retained=num_retained,
             ),
-            clock=StandingClock(),
             waits=ThreadWaits(),
-            token=lambda: f"{next(_TOKENS):012x}0000",
             note=lambda _: None,
             restored=lambda _: None,
         )

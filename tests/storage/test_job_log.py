@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.storage.faulty_filesystem import FaultyFileSystem, no_wait
+from tests.storage.faulty_filesystem import QUICK, FaultyFileSystem
 from tests.storage.lost_syncs import LostSyncs
 
 from weir.core.types import Recorded
@@ -31,7 +31,7 @@ JOB = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture
 def log(tmp_path: Path) -> JobLog:
-    return JobLog(LocalFileSystem(), f"{tmp_path}/log", sleep=no_wait)
+    return JobLog(LocalFileSystem(), f"{tmp_path}/log", QUICK)
 
 
 def begin(
@@ -196,7 +196,7 @@ def test_a_record_that_cannot_be_pruned_is_won_all_the_same(tmp_path: Path) -> N
         def delete(self, path: str) -> None:
             raise StorageError(f"Cannot delete {path}: not now.")
 
-    log = JobLog(Undeletable(), f"{tmp_path}/log", sleep=no_wait)
+    log = JobLog(Undeletable(), f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
     for checkpoint_id in range(1, KEPT_RECORDS + 5):
         assert complete(writer, checkpoint_id) is Recorded.WON
@@ -205,7 +205,7 @@ def test_a_record_that_cannot_be_pruned_is_won_all_the_same(tmp_path: Path) -> N
 def test_a_record_in_doubt_that_was_written_is_won(tmp_path: Path) -> None:
     """The writer finds its own record when it reads back."""
     fs = FaultyFileSystem()
-    log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
+    log = JobLog(fs, f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
     fs.unanswered = 1
     assert complete(writer, 1) is Recorded.WON
@@ -216,9 +216,9 @@ def test_a_record_in_doubt_that_was_written_is_won(tmp_path: Path) -> None:
 def test_a_record_in_doubt_whose_number_a_newer_attempt_has_is_fenced(tmp_path: Path) -> None:
     """The writer finds another driver's record when it reads back."""
     fs = FaultyFileSystem()
-    log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
+    log = JobLog(fs, f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
-    other = JobLog(LocalFileSystem(), f"{tmp_path}/log", sleep=no_wait)
+    other = JobLog(LocalFileSystem(), f"{tmp_path}/log", QUICK)
     fs.lost = 1
     fs.before_create = lambda: begin(other, "B", other.newest())
     assert complete(writer, 1) is Recorded.FENCED
@@ -229,7 +229,7 @@ def test_a_record_that_was_certainly_not_written_has_failed_and_the_next_one_tak
 ) -> None:
     """The log has no gap, since a gap would let two drivers win."""
     fs = FaultyFileSystem()
-    log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
+    log = JobLog(fs, f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
     fs.lost = 1000
     assert complete(writer, 1) is Recorded.FAILED
@@ -243,7 +243,7 @@ def test_a_failed_record_that_lands_late_is_superseded_and_fences_nobody(tmp_pat
     """An object store may carry out a request that the writer gave up; the next record supersedes
     it."""
     fs = FaultyFileSystem()
-    log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
+    log = JobLog(fs, f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
     given_up: list[tuple[str, bytes]] = []
     create = fs.create
@@ -357,7 +357,7 @@ def test_a_record_that_may_not_last_and_cannot_be_repeated_is_an_error_and_no_ou
 
 def test_an_attempt_whose_start_cannot_be_recorded_is_a_storage_error(tmp_path: Path) -> None:
     """The message contains the storage's own."""
-    log = JobLog(FaultyFileSystem(lost=1000), f"{tmp_path}/log", sleep=no_wait)
+    log = JobLog(FaultyFileSystem(lost=1000), f"{tmp_path}/log", QUICK)
     with pytest.raises(
         StorageError, match=r"Cannot record the start of job .*: .*the network is down"
     ):
@@ -383,7 +383,7 @@ def test_a_record_that_cannot_be_understood_says_so(
 
 @pytest.fixture
 def names(tmp_path: Path) -> JobNames:
-    return JobNames(LocalFileSystem(), str(tmp_path), sleep=no_wait)
+    return JobNames(LocalFileSystem(), str(tmp_path), QUICK)
 
 
 def test_an_unknown_name_has_no_record(names: JobNames) -> None:

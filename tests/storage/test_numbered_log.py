@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.storage.faulty_filesystem import FaultyFileSystem, no_wait
+from tests.storage.faulty_filesystem import QUICK, FaultyFileSystem
 from tests.storage.lost_syncs import LostSyncs
 
 from weir.core.types import Recorded
@@ -155,7 +155,7 @@ def test_of_two_processes_exactly_one_wins_each_number(log: NumberedLog) -> None
 
 def recorder(fs: LocalFileSystem, tmp_path: Path) -> tuple[Recorder, NumberedLog]:
     log = NumberedLog(fs, f"{tmp_path}/log")
-    return Recorder(log, sleep=no_wait), log
+    return Recorder(log, QUICK), log
 
 
 def test_a_create_without_an_answer_that_was_carried_out_is_won(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_an_entry_is_in_doubt_while_the_entry_before_it_is_not_to_be_seen(tmp_pa
     base = tmp_path / "base"
     base.mkdir()
     log = NumberedLog(LocalFileSystem(), f"{base}/log")
-    assert Recorder(log, sleep=no_wait).record(1, b"first") is Recorded.WON
+    assert Recorder(log, QUICK).record(1, b"first") is Recorded.WON
     base.rename(tmp_path / "away")
     with pytest.raises(StorageError, match=r"Unknown whether entry 2 .* was written"):
-        Recorder(log, sleep=no_wait).record(2, b"second")
+        Recorder(log, QUICK).record(2, b"second")

@@ -468,8 +468,8 @@ def test_a_savepoint_is_disposed_of_without_its_bucket(base: str) -> None:
     storage = CheckpointStorage(FileSystems(), f"{base}/checkpoints", JOB)
     storage.make_job_directory()
     fs = storage.fs(base)
-    for dispose in (storage.dispose_savepoint, lambda path: storage.discard_claimed(path, 0)):
-        directory = storage.make_savepoint_directory(f"{base}/savepoints", "0" * 12)
+    for dispose in (storage.dispose_savepoint, storage.discard_claimed):
+        directory = storage.make_savepoint_directory(f"{base}/savepoints")
         handle = put(fs, directory, "a", "a")
         storage.write_metadata(
             checkpoint(2, directory, files=(handle,), kind=SnapshotKind.SAVEPOINT)

@@ -20,12 +20,11 @@ from weir.errors import (
     StorageError,
     UnsupportedEnvironmentError,
 )
+from weir.kernel import MACHINE
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
 from weir.storage.filesystem import CreateResult, FileSystem
 from weir.storage.local import LocalFileSystem
-
-NOW_MS = 1_700_000_000_000
 
 
 @pytest.fixture
@@ -193,12 +192,13 @@ def test_a_damaged_state_file_is_named_with_what_was_expected(
 def test_a_savepoint_gets_a_directory_of_its_own(
     storage: CheckpointStorage, tmp_path: Path
 ) -> None:
-    """It is named after the job and a random token; an existing directory is not reused."""
-    directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
+    """It is named after the job and a drawn name; an existing directory is not reused."""
+    storage = replace(storage, kernel=replace(MACHINE, new_name=lambda: "0123456789abcdef" * 2))
+    directory = storage.make_savepoint_directory(f"{tmp_path}/s")
     assert directory == f"{tmp_path}/s/savepoint-012345-0123456789ab"
     assert Path(directory).is_dir()
     with pytest.raises(StorageError, match="already exists"):
-        storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
+        storage.make_savepoint_directory(f"{tmp_path}/s")
 
 
 @pytest.mark.parametrize("kind", [SnapshotKind.SAVEPOINT, SnapshotKind.SYNC_SAVEPOINT])
@@ -206,7 +206,7 @@ def test_a_savepoint_can_be_moved(
     storage: CheckpointStorage, tmp_path: Path, kind: SnapshotKind
 ) -> None:
     """Its files are found next to its metadata, wherever that is."""
-    directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
+    directory = storage.make_savepoint_directory(f"{tmp_path}/s")
     handle = put(directory, "state/a", b"data")
     storage.write_metadata(checkpoint(3, directory, kind=kind, files=(handle,)))
     shutil.move(directory, tmp_path / "moved")
@@ -260,8 +260,8 @@ def test_an_aborted_savepoint_loses_its_directory_only(
 ) -> None:
     """Its neighbours and the job's checkpoints stay."""
     put(storage.job_directory, "chk-1/a", b"data")
-    first = storage.make_savepoint_directory(f"{tmp_path}/s", "000000000001")
-    second = storage.make_savepoint_directory(f"{tmp_path}/s", "000000000002")
+    first = storage.make_savepoint_directory(f"{tmp_path}/s")
+    second = storage.make_savepoint_directory(f"{tmp_path}/s")
     storage.discard(1, (), first, subsumed=False)
     assert [str(path) for path in (tmp_path / "s").iterdir()] == [second]
     assert (base / JOB / "chk-1" / "a").exists()
@@ -380,7 +380,7 @@ def test_a_claimed_copy_of_a_checkpoint_is_deleted_where_it_lies(
     original = tree(base / JOB)
 
     other = CheckpointStorage(FileSystems(), str(base), "f" * 32)
-    other.discard_claimed(f"{tmp_path}/backup/chk-7", NOW_MS)
+    other.discard_claimed(f"{tmp_path}/backup/chk-7")
 
     assert tree(base / JOB) == original
     storage.verify(first)
@@ -404,10 +404,10 @@ def test_a_claimed_checkpoint_takes_nothing_along_that_its_metadata_does_not_nam
     claimed = take(storage, 7, put(job, "chk-7/own", b"1"), put(job, "shared/7/b", b"3"))
     put(job, "chk-7/notes", b"mine")
     put(job, "shared/7/other", b"mine")
-    storage.discard_claimed(claimed.external_path, NOW_MS)
+    storage.discard_claimed(claimed.external_path)
     left = ["chk-7", "chk-7/notes", "shared", "shared/7", "shared/7/other"]
     assert tree(base / JOB) == left
-    storage.discard_claimed(claimed.external_path, NOW_MS)
+    storage.discard_claimed(claimed.external_path)
     assert tree(base / JOB) == left
 
 
@@ -428,11 +428,11 @@ def test_the_deletion_of_a_claimed_snapshot_continues_where_it_was_cut_short(
     storage.write_metadata(checkpoint(7, directory, kind=kind, files=files))
     fs.undeletable = f"{root}/{place}/b"
     with pytest.raises(StorageError, match="network is down"):
-        storage.discard_claimed(directory, NOW_MS)
+        storage.discard_claimed(directory)
     with pytest.raises(CheckpointNotFoundError):
         storage.read(directory)
     fs.undeletable = None
-    storage.discard_claimed(directory, NOW_MS)
+    storage.discard_claimed(directory)
     assert tree(base / JOB) == (["shared"] if kind is SnapshotKind.CHECKPOINT else [])
 
 
@@ -441,7 +441,7 @@ def test_a_claimed_snapshot_reached_through_a_link_is_deleted_as_a_whole(
 ) -> None:
     """The directory is deleted, not only the link to it; a link inside that leads elsewhere deletes
     nothing there."""
-    directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
+    directory = storage.make_savepoint_directory(f"{tmp_path}/s")
     storage.write_metadata(
         checkpoint(
             3, directory, kind=SnapshotKind.SAVEPOINT, files=(put(directory, "state/a", b"data"),)
@@ -453,11 +453,11 @@ def test_a_claimed_snapshot_reached_through_a_link_is_deleted_as_a_whole(
     (Path(directory) / "state").rename(tmp_path / "state")
     (Path(directory) / "state").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match=f"{directory}/state is a link that leads out of it"):
-        storage.discard_claimed(f"{tmp_path}/link", NOW_MS)
+        storage.discard_claimed(f"{tmp_path}/link")
     assert (tmp_path / "elsewhere" / "a").exists()
     (Path(directory) / "state").unlink()
     (tmp_path / "state").rename(Path(directory) / "state")
-    storage.discard_claimed(f"{tmp_path}/link", NOW_MS)
+    storage.discard_claimed(f"{tmp_path}/link")
     assert not Path(directory).exists()
 
 
@@ -513,7 +513,7 @@ def test_others_see_nothing_of_a_jobs_checkpoints_and_savepoints(
             private=private,
         )
         storage.make_job_directory()
-        savepoint = storage.make_savepoint_directory(str(tmp_path / "saved"), "0123456789ab")
+        savepoint = storage.make_savepoint_directory(str(tmp_path / "saved"))
     finally:
         os.umask(before)
     assert Path(storage.job_directory).stat().st_mode & 0o777 == mode
@@ -540,7 +540,7 @@ def test_only_the_jobs_own_checkpoints_may_be_referred_to_by_later_ones(
     """Not a savepoint, nor a checkpoint of another job, nor a copy at another place (P40)."""
     own = take(storage, 7)
     assert storage.owns(own)
-    savepoint = storage.make_savepoint_directory(str(base), "0" * 12)
+    savepoint = storage.make_savepoint_directory(str(base))
     copy = CheckpointStorage(FileSystems(), f"{base}/copy", JOB)
     foreign = CheckpointStorage(FileSystems(), str(base), "f" * 32)
     for path in (savepoint, copy.checkpoint_directory(7), foreign.checkpoint_directory(7)):

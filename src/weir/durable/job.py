@@ -72,7 +72,7 @@ from weir.errors import (
     JobFencedError,
     StorageError,
 )
-from weir.runtime.concurrency import Clock, Waits
+from weir.runtime.concurrency import Waits
 from weir.runtime.ports import AttemptStart
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
@@ -132,17 +132,14 @@ class DurableJob:
         hooks: MasterHooks,
         listeners: CheckpointListeners,
         settings: DurableSettings,
-        clock: Clock,
         waits: Waits,
-        token: Callable[[], str],
         note: Callable[[str], None],
         restored: Callable[[CompletedCheckpoint], None],
         state_mapping: StateMapping,
     ) -> None:
-        """``token`` draws 16 random hexadecimal digits.
+        """``note`` gets messages for people, ``restored`` the checkpoint to resume from.
 
-        ``note`` gets messages for people, ``restored`` the checkpoint from which an attempt
-        resumes. ``state_mapping`` refuses a checkpoint that does not fit the pipeline.
+        ``state_mapping`` refuses a checkpoint that does not fit the pipeline.
         """
         self._storage = storage
         self._sinks = sinks
@@ -150,14 +147,13 @@ class DurableJob:
         self._listeners = listeners
         self._state_mapping = state_mapping
         self._settings = settings
-        self._clock = clock
-        self._token = token
+        self._kernel = storage.kernel
         self._note = note
         self._restored = restored
         self._transfer = Transfer(storage.fs)
         fs = storage.fs(storage.base_directory)
-        self._log = JobLog(fs, storage.log_directory, sleep=waits.sleep)
-        self._writer_token = token()
+        self._log = JobLog(fs, storage.log_directory, self._kernel)
+        self._writer_token = self._kernel.new_name()[:16]
         self._writer: JobLogWriter | None = None
         self._lock = waits.lock()
         self._attempt = 0
@@ -264,7 +260,7 @@ class DurableJob:
             return checkpoint_id, None
         target = effect.target or self._settings.savepoint_directory
         self._check_lasts(target)
-        return checkpoint_id, self._storage.make_savepoint_directory(target, self._token()[:12])
+        return checkpoint_id, self._storage.make_savepoint_directory(target)
 
     def trigger_hook(self, effect: TriggerHook) -> Payload | None:
         """Ask one master hook for its state."""
@@ -281,7 +277,7 @@ class DurableJob:
             checkpoint_id=n,
             kind=effect.kind,
             timestamp_ms=effect.timestamp_ms,
-            completion_timestamp_ms=self._clock.wall_ms(),
+            completion_timestamp_ms=self._kernel.wall_ms(),
             attempt=effect.attempt,
             tasks=effect.tasks,
             hook_states=effect.hook_states,
@@ -347,7 +343,7 @@ class DurableJob:
         outcome = self._append(
             writer,
             kind=RecordKind.ENDED,
-            timestamp_ms=self._clock.wall_ms(),
+            timestamp_ms=self._kernel.wall_ms(),
             status=status,
             completed=newest.completed,
             checkpoints=() if effect.delete_checkpoints else newest.checkpoints,
@@ -407,7 +403,7 @@ class DurableJob:
                     job_id=self._storage.job_id,
                     job_name=self._settings.job_name,
                     writer=self._writer_token,
-                    timestamp_ms=self._clock.wall_ms(),
+                    timestamp_ms=self._kernel.wall_ms(),
                     restored_from=self._settings.from_savepoint,
                     restored_checksum=self._settings.snapshot_checksum,
                     claimed=self._settings.claims_snapshot,
@@ -490,9 +486,7 @@ class DurableJob:
             return
         if record.restored_from is not None:
             self._storage.discard_claimed(
-                record.restored_from,
-                self._clock.wall_ms(),
-                expected_checksum=record.restored_checksum,
+                record.restored_from, expected_checksum=record.restored_checksum
             )
         self._claim_is_over = True
 

@@ -43,6 +43,7 @@ from weir.errors import (
     SinkError,
     SinkMismatchError,
 )
+from weir.kernel import MACHINE, Kernel
 from weir.monitoring.log_lines import place
 from weir.runtime.concurrency import Event, Waits
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
@@ -84,6 +85,7 @@ class SinkPort:
         file_system: Callable[[str], FileSystem],
         retries: CommitRetries,
         waits: Waits,
+        kernel: Kernel = MACHINE,
         job_directory: str | None = None,
         session: Callable[[], SparkSession] | None = None,
         leave_out: Collection[OperatorId] = (),
@@ -105,6 +107,7 @@ class SinkPort:
         #: The call in progress at each busy sink, for messages.
         self._busy: dict[OperatorId, str] = {}
         self._waits = waits
+        self._kernel = kernel
         #: One event per attempt, set when the attempt ends.
         self._stopping: Event = waits.event()
         self._rows_committed = dict.fromkeys(sinks, 0)
@@ -397,9 +400,7 @@ class SinkPort:
             )
 
         initial_s = self._retries.initial_backoff_ms / 1000
-        backoff = tenacity.wait_exponential(multiplier=initial_s) + tenacity.wait_random(
-            0, initial_s
-        )
+        backoff = tenacity.wait_exponential(multiplier=initial_s)
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(
                 lambda error: (
@@ -408,7 +409,10 @@ class SinkPort:
                 )
             ),
             stop=lambda state: state.attempt_number >= self._retries.attempts or stopping.is_set(),
-            wait=lambda state: min(backoff(state), self._retries.max_backoff_ms / 1000),
+            wait=lambda state: min(
+                backoff(state) + initial_s * self._kernel.chance(),
+                self._retries.max_backoff_ms / 1000,
+            ),
             sleep=pause,
             before_sleep=report,
             reraise=True,

@@ -57,6 +57,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
     listener.phase("loading libraries")
     from weir.config import Configuration
     from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS
+    from weir.kernel import MACHINE
     from weir.launch.submission import submit
     from weir.runtime.concurrency import SystemClock
     from weir.spark.session.start import LazySession
@@ -85,7 +86,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
             options=options,
             base_directory=configuration.value(CHECKPOINT_DIR),
             fs=file_systems,
-            clock=clock,
+            kernel=MACHINE,
             sinks=sinks,
             private=configuration.value(PRIVATE_SNAPSHOTS),
             claims=configuration.claims_snapshot,
@@ -204,6 +205,7 @@ def _sinks(
             max_backoff_ms=configuration.value(COMMIT_MAX_BACKOFF),
         ),
         waits=ThreadWaits(),
+        kernel=storage.kernel,
         job_directory=storage.job_directory,
         session=session.get,
         leave_out=job.commit_intervals_ms,

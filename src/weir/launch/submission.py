@@ -24,7 +24,6 @@ nothing alongside the new one.
 
 from __future__ import annotations
 
-import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,8 +38,8 @@ from weir.errors import (
     JobFencedError,
     StorageError,
 )
+from weir.kernel import Kernel
 from weir.launch.options import RunOptions
-from weir.runtime.concurrency import Clock
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
 from weir.storage.job_log import JobLog, JobRecord, RecordStatus
@@ -76,7 +75,7 @@ def submit(
     options: RunOptions,
     base_directory: str,
     fs: Callable[[str], FileSystem],
-    clock: Clock,
+    kernel: Kernel,
     sinks: Callable[[CheckpointStorage], SinkPort],
     private: bool = True,
     claims: bool = False,
@@ -93,24 +92,26 @@ def submit(
     was assigned to is changed.
     """
     fresh_storage = CheckpointStorage(
-        fs=fs, base_directory=base_directory, job_id=secrets.token_hex(16), private=private
+        fs=fs,
+        base_directory=base_directory,
+        job_id=kernel.new_name(),
+        private=private,
+        kernel=kernel,
     )
     fresh_storage.check_writable()
-    names = JobNames(fs(base_directory), base_directory)
+    names = JobNames(fs(base_directory), base_directory, kernel)
     known = names.lookup(name)
     snapshot = _snapshot(options.from_savepoint, known, fresh_storage)
     continues = (
         known is not None and snapshot is not None and snapshot.checksum == known.snapshot_checksum
     )
     if known is not None and not options.takeover:
-        _check_no_live_driver(name, known, fs(base_directory), base_directory, clock)
+        _check_no_live_driver(known, fresh_storage)
     if known is None or options.fresh or (snapshot is not None and not continues):
-        checked = _checked_as_new(
-            options, known, snapshot, fresh_storage, sinks, claims=claims, clock=clock
-        )
+        checked = _checked_as_new(options, known, snapshot, fresh_storage, sinks, claims=claims)
         if known is not None:
             old_storage = replace(fresh_storage, job_id=known.job_id)
-            _supersede(known, fresh_storage.job_id, old_storage, clock)
+            _supersede(known, fresh_storage.job_id, old_storage)
         _assign(name, fresh_storage.job_id, names, known, snapshot)
         fresh_storage.make_job_directory()
         return checked
@@ -135,7 +136,6 @@ def _checked_as_new(
     sinks: Callable[[CheckpointStorage], SinkPort],
     *,
     claims: bool,
-    clock: Clock,
 ) -> Submission:
     """A job that starts in this storage, from a snapshot or without one. Changes nothing."""
     checkpoint = None
@@ -144,7 +144,7 @@ def _checked_as_new(
         taken_over = options.takeover and known is not None and checkpoint.job_id == known.job_id
         if claims and not taken_over:
             # With --takeover the job's own driver is fenced before its files are deleted.
-            storage.check_claimable(checkpoint, clock.wall_ms())
+            storage.check_claimable(checkpoint)
         storage.verify(checkpoint)
     port = _checked(sinks, storage)
     if not options.accept_duplicates:
@@ -217,18 +217,19 @@ def _checked(
     return port
 
 
-def _supersede(known: NameRecord, by: JobId, storage: CheckpointStorage, clock: Clock) -> None:
+def _supersede(known: NameRecord, by: JobId, storage: CheckpointStorage) -> None:
     """End the job that the name was assigned to.
 
     Also if it has no record yet, since its driver may be about to begin.
     """
     storage.make_job_directory()
-    JobLog(storage.fs(storage.base_directory), storage.log_directory).supersede(
+    log = JobLog(storage.fs(storage.base_directory), storage.log_directory, storage.kernel)
+    log.supersede(
         job_id=known.job_id,
         job_name=known.name,
         by=by,
-        writer=secrets.token_hex(8),
-        timestamp_ms=clock.wall_ms(),
+        writer=storage.kernel.new_name()[:16],
+        timestamp_ms=storage.kernel.wall_ms(),
     )
 
 
@@ -253,15 +254,15 @@ def _assign(
         )
 
 
-def _check_no_live_driver(
-    name: str, known: NameRecord, fs: FileSystem, base_directory: str, clock: Clock
-) -> None:
-    lease = Lease(fs, base_directory, known.job_id).read()
-    if lease is not None and holder_is_alive(lease, clock.wall_ms(), socket.gethostname()):
+def _check_no_live_driver(known: NameRecord, storage: CheckpointStorage) -> None:
+    directory = storage.base_directory
+    lease = Lease(storage.fs(directory), directory, known.job_id).read()
+    now_ms = storage.kernel.wall_ms()
+    if lease is not None and holder_is_alive(lease, now_ms, socket.gethostname()):
         raise JobAlreadyRunningError(
-            f"Job {name!r} ({known.job_id}) is running in process {lease.pid} on {lease.host},"
-            f" with its REST server at {lease.rest_address}: let it run, stop it with 'weir stop',"
-            " or take over the job with --takeover."
+            f"Job {known.name!r} ({known.job_id}) is running in process {lease.pid} on"
+            f" {lease.host}, with its REST server at {lease.rest_address}: let it run, stop it with"
+            " 'weir stop', or take over the job with --takeover."
         )
 
 

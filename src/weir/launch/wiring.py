@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -299,9 +298,7 @@ def _make_ports(
             ),
         ),
         settings=_durable_settings(job, options, configuration, submission, working),
-        clock=clock,
         waits=ThreadWaits(),
-        token=lambda: secrets.token_hex(8),
         note=listener.note,
         restored=phases.restored,
     )

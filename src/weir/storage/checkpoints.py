@@ -20,7 +20,6 @@ Rules of this file, beside those of ``snapshots.py``:
 from __future__ import annotations
 
 import re
-import secrets
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from weir.errors import (
     UnsupportedEnvironmentError,
     invariant,
 )
+from weir.kernel import MACHINE, Kernel
 from weir.storage import metadata
 from weir.storage.filesystem import CreateResult, FileSystem
 from weir.storage.lease import Lease, holder_is_alive
@@ -57,6 +57,7 @@ class CheckpointStorage(Snapshots):
     #: Whether only the owner may read new job and savepoint directories
     #: (``weir.private-snapshots``).
     private: bool = True
+    kernel: Kernel = MACHINE
 
     @property
     def job_directory(self) -> str:
@@ -76,7 +77,8 @@ class CheckpointStorage(Snapshots):
         """
         fs = self.fs(self.base_directory)
         # Not by its process id, which drivers in containers share.
-        probe = join(self.base_directory, f".weir-probe-{self.job_id}-{secrets.token_hex(8)}")
+        name = f".weir-probe-{self.job_id}-{self.kernel.new_name()[:16]}"
+        probe = join(self.base_directory, name)
         try:
             fs.make_directory(self.base_directory)
             fs.delete(probe)
@@ -140,12 +142,12 @@ class CheckpointStorage(Snapshots):
         """
         return checkpoint.external_path == self.checkpoint_directory(checkpoint.checkpoint_id)
 
-    def make_savepoint_directory(self, target: str, token: str) -> str:
+    def make_savepoint_directory(self, target: str) -> str:
         """Make the directory of a new savepoint below ``target``.
 
-        ``token`` is 12 random hexadecimal digits. Raises ``StorageError`` if the directory exists.
+        Raises ``StorageError`` if it exists.
         """
-        directory = join(target, f"savepoint-{self.job_id[:6]}-{token}")
+        directory = join(target, f"savepoint-{self.job_id[:6]}-{self.kernel.new_name()[:12]}")
         fs = self.fs(target)
         if fs.status(directory) is not None:
             raise StorageError(
@@ -211,17 +213,18 @@ class CheckpointStorage(Snapshots):
             self.discard_directory(self.checkpoint_directory(checkpoint_id))
         self.fs(self.job_directory).delete(join(self.job_directory, _SHARED))
 
-    def check_claimable(self, snapshot: CompletedCheckpoint, now_ms: int) -> None:
+    def check_claimable(self, snapshot: CompletedCheckpoint) -> None:
         """Raise ``JobAlreadyRunningError`` for a checkpoint of a job whose driver is alive.
 
         The next checkpoints of such a job refer to its files. A savepoint is self-contained and
-        always passes. ``now_ms`` is the current time since the Unix epoch.
+        always passes.
         """
         if snapshot.kind.is_savepoint:
             return
         # From where the snapshot was found, not where its job lives: it may be a copy.
         job_directory = parent(snapshot.external_path)
         lease = Lease(self.fs(job_directory), parent(job_directory), name_of(job_directory)).read()
+        now_ms = self.kernel.wall_ms()
         if lease is not None and holder_is_alive(lease, now_ms, socket.gethostname()):
             raise JobAlreadyRunningError(
                 f"Cannot claim checkpoint {snapshot.external_path}: its job {snapshot.job_id} is"
@@ -229,9 +232,7 @@ class CheckpointStorage(Snapshots):
                 " job first, or omit --claim."
             )
 
-    def discard_claimed(
-        self, path: str, now_ms: int, *, expected_checksum: str | None = None
-    ) -> None:
+    def discard_claimed(self, path: str, *, expected_checksum: str | None = None) -> None:
         """Delete the files of a claimed snapshot that its own metadata names.
 
         If it is a checkpoint, keep the files that another checkpoint beside it names. Does nothing
@@ -244,7 +245,7 @@ class CheckpointStorage(Snapshots):
         claimed = _read_claimed(fs, directory, expected_checksum)
         if claimed is None:
             return
-        self.check_claimable(claimed, now_ms)
+        self.check_claimable(claimed)
         base, files = directory, claimed.files
         if claimed.kind.is_savepoint:
             check_only_own_files(fs, claimed)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from weir.errors import StorageError, UnsupportedEnvironmentError, invariant
+from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import FileSystem
 from weir.storage.local import LocalFileSystem
 from weir.storage.paths import is_local, is_object_store, root_of, scheme_of
@@ -26,8 +27,11 @@ class FileSystems:
     session.
     """
 
-    def __init__(self, hadoop: Callable[[str], FileSystem] | None = None) -> None:
-        self._local = LocalFileSystem()
+    def __init__(
+        self, hadoop: Callable[[str], FileSystem] | None = None, kernel: Kernel = MACHINE
+    ) -> None:
+        self._kernel = kernel
+        self._local = LocalFileSystem(kernel)
         self._make = hadoop
         self._remote: dict[str, FileSystem] = {}
 
@@ -56,7 +60,7 @@ class FileSystems:
                     " 'weir-spark[objectstore]'."
                 ) from error
 
-            return ObjectStoreFileSystem(path)
+            return ObjectStoreFileSystem(path, self._kernel)
         if self._make is None:
             raise UnsupportedEnvironmentError(
                 f"{path} can only be read through Spark ({scheme}: is not a local file system):"

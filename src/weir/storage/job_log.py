@@ -33,13 +33,12 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from tenacity.nap import sleep as nap
 
 from weir.core.types import (
     AbsolutePath,
@@ -51,6 +50,7 @@ from weir.core.types import (
     Timestamp,
 )
 from weir.errors import JobEndedError, JobFencedError, LostWriteError, StorageError
+from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import FileSystem
 from weir.storage.numbered_log import Entry, NumberedLog, Recorder
 from weir.storage.records import decoded
@@ -162,11 +162,9 @@ class _Header(msgspec.Struct):
 class JobLog:
     """The log of one job, in ``directory``."""
 
-    def __init__(
-        self, fs: FileSystem, directory: str, *, sleep: Callable[[float], None] = nap
-    ) -> None:
+    def __init__(self, fs: FileSystem, directory: str, kernel: Kernel = MACHINE) -> None:
         self._log = NumberedLog(fs, directory)
-        self._sleep = sleep
+        self._kernel = kernel
 
     def newest(self) -> JobRecord | None:
         """The newest record, or None if the job never began.
@@ -226,7 +224,7 @@ class JobLog:
             written=dict(written),
             claimed=claimed if after is None else after.claimed,
         )
-        recorder = Recorder(self._log, sleep=self._sleep)
+        recorder = Recorder(self._log, self._kernel)
         outcome, record = _win(recorder, record)
         if outcome is Recorded.FENCED:
             raise JobFencedError(
@@ -250,7 +248,7 @@ class JobLog:
         the job has already ended. Raises ``JobFencedError`` if others take every number, and
         ``StorageError`` if the record could not be written.
         """
-        recorder = Recorder(self._log, sleep=self._sleep)
+        recorder = Recorder(self._log, self._kernel)
         for _ in range(_SUPERSEDE_TRIES):
             after = self.newest()
             if after is not None and not after.status.may_be_run:

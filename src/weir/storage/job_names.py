@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
-from tenacity.nap import sleep as nap
 
 from weir.core.types import AbsolutePath, JobId, MetadataChecksum, Ordinal, Recorded
 from weir.errors import StorageError
+from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import FileSystem
 from weir.storage.numbered_log import NumberedLog, Recorder
 from weir.storage.paths import join
@@ -41,12 +40,10 @@ class NameRecord:
 class JobNames:
     """The names of all jobs below one checkpoint directory."""
 
-    def __init__(
-        self, fs: FileSystem, base_directory: str, *, sleep: Callable[[float], None] = nap
-    ) -> None:
+    def __init__(self, fs: FileSystem, base_directory: str, kernel: Kernel = MACHINE) -> None:
         self._fs = fs
         self._directory = join(base_directory, "names")
-        self._sleep = sleep
+        self._kernel = kernel
 
     def lookup(self, name: str) -> NameRecord | None:
         """The newest generation of the name, or None if no job of this name ever ran here."""
@@ -89,7 +86,7 @@ class JobNames:
         )
         data = msgspec.json.encode(record, order="sorted") + b"\n"
         self._fs.make_directory(self._directory)
-        return Recorder(self._log(name), sleep=self._sleep).record(record.generation, data)
+        return Recorder(self._log(name), self._kernel).record(record.generation, data)
 
     def _log(self, name: str) -> NumberedLog:
         return NumberedLog(self._fs, join(self._directory, directory_name(name)))

@@ -36,10 +36,9 @@ from typing import BinaryIO
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
+from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus
 from weir.storage.paths import real
-
-#: Bytes per read in ``checksum``.
 
 #: The errors of ``link`` where the file system, the file type or the link count rules out a link.
 _NO_LINK = frozenset(
@@ -76,8 +75,21 @@ _WAY_OUT = {
 class LocalFileSystem:
     """The file system of this machine, mounts included."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel = MACHINE) -> None:
         self._temporary_numbers = itertools.count(1)
+        #: Repeats a deletion while others delete below the directory, or write there: a task that
+        #: was killed writes for a moment longer.
+        self._deletion = Retrying(
+            retry=retry_if_exception(
+                lambda error: (
+                    isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTEMPTY)
+                )
+            ),
+            stop=stop_after_attempt(20),
+            wait=wait_exponential(multiplier=0.001, max=0.2),
+            sleep=kernel.sleep,
+            reraise=True,
+        )
 
     @property
     def acts_late(self) -> bool:
@@ -198,7 +210,7 @@ class LocalFileSystem:
                     return
             except FileNotFoundError:
                 return
-            _deletion(_delete_directory, target)
+            self._deletion(_delete_directory, target)
 
     def delete_files(self, paths: Sequence[str]) -> None:
         """Delete files."""
@@ -307,18 +319,6 @@ def _delete_directory(target: Path) -> None:
     except FileNotFoundError:
         if os.path.lexists(target):
             raise
-
-
-#: Repeats a deletion while others delete below the directory, or write there: a task that was
-#: killed writes for a moment longer.
-_deletion = Retrying(
-    retry=retry_if_exception(
-        lambda error: isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.ENOTEMPTY)
-    ),
-    stop=stop_after_attempt(20),
-    wait=wait_exponential(multiplier=0.001, max=0.2),
-    reraise=True,
-)
 
 
 def _open_plain(path: str) -> BinaryIO:

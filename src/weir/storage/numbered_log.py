@@ -43,16 +43,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, retry_if_result
-from tenacity.nap import sleep as nap
-from tenacity.stop import stop_after_attempt, stop_after_delay
+from tenacity.stop import stop_after_attempt
 from tenacity.wait import wait_exponential
 
 from weir.core.types import Recorded
 from weir.errors import LostWriteError, StorageError, invariant
+from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import CreateResult, FileSystem
 from weir.storage.paths import join, parent
 
@@ -160,24 +159,22 @@ _logger = logging.getLogger(__name__)
 _CREATE_ATTEMPTS = 5
 #: With waits of up to 10 s: about ten minutes. An object store's answer may take a minute itself.
 _READ_BACK_ATTEMPTS = 64
-_READ_BACK_S = 600
+_READ_BACK_MS = 600_000
 
 
 class Recorder:
-    """Takes numbers of one log and resolves creates that end in doubt.
+    """Takes numbers of one log and resolves creates that end in doubt."""
 
-    ``sleep`` takes seconds; tests pass one that does not wait.
-    """
-
-    def __init__(self, log: NumberedLog, *, sleep: Callable[[float], None] = nap) -> None:
+    def __init__(self, log: NumberedLog, kernel: Kernel = MACHINE) -> None:
         self._log = log
+        self._kernel = kernel
         #: The error of the last create that raised, for the message that goes with FAILED.
         self.failure = ""
         self._create = Retrying(
             retry=retry_if_result(lambda outcome: outcome is Recorded.FAILED),
             stop=stop_after_attempt(_CREATE_ATTEMPTS),
             wait=wait_exponential(multiplier=0.1, max=2.0),
-            sleep=sleep,
+            sleep=kernel.sleep,
             retry_error_callback=_last_outcome,
         )
         self._read_back = Retrying(
@@ -186,9 +183,8 @@ class Recorder:
                     isinstance(error, StorageError) and not isinstance(error, LostWriteError)
                 )
             ),
-            stop=stop_after_attempt(_READ_BACK_ATTEMPTS) | stop_after_delay(_READ_BACK_S),
             wait=wait_exponential(multiplier=0.1, max=10.0),
-            sleep=sleep,
+            sleep=kernel.sleep,
             reraise=True,
         )
 
@@ -211,8 +207,14 @@ class Recorder:
             _logger.warning(
                 "Unknown whether entry %d of %s was written: %s", number, self._log.directory, error
             )
+        until_ms = self._kernel.now_ms() + _READ_BACK_MS
+        patient = self._read_back.copy(
+            stop=lambda state: (
+                state.attempt_number >= _READ_BACK_ATTEMPTS or self._kernel.now_ms() >= until_ms
+            )
+        )
         try:
-            return self._read_back(self._look, number, data, lost)
+            return patient(self._look, number, data, lost)
         except LostWriteError:
             raise
         except StorageError as error:

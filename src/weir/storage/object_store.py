@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -35,6 +34,7 @@ from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from weir.errors import StorageError
+from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import BLOCK_BYTES, DIRECTORY_MARKER, CreateResult, FileStatus
 from weir.storage.paths import join, name_of, root_of, scheme_of
 
@@ -96,11 +96,15 @@ class _TakenError(StorageError):
 class ObjectStoreFileSystem:
     """One bucket or container. The module's docstring says how it arbitrates."""
 
-    def __init__(self, uri: str) -> None:
+    #: Sends the requests; the simulator has its own.
+    _client: Any = obstore
+
+    def __init__(self, uri: str, kernel: Kernel = MACHINE) -> None:
         """``uri`` is any path in the bucket; the environment has credentials, region and endpoint.
 
         Raises ``StorageError`` if the bucket cannot be listed.
         """
+        self._new_token = kernel.new_name
         self._root = root_of(uri)
         self._scheme = scheme_of(uri) or ""
         if "@" in self._root:
@@ -111,7 +115,7 @@ class ObjectStoreFileSystem:
             )
         starting = self._connected(_AT_START)
         # Only the path: credentials may be for this one, and others may have odd names below it.
-        self._ask("reach", uri, lambda: obstore.list_with_delimiter(starting, self._key(uri)))
+        self._ask("reach", uri, lambda: self._client.list_with_delimiter(starting, self._key(uri)))
         self._store = self._connected(_PATIENT)
 
     def _connected(self, retries: RetryConfig) -> S3Store | GCSStore | AzureStore:
@@ -154,12 +158,12 @@ class ObjectStoreFileSystem:
 
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the object unless the name is taken (rule 1)."""
-        token = uuid.uuid4().hex
+        token = self._new_token()
         try:
             self._ask(
                 "create",
                 path,
-                lambda: obstore.put(
+                lambda: self._client.put(
                     self._store,
                     self._key(path),
                     data,
@@ -198,7 +202,7 @@ class ObjectStoreFileSystem:
         self._ask(
             "write",
             path,
-            lambda: obstore.put(
+            lambda: self._client.put(
                 self._store,
                 self._key(path),
                 content,
@@ -211,7 +215,7 @@ class ObjectStoreFileSystem:
     def read(self, path: str) -> bytes:
         """The content. Raises ``FileNotFoundError`` if there is no such object."""
         return self._ask(
-            "read", path, lambda: bytes(obstore.get(self._store, self._key(path)).bytes())
+            "read", path, lambda: bytes(self._client.get(self._store, self._key(path)).bytes())
         )
 
     def read_end(self, path: str, size: int) -> bytes:
@@ -225,13 +229,13 @@ class ObjectStoreFileSystem:
         return self._ask(
             "read",
             path,
-            lambda: bytes(obstore.get_range(self._store, key, start=start, end=whole)),
+            lambda: bytes(self._client.get_range(self._store, key, start=start, end=whole)),
         )
 
     def blocks(self, path: str) -> Iterator[bytes]:
         """The content in blocks. Raises ``FileNotFoundError`` if there is no such object."""
         key = self._key(path)
-        whole = self._ask("read", path, lambda: obstore.get(self._store, key))
+        whole = self._ask("read", path, lambda: self._client.get(self._store, key))
         size, tag = whole.meta["size"], whole.meta["e_tag"]
         if size > _RANGE_BYTES and tag is not None:
             # Each range may be repeated on its own, for as long as a small file may.
@@ -243,7 +247,7 @@ class ObjectStoreFileSystem:
                 part = self._ask(
                     "read",
                     path,
-                    lambda: bytes(obstore.get(self._store, key, options=options).bytes()),  # noqa: B023
+                    lambda: bytes(self._client.get(self._store, key, options=options).bytes()),  # noqa: B023
                 )
                 for at in range(0, len(part), BLOCK_BYTES):
                     yield part[at : at + BLOCK_BYTES]
@@ -270,7 +274,7 @@ class ObjectStoreFileSystem:
     def list(self, path: str) -> list[FileStatus]:
         """Entries of a directory, sorted by name; empty if nothing has the prefix."""
         key = self._key(path)
-        found = self._ask("list", path, lambda: obstore.list_with_delimiter(self._store, key))
+        found = self._ask("list", path, lambda: self._client.list_with_delimiter(self._store, key))
         entries = [
             FileStatus(name=name_of(one["path"]), size=one["size"], is_directory=False)
             for one in found["objects"]
@@ -373,7 +377,9 @@ class ObjectStoreFileSystem:
         if not key:
             return None
         try:
-            return self._ask("look at", path, lambda: int(obstore.head(self._store, key)["size"]))
+            return self._ask(
+                "look at", path, lambda: int(self._client.head(self._store, key)["size"])
+            )
         except FileNotFoundError:
             return None
 
@@ -384,7 +390,7 @@ class ObjectStoreFileSystem:
             found = self._ask(
                 "look at",
                 path,
-                lambda: obstore.get(self._store, key, options={"head": True}).attributes,
+                lambda: self._client.get(self._store, key, options={"head": True}).attributes,
             )
         except FileNotFoundError:
             return None
@@ -397,14 +403,14 @@ class ObjectStoreFileSystem:
     def _below(self, path: str) -> Iterator[str]:
         """The keys of all objects below a prefix."""
         prefix = self._key(path)
-        pages = self._ask("list", path, lambda: iter(obstore.list(self._store, prefix)))
+        pages = self._ask("list", path, lambda: iter(self._client.list(self._store, prefix)))
         while (page := self._ask("list", path, lambda: next(pages, None))) is not None:
             # Not the mark of another tool for the directory itself, which obstore cannot delete.
             yield from (one["path"] for one in page if one["path"] != prefix)
 
     def _delete(self, path: str, keys: Sequence[str]) -> None:
         try:
-            self._ask("delete", path, lambda: obstore.delete(self._store, keys))
+            self._ask("delete", path, lambda: self._client.delete(self._store, keys))
         except FileNotFoundError:
             # Some stores report what another process has deleted.
             return
@@ -412,7 +418,7 @@ class ObjectStoreFileSystem:
     def _copy(self, source: str, target: str) -> None:
         old, new = self._key(source), self._key(target)
         try:
-            self._ask("copy", source, lambda: obstore.copy(self._store, old, new))
+            self._ask("copy", source, lambda: self._client.copy(self._store, old, new))
         except FileNotFoundError as error:
             raise StorageError(f"Cannot copy {source}: there is no such file.") from error
 

@@ -5,6 +5,7 @@ The job master, the dispatcher, the coordinator runner and the durable part are 
 
 from __future__ import annotations
 
+import random as global_random
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
@@ -21,6 +22,7 @@ from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import NothingChanges, StateMapping
+from weir.kernel import Kernel
 from weir.runtime.dispatcher import Dispatcher, Envelope, ToTask
 from weir.sim.engine.code import TABLES_DIRECTORY, Code, DriverCode, Environment, operators_of
 from weir.sim.engine.disk import Disk, ProcessFileSystem
@@ -137,9 +139,18 @@ class SimDriver:
         faults = _Faults(self, injector, random)
         fs = ProcessFileSystem(disk, loop, self.process, faults, links=job.links)
         executors = ProcessFileSystem(disk, loop, self.executors, faults, links=job.links)
-        storage = CheckpointStorage(fs=lambda _: fs, base_directory=BASE_DIRECTORY, job_id=job_id)
-        strikes = {fault: partial(injector.strikes, fault, self.protocol_state) for fault in Fault}
         waits = SimWaits(loop, self.process)
+        kernel = Kernel(
+            now_ms=self.clock.now_ms,
+            wall_ms=self.clock.wall_ms,
+            sleep=waits.sleep,
+            chance=global_random.random,
+            new_name=lambda: f"{random.getrandbits(64):016x}" * 2,
+        )
+        storage = CheckpointStorage(
+            fs=lambda _: fs, base_directory=BASE_DIRECTORY, job_id=job_id, kernel=kernel
+        )
+        strikes = {fault: partial(injector.strikes, fault, self.protocol_state) for fault in Fault}
         loaded = self._load(
             code, number, loop=loop, fs=fs, waits=waits, strikes=strikes, broken=broken
         )
@@ -147,16 +158,14 @@ class SimDriver:
         self._listeners = loaded.listeners
         #: The checkpoint from which the last attempt resumed.
         self._restored: CompletedCheckpoint | None = None
-        sinks = _sinks(loaded.sinks, fs, waits, storage.job_directory)
+        sinks = _sinks(loaded.sinks, fs, waits, storage)
         self.durable = _durable(
             job,
             loaded,
             storage=storage,
             sinks=sinks,
             from_savepoint=from_savepoint,
-            clock=self.clock,
             waits=waits,
-            random=random,
             restored=self._resumes,
         )
         tasks = self._task_port(
@@ -388,7 +397,10 @@ def _master(job: SimJob, job_id: JobId, code: DriverCode) -> JobMaster:
 
 
 def _sinks(
-    sinks: Mapping[OperatorId, Sink], fs: ProcessFileSystem, waits: SimWaits, job_directory: str
+    sinks: Mapping[OperatorId, Sink],
+    fs: ProcessFileSystem,
+    waits: SimWaits,
+    storage: CheckpointStorage,
 ) -> SinkPort:
     return SinkPort(
         sinks=sinks,
@@ -396,7 +408,8 @@ def _sinks(
         file_system=lambda _: fs,
         retries=CommitRetries(attempts=4, initial_backoff_ms=5, max_backoff_ms=50),
         waits=waits,
-        job_directory=job_directory,
+        kernel=storage.kernel,
+        job_directory=storage.job_directory,
     )
 
 
@@ -407,9 +420,7 @@ def _durable(
     storage: CheckpointStorage,
     sinks: SinkPort,
     from_savepoint: str | None,
-    clock: SimClock,
     waits: SimWaits,
-    random: Random,
     restored: Callable[[CompletedCheckpoint], None],
 ) -> DurableJob:
     return DurableJob(
@@ -433,9 +444,7 @@ def _durable(
             claims_snapshot=job.claims_snapshot,
             num_retained=job.config.num_retained,
         ),
-        clock=clock,
         waits=waits,
-        token=lambda: f"{random.getrandbits(64):016x}",
         note=lambda _: None,
         restored=restored,
     )

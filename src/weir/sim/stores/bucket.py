@@ -15,17 +15,15 @@ What ``weir.storage.object_store`` assumes of a store, and what may happen there
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
-from unittest.mock import patch
 
 from obstore import exceptions
 
+from weir.kernel import Kernel
 from weir.sim.stores.faults import Network, Outcome
-from weir.storage import object_store
 from weir.storage.object_store import ObjectStoreFileSystem
 
 T = TypeVar("T")
@@ -145,20 +143,15 @@ class Requests:
 class SimObjectStore(ObjectStoreFileSystem):
     """The product's file system over a simulated bucket."""
 
-    def __init__(self, uri: str, bucket: Bucket) -> None:
+    _client = Requests
+
+    def __init__(self, uri: str, bucket: Bucket, kernel: Kernel) -> None:
         """``uri`` is any path in the bucket."""
         self._bucket = bucket
-        super().__init__(uri)
+        super().__init__(uri, kernel)
 
     def _connected(self, retries: Any) -> Any:
         return self._bucket
-
-
-@contextmanager
-def simulated_requests() -> Iterator[None]:
-    """Send the requests of the product's file system to simulated buckets."""
-    with patch.object(object_store, "obstore", Requests):
-        yield
 
 
 def _found(bucket: Bucket, key: str) -> Stored:

@@ -38,9 +38,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import patch
 
 import msgspec
 from greenlet import GreenletExit
@@ -62,15 +60,15 @@ from weir.errors import (
     UnsupportedEnvironmentError,
     WeirError,
 )
+from weir.kernel import Kernel
 from weir.sim.engine.disk import Disk, ProcessFileSystem
 from weir.sim.engine.loop import Loop, Process, SimWaits
 from weir.sim.engine.story import Story
-from weir.sim.stores.bucket import Bucket, SimObjectStore, simulated_requests
+from weir.sim.stores.bucket import Bucket, SimObjectStore
 from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.frame import SimFrame, simulated_footers
 from weir.sim.stores.targets import Kind, new_target
 from weir.sinks.base import Batch
-from weir.storage import checkpoints
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
 
@@ -165,8 +163,14 @@ class StoreDriver:
         self.attempt = 0
         self._random = Random(f"driver {world.seed} {number}")
         self._waits = SimWaits(world.loop, self.process)
-        storage = SimObjectStore
-        self._connect = partial(storage, BASE_DIRECTORY, world.bucket)
+        self._kernel = Kernel(
+            now_ms=lambda: self._now_ms,
+            wall_ms=lambda: self._now_ms,
+            sleep=self._waits.sleep,
+            chance=global_random.random,
+            new_name=world.new_name,
+        )
+        self._connect = partial(SimObjectStore, BASE_DIRECTORY, world.bucket, self._kernel)
         self._files = ProcessFileSystem(
             world.disk, world.loop, self.process, world.disk_faults, links=True
         )
@@ -186,9 +190,9 @@ class StoreDriver:
         """Run the job to its end. Raises what ends the driver."""
         fs = self._connect()
         self._storage = CheckpointStorage(
-            fs=lambda _: fs, base_directory=BASE_DIRECTORY, job_id=JOB_ID
+            fs=lambda _: fs, base_directory=BASE_DIRECTORY, job_id=JOB_ID, kernel=self._kernel
         )
-        log = JobLog(fs, self._storage.log_directory, sleep=self._waits.sleep)
+        log = JobLog(fs, self._storage.log_directory, self._kernel)
         self._storage.check_writable()
         self._storage.make_job_directory()
         newest = log.newest()
@@ -210,6 +214,7 @@ class StoreDriver:
             file_system=lambda _: self._files,
             retries=_RETRIES,
             waits=self._waits,
+            kernel=self._kernel,
             job_directory=self._storage.job_directory,
         )
         self._restore()
@@ -374,6 +379,7 @@ class StoresWorld:
         self.kind = kind or drawn
         self.loop = Loop()
         self._story = Story()
+        self._names = Random(f"names {seed}")
         self.network = Network(self.loop, Random(random.random()), _rates(random), self.tell)
         self.disk = Disk(NobodyWatches())
         self.disk_faults = _DiskFaults(Random(random.random()), lambda: self.network.over)
@@ -400,13 +406,8 @@ class StoresWorld:
     def run(self) -> StoresResult:
         """Run to the end."""
         with ExitStack() as stack:
-            stack.enter_context(simulated_requests())
             stack.enter_context(simulated_footers())
             stack.enter_context(self.target.simulated())
-            # Names of probes are in messages.
-            names = Random(f"names {self.seed}")
-            drawn = SimpleNamespace(token_hex=lambda size: names.randbytes(size).hex())
-            stack.enter_context(patch.object(checkpoints, "secrets", drawn))
             self._supervise()
             for strike, mean_us in self._timed():
                 self._arm(strike, mean_us)
@@ -431,6 +432,10 @@ class StoresWorld:
             checkpoints=len(self._positions),
             noticed=self._noticed,
         )
+
+    def new_name(self) -> str:
+        """Draw a name (``Kernel.new_name``); those of probes are in messages."""
+        return self._names.randbytes(16).hex()
 
     # -- what drivers report
 
