@@ -79,20 +79,20 @@ def record(
     checkpoints: tuple[CheckpointReference, ...] = (),
 ) -> None:
     """Write the records that a run of the job would have left."""
-    log = JobLog(FILES, submission.storage.log_directory)
-    writer = log.begin_attempt(
-        after=log.newest(), job_id=submission.job_id, job_name=NAME, writer="w", timestamp_ms=NOW_MS
-    )
-    if status is not RecordStatus.RUNNING:
-        won = writer.append(
-            kind=RecordKind.ENDED,
-            timestamp_ms=NOW_MS,
-            status=status,
-            completed=None,
-            checkpoints=checkpoints,
-            savepoint=savepoint,
+    writer = begin(submission)
+    for checkpoint in checkpoints:
+        completed = writer.newest.checkpoint_completed(checkpoint, timestamp_ms=NOW_MS)
+        assert writer.append(completed) is Recorded.WON
+    if status is RecordStatus.SUPERSEDED:
+        log_of(submission).supersede(
+            job_id=submission.job_id, job_name=NAME, by="f" * 32, writer="w", timestamp_ms=NOW_MS
         )
-        assert won is Recorded.WON
+    elif status is not RecordStatus.RUNNING:
+        stopped = status is RecordStatus.STOPPED
+        ended = writer.newest.ended(
+            status, timestamp_ms=NOW_MS, savepoint=savepoint or ("/s" if stopped else None)
+        )
+        assert writer.append(ended) is Recorded.WON
 
 
 def hold_lease(submission: Submission, base: str, *, age_ms: int = 0) -> None:
@@ -537,29 +537,24 @@ def log_of(submission: Submission) -> JobLog:
 def begin(submission: Submission) -> JobLogWriter:
     """Begin an attempt, as a driver of the submitted job."""
     log = log_of(submission)
+    newest = log.newest()
     return log.begin_attempt(
-        after=log.newest(),
-        job_id=submission.job_id,
-        job_name=NAME,
-        writer="old",
-        timestamp_ms=NOW_MS,
+        JobRecord.first_attempt(
+            job_id=submission.job_id, job_name=NAME, writer="old", timestamp_ms=NOW_MS
+        )
+        if newest is None
+        else newest.attempt_began(writer="old", timestamp_ms=NOW_MS)
     )
 
 
 def complete(writer: JobLogWriter, checkpoint_id: int) -> Recorded:
     """Record a completed checkpoint, as a driver."""
-    path = f"/c/chk-{checkpoint_id}"
-    return writer.append(
-        kind=RecordKind.CHECKPOINT_COMPLETED,
-        timestamp_ms=NOW_MS,
-        status=RecordStatus.RUNNING,
-        completed=checkpoint_id,
-        checkpoints=(
-            CheckpointReference(
-                checkpoint_id=checkpoint_id, path=path, checksum=f"sha256:{0:064x}"
-            ),
-        ),
+    reference = CheckpointReference(
+        checkpoint_id=checkpoint_id,
+        path=f"/c/chk-{checkpoint_id}",
+        checksum=f"sha256:{0:064x}",
     )
+    return writer.append(writer.newest.checkpoint_completed(reference, timestamp_ms=NOW_MS))
 
 
 @pytest.mark.parametrize("begins_from", ["nothing", "savepoint"])

@@ -39,7 +39,7 @@ from weir.spark.state.files import StateFiles
 from weir.spark.state.snapshots import restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems, Transfer
-from weir.storage.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
+from weir.storage.job_log import CheckpointReference, JobLog, JobRecord
 from weir.storage.local import LocalFileSystem
 from weir.storage.metadata import checksum_of
 
@@ -337,20 +337,17 @@ def consistent_reading(world: World) -> None:
     data = (world.snapshot / "_metadata").read_bytes()
     log = JobLog(LocalFileSystem(), world.storage.log_directory)
     newest = log.newest()
-    writer = log.begin_attempt(
-        after=newest, job_id="f" * 32, job_name="orders", writer="w", timestamp_ms=1
+    began = (
+        JobRecord.first_attempt(job_id="f" * 32, job_name="orders", writer="w", timestamp_ms=1)
+        if newest is None
+        else newest.attempt_began(writer="w", timestamp_ms=1)
     )
-    writer.append(
-        kind=RecordKind.CHECKPOINT_COMPLETED,
-        timestamp_ms=2,
-        status=RecordStatus.RUNNING,
-        completed=7,
-        checkpoints=(
-            CheckpointReference(
-                checkpoint_id=7, path=str(world.snapshot), checksum=checksum_of(data)
-            ),
-        ),
+    number = (began.completed or 6) + 1
+    reference = CheckpointReference(
+        checkpoint_id=number, path=str(world.snapshot), checksum=checksum_of(data)
     )
+    writer = log.begin_attempt(began)
+    writer.append(writer.newest.checkpoint_completed(reference, timestamp_ms=2))
     epochs = read_job_epochs(world.storage.job_directory, world.storage.fs)
     epochs.whole_up_to("out", 3)
 

@@ -95,8 +95,8 @@ def _in_catalog(place: Callable[..., None], reached: Reached) -> None:
     place(OneCommit, "commit_table", reached)
 
 
-def _completes(*_: Any, kind: RecordKind, **__: Any) -> bool:
-    return kind is RecordKind.CHECKPOINT_COMPLETED
+def _completes(*arguments: Any) -> bool:
+    return arguments[-1].kind is RecordKind.CHECKPOINT_COMPLETED
 
 
 #: The points of one checkpoint, in order, and then those of a restore and of a job's end.
@@ -109,7 +109,7 @@ POINTS: dict[str, Callable[[Reached], None]] = {
         JobLogWriter,
         "append",
         reached,
-        lambda outcome, *_, **fields: outcome is Recorded.WON and _completes(**fields),
+        lambda outcome, _, record: outcome is Recorded.WON and _completes(record),
     ),
     "within-one-commit": lambda reached: after(Files, "_rename", reached),
     "within-a-transaction": lambda reached: after(Insert, "run", reached),
@@ -129,7 +129,7 @@ POINTS: dict[str, Callable[[Reached], None]] = {
     "before-the-drain": lambda reached: before(QueryTask, "drain", reached),
     "after-the-drain": lambda reached: after(StreamTask, "_on_drained", reached),
     "before-the-end-is-recorded": lambda reached: before(
-        JobLogWriter, "append", reached, lambda *_, kind, **__: kind is RecordKind.ENDED
+        JobLogWriter, "append", reached, lambda _, record: record.kind is RecordKind.ENDED
     ),
 }
 

@@ -19,7 +19,7 @@ from weir.core.types import (
 )
 from weir.runtime.concurrency import SystemClock
 from weir.storage.checkpoints import CheckpointStorage
-from weir.storage.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
+from weir.storage.job_log import CheckpointReference, JobLog, JobRecord, RecordStatus
 from weir.storage.lease import Lease, LeaseRecord
 from weir.storage.local import LocalFileSystem
 
@@ -103,13 +103,13 @@ def leave_job(
     storage = CheckpointStorage(fs=lambda _: FS, base_directory=str(base), job_id=job_id)
     storage.make_job_directory()
     writer = JobLog(FS, storage.log_directory).begin_attempt(
-        after=None,
-        job_id=job_id,
-        job_name=name or f"job-{job_id[0]}",
-        writer="w" * 16,
-        timestamp_ms=start_ms,
+        JobRecord.first_attempt(
+            job_id=job_id,
+            job_name=name or f"job-{job_id[0]}",
+            writer="w" * 16,
+            timestamp_ms=start_ms,
+        )
     )
-    known: tuple[CheckpointReference, ...] = ()
     kinds = {number: SnapshotKind.CHECKPOINT} if completed else {}
     if savepoint is not None:
         kinds[number + 1] = SnapshotKind.SYNC_SAVEPOINT
@@ -133,23 +133,16 @@ def leave_job(
             path=checkpoint.external_path,
             checksum=storage.write_metadata(checkpoint),
         )
-        known = (*known, reference)
         writer.append(
-            kind=RecordKind.CHECKPOINT_COMPLETED,
-            timestamp_ms=start_ms + 1_400,
-            status=RecordStatus.RUNNING,
-            completed=checkpoint_id,
-            checkpoints=known,
+            writer.newest.checkpoint_completed(
+                reference, timestamp_ms=start_ms + 1_400, retained=kinds
+            )
         )
     if status is not RecordStatus.RUNNING:
         writer.append(
-            kind=RecordKind.ENDED,
-            timestamp_ms=start_ms + 5_000,
-            status=status,
-            completed=max(kinds, default=None),
-            checkpoints=known,
-            savepoint=savepoint,
-            failure=failure,
+            writer.newest.ended(
+                status, timestamp_ms=start_ms + 5_000, savepoint=savepoint, failure=failure
+            )
         )
 
 

@@ -34,7 +34,7 @@ from weir.sinks.postgres.sink import PostgresTable
 from weir.sinks.postgres.target import Ledger
 from weir.sinks.staging import FileSink, SureSync
 from weir.storage.filesystem import CreateResult
-from weir.storage.job_log import JobLogWriter
+from weir.storage.job_log import JobLogWriter, JobRecord
 from weir.storage.numbered_log import Recorder
 from weir.storage.object_store import ObjectStoreFileSystem
 
@@ -361,12 +361,12 @@ def subsumed_before_the_record() -> AbstractContextManager[None]:
     """Older checkpoints are deleted before the record that no longer names them is won (P17)."""
     append = JobLogWriter.append
 
-    def deleted(self: JobLogWriter, **given: Any) -> Any:
-        kept = {one.path for one in given["checkpoints"]}
-        for one in self.newest.checkpoints:
-            if one.path not in kept:
-                self._log._fs.delete(one.path)
-        return append(self, **given)
+    def deleted(self: JobLogWriter, record: JobRecord) -> Any:
+        kept = {known.path for known in record.checkpoints}
+        for known in self.newest.checkpoints:
+            if known.path not in kept:
+                self._log._fs.delete(known.path)
+        return append(self, record)
 
     return _with(
         patch.object(world_module, "_RETAINED", 1), patch.object(JobLogWriter, "append", deleted)

@@ -27,7 +27,7 @@ from weir.sinks.staging import staging_prefix
 from weir.spark.session.hadoop import HadoopFileSystem
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
-from weir.storage.job_log import CheckpointReference, JobLog, Origin, RecordKind, RecordStatus
+from weir.storage.job_log import CheckpointReference, JobLog, JobRecord, Origin
 from weir.storage.local import LocalFileSystem
 
 JOB = "0123456789abcdef0123456789abcdef"
@@ -102,13 +102,14 @@ class Records:
         self.storage = CheckpointStorage(fs=lambda _: fs, base_directory=base, job_id=job)
         self.storage.make_job_directory()
         self._log = JobLog(fs, self.storage.log_directory).begin_attempt(
-            after=None,
-            job_id=job,
-            job_name="orders",
-            writer="w",
-            timestamp_ms=1,
-            origin=origin,
-            tables=tables or {},
+            JobRecord.first_attempt(
+                job_id=job,
+                job_name="orders",
+                writer="w",
+                timestamp_ms=1,
+                origin=origin,
+                tables=tables or {},
+            )
         )
 
     @property
@@ -154,17 +155,12 @@ class Records:
             tasks=(task,),
             external_path=self.storage.checkpoint_directory(checkpoint),
         )
-        checksum = self.storage.write_metadata(completed)
-        path = completed.external_path
-        self._log.append(
-            kind=RecordKind.CHECKPOINT_COMPLETED,
-            timestamp_ms=2,
-            status=RecordStatus.RUNNING,
-            completed=checkpoint,
-            checkpoints=(
-                CheckpointReference(checkpoint_id=checkpoint, path=path, checksum=checksum),
-            ),
+        reference = CheckpointReference(
+            checkpoint_id=checkpoint,
+            path=completed.external_path,
+            checksum=self.storage.write_metadata(completed),
         )
+        self._log.append(self._log.newest.checkpoint_completed(reference, timestamp_ms=2))
         for known in older:
             self.storage.discard(known.checkpoint_id, (), None, subsumed=True)
 

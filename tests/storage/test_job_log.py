@@ -10,7 +10,7 @@ from tests.storage.faulty_filesystem import QUICK, FaultyFileSystem
 from tests.storage.lost_syncs import LostSyncs
 
 from weir.core.types import Recorded
-from weir.errors import JobFencedError, LostWriteError, StorageError
+from weir.errors import InvariantError, JobFencedError, LostWriteError, StorageError
 from weir.storage.filesystem import CreateResult
 from weir.storage.job_log import (
     KEPT_RECORDS,
@@ -38,12 +38,15 @@ def begin(
     log: JobLog, writer: str, after: JobRecord | None, restored_from: str | None = None
 ) -> JobLogWriter:
     return log.begin_attempt(
-        after=after,
-        job_id=JOB,
-        job_name="orders",
-        writer=writer,
-        timestamp_ms=1000,
-        restored_from=restored_from,
+        JobRecord.first_attempt(
+            job_id=JOB,
+            job_name="orders",
+            writer=writer,
+            timestamp_ms=1000,
+            restored_from=restored_from,
+        )
+        if after is None
+        else after.attempt_began(writer=writer, timestamp_ms=1000)
     )
 
 
@@ -56,13 +59,10 @@ def reference(checkpoint_id: int) -> CheckpointReference:
 
 
 def complete(writer: JobLogWriter, checkpoint_id: int) -> Recorded:
-    return writer.append(
-        kind=RecordKind.CHECKPOINT_COMPLETED,
-        timestamp_ms=2000 + checkpoint_id,
-        status=RecordStatus.RUNNING,
-        completed=checkpoint_id,
-        checkpoints=(reference(checkpoint_id),),
+    record = writer.newest.checkpoint_completed(
+        reference(checkpoint_id), timestamp_ms=2000 + checkpoint_id
     )
+    return writer.append(record)
 
 
 def test_a_job_that_never_began_has_no_record(log: JobLog) -> None:
@@ -101,14 +101,10 @@ def test_every_record_is_the_full_state_of_the_job(log: JobLog) -> None:
 def test_the_end_says_how_and_with_which_savepoint(log: JobLog) -> None:
     """Running the job again depends on both (PROTOCOL P20)."""
     writer = begin(log, "A", None)
-    outcome = writer.append(
-        kind=RecordKind.ENDED,
-        timestamp_ms=3000,
-        status=RecordStatus.STOPPED,
-        completed=None,
-        checkpoints=(),
-        savepoint="/s/savepoint-2",
+    record = writer.newest.ended(
+        RecordStatus.STOPPED, timestamp_ms=3000, savepoint="/s/savepoint-2"
     )
+    outcome = writer.append(record)
     newest = log.newest()
     assert outcome is Recorded.WON
     assert newest is not None
@@ -130,9 +126,7 @@ def test_a_job_started_when_its_first_attempt_did(log: JobLog) -> None:
     """Whatever began or completed since."""
     writer = begin(log, "A", None)
     complete(writer, 1)
-    again = log.begin_attempt(
-        after=log.newest(), job_id=JOB, job_name="orders", writer="B", timestamp_ms=9_000
-    )
+    again = log.begin_attempt(writer.newest.attempt_began(writer="B", timestamp_ms=9_000))
     assert (again.newest.started_ms, again.newest.timestamp_ms) == (1_000, 9_000)
 
 
@@ -143,13 +137,7 @@ def test_a_record_knows_when_the_newest_checkpoint_completed(log: JobLog) -> Non
     writer = begin(log, "B", log.newest())
     assert (writer.newest.completed, writer.newest.completed_ms) == (1, 2_001)
     complete(writer, 2)
-    writer.append(
-        kind=RecordKind.ENDED,
-        timestamp_ms=9_000,
-        status=RecordStatus.FAILED,
-        completed=2,
-        checkpoints=(reference(2),),
-    )
+    writer.append(writer.newest.ended(RecordStatus.FAILED, timestamp_ms=9_000))
     assert (writer.newest.timestamp_ms, writer.newest.completed_ms) == (9_000, 2_002)
 
 
@@ -179,6 +167,17 @@ def test_a_driver_that_slept_through_pruning_is_fenced(log: JobLog) -> None:
     newest = log.newest()
     assert complete(first, 1) is Recorded.FENCED
     assert log.newest() == newest
+
+
+def test_a_record_that_does_not_follow_the_newest_is_not_written(log: JobLog) -> None:
+    """Neither one derived from an older record nor another attempt's."""
+    writer = begin(log, "A", None)
+    stale = writer.newest.checkpoint_completed(reference(2), timestamp_ms=1)
+    complete(writer, 1)
+    for record in (stale, writer.newest.attempt_began(writer="A", timestamp_ms=1)):
+        with pytest.raises(InvariantError, match="does not follow record 2 of attempt 1"):
+            writer.append(record)
+    assert log.newest() == writer.newest
 
 
 def test_old_records_are_pruned(log: JobLog, tmp_path: Path) -> None:
@@ -298,18 +297,21 @@ def test_an_attempt_and_an_end_whose_records_may_not_last_are_recorded_again(
 def test_a_job_that_is_superseded_keeps_everything_but_how_it_ended(log: JobLog) -> None:
     """Whoever continues it must still find its tables, their rows and what it claimed (P20)."""
     writer = log.begin_attempt(
-        after=None,
-        job_id=JOB,
-        job_name="orders",
-        writer="A",
-        timestamp_ms=1,
-        restored_from="/savepoints/one",
-        claimed=True,
-        origin=Origin(job_id="e" * 32, checkpoint_id=3),
-        tables={"clean": "/out/clean"},
-        written={"clean": "/out/clean/_delta_log"},
+        JobRecord.first_attempt(
+            job_id=JOB,
+            job_name="orders",
+            writer="A",
+            timestamp_ms=1,
+            restored_from="/savepoints/one",
+            claimed=True,
+            origin=Origin(job_id="e" * 32, checkpoint_id=3),
+            tables={"clean": "/out/clean"},
+        )
     )
-    assert complete(writer, 1) is Recorded.WON
+    record = writer.newest.checkpoint_completed(
+        reference(1), timestamp_ms=2, written={"clean": "/out/clean/_delta_log"}
+    )
+    assert writer.append(record) is Recorded.WON
     before = writer.newest
     ended = log.supersede(job_id=JOB, job_name="orders", by="f" * 32, writer="B", timestamp_ms=9)
     assert ended == replace(

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from weir.core.messages.job import (
     AllocateLocation,
@@ -68,7 +67,6 @@ from weir.errors import (
     CheckpointNotFoundError,
     DuplicatesError,
     InvariantError,
-    JobEndedError,
     JobFencedError,
     StorageError,
 )
@@ -82,7 +80,6 @@ from weir.storage.job_log import (
     JobLogWriter,
     JobRecord,
     Origin,
-    RecordKind,
     RecordStatus,
 )
 from weir.storage.paths import lies_in, parent
@@ -293,15 +290,15 @@ class DurableJob:
         reference = CheckpointReference(
             checkpoint_id=n, path=checkpoint.external_path, checksum=checksum
         )
-        kept = [known for known in newest.checkpoints if known.checkpoint_id in effect.retained]
         outcome = self._append(
             writer,
-            kind=RecordKind.CHECKPOINT_COMPLETED,
-            timestamp_ms=checkpoint.completion_timestamp_ms,
-            status=RecordStatus.RUNNING,
-            completed=n,
-            checkpoints=(*kept, reference),
-            written=self._sinks.written(),
+            newest.checkpoint_completed(
+                reference,
+                timestamp_ms=checkpoint.completion_timestamp_ms,
+                retained=effect.retained,
+                written=self._sinks.written(),
+                claim_is_over=self._claim_is_over,
+            ),
         )
         if outcome is Recorded.WON:
             with _only_logged("delete the claimed snapshot"):
@@ -342,13 +339,14 @@ class DurableJob:
         status = RecordStatus.STOPPED if effect.savepoint else _END_STATUS[effect.status]
         outcome = self._append(
             writer,
-            kind=RecordKind.ENDED,
-            timestamp_ms=self._kernel.wall_ms(),
-            status=status,
-            completed=newest.completed,
-            checkpoints=() if effect.delete_checkpoints else newest.checkpoints,
-            savepoint=effect.savepoint,
-            failure=effect.failure,
+            newest.ended(
+                status,
+                timestamp_ms=self._kernel.wall_ms(),
+                savepoint=effect.savepoint,
+                failure=effect.failure,
+                delete_checkpoints=effect.delete_checkpoints,
+                claim_is_over=self._claim_is_over,
+            ),
         )
         if outcome is Recorded.WON:
             with _only_logged("delete what the job left behind"):
@@ -383,9 +381,9 @@ class DurableJob:
             if newest is None and self._writer is not None:
                 raise self._records_gone()
             completed = 0 if newest is None else newest.completed or 0
-            beyond = [one for one in committed if one.commit.checkpoint_id > completed]
-            for one in beyond:
-                self._settle_beyond(one.target, one.sink, one.commit.checkpoint_id, completed)
+            beyond = [known for known in committed if known.commit.checkpoint_id > completed]
+            for known in beyond:
+                self._settle_beyond(known.target, known.sink, known.commit.checkpoint_id, completed)
             # Before the record: an attempt that starts after this one gets higher ids.
             allocated = self._storage.newest_checkpoint_id()
             if (
@@ -394,24 +392,11 @@ class DurableJob:
                 and newest.writer != self._writer_token
             ):
                 break
-            self._check_goes_on(newest)
+            above = max((unknown.commit.attempt for unknown in beyond), default=0)
+            began = self._next_attempt(newest, above)
             self._check_targets_are_there(newest)
-            known = {} if newest is None or self._settings.accept_duplicates else newest.written
             try:
-                self._writer = self._log.begin_attempt(
-                    after=newest,
-                    job_id=self._storage.job_id,
-                    job_name=self._settings.job_name,
-                    writer=self._writer_token,
-                    timestamp_ms=self._kernel.wall_ms(),
-                    restored_from=self._settings.from_savepoint,
-                    restored_checksum=self._settings.snapshot_checksum,
-                    claimed=self._settings.claims_snapshot,
-                    above_attempt=max((one.commit.attempt for one in beyond), default=0),
-                    origin=self._origin(newest),
-                    tables=self._sinks.tables(),
-                    written=known,
-                )
+                self._writer = self._log.begin_attempt(began)
                 return self._writer.newest, allocated
             except JobFencedError:
                 now = self._log.newest()
@@ -424,22 +409,49 @@ class DurableJob:
             f" {self._attempt}, stops."
         )
 
+    def _next_attempt(self, newest: JobRecord | None, above_attempt: int) -> JobRecord:
+        """The record "attempt began" after ``newest``.
+
+        Raises ``JobEndedError`` if the job has ended since this driver started (PROTOCOL P20).
+        """
+        settings = self._settings
+        if newest is None:
+            return JobRecord.first_attempt(
+                job_id=self._storage.job_id,
+                job_name=settings.job_name,
+                writer=self._writer_token,
+                timestamp_ms=self._kernel.wall_ms(),
+                above_attempt=above_attempt,
+                restored_from=settings.from_savepoint,
+                restored_checksum=settings.snapshot_checksum,
+                claimed=settings.claims_snapshot,
+                origin=self._origin(settings.from_savepoint, settings.snapshot_checksum),
+                tables=self._sinks.tables(),
+            )
+        path = settings.from_savepoint or newest.restored_from
+        return newest.attempt_began(
+            writer=self._writer_token,
+            timestamp_ms=self._kernel.wall_ms(),
+            above_attempt=above_attempt,
+            restored_from=settings.from_savepoint,
+            origin=newest.origin or self._origin(path, newest.restored_checksum),
+            tables=self._sinks.tables(),
+            written={} if settings.accept_duplicates else None,
+        )
+
     def _records_gone(self) -> StorageError:
         return StorageError(
             f"The records of job {self._storage.job_id} in {self._storage.log_directory} are"
             " gone: check that the volume is mounted; the job continues once they are back."
         )
 
-    def _origin(self, newest: JobRecord | None) -> Origin | None:
+    def _origin(self, path: str | None, checksum: str | None) -> Origin | None:
         """The snapshot from which the job was started, for readers of its tables.
 
         It is kept in every record, since the snapshot may be deleted.
         """
-        path, checksum = self._settings.from_savepoint, self._settings.snapshot_checksum
-        if newest is not None:
-            path, checksum = path or newest.restored_from, newest.restored_checksum
-        if path is None or (newest is not None and newest.origin is not None):
-            return None if newest is None else newest.origin
+        if path is None:
+            return None
         try:
             snapshot = self._storage.read(path, expected_checksum=checksum)
         except StorageError as error:
@@ -447,28 +459,19 @@ class DurableJob:
             return None
         return Origin(job_id=snapshot.job_id, checkpoint_id=snapshot.checkpoint_id)
 
-    def _check_goes_on(self, newest: JobRecord | None) -> None:
-        """Raise ``JobEndedError`` if the job has ended since this driver started (PROTOCOL P20)."""
-        if newest is not None and not newest.status.may_be_run:
-            raise JobEndedError(
-                f"Another driver marked job {self._settings.job_name} ({self._storage.job_id}) as"
-                f" {newest.status.value} while this one started, so nothing was run: run the"
-                " command again to see the options."
-            )
-
     def _writing(self) -> tuple[JobLogWriter, JobRecord]:
         if self._writer is None:
             raise InvariantError("a record is written before an attempt started")
         return self._writer, self._writer.newest
 
-    def _append(self, writer: JobLogWriter, **fields: Any) -> Recorded:
+    def _append(self, writer: JobLogWriter, record: JobRecord) -> Recorded:
         """Win the next number of the job log.
 
         If an error leaves it unknown whether the number was won, this driver must not act any more:
         it counts as fenced.
         """
         try:
-            return writer.append(**fields, claim_is_over=self._claim_is_over)
+            return writer.append(record)
         except Exception as error:
             # An error here would count as a record that was surely lost.
             with _only_logged("report why this driver stops"):

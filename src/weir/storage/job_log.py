@@ -33,10 +33,9 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
@@ -49,7 +48,13 @@ from weir.core.types import (
     Recorded,
     Timestamp,
 )
-from weir.errors import JobEndedError, JobFencedError, LostWriteError, StorageError
+from weir.errors import (
+    JobEndedError,
+    JobFencedError,
+    LostWriteError,
+    StorageError,
+    invariant,
+)
 from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import FileSystem
 from weir.storage.numbered_log import Entry, NumberedLog, Recorder
@@ -60,6 +65,7 @@ _logger = logging.getLogger(__name__)
 RECORD_VERSION = 1
 #: Records kept for people who look into the directory; the protocol needs one.
 KEPT_RECORDS = 32
+_NONE: Mapping[OperatorId, AbsolutePath] = MappingProxyType({})
 #: How often ``supersede`` retries because the driver completed a checkpoint after its log was read.
 _SUPERSEDE_TRIES = 32
 
@@ -90,6 +96,12 @@ class RecordStatus(enum.Enum):
         return self in (RecordStatus.RUNNING, RecordStatus.FAILED)
 
 
+#: How a job may end by itself or at its user's request.
+_ENDS = frozenset(
+    {RecordStatus.STOPPED, RecordStatus.FINISHED, RecordStatus.FAILED, RecordStatus.CANCELED}
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointReference:
     """Where a completed checkpoint is, and the checksum of its ``_metadata``."""
@@ -112,7 +124,11 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """The state of a job as of one record."""
+    """The state of a job as of one record.
+
+    Its methods are the transitions: each checks that it may follow, and returns the next record.
+    A job is RUNNING between an attempt's begin and its end; only a FAILED one begins again.
+    """
 
     #: The record's number in the log.
     number: Ordinal
@@ -154,6 +170,198 @@ class JobRecord:
     #: The job that the name was to be assigned to instead.
     superseded_by: JobId | None = None
 
+    @classmethod
+    def first_attempt(
+        cls,
+        *,
+        job_id: JobId,
+        job_name: str,
+        writer: str,
+        timestamp_ms: Timestamp,
+        above_attempt: int = 0,
+        restored_from: AbsolutePath | None = None,
+        restored_checksum: MetadataChecksum | None = None,
+        claimed: bool = False,
+        origin: Origin | None = None,
+        tables: Mapping[OperatorId, AbsolutePath] = _NONE,
+    ) -> JobRecord:
+        """The first record of a job.
+
+        ``above_attempt``: an attempt at the targets that no record knows.
+        """
+        return cls(
+            number=1,
+            kind=RecordKind.ATTEMPT_BEGAN,
+            job_id=job_id,
+            job_name=job_name,
+            attempt=above_attempt + 1,
+            writer=writer,
+            timestamp_ms=timestamp_ms,
+            started_ms=timestamp_ms,
+            restored_from=restored_from,
+            restored_checksum=restored_checksum,
+            origin=origin,
+            tables=dict(tables),
+            claimed=claimed,
+        )
+
+    @classmethod
+    def never_began(
+        cls,
+        *,
+        job_id: JobId,
+        job_name: str,
+        superseded_by: JobId,
+        writer: str,
+        timestamp_ms: Timestamp,
+    ) -> JobRecord:
+        """The first and last record of a job that is superseded before its first attempt."""
+        return cls(
+            number=1,
+            kind=RecordKind.SUPERSEDED,
+            job_id=job_id,
+            job_name=job_name,
+            attempt=1,
+            writer=writer,
+            timestamp_ms=timestamp_ms,
+            status=RecordStatus.SUPERSEDED,
+            superseded_by=superseded_by,
+        )
+
+    def attempt_began(
+        self,
+        *,
+        writer: str,
+        timestamp_ms: Timestamp,
+        above_attempt: int = 0,
+        restored_from: AbsolutePath | None = None,
+        origin: Origin | None = None,
+        tables: Mapping[OperatorId, AbsolutePath] | None = None,
+        written: Mapping[OperatorId, AbsolutePath] | None = None,
+    ) -> JobRecord:
+        """The next attempt, with the checkpoints of this record and the snapshot it started from.
+
+        ``restored_from`` updates where that snapshot lies, ``origin`` what it was. ``tables`` and
+        ``written`` replace those of this record. The attempt's number is also above
+        ``above_attempt``, an attempt at the targets that no record knows. Raises ``JobEndedError``
+        if the job has ended other than by a failure (PROTOCOL P20).
+        """
+        if not self.status.may_be_run:
+            by = f" by job {self.superseded_by}" if self.superseded_by else ""
+            raise JobEndedError(
+                f"Another driver marked job {self.job_name} ({self.job_id}) as"
+                f" {self.status.value}{by} while this one started, so nothing was run: run the"
+                " command again to see the options."
+            )
+        return replace(
+            self,
+            number=self.number + 1,
+            kind=RecordKind.ATTEMPT_BEGAN,
+            attempt=1 + max(above_attempt, self.attempt),
+            writer=writer,
+            timestamp_ms=timestamp_ms,
+            status=RecordStatus.RUNNING,
+            failure=None,
+            restored_from=restored_from or self.restored_from,
+            origin=self.origin or origin,
+            tables=self.tables if tables is None else dict(tables),
+            written=self.written if written is None else dict(written),
+        )
+
+    def checkpoint_completed(
+        self,
+        reference: CheckpointReference,
+        *,
+        timestamp_ms: Timestamp,
+        retained: Collection[Ordinal] = (),
+        written: Mapping[OperatorId, AbsolutePath] = _NONE,
+        claim_is_over: bool = False,
+    ) -> JobRecord:
+        """The job with another completed checkpoint.
+
+        Of the earlier ones, those in ``retained`` stay. ``written`` adds targets that have visible
+        rows. ``claim_is_over``: the claimed snapshot has been deleted.
+        """
+        self._check_runs("complete a checkpoint")
+        invariant(
+            reference.checkpoint_id > (self.completed or 0),
+            f"checkpoint {reference.checkpoint_id} completes after checkpoint {self.completed}",
+        )
+        kept = (known for known in self.checkpoints if known.checkpoint_id in retained)
+        return replace(
+            self,
+            number=self.number + 1,
+            kind=RecordKind.CHECKPOINT_COMPLETED,
+            timestamp_ms=timestamp_ms,
+            completed=reference.checkpoint_id,
+            completed_ms=timestamp_ms,
+            checkpoints=(*kept, reference),
+            written={**self.written, **written},
+            claimed=self.claimed and not claim_is_over,
+        )
+
+    def ended(
+        self,
+        status: RecordStatus,
+        *,
+        timestamp_ms: Timestamp,
+        savepoint: AbsolutePath | None = None,
+        failure: str | None = None,
+        delete_checkpoints: bool = False,
+        claim_is_over: bool = False,
+    ) -> JobRecord:
+        """The end of the job: STOPPED with a savepoint, FINISHED, FAILED or CANCELED.
+
+        ``delete_checkpoints``: its checkpoints are deleted once the record is won.
+        """
+        self._check_runs("end")
+        invariant(status in _ENDS, f"a job does not end as {status.value}")
+        invariant(
+            (status is RecordStatus.STOPPED) == (savepoint is not None),
+            f"a job that is {status.value} has savepoint {savepoint}",
+        )
+        invariant(
+            failure is None or status is RecordStatus.FAILED,
+            f"a job that is {status.value} has failed: {failure}",
+        )
+        return replace(
+            self,
+            number=self.number + 1,
+            kind=RecordKind.ENDED,
+            timestamp_ms=timestamp_ms,
+            status=status,
+            checkpoints=() if delete_checkpoints else self.checkpoints,
+            savepoint=savepoint,
+            failure=failure,
+            claimed=self.claimed and not claim_is_over,
+        )
+
+    def superseded(self, by: JobId, *, writer: str, timestamp_ms: Timestamp) -> JobRecord:
+        """The end of a job whose name is assigned to job ``by``; all else stays (PROTOCOL P20)."""
+        invariant(
+            self.status.may_be_run, f"a job that is {self.status.value} needs no end: it has one"
+        )
+        return replace(
+            self,
+            number=self.number + 1,
+            kind=RecordKind.SUPERSEDED,
+            attempt=self.attempt + 1,
+            writer=writer,
+            timestamp_ms=timestamp_ms,
+            status=RecordStatus.SUPERSEDED,
+            superseded_by=by,
+        )
+
+    def renumbered(self) -> JobRecord:
+        """The same state under the next number, since this number's record may be lost."""
+        return replace(self, number=self.number + 1)
+
+    def _check_runs(self, what: str) -> None:
+        invariant(
+            self.status is RecordStatus.RUNNING,
+            f"a job that is {self.status.value} cannot {what}",
+        )
+
 
 class _Header(msgspec.Struct):
     version: Ordinal
@@ -174,67 +382,22 @@ class JobLog:
         entry = self._log.newest()
         return None if entry is None else _decode(entry, self._log)
 
-    def begin_attempt(
-        self,
-        *,
-        after: JobRecord | None,
-        job_id: JobId,
-        job_name: str,
-        writer: str,
-        timestamp_ms: int,
-        restored_from: str | None = None,
-        restored_checksum: str | None = None,
-        claimed: bool = False,
-        above_attempt: int = 0,
-        origin: Origin | None = None,
-        tables: Mapping[OperatorId, str] = MappingProxyType({}),
-        written: Mapping[OperatorId, str] = MappingProxyType({}),
-    ) -> JobLogWriter:
+    def begin_attempt(self, began: JobRecord) -> JobLogWriter:
         """Win the record "attempt began", which fences every older attempt.
 
-        ``after`` is the newest record, on which the decision to begin was based; its checkpoints
-        and its snapshot are carried over, except that ``restored_from`` updates where the snapshot
-        lies. ``origin`` is the snapshot that the job started from. The attempt's number is also
-        above ``above_attempt``, an attempt that the records do not know. Raises ``JobFencedError``
-        if another driver began meanwhile, ``JobEndedError`` if the job is superseded, and
-        ``StorageError`` if the record could not be written.
+        Raises ``JobFencedError`` if another driver has taken its number, and ``StorageError`` if
+        the record could not be written.
         """
-        if after is not None and after.status is RecordStatus.SUPERSEDED:
-            raise JobEndedError(
-                f"Job {job_name} ({job_id}) is superseded by job {after.superseded_by} of the"
-                " same name and is not run again: leave the new job running, or run the command"
-                " again to see the state of the name."
-            )
-        record = JobRecord(
-            number=1 if after is None else after.number + 1,
-            kind=RecordKind.ATTEMPT_BEGAN,
-            job_id=job_id,
-            job_name=job_name,
-            attempt=1 + max(above_attempt, 0 if after is None else after.attempt),
-            writer=writer,
-            timestamp_ms=timestamp_ms,
-            started_ms=timestamp_ms if after is None else after.started_ms,
-            completed=None if after is None else after.completed,
-            completed_ms=None if after is None else after.completed_ms,
-            checkpoints=() if after is None else after.checkpoints,
-            restored_from=restored_from if after is None else restored_from or after.restored_from,
-            restored_checksum=restored_checksum if after is None else after.restored_checksum,
-            origin=origin,
-            tables=dict(tables),
-            written=dict(written),
-            claimed=claimed if after is None else after.claimed,
-        )
         recorder = Recorder(self._log, self._kernel)
-        outcome, record = _win(recorder, record)
+        outcome, record = _win(recorder, began)
+        job = f"{began.job_name} ({began.job_id})"
         if outcome is Recorded.FENCED:
             raise JobFencedError(
-                f"Another driver started job {job_name} ({job_id}) at the same moment and now"
-                " holds it: leave it running, or stop it before you run the job again."
+                f"Another driver started job {job} at the same moment and now holds it: leave it"
+                " running, or stop it before you run the job again."
             )
         if outcome is Recorded.FAILED:
-            raise StorageError(
-                f"Cannot record the start of job {job_name} ({job_id}): {recorder.failure}"
-            )
+            raise StorageError(f"Cannot record the start of job {job}: {recorder.failure}")
         _prune(self._log)
         return JobLogWriter(self._log, recorder, record)
 
@@ -253,18 +416,16 @@ class JobLog:
             after = self.newest()
             if after is not None and not after.status.may_be_run:
                 return None
-            ends: dict[str, Any] = {
-                "kind": RecordKind.SUPERSEDED,
-                "status": RecordStatus.SUPERSEDED,
-                "job_name": job_name,
-                "writer": writer,
-                "timestamp_ms": timestamp_ms,
-                "superseded_by": by,
-            }
             record = (
-                JobRecord(number=1, job_id=job_id, attempt=1, **ends)
+                JobRecord.never_began(
+                    job_id=job_id,
+                    job_name=job_name,
+                    superseded_by=by,
+                    writer=writer,
+                    timestamp_ms=timestamp_ms,
+                )
                 if after is None
-                else replace(after, number=after.number + 1, attempt=after.attempt + 1, **ends)
+                else after.superseded(by, writer=writer, timestamp_ms=timestamp_ms)
             )
             outcome, record = _win(recorder, record)
             if outcome is Recorded.WON:
@@ -289,7 +450,6 @@ class JobLogWriter:
         self._log = log
         self._recorder = recorder
         self._newest = began
-        self._next_number = began.number + 1
 
     @property
     def newest(self) -> JobRecord:
@@ -301,48 +461,24 @@ class JobLogWriter:
         """The storage error of the last append that ended in doubt; empty if none did."""
         return self._recorder.failure
 
-    def append(
-        self,
-        *,
-        kind: RecordKind,
-        timestamp_ms: int,
-        status: RecordStatus,
-        completed: int | None,
-        checkpoints: tuple[CheckpointReference, ...],
-        savepoint: str | None = None,
-        failure: str | None = None,
-        claim_is_over: bool = False,
-        written: Mapping[OperatorId, str] = MappingProxyType({}),
-    ) -> Recorded:
-        """Win the next number with this state of the job.
+    def append(self, record: JobRecord) -> Recorded:
+        """Win the number of this record, which follows ``newest``.
 
-        ``claim_is_over``: the claimed snapshot has been deleted. ``written`` adds targets with
-        visible rows to those of earlier records. Blocks while the outcome is in doubt. WON:
-        durable. FENCED: a newer attempt holds the job; touch no file. FAILED: nothing was recorded.
-        Raises ``StorageError`` if the outcome stays unknown: stop as if fenced.
+        Blocks while the outcome is in doubt. WON: durable. FENCED: a newer attempt holds the job;
+        touch no file. FAILED: nothing was recorded. Raises ``StorageError`` if the outcome stays
+        unknown: stop as if fenced.
         """
-        record = replace(
-            self._newest,
-            number=self._next_number,
-            kind=kind,
-            timestamp_ms=timestamp_ms,
-            status=status,
-            completed=completed,
-            completed_ms=self._newest.completed_ms
-            if completed == self._newest.completed
-            else timestamp_ms,
-            checkpoints=checkpoints,
-            savepoint=savepoint,
-            failure=failure,
-            claimed=self._newest.claimed and not claim_is_over,
-            written={**self._newest.written, **written},
+        newest = self._newest
+        invariant(
+            (record.number, record.attempt) == (newest.number + 1, newest.attempt),
+            f"record {record.number} of attempt {record.attempt} does not follow record"
+            f" {newest.number} of attempt {newest.attempt}",
         )
         outcome, record = _win(self._recorder, record)
         if outcome is Recorded.FENCED and self._landed_late(record.number):
-            outcome, record = _win(self._recorder, replace(record, number=record.number + 1))
+            outcome, record = _win(self._recorder, record.renumbered())
         if outcome is Recorded.WON:
             self._newest = record
-            self._next_number = record.number + 1
             _prune(self._log)
         return outcome
 
@@ -369,7 +505,7 @@ def _win(recorder: Recorder, record: JobRecord) -> tuple[Recorded, JobRecord]:
     try:
         return recorder.record(record.number, _encode(record)), record
     except LostWriteError:
-        record = replace(record, number=record.number + 1)
+        record = record.renumbered()
         outcome = recorder.record(record.number, _encode(record))
         if outcome is Recorded.FAILED:
             raise

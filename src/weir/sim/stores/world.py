@@ -70,7 +70,13 @@ from weir.sim.stores.frame import SimFrame, simulated_footers
 from weir.sim.stores.targets import Kind, new_target
 from weir.sinks.base import Batch
 from weir.storage.checkpoints import CheckpointStorage
-from weir.storage.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
+from weir.storage.job_log import (
+    CheckpointReference,
+    JobLog,
+    JobRecord,
+    RecordKind,
+    RecordStatus,
+)
 
 BASE_DIRECTORY = "s3://bucket/checkpoints"
 JOB_ID = "5" * 32
@@ -199,12 +205,11 @@ class StoreDriver:
         if newest is not None and newest.status is RecordStatus.FINISHED:
             self._world.finish()
             return
+        name, now_ms = self.process.name, self._now_ms
         self._writer = log.begin_attempt(
-            after=newest,
-            job_id=JOB_ID,
-            job_name="sim",
-            writer=self.process.name,
-            timestamp_ms=self._now_ms,
+            JobRecord.first_attempt(job_id=JOB_ID, job_name="sim", writer=name, timestamp_ms=now_ms)
+            if newest is None
+            else newest.attempt_began(writer=name, timestamp_ms=now_ms)
         )
         self.attempt = self._writer.newest.attempt
         self._world.tell(f"{self.process.name} begins attempt {self.attempt}")
@@ -223,7 +228,7 @@ class StoreDriver:
                 self._stage()
             self._checkpoint()
         self._sinks.close([SINK])
-        self._append(RecordKind.ENDED, RecordStatus.FINISHED)
+        self._append(self._writer.newest.ended(RecordStatus.FINISHED, timestamp_ms=self._now_ms))
         self._world.finish()
 
     def _restore(self) -> None:
@@ -292,7 +297,14 @@ class StoreDriver:
         )
         before = self._retained
         self._retained = (*before, reference)[-_RETAINED:]
-        outcome = self._append(RecordKind.CHECKPOINT_COMPLETED, RecordStatus.RUNNING, number)
+        outcome = self._append(
+            self._writer.newest.checkpoint_completed(
+                reference,
+                timestamp_ms=self._now_ms,
+                retained=[known.checkpoint_id for known in self._retained],
+                written=self._sinks.written(),
+            )
+        )
         if outcome is not Recorded.WON:
             self._retained = before
             if not self.keeps_what_may_land:
@@ -338,22 +350,14 @@ class StoreDriver:
             external_path=self._storage.checkpoint_directory(number),
         )
 
-    def _append(
-        self, kind: RecordKind, status: RecordStatus, completed: int | None = None
-    ) -> Recorded:
+    def _append(self, record: JobRecord) -> Recorded:
         """Win the next record. Raises ``JobFencedError``, or ``StorageError`` at the end."""
-        outcome = self._writer.append(
-            kind=kind,
-            timestamp_ms=self._now_ms,
-            status=status,
-            completed=completed or self._writer.newest.completed,
-            checkpoints=self._retained,
-            written=self._sinks.written(),
-        )
-        self._world.tell(f"{self.process.name} records {kind.value} {completed}: {outcome.value}")
+        outcome = self._writer.append(record)
+        what = f"{record.kind.value} {record.completed}"
+        self._world.tell(f"{self.process.name} records {what}: {outcome.value}")
         if outcome is Recorded.FENCED:
             raise JobFencedError("Simulated: a newer attempt holds the job.")
-        if outcome is Recorded.FAILED and kind is RecordKind.ENDED:
+        if outcome is Recorded.FAILED and record.kind is RecordKind.ENDED:
             raise StorageError("Simulated: the end of the job could not be recorded.")
         return outcome
 
