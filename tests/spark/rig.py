@@ -34,7 +34,9 @@ from weir.sinks.base import Batch, Sink, SinkContext
 from weir.spark.failures import TaskFailures
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import Frames
+from weir.spark.query.staging import BatchStaging
 from weir.spark.query.task import QueryTask
+from weir.spark.query.vertex_query import VertexQuery
 from weir.spark.state.directory import QueryDirectory
 from weir.storage.local import LocalFileSystem
 
@@ -173,19 +175,23 @@ class Rig:
             token="test",
             clock=SystemClock(),
         )
-        self.task = QueryTask(
+        query = VertexQuery(
             session=session,
             vertex=vertex,
-            frames=self._frames,
-            sinks=definition_of(job).sinks,
             attempt=1,
+            frames=self._frames,
             directory=self.directory,
-            inputs=self._frames.inputs(vertex.name),
-            output=None,
-            operators=None,
+        )
+        self.task = QueryTask(
+            query,
+            BatchStaging(
+                query,
+                sinks=definition_of(job).sinks,
+                output=None,
+                finish=lambda position: (),
+            ),
             position=position,
             watermark_ms=None,
-            finish=lambda position: (),
             failures=TaskFailures(session, vertex, pipeline, None),
             post=self._post,
         )

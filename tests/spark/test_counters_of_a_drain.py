@@ -9,7 +9,9 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from weir.core.messages.task import StartDrain, StreamTaskEvent
+from weir.spark.query.staging import BatchStaging
 from weir.spark.query.task import QueryTask
+from weir.spark.query.vertex_query import VertexQuery
 
 VERTEX = SimpleNamespace(
     name="windows", inputs=("clean",), bounded=True, is_enumerated=False, emits_updates=False
@@ -39,25 +41,25 @@ def test_the_rows_of_a_query_that_the_drain_replaces_are_counted_at_once() -> No
     """Its own thread may notice its end only after the job's last counters were read."""
     over = threading.Event()
     frames = MagicMock()
+    frames.operators.return_value = None
     writer = frames.of.return_value.writeStream.foreachBatch.return_value.option.return_value
     start = writer.outputMode.return_value.queryName.return_value.start
     start.side_effect = [query(over, progress(0, 3), progress(1, 4)), query(over)]
     posted: list[StreamTaskEvent] = []
     directory = MagicMock(path="/working/windows")
     directory.commit_entry.return_value = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": []}}
-    task = QueryTask(
+    of_vertex = VertexQuery(
         session=MagicMock(),
         vertex=VERTEX,  # type: ignore[arg-type]
-        frames=frames,
-        sinks={},
         attempt=1,
+        frames=frames,
         directory=directory,
-        inputs=MagicMock(),
-        output=None,
-        operators=None,
+    )
+    task = QueryTask(
+        of_vertex,
+        BatchStaging(of_vertex, sinks={}, output=None, finish=lambda position: ()),
         position=1,
         watermark_ms=None,
-        finish=lambda position: (),
         failures=MagicMock(),
         post=posted.append,
     )

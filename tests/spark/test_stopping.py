@@ -39,8 +39,8 @@ def test_a_query_stopped_at_random_moments_never_fails(
             if rig.held is not None and chance.random() < 0.3:
                 rig.answer()
         assert [event for event in rig.events if isinstance(event, TaskErrored)] == []
-        assert rig.task._query is not None
-        assert rig.task._query.exception() is None
+        assert rig.task._runs.running is not None
+        assert rig.task._runs.running.exception() is None
     assert moments == {True, False}
 
 

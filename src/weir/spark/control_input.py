@@ -8,7 +8,7 @@ that is asked again starts the next round.
 
 While the call waits the query rests. Spark does not interrupt it, so whoever stops the query
 releases the call: first ``query.stop()`` on a thread of its own; then, once the query is no longer
-active and Spark takes an interruption for its own, ``release`` (``weir/spark/query/task.py``). A
+active and Spark takes an interruption for its own, ``release`` (``weir/spark/query/runs.py``). A
 released call raises: if it returned, Spark would go on planning and run a batch without data if a
 watermark has moved.
 

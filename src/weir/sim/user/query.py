@@ -394,7 +394,7 @@ class UserQuery:
                 self._reached_ms = max(newest, self._reached_ms or 0)
 
     def _move_time(self, told: int | None) -> None:
-        """Take up the watermark for the next batch; see ``QueryTask._update_watermark``."""
+        """Take up the watermark for the next batch; see ``OutputWatermarks.update``."""
         reached = self._channels.watermark_ms if self._vertex.inputs else told
         if reached is not None:
             self._reached_ms = max(min(reached, END_OF_TIME_MS), self._reached_ms or 0)

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaClass
 
+from weir.spark.query.vertex_query import VertexQuery
+from weir.spark.state.directory import is_stateful
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -58,6 +61,56 @@ def output_watermark_ms(
             children = node.children()
             nodes.extend(children.apply(index) for index in range(children.size()))
     return lowest
+
+
+class OutputWatermarks:
+    """The output watermark of one task's query after its last two batches."""
+
+    def __init__(self, query: VertexQuery, position: int, watermark_ms: int | None) -> None:
+        """``watermark_ms`` is the output watermark after ``position``, the last batch so far."""
+        self._query = query
+        #: By batch, of the last complete one and the one before, ascending. Replaced as a whole,
+        #: since a snapshot may be taken beside the next batch.
+        self._known = {position: watermark_ms}
+        #: Whether consumers need it.
+        self.is_read = False
+
+    def at(self, position: int) -> int | None:
+        """The watermark after batch ``position``, the last complete one or the one before.
+
+        None if no consumer needs it, or if there is no watermark yet.
+        """
+        known = self._known
+        return known[max(batch for batch in known if batch <= position)]
+
+    def update(self, running: StreamingQuery | None, position: int) -> None:
+        """Take up the watermark of the batch after ``position``, between two batches.
+
+        For consumers it becomes the output watermark (PROTOCOL P25), but not while operators have
+        yet to emit rows that are older.
+        """
+        needed = self.is_read or self._query.operators is not None
+        if not needed or position in self._known:
+            return
+        batch, watermark_ms = list(self._known.items())[-1]
+        self._known = {
+            batch: watermark_ms,
+            position: self._after(running, position, watermark_ms),
+        }
+
+    def _after(
+        self, running: StreamingQuery | None, position: int, known_ms: int | None
+    ) -> int | None:
+        """The output watermark after the last batch; ``known_ms`` if no consumer needs it."""
+        commit = self._query.directory.commit_entry(position)
+        operators = self._query.operators
+        if operators is not None:
+            operators.planned(commit)
+        if running is None or not self.is_read:
+            return known_ms
+        reached = int(commit["nextBatchWatermarkMs"])
+        watermark_ms = output_watermark_ms(running, reached, stateful=is_stateful(commit))
+        return watermark_ms if operators is None else operators.output_watermark_ms(watermark_ms)
 
 
 class OperatorNodes:

@@ -44,7 +44,9 @@ from weir.spark.operators.subtasks import check_directory
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.datasets import job_datasets
 from weir.spark.query.frames import Frames
+from weir.spark.query.staging import BatchStaging
 from weir.spark.query.task import QueryTask
+from weir.spark.query.vertex_query import VertexQuery
 from weir.spark.session.start import check_alive, log_of
 from weir.spark.state.directory import QueryDirectory
 from weir.spark.state.rebase import rebased
@@ -172,9 +174,15 @@ class SparkTaskPort:
             self._pipeline.check_in_flight(restored)
             restored = rebased(self._session, directory, restored)
             restored = self._partitions.restored(vertex.name, directory, restored)
-        channels = join(current.directory, _CHANNELS, vertex.name)
-        operators = current.frames.operators(vertex.name)
         position = restored.position if restored is not None else -1
+        query = VertexQuery(
+            session=self._session,
+            vertex=vertex,
+            attempt=attempt,
+            frames=current.frames,
+            directory=directory,
+        )
+        operators = query.operators
         if operators is not None:
             check_directory(directory)
             checkpoint = current.restored
@@ -182,43 +190,14 @@ class SparkTaskPort:
                 directory, position, None if checkpoint is None else checkpoint.checkpoint_id
             )
         task = QueryTask(
-            session=self._session,
-            vertex=vertex,
-            frames=current.frames,
-            sinks={name: self._pipeline.sinks[name] for name in vertex.sinks},
-            attempt=attempt,
-            directory=directory,
-            inputs=current.frames.inputs(vertex.name),
-            output=(
-                OutputSegments(directory.fs, channels, self._pipeline.tags(vertex.name))
-                if self._pipeline.consumers(vertex.name)
-                else None
-            ),
-            operators=operators,
+            query,
+            self._staging(query, current),
             position=position,
             watermark_ms=None if restored is None else saved_watermark_ms(restored),
-            finish=lambda position: self._sinks.finish(vertex.sinks, position),
             failures=TaskFailures(self._session, vertex, self._pipeline, self._log),
             post=post,
         )
-        snapshots = TaskSnapshots(
-            vertex=vertex.name,
-            operators=plan.operators,
-            inputs=vertex.inputs,
-            query=QueryState(
-                directory,
-                self._transfer,
-                restored=restored,
-                watermark_ms=task.watermark_ms,
-                snapshot_operators=None if operators is None else operators.snapshot,
-                layout=task.layout,
-            ),
-            storage=self._storage,
-            flush=self._sinks.flush,
-            base=base,
-            clock=self._clock,
-            waits=ThreadWaits(),
-        )
+        snapshots = self._task_snapshots(plan, query, task, restored, base)
         with self._lock:
             if self._attempt is not current:
                 return
@@ -323,6 +302,48 @@ class SparkTaskPort:
             operators.aborted.append(checkpoint_id)
 
     # -- inside
+
+    def _staging(self, query: VertexQuery, current: _Attempt) -> BatchStaging:
+        name, sinks = query.name, query.vertex.sinks
+        output = None
+        if self._pipeline.consumers(name):
+            channel = join(current.directory, _CHANNELS, name)
+            output = OutputSegments(query.directory.fs, channel, self._pipeline.tags(name))
+        return BatchStaging(
+            query,
+            sinks={sink: self._pipeline.sinks[sink] for sink in sinks},
+            output=output,
+            finish=lambda position: self._sinks.finish(sinks, position),
+        )
+
+    def _task_snapshots(
+        self,
+        plan: TaskPlan,
+        query: VertexQuery,
+        task: QueryTask,
+        restored: TaskState | None,
+        base: tuple[StateHandle, ...],
+    ) -> TaskSnapshots:
+        """``base`` are the files that the first incremental snapshot may share."""
+        operators = query.operators
+        return TaskSnapshots(
+            vertex=query.name,
+            operators=plan.operators,
+            inputs=query.vertex.inputs,
+            query=QueryState(
+                query.directory,
+                self._transfer,
+                restored=restored,
+                watermark_ms=task.watermark_ms,
+                snapshot_operators=None if operators is None else operators.snapshot,
+                layout=task.layout,
+            ),
+            storage=self._storage,
+            flush=self._sinks.flush,
+            base=base,
+            clock=self._clock,
+            waits=ThreadWaits(),
+        )
 
     def _operators(self, vertex: VertexId) -> OperatorChain | None:
         current = self._attempt
