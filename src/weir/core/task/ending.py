@@ -69,22 +69,22 @@ class TaskEnding:
         """The coordinator triggered the savepoint with which the job stops."""
         self._stop_trigger = checkpoint_id
 
-    def how_records_end(self, first: TriggerCheckpoint | None, *, prepares: bool) -> bool | None:
-        """Whether the records end now (MISSION E2): with a drain (True), without (False), or not.
+    def how_records_end(self, first: TriggerCheckpoint | None, *, prepares: bool) -> Records | None:
+        """ENDED or STOPPED if the records end now, with a drain or without (E2); None if not.
 
         ``first`` is the first waiting trigger. ``prepares``: operators emit rows before a barrier.
         """
         if self._input_ended:
-            return True
+            return Records.ENDED
         if self._gate.channels:
             if not self._gate.records_ended:
                 return None
-            finished = self._gate.all_finished
+            if self._gate.all_finished:
+                return Records.ENDED
             # Rows that operators emit before the barrier precede the end of the records (P6, P28).
-            waits_for_barrier = not finished and first is None and prepares
-            return None if waits_for_barrier else finished
+            return None if first is None and prepares else Records.STOPPED
         if first is not None and first.kind.is_synchronous:
-            return first.drain
+            return Records.ENDED if first.drain else Records.STOPPED
         return None
 
     def drains_with(self, trigger: TriggerCheckpoint) -> bool:

@@ -36,25 +36,8 @@ Rules:
    started (P32). It is FINISHED when no commit is left, each started snapshot is acknowledged,
    declined or dropped, and its operators are closed.
 
-After every event, ``_advance`` decides what the task may do next. The order of its checks is law:
-
-1. Control entries of its channels are processed, which may align a checkpoint.
-2. A task that has committed everything, and whose consumers have read everything, takes the waiting
-   checkpoints, also those whose barriers are in its channels, and then no more: it is closing, and
-   finishes as soon as nothing is in progress.
-3. While it initializes, or a synchronous part runs, only the second check is made.
-4. If the planning call is held and no checkpoint waits, a barrier that may overtake unread segments
-   does so (unaligned checkpoints). Before a checkpoint is taken, operators prepare for it in a
-   batch that reads nothing more from the channels (P6).
-5. If the planning call is held, records end when those of all channels have ended, when the readers
-   have reported their end, or when the job is stopped; operators get a first batch before. If they
-   flow on and no consumer lags too far, watermarks before an aligned barrier take effect in a
-   batch that reads no segment.
-6. If the state is stable, a waiting checkpoint is taken, and at a source also beside a batch; the
-   savepoint of a stop only after the drain, if one runs.
-7. Records flow: the planning call is answered, with what may be read from the channels, unless a
-   consumer lags too far (then a batch at most carries events, and reads nothing, P2); or the drain
-   starts. A query with nothing to read rests until there is, or a timer of its operators is due.
+After every event, the control entries of the channels that the task has reached are processed,
+which may align a checkpoint; then ``next_step`` decides what the task does.
 
 ``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is
 dropped when its part ends (P43). Events that arrive after FINISHED or FAILED change nothing else.
@@ -112,6 +95,7 @@ from weir.core.task.commits import PendingCommits
 from weir.core.task.ending import TaskEnding
 from weir.core.task.events import TaskEvents
 from weir.core.task.input_gate import InputGate
+from weir.core.task.next_step import Situation, Step, next_step
 from weir.core.task.output_channels import OutputChannels
 from weir.core.task.plan import TaskPlan
 from weir.core.task.reports import TaskReports
@@ -250,46 +234,54 @@ class StreamTask:
     # ---- what the task may do next
 
     def _advance(self) -> list[StreamTaskEffect]:
-        """Do all that is possible now, in the order of the module docstring."""
-        if self._ending.closing:
-            return self._finish()
-        waits = self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing
+        """Do all that is possible now, in the order of ``next_step.NEXT_STEPS``."""
+        waits = self._ending.closing or self._is_busy
         effects = [] if waits else self._read_control()
-        is_done = self._ending.is_done and self.outputs.all_consumed
-        if is_done and not self._triggers and not self._gate.awaits_barrier:
-            self._ending.closing = True
-            return effects + self._finish()
-        return effects if waits else effects + self._between_batches()
-
-    def _between_batches(self) -> list[StreamTaskEffect]:
-        """Checks 4 to 7 of the module docstring."""
-        after_ms = self._overtakes_after_ms
-        n = None if after_ms is None else self._gate.may_overtake(self._now_ms, after_ms)
-        if n is not None and self._wants_barrier_batch(n):
-            return self._answer(barrier=n)
-        if n is not None:
-            self._triggers.add_aligned(self._gate.overtake(self._now_ms))
+        # A trigger that waits for readers as the records end is taken after the next event.
         flows = self._ending.records is Records.FLOWING
-        first = self._triggers.due(records_flow=flows)
-        prepares = first is not None and self._wants_barrier_batch(first.checkpoint_id)
-        if first is not None and prepares and not self._ending.drains_with(first):
-            untold = self._gate.has_untold_watermark and self._waits_for_watermarks(first)
-            return self._answer(barrier=None if untold else first.checkpoint_id)
-        effects = self._end_records(first) if self._call is not None and flows else []
-        may_run = self._call is not None and self._ending.records is Records.FLOWING
-        takes_effect = self._gate.watermark_takes_effect and not self._plan.prepares_for_barriers
-        if first is not None and may_run and takes_effect and self._waits_for_watermarks(first):
-            return effects + self._answer()
-        is_stable = self._call is not None or not flows
-        beside = first is not None and self._triggers.may_take_beside_batch(first)
-        if first is not None and (is_stable or beside) and not self._ending.drains_before(first):
-            return effects + self._take(first)
-        return effects + self._flow_on()
+        while True:
+            now = self._situation(records_flow=flows)
+            step = next_step(now)
+            effects += self._carry_out(step, now)
+            if not step.goes_on:
+                return effects
 
-    def _wants_barrier_batch(self, checkpoint_id: int) -> bool:
-        """Whether operators must still prepare for this checkpoint in a batch of their own (P6)."""
-        flows = self._call is not None and self._ending.records is Records.FLOWING
-        return flows and self._triggers.wants_batch(checkpoint_id)
+    @property
+    def _is_busy(self) -> bool:
+        return self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing
+
+    def _situation(self, *, records_flow: bool) -> Situation:
+        """What decides the next step. ``records_flow``: a trigger waits for readers (B4)."""
+        ending, gate, triggers = self._ending, self._gate, self._triggers
+        held, after_ms = self._call is not None, self._overtakes_after_ms
+        overtaking = None if after_ms is None else gate.may_overtake(self._now_ms, after_ms)
+        first = triggers.due(records_flow=records_flow)
+        n = overtaking if overtaking is not None or first is None else first.checkpoint_id
+        may_run = held and ending.records is Records.FLOWING
+        prepares = self._plan.prepares_for_barriers
+        is_done = ending.is_done and self.outputs.all_consumed
+        return Situation(
+            closing=ending.closing,
+            is_done=is_done and not triggers and not gate.awaits_barrier,
+            is_busy=self._is_busy,
+            is_held=held,
+            records=ending.records,
+            overtaking=overtaking,
+            first=first,
+            prepares_for=n if may_run and n is not None and triggers.wants_batch(n) else None,
+            drains_with=first is not None and ending.drains_with(first),
+            drains_before=first is not None and ending.drains_before(first),
+            may_take_beside_batch=first is not None and triggers.may_take_beside_batch(first),
+            waits_for_watermarks=first is not None and self._waits_for_watermarks(first),
+            has_untold_watermark=gate.has_untold_watermark,
+            watermark_takes_effect=gate.watermark_takes_effect and not prepares,
+            records_become=ending.how_records_end(first, prepares=prepares) if may_run else None,
+            operators_want_batch=self._plan.has_operators and self._position < 0,
+            is_full=self.outputs.is_full,
+            carries_events=self._carries_events,
+            has_nothing_to_do=self._has_nothing_to_do,
+            was_idle=self._idle_at == self._position,
+        )
 
     def _waits_for_watermarks(self, trigger: TriggerCheckpoint) -> bool:
         """Whether batches in which watermarks before a waiting barrier take effect come first."""
@@ -297,22 +289,23 @@ class StreamTask:
         late = self._gate.has_waited(trigger.barrier, self._now_ms, after_ms)
         return self._triggers.is_first_aligned and not (late or self.outputs.is_full)
 
-    def _end_records(self, first: TriggerCheckpoint | None) -> list[StreamTaskEffect]:
-        finished = self._ending.how_records_end(first, prepares=self._plan.prepares_for_barriers)
-        if finished is None:
-            return []
-        if finished and self._plan.has_operators and self._position < 0:
-            return self._answer(only_events=True)  # operators finish in a batch after it (E2)
-        if finished:
-            self._ending.records = Records.ENDED
-            return []
-        self._ending.records = Records.STOPPED
-        return self._tell_end(finished=False) + self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
-
-    def _tell_end(self, *, finished: bool) -> list[StreamTaskEffect]:
-        """Notify the consumers that no more records will come."""
-        end = EndOfUserRecords(finished=finished, savepoint=self._ending.stops_with)
-        return [*self.outputs.broadcast(end)]
+    def _carry_out(self, step: Step, now: Situation) -> list[StreamTaskEffect]:
+        match step:
+            case Step.CLOSE:
+                self._ending.closing = True
+            case Step.FINISH:
+                return self._finish()
+            case Step.OVERTAKE:
+                self._triggers.add_aligned(self._gate.overtake(self._now_ms))
+            case Step.TAKE if now.first is not None:
+                return self._take(now.first)
+            case Step.END_RECORDS if now.records_become is not None:
+                return self._end_records(now.records_become)
+            case Step.DRAIN:
+                return self._start_drain()
+            case Step.ANSWER | Step.ANSWER_IDLE | Step.ANSWER_BARRIER | Step.ANSWER_EVENTS:
+                return self._answer(step, now)
+        return []
 
     def _read_control(self) -> list[StreamTaskEffect]:
         """Process the control entries of the channels; queue a checkpoint that is aligned."""
@@ -327,33 +320,33 @@ class StreamTask:
                 effects += self._decline(self._report.misaligned(n, outcome.reason))
         return effects
 
-    def _flow_on(self) -> list[StreamTaskEffect]:
-        if self._ending.records is Records.ENDED:
-            # A query whose records were ended for it is alive, and held in the planning call.
-            self._ending.records, call, self._call = Records.DRAINING, self._call, None
-            events = self._events.carry()
-            return [
-                StartDrain(vertex=self._vertex, position=self._position, call=call, events=events)
-            ]
-        if self._call is None or self._ending.records is Records.STOPPED:
+    def _end_records(self, records: Records) -> list[StreamTaskEffect]:
+        self._ending.records = records
+        if records is Records.ENDED:
             return []
-        if self.outputs.is_full:
-            return self._answer(only_events=True) if self._carries_events else []
-        if self._has_nothing_to_do and self._ending.records is Records.FLOWING:
-            if self._idle_at == self._position:
-                return []
-            self._idle_at = self._position
-        return self._answer()
+        return self._tell_end(finished=False) + self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
 
-    def _answer(
-        self, barrier: int | None = None, *, only_events: bool = False
-    ) -> list[StreamTaskEffect]:
-        """Let the next batch start; one with ``barrier`` reads no segment and gets no watermark.
+    def _start_drain(self) -> list[StreamTaskEffect]:
+        # A query whose records were ended for it is alive, and held in the planning call.
+        self._ending.records, call, self._call = Records.DRAINING, self._call, None
+        events = self._events.carry()
+        return [StartDrain(vertex=self._vertex, position=self._position, call=call, events=events)]
+
+    def _tell_end(self, *, finished: bool) -> list[StreamTaskEffect]:
+        """Notify the consumers that no more records will come."""
+        end = EndOfUserRecords(finished=finished, savepoint=self._ending.stops_with)
+        return [*self.outputs.broadcast(end)]
+
+    def _answer(self, step: Step, now: Situation) -> list[StreamTaskEffect]:
+        """Let the next batch start.
 
         Nothing is read of what follows a barrier that waits for its snapshot.
         """
-        is_told = barrier is None and not only_events
+        if step is Step.ANSWER_IDLE:
+            self._idle_at = self._position
+        is_told = step in (Step.ANSWER, Step.ANSWER_IDLE)
         reads = is_told and not self._triggers.is_first_aligned
+        barrier = now.prepares_for if step is Step.ANSWER_BARRIER else None
         invariant(self._call is not None, f"{self._vertex} has no planning call to answer")
         call, self._call = self._call or 0, None
         self._triggers.carried = barrier or self._triggers.carried
@@ -364,7 +357,7 @@ class StreamTask:
                 watermarks_ms=self._gate.tell_watermarks() if is_told else {},
                 events=self._events.carry(),
                 barrier=barrier,
-                only_events=only_events,
+                only_events=step is Step.ANSWER_EVENTS,
                 induced_over=self._triggers.over,
             )
         ]

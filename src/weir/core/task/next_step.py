@@ -1,0 +1,189 @@
+"""``next_step``: what a task does next, as one ordered table (MISSION B, E; PROTOCOL P6, P28).
+
+After every event the task describes its ``Situation`` and takes the step of the first row of
+``NEXT_STEPS`` that holds. The order of the rows is law. A step after which more may be possible
+(``Step.goes_on``) is followed by another look at the table; its row does not hold again, so the
+task comes to rest after a few steps::
+
+    the planning call is held, checkpoint 5 may overtake    OVERTAKE
+    5 waits                                                 TAKE; the call stays held
+    its synchronous part is over                            ANSWER
+
+This module only decides: ``StreamTask`` collects the situation and carries out the step.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weir.core.messages.protocol import TriggerCheckpoint
+from weir.core.status import Records
+
+
+class Step(enum.Enum):
+    """What a task does next."""
+
+    #: Nothing, until the next event.
+    WAIT = "WAIT"
+    #: Take no more triggers.
+    CLOSE = "CLOSE"
+    #: Close the operators, then end, as soon as nothing is in progress.
+    FINISH = "FINISH"
+    #: Let a barrier pass the unread segments before it, so that its checkpoint can be taken.
+    OVERTAKE = "OVERTAKE"
+    #: Take the first waiting checkpoint.
+    TAKE = "TAKE"
+    #: Let no more records flow.
+    END_RECORDS = "END_RECORDS"
+    #: Finish the operators: windows and timers fire.
+    DRAIN = "DRAIN"
+    #: Let a batch read what is admitted from the channels.
+    ANSWER = "ANSWER"
+    #: The same with nothing to read, once per position.
+    ANSWER_IDLE = "ANSWER_IDLE"
+    #: Let a batch carry a barrier to the operators; it reads nothing and gets no watermark (P6).
+    ANSWER_BARRIER = "ANSWER_BARRIER"
+    #: Let a batch carry events to the operators; it reads nothing and gets no watermark (P2).
+    ANSWER_EVENTS = "ANSWER_EVENTS"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another step may follow at once."""
+        return self in (Step.CLOSE, Step.OVERTAKE, Step.END_RECORDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """Everything that decides a task's next step.
+
+    By default a batch of a source is running, and no checkpoint waits.
+    """
+
+    #: The task takes no more triggers.
+    closing: bool = False
+    #: Everything is committed and processed by the consumers, and no checkpoint waits, neither as a
+    #: trigger nor as a barrier in a channel.
+    is_done: bool = False
+    #: The task initializes, or a synchronous part runs.
+    is_busy: bool = False
+    #: A planning call is held: the query is blocked.
+    is_held: bool = False
+    records: Records = Records.FLOWING
+
+    #: The checkpoint whose barrier may overtake unread segments now.
+    overtaking: int | None = None
+    #: The checkpoint to be taken next, if it is due.
+    first: TriggerCheckpoint | None = None
+    #: The checkpoint for which operators have yet to prepare, and can: that which may overtake, or
+    #: the first one (P6).
+    prepares_for: int | None = None
+    #: ``first`` is the savepoint of a stop, and operators emit their remaining rows in the drain
+    #: before it.
+    drains_with: bool = False
+    #: The drain that is due or runs comes before ``first`` (PROTOCOL P8).
+    drains_before: bool = False
+    #: ``first`` can be taken at the last complete batch while the next one runs.
+    may_take_beside_batch: bool = False
+
+    #: Watermarks before the barrier of ``first`` take effect before it is taken.
+    waits_for_watermarks: bool = False
+    #: The query does not know a watermark that was reached without a segment.
+    has_untold_watermark: bool = False
+    #: A watermark takes effect in the next batch, and operators need no batch of their own later.
+    watermark_takes_effect: bool = False
+
+    #: If the records end now: ENDED with a drain, STOPPED without (MISSION E2).
+    records_become: Records | None = None
+    #: Operators have had no batch yet, and finish only after one (E2).
+    operators_want_batch: bool = False
+
+    #: A consumer lags so far that no batch may read or emit.
+    is_full: bool = False
+    #: A batch may carry events although a consumer lags.
+    carries_events: bool = False
+    #: The query reads channels, and a batch would do nothing.
+    has_nothing_to_do: bool = False
+    #: A call at this position was answered with nothing to read.
+    was_idle: bool = False
+
+    @property
+    def prepares(self) -> bool:
+        """Whether a batch for the operators alone comes before ``first``."""
+        return self.prepares_for is not None and not self.drains_with
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the state does not change, so that a snapshot can be taken."""
+        return self.is_held or self.records is not Records.FLOWING
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a batch with records may start."""
+        return self.is_held and self.records is Records.FLOWING
+
+    @property
+    def rests(self) -> bool:
+        """Whether the query has nothing to do, and its records have not ended."""
+        return self.has_nothing_to_do and self.records is Records.FLOWING
+
+
+#: The first row that holds decides.
+NEXT_STEPS: tuple[tuple[Step, Callable[[Situation], bool]], ...] = (
+    (Step.FINISH, lambda now: now.closing),
+    # Also while it is busy: from then on triggers are declined (P32).
+    (Step.CLOSE, lambda now: now.is_done),
+    (Step.WAIT, lambda now: now.is_busy),
+    # A barrier that may overtake unread segments does so. Before a checkpoint is taken, operators
+    # prepare for it in a batch that reads nothing more (P6), but after the watermarks before it.
+    (Step.ANSWER_BARRIER, lambda now: now.overtaking is not None and now.prepares_for is not None),
+    (Step.OVERTAKE, lambda now: now.overtaking is not None),
+    (
+        Step.ANSWER,
+        lambda now: now.prepares and now.has_untold_watermark and now.waits_for_watermarks,
+    ),
+    (Step.ANSWER_BARRIER, lambda now: now.prepares),
+    # Records end when those of all channels have ended, when the readers have reported their end,
+    # or when the job is stopped. Operators finish in a batch after a first one.
+    (
+        Step.ANSWER_EVENTS,
+        lambda now: now.records_become is Records.ENDED and now.operators_want_batch,
+    ),
+    (Step.END_RECORDS, lambda now: now.records_become is not None),
+    # Watermarks before an aligned barrier take effect in a batch that reads no segment.
+    (
+        Step.ANSWER,
+        lambda now: (
+            now.first is not None
+            and now.may_run
+            and now.watermark_takes_effect
+            and now.waits_for_watermarks
+        ),
+    ),
+    # A checkpoint is taken while the state is stable, and at a source also beside a batch; the
+    # savepoint of a stop only after the drain.
+    (
+        Step.TAKE,
+        lambda now: (
+            now.first is not None
+            and (now.is_stable or now.may_take_beside_batch)
+            and not now.drains_before
+        ),
+    ),
+    (Step.DRAIN, lambda now: now.records is Records.ENDED),
+    (Step.WAIT, lambda now: not now.is_held or now.records is Records.STOPPED),
+    # While a consumer lags too far, a batch at most carries events (P2).
+    (Step.ANSWER_EVENTS, lambda now: now.is_full and now.carries_events),
+    (Step.WAIT, lambda now: now.is_full),
+    # A query with nothing to read rests, after it was asked once: it may run a batch without
+    # records for the last batch's new watermark.
+    (Step.WAIT, lambda now: now.rests and now.was_idle),
+    (Step.ANSWER_IDLE, lambda now: now.rests),
+    (Step.ANSWER, lambda now: True),
+)
+
+
+def next_step(situation: Situation) -> Step:
+    """The step of the first row that holds."""
+    return next(step for step, holds in NEXT_STEPS if holds(situation))
