@@ -30,6 +30,7 @@ from weir.lineage import reporter as lineage
 from weir.lineage.datasets import Dataset, JobDatasets, StepDatasets
 from weir.lineage.events import RunIdentity
 from weir.lineage.reporter import RUNNING_MS, LineageReporter, configured, is_on
+from weir.runtime.watching import Watchers
 
 sys.path.insert(0, str(Path(__file__).parent / "rest"))
 
@@ -100,6 +101,8 @@ def reporter(
     clock: Clock | None = None,
     datasets: Callable[[], JobDatasets] = lambda: DATASETS,
     patience_s: float = 10.0,
+    attempt: int = 1,
+    latest: CompletedCheckpoint | None = None,
 ) -> LineageReporter:
     return LineageReporter(
         IDENTITY,
@@ -108,6 +111,8 @@ def reporter(
         datasets=datasets,
         clock=clock or Clock(),
         patience_s=patience_s,
+        attempt=lambda: attempt,
+        latest=lambda: latest,
     )
 
 
@@ -128,8 +133,11 @@ def completed(checkpoint_id: int) -> list[NotifyCheckpointComplete]:
 
 
 def play(one: LineageReporter, *effects: object) -> None:
+    watchers = Watchers()
+    one.watch(watchers)
     for effect in effects:
-        one.observe(effect, 1)
+        for watch in watchers.of_effect(None, type(effect)):
+            watch(effect)
 
 
 def test_a_run_starts_when_all_tasks_run_and_completes_with_the_job() -> None:
@@ -238,10 +246,9 @@ def test_an_event_has_all_datasets_with_their_columns() -> None:
 
 def test_a_resumed_run_stands_where_the_last_one_ended() -> None:
     """From its first event on."""
-    kept, newest = Kept(), completed_checkpoint(9)
-    with reporter(kept) as one:
-        one.observe(JobStatusChanged(status=JobStatus.RUNNING), 2, newest)
-        one.observe(JobEnded(status=JobStatus.FINISHED), 2, newest)
+    kept = Kept()
+    with reporter(kept, attempt=2, latest=completed_checkpoint(9)) as one:
+        play(one, JobStatusChanged(status=JobStatus.RUNNING), JobEnded(status=JobStatus.FINISHED))
     facet = kept.events[0]["run"]["facets"]["weir_checkpoint"]
     assert (facet["checkpointId"], facet["epoch"], facet["attempt"]) == (9, 9, 2)
 
@@ -334,6 +341,8 @@ def made(settings: dict[str, str]) -> LineageReporter | None:
         vertices=(),
         datasets=lambda: DATASETS,
         clock=Clock(),
+        attempt=lambda: 1,
+        latest=lambda: None,
     )
 
 

@@ -53,7 +53,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
     with place(task="clean", step="score"):
         print("from a step")
     print("from elsewhere")
-    gateway.recorder.tell("checkpoint", "Checkpoint 8 was triggered.", checkpoint_id=8)
+    gateway.recorder.note("checkpoint", "Checkpoint 8 was triggered.", checkpoint_id=8)
     gateway.recorder.failures.append(
         Failure(
             time_ms=0,
@@ -64,7 +64,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
             story=(),
         )
     )
-    gateway.recorder.tell("failure", "Failure: KeyError: 'JP'", vertex="clean")
+    gateway.recorder.note("failure", "Failure: KeyError: 'JP'", vertex="clean")
     listener.note("FAILING: KeyError: 'JP'")
     listener.note("a note")
     return JobResult(job_id=JOB_ID, status=JobStatus.FINISHED)

@@ -21,6 +21,7 @@ from weir.core.messages.protocol import TaskStatusChanged
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState, TaskStatus
 from weir.launch.phases import Phases, StartPhases, describe_time
+from weir.runtime.watching import Watchers
 
 
 class Told:
@@ -144,21 +145,27 @@ def checkpoint(*finished: str) -> CompletedCheckpoint:
     )
 
 
+RUNNING = JobStatusChanged(status=JobStatus.RUNNING)
+
+
+def play(phases: StartPhases, *effects: object) -> None:
+    """Let the phases see effects."""
+    watchers = Watchers()
+    phases.watch(watchers)
+    for effect in effects:
+        for watch in watchers.of_effect(None, type(effect)):
+            watch(effect)
+
+
 def test_an_attempt_looks_for_a_checkpoint_and_starts_its_queries() -> None:
     """The start is done when the last query runs."""
     listener = Listener()
     phases = StartPhases(listener, ("a", "b"))
-    for effect in (
-        BeginAttempt(),
-        JobStatusChanged(status=JobStatus.RUNNING),
-        runs("b"),
-        runs("b"),
-    ):
-        phases.observe(effect)
+    play(phases, BeginAttempt(), RUNNING, runs("b"), runs("b"))
     assert listener.told == ["looking for the newest checkpoint", "starting 2 queries"]
-    phases.observe(runs("a"))
+    play(phases, runs("a"))
     assert listener.told[2:] == [None]
-    phases.observe(runs("a"))
+    play(phases, runs("a"))
     assert len(listener.told) == 3
 
 
@@ -166,18 +173,18 @@ def test_a_restored_attempt_starts_no_query_that_had_finished() -> None:
     """The next attempt counts its queries again."""
     listener = Listener()
     phases = StartPhases(listener, ("a", "b"))
-    phases.observe(BeginAttempt())
+    play(phases, BeginAttempt())
     phases.restored(checkpoint("b"))
-    phases.observe(JobStatusChanged(status=JobStatus.RUNNING))
-    phases.observe(runs("a"))
+    play(phases, RUNNING)
+    play(phases, runs("a"))
     assert listener.told[1:] == [
         "restored 17",
         "restoring sinks from checkpoint 17",
         "starting 1 query",
         None,
     ]
-    phases.observe(BeginAttempt())
-    phases.observe(JobStatusChanged(status=JobStatus.RUNNING))
+    play(phases, BeginAttempt())
+    play(phases, RUNNING)
     assert listener.told[-1] == "starting 2 queries"
 
 
@@ -185,9 +192,9 @@ def test_a_job_that_fails_while_its_queries_start_starts_no_more_of_them() -> No
     """The failure has a line of its own."""
     listener = Listener()
     phases = StartPhases(listener, ("a",))
-    phases.observe(JobStatusChanged(status=JobStatus.RUNNING))
-    phases.observe(JobStatusChanged(status=JobStatus.FAILING))
-    phases.observe(runs("a"))
+    play(phases, RUNNING)
+    play(phases, JobStatusChanged(status=JobStatus.FAILING))
+    play(phases, runs("a"))
     assert listener.told == ["starting 1 query", None]
 
 

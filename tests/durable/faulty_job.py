@@ -309,7 +309,6 @@ class Driver:
             clock=SystemClock(),
             patience_ms=60_000,
             configuration={},
-            observe=lambda _: None,
         )
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

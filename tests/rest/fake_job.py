@@ -192,7 +192,7 @@ class FakeGateway:
         #: Answers that requests get immediately, in order, while there are any.
         self.prepared: list[CompletedCheckpoint | CoordinatorAnswer | Exception | None] = []
         self.recorder = Recorder(
-            clock or SystemClock(), {vertex.vertex: vertex.inputs for vertex in view.vertices}
+            clock or SystemClock(), {vertex.vertex: vertex.inputs for vertex in view.vertices}, dict
         )
         self.engine_log: str | None = None
         self.spread = SUBTASKS

@@ -324,9 +324,9 @@ class World:
             ),
             clock=SystemClock() if clock is None else clock,
             configuration={"parallelism.default": "2"},
-            observe=self.observed.append,
             patience_ms=patience_ms,
         )
+        self.job.driver.watchers.watch_effects({object: self.observed.append})
         self.ended: JobEnded | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

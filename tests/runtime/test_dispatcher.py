@@ -63,6 +63,7 @@ from weir.errors import PipelineError
 from weir.runtime.dispatcher import Dispatcher, Envelope
 from weir.runtime.failures import cause_of
 from weir.runtime.task_work import begin_task_work
+from weir.runtime.watching import Watchers
 
 START_TASK = "StartTask"
 
@@ -125,6 +126,8 @@ class Bench:
         self._works: list[Work] = []
         self._unnamed: list[Work] = []
         self._mail: deque[Envelope] = deque()
+        watchers = Watchers()
+        watchers.watch_effects({object: self._seen})
         self.dispatcher = Dispatcher(
             master=self.master,
             plans=plans,
@@ -135,7 +138,7 @@ class Bench:
             workers=self,
             chance=lambda: 0.5,
             mailbox=self._mail.append,
-            on_effect=self._seen,
+            watchers=watchers,
             patience_ms=1_000,
         )
 

@@ -318,7 +318,6 @@ def driver_of(master: TimedMaster, clock: SlowClock) -> JobDriver:
         durable=FakePort(),
         coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
         clock=clock,
-        on_effect=lambda _: None,
         patience_ms=20_000,
     )
 

@@ -120,7 +120,7 @@ def test_a_sample_has_every_counter_of_every_task() -> None:
 
 def test_the_sampler_survives_a_view_that_cannot_be_made() -> None:
     """The page then has a gap, and the thread ends with the run."""
-    recorder = Recorder(SystemClock(), {})
+    recorder = Recorder(SystemClock(), {}, dict)
 
     def view() -> object:
         raise RuntimeError("the JVM has gone")
@@ -132,9 +132,9 @@ def test_the_sampler_survives_a_view_that_cannot_be_made() -> None:
 
 def test_the_story_is_bounded() -> None:
     """The oldest moments go first."""
-    recorder = Recorder(SystemClock(), {})
+    recorder = Recorder(SystemClock(), {}, dict)
     for number in range(MOMENTS + 10):
-        recorder.tell("note", f"moment {number}")
+        recorder.note("note", f"moment {number}")
     assert len(recorder.moments) == MOMENTS
     assert recorder.moments[0].text == "moment 10"
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, EndOfPartition
+from weir.core.messages.channel import (
+    ChannelAppended,
+    CheckpointBarrier,
+    EndOfPartition,
+    SegmentsConsumed,
+)
 from weir.core.messages.protocol import NotifyCheckpointAborted, TriggerCheckpoint
 from weir.core.messages.task import (
     AnswerPlanning,
@@ -17,6 +22,7 @@ from weir.core.messages.task import (
 )
 from weir.core.types import SnapshotKind, SnapshotMetrics, TaskState
 from weir.monitoring.timeline import Span, SpanKind, TaskTimeline
+from weir.runtime.watching import Watchers
 
 #: Wall clock time is monotonic time plus this.
 EPOCH = 1_000_000
@@ -27,17 +33,23 @@ class Watched:
 
     def __init__(self, *inputs: str, kept: int = 100) -> None:
         self.now_ms = 0
+        self.is_full = False
+        self.watchers = Watchers()
         self.timeline = TaskTimeline(
             "v",
             inputs,
+            is_full=lambda: self.is_full,
             now_ms=lambda: self.now_ms,
             wall_ms=lambda: EPOCH + self.now_ms,
             kept=kept,
         )
+        self.timeline.watch(self.watchers)
 
-    def at(self, now_ms: int, message: object, is_full: bool | None = False) -> None:
+    def at(self, now_ms: int, message: object, is_full: bool = False) -> None:
         self.now_ms = now_ms
-        self.timeline.observe(message, is_full)
+        self.is_full = is_full
+        for watch in self.watchers.of_task("v", type(message)):
+            watch(message)
 
     def query(self) -> list[tuple[str, int, int]]:
         return shown(self.timeline.query)
@@ -57,6 +69,10 @@ def shown(spans: object) -> list[tuple[str, int, int]]:
 
 def called(position: int) -> PlanningCalled:
     return PlanningCalled(call=1, position=position)
+
+
+def consumed(position: int) -> SegmentsConsumed:
+    return SegmentsConsumed(vertex="v", consumer="w", position=position, batch_size=1)
 
 
 def barrier(checkpoint_id: int) -> CheckpointBarrier:
@@ -88,9 +104,9 @@ def test_a_batch_runs_from_the_answer_to_the_next_planning_call() -> None:
     seen.timeline.starting()
     seen.at(100, TaskStarted(position=-1))
     seen.at(100, called(-1))
-    seen.at(100, AnswerPlanning(call=1), None)
+    seen.at(100, AnswerPlanning(call=1))
     seen.at(900, called(0))
-    seen.at(1_000, AnswerPlanning(call=1), None)
+    seen.at(1_000, AnswerPlanning(call=1))
     assert seen.query() == [("starting", 0, 100), ("batch", 100, 900), ("rested", 900, 1_000)]
     assert [one.batch for one in seen.timeline.query] == [None, 0, None]
     assert (seen.timeline.batches, seen.timeline.batch_ms) == (1, 800)
@@ -102,7 +118,7 @@ def test_a_query_that_finds_no_rows_rests_in_one_span() -> None:
     seen.at(0, TaskStarted(position=3))
     for now_ms in range(0, 1_000, 10):
         seen.at(now_ms, called(3))
-        seen.at(now_ms, AnswerPlanning(call=1), None)
+        seen.at(now_ms, AnswerPlanning(call=1))
     seen.at(2_000, called(4))
     assert seen.query() == [("rested", 0, 990), ("batch", 990, 2_000)]
     assert seen.timeline.totals_ms()[SpanKind.RESTED] == 990
@@ -113,11 +129,11 @@ def test_a_query_behind_a_full_channel_is_held_until_a_consumer_has_read() -> No
     seen = Watched()
     seen.at(0, TaskStarted(position=0))
     seen.at(0, called(0))
-    seen.at(0, AnswerPlanning(call=1), None)
+    seen.at(0, AnswerPlanning(call=1))
     seen.at(100, called(1), is_full=True)
-    seen.at(400, object(), is_full=True)
-    seen.at(500, object(), is_full=False)
-    seen.at(600, AnswerPlanning(call=1), None)
+    seen.at(400, consumed(0), is_full=True)
+    seen.at(500, consumed(1), is_full=False)
+    seen.at(600, AnswerPlanning(call=1))
     assert seen.query() == [("batch", 0, 100), ("held", 100, 500), ("rested", 500, 600)]
 
 
@@ -126,7 +142,7 @@ def test_the_shares_of_the_time_add_up() -> None:
     seen = Watched()
     seen.at(0, TaskStarted(position=0))
     seen.at(50, called(0), is_full=True)
-    seen.at(80, AnswerPlanning(call=1), None)
+    seen.at(80, AnswerPlanning(call=1))
     seen.now_ms = 200
     assert {kind: ms for kind, ms in seen.timeline.totals_ms().items() if ms} == {
         SpanKind.RESTED: 50,
@@ -140,13 +156,13 @@ def test_no_total_falls_when_a_batch_turns_out_to_be_rest() -> None:
     seen = Watched()
     seen.at(0, TaskStarted(position=0))
     seen.at(0, called(0))
-    seen.at(0, AnswerPlanning(call=1), None)
+    seen.at(0, AnswerPlanning(call=1))
     seen.now_ms = 300
     assert seen.timeline.totals_ms()[SpanKind.BATCH] == 300
     seen.at(400, called(0))
     assert seen.timeline.totals_ms()[SpanKind.BATCH] == 300
     assert seen.timeline.totals_ms()[SpanKind.RESTED] == 400
-    seen.at(400, AnswerPlanning(call=2), None)
+    seen.at(400, AnswerPlanning(call=2))
     seen.at(800, called(1))
     assert seen.timeline.totals_ms()[SpanKind.BATCH] == 400
 
@@ -156,16 +172,16 @@ def test_a_root_waits_for_its_batch_and_then_takes_both_parts_and_commits() -> N
     seen = Watched()
     seen.at(0, TaskStarted(position=0))
     seen.at(0, called(0))
-    seen.at(0, AnswerPlanning(call=1), None)
+    seen.at(0, AnswerPlanning(call=1))
     seen.at(100, TriggerCheckpoint(vertex="v", barrier=barrier(7)))
     seen.at(300, called(1))
-    seen.at(300, taken(7), None)
+    seen.at(300, taken(7))
     seen.at(320, SyncPartDone(checkpoint_id=7))
-    seen.at(320, ContinueSnapshot(vertex="v", checkpoint_id=7), None)
-    seen.at(320, AnswerPlanning(call=1), None)
+    seen.at(320, ContinueSnapshot(vertex="v", checkpoint_id=7))
+    seen.at(320, AnswerPlanning(call=1))
     state = TaskState(vertex="v", position=1, operators=())
     seen.at(400, AsyncPartDone(checkpoint_id=7, state=state, metrics=SnapshotMetrics()))
-    seen.at(450, CommitSinks(vertex="v", checkpoint_id=7, payloads={}), None)
+    seen.at(450, CommitSinks(vertex="v", checkpoint_id=7, payloads={}))
     seen.at(500, SinksCommitted(checkpoint_id=7))
     assert seen.parts() == [
         ("wait", 100, 300),
@@ -181,9 +197,9 @@ def test_missing_barriers_are_told_from_unread_rows() -> None:
     """The first shows a slow input, the second a slow task."""
     seen = Watched("left", "right")
     seen.at(100, appended("left", 3))
-    seen.at(200, appended("v", 3, vertex="downstream"), None)
+    seen.at(200, appended("v", 3, vertex="downstream"))
     seen.at(400, appended("right", 3))
-    seen.at(900, taken(3), None)
+    seen.at(900, taken(3))
     assert seen.parts() == [("alignment", 100, 400), ("catch-up", 400, 900)]
 
 
@@ -193,9 +209,9 @@ def test_a_channel_that_has_ended_is_not_waited_for() -> None:
     seen.at(100, appended("left", 3))
     end = ChannelAppended(vertex="v", channel="right", entries=(EndOfPartition(),))
     seen.at(300, end)
-    seen.at(500, taken(3), None)
+    seen.at(500, taken(3))
     seen.at(600, appended("left", 4))
-    seen.at(900, taken(4), None)
+    seen.at(900, taken(4))
     assert seen.parts() == [("alignment", 100, 300), ("catch-up", 300, 500), ("catch-up", 600, 900)]
     seen.timeline.starting()
     seen.at(1_000, appended("left", 5))
@@ -221,7 +237,7 @@ def test_a_lane_keeps_its_newest_spans() -> None:
     seen = Watched(kept=10)
     seen.at(0, TaskStarted(position=0))
     for batch in range(100):
-        seen.at(batch * 1_000, AnswerPlanning(call=1), None)
+        seen.at(batch * 1_000, AnswerPlanning(call=1))
         seen.at(batch * 1_000 + 500, called(batch + 1))
     assert len(seen.timeline.query) == 10
     assert seen.timeline.batches == 100

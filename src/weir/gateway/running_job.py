@@ -80,15 +80,14 @@ class RunningJob:
         coordinators: CoordinatorPort,
         clock: Clock,
         configuration: Mapping[str, str],
-        observe: Callable[[object], None],
         patience_ms: int,
         coordinated: tuple[CoordinatorView, ...] = (),
         engine_log: str | None = None,
     ) -> None:
-        """``observe`` gets every effect, on the main thread.
+        """``patience_ms``: how long the end of an attempt waits for work that hangs.
 
-        ``patience_ms``: how long the end of an attempt waits for work that hangs. ``coordinated``:
-        the operators that have a coordinator. ``engine_log``: the path of Spark's own log.
+        ``coordinated``: the operators that have a coordinator. ``engine_log``: the path of Spark's
+        own log.
         """
         self._job_id = job_id
         #: Why a request fails that comes after the end, or just before it.
@@ -104,9 +103,6 @@ class RunningJob:
         self._coordinated = coordinated
         self.engine_log = engine_log
         self._tasks = tasks
-        #: What happened over the last hour.
-        self.recorder = Recorder(clock, {name: plan.inputs for name, plan in plans.items()})
-        self._observe = observe
         self._requests = itertools.count(1)
         self._futures: dict[str, Future[Any]] = {}
         self._start_time_ms = clock.wall_ms()
@@ -131,9 +127,19 @@ class RunningJob:
             durable=durable,
             coordinators=coordinators,
             clock=clock,
-            on_effect=self._on_effect,
-            on_task=self.recorder.on_task,
             patience_ms=patience_ms,
+        )
+        #: What happened over the last hour.
+        self.recorder = Recorder(
+            clock, {name: plan.inputs for name, plan in plans.items()}, lambda: self.driver.tasks
+        )
+        self.recorder.watch(self.driver.watchers, master)
+        self.driver.watchers.watch_effects(
+            {
+                JobStatusChanged: self._status_changed,
+                JobEnded: self._job_ended,
+                AnswerRequest: self._answered,
+            }
         )
         self._view = self._make_view()
 
@@ -163,12 +169,12 @@ class RunningJob:
         self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
     ) -> Future[CompletedCheckpoint]:
         """Take a checkpoint now."""
-        self.recorder.tell("request", "A checkpoint was requested.")
+        self.recorder.note("request", "A checkpoint was requested.")
         return self._snapshot(RequestKind.CHECKPOINT, None, checkpoint_type)
 
     def trigger_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
         """Take a savepoint."""
-        self.recorder.tell("request", "A savepoint was requested.")
+        self.recorder.note("request", "A savepoint was requested.")
         return self._snapshot(RequestKind.SAVEPOINT, target)
 
     def stop_with_savepoint(
@@ -176,14 +182,14 @@ class RunningJob:
     ) -> Future[CompletedCheckpoint]:
         """Stop between two batches."""
         how = "A drain" if drain else "A stop"
-        self.recorder.tell("request", f"{how} with a savepoint was requested.")
+        self.recorder.note("request", f"{how} with a savepoint was requested.")
         return self._snapshot(RequestKind.STOP, target, drain=drain)
 
     def send_to_coordinator(
         self, operator: OperatorId, request: Payload
     ) -> Future[CoordinatorAnswer]:
         """Send a request to an operator's coordinator."""
-        self.recorder.tell("request", f"A request was sent to the coordinator of {operator}.")
+        self.recorder.note("request", f"A request was sent to the coordinator of {operator}.")
         future: Future[CoordinatorAnswer] = Future()
         if self._over.is_set():
             _settle(future, None, self._refusal)
@@ -212,13 +218,13 @@ class RunningJob:
 
     def cancel(self) -> Future[None]:
         """Cancel the job."""
-        self.recorder.tell("request", "A cancellation was requested.")
+        self.recorder.note("request", "A cancellation was requested.")
         return self._request(lambda request: CancelRequested(request=request))
 
     def suspend(self) -> None:
         """Stop the tasks and leave the job resumable. Safe in a signal handler."""
         self.left.set()
-        self.recorder.tell("request", "The driver was asked to exit.")
+        self.recorder.note("request", "The driver was asked to exit.")
         self.driver.post(SuspendRequested())
 
     # ---- the run
@@ -234,37 +240,29 @@ class RunningJob:
         for future in list(self._futures.values()):
             _settle(future, None, self._unanswered)
 
-    def _on_effect(self, effect: object) -> None:
-        now_ms, at_ms = self._clock.now_ms(), self._master.restarts.at_ms
-        self.recorder.on_effect(
-            effect,
-            attempt=self._master.attempt,
-            restart_in_ms=None if at_ms is None else max(0, at_ms - now_ms),
-            started=self.driver.tasks.keys(),
-            ended=self._master.coordinator.take_ended(),
-        )
-        match effect:
-            case JobStatusChanged(status=status):
-                self._timestamps_ms[status.name] = self._clock.wall_ms()
-                self._restarts += status is JobStatus.RESTARTING
-                if status is JobStatus.FAILING:
-                    failure = ExceptionView(
-                        timestamp_ms=self._clock.wall_ms(),
-                        message=effect.message,
-                        trace=effect.trace,
-                        vertex=effect.vertex,
-                        attempt=self._master.attempt,
-                    )
-                    self._exceptions = [*self._exceptions, failure][-_EXCEPTIONS:]
-                self._publish_for(Future())
-            case JobEnded(savepoint=savepoint):
-                self._savepoint = savepoint
-            case AnswerRequest(request=request, checkpoint=checkpoint, failure=failure):
-                future = self._futures.pop(request, None)
-                if future is not None:
-                    self._publish_for(Future())
-                    _settle(future, checkpoint, failure)
-        self._observe(effect)
+    def _status_changed(self, effect: JobStatusChanged) -> None:
+        now_ms = self._clock.wall_ms()
+        self._timestamps_ms[effect.status.name] = now_ms
+        self._restarts += effect.status is JobStatus.RESTARTING
+        if effect.status is JobStatus.FAILING:
+            failure = ExceptionView(
+                timestamp_ms=now_ms,
+                message=effect.message,
+                trace=effect.trace,
+                vertex=effect.vertex,
+                attempt=self._master.attempt,
+            )
+            self._exceptions = [*self._exceptions, failure][-_EXCEPTIONS:]
+        self._publish_for(Future())
+
+    def _job_ended(self, effect: JobEnded) -> None:
+        self._savepoint = effect.savepoint
+
+    def _answered(self, effect: AnswerRequest) -> None:
+        future = self._futures.pop(effect.request, None)
+        if future is not None:
+            self._publish_for(Future())
+            _settle(future, effect.checkpoint, effect.failure)
 
     def _snapshot(
         self,

@@ -28,6 +28,7 @@ from weir.core.messages.protocol import TaskStatusChanged
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, TaskStatus, VertexId
 from weir.runtime.concurrency import Clock
+from weir.runtime.watching import Watchers
 
 #: A phase that takes no longer than this is not reported.
 WORTH_A_LINE_MS = 1_000
@@ -120,26 +121,34 @@ class StartPhases:
         what = "savepoint" if checkpoint.kind.is_savepoint else "checkpoint"
         self._listener.phase(f"restoring sinks from {what} {checkpoint.checkpoint_id}")
 
-    def observe(self, effect: object) -> None:
-        """The runtime is carrying out this effect."""
-        match effect:
-            case BeginAttempt():
-                self._finished = frozenset()
-                self._listener.phase("looking for the newest checkpoint")
-            case JobStatusChanged(status=JobStatus.RUNNING):
-                self._starting = set(self._vertices - self._finished)
-                count = len(self._starting)
-                self._listener.phase(f"starting {count} {'query' if count == 1 else 'queries'}")
-                self._end_if_all_run()
-            case JobStatusChanged():
-                self._starting.clear()
-                self._listener.phase(None)
-            case TaskStatusChanged(vertex=vertex, status=status) if (
-                status is not TaskStatus.INITIALIZING
-            ):
-                if vertex in self._starting:
-                    self._starting.remove(vertex)
-                    self._end_if_all_run()
+    def watch(self, watchers: Watchers) -> None:
+        """Subscribe to the effects that begin and end phases."""
+        watchers.watch_effects(
+            {
+                BeginAttempt: self._attempt_begins,
+                JobStatusChanged: self._status_changed,
+                TaskStatusChanged: self._task_status_changed,
+            }
+        )
+
+    def _attempt_begins(self, effect: BeginAttempt) -> None:
+        self._finished = frozenset()
+        self._listener.phase("looking for the newest checkpoint")
+
+    def _status_changed(self, effect: JobStatusChanged) -> None:
+        if effect.status is JobStatus.RUNNING:
+            self._starting = set(self._vertices - self._finished)
+            count = len(self._starting)
+            self._listener.phase(f"starting {count} {'query' if count == 1 else 'queries'}")
+            self._end_if_all_run()
+        else:
+            self._starting.clear()
+            self._listener.phase(None)
+
+    def _task_status_changed(self, effect: TaskStatusChanged) -> None:
+        if effect.status is not TaskStatus.INITIALIZING and effect.vertex in self._starting:
+            self._starting.remove(effect.vertex)
+            self._end_if_all_run()
 
     def _end_if_all_run(self) -> None:
         if not self._starting:

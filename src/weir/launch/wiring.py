@@ -50,6 +50,7 @@ from weir.monitoring.views import CoordinatorView
 from weir.operators.state.types import KEY_GROUPS
 from weir.rest.past.archive import JobArchive
 from weir.runtime.concurrency import Clock, ThreadWaits, ThreadWorkers
+from weir.runtime.watching import Watchers
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import plan_layouts
 from weir.spark.query.task_port import SparkTaskPort
@@ -124,7 +125,6 @@ class JobRun:
             ),
             clock=clock,
             configuration=configuration.in_force(),
-            observe=self._observe,
             patience_ms=configuration.value(TASK_CANCELLATION_TIMEOUT),
             coordinated=tuple(
                 CoordinatorView(operator=name, vertex=one.vertex, parallelism=one.parallelism)
@@ -141,9 +141,12 @@ class JobRun:
             vertices=vertices,
             datasets=self._tasks.datasets,
             clock=clock,
+            attempt=lambda: self._master.attempt,
+            latest=lambda: self._master.coordinator.latest,
         )
         self._lease = self._lease_keeper(configuration, clock)
         self._archivist = self._new_archivist()
+        self._watch(self._running.driver.watchers)
 
     @property
     def gateway(self) -> JobGateway:
@@ -220,15 +223,16 @@ class JobRun:
         fs, base = storage.fs(storage.base_directory), storage.base_directory
         return Archivist(JobArchive(fs, base, self._submission.job_id), self._running.view)
 
-    def _observe(self, effect: object) -> None:
-        self._phases.observe(effect)
+    def _watch(self, watchers: Watchers) -> None:
+        self._phases.watch(watchers)
         if self._lineage is not None:
-            latest = self._master.coordinator.latest
-            self._lineage.observe(effect, self._master.attempt, latest)
-        if isinstance(effect, JobStatusChanged):
-            self._archivist.changed()
-            if effect.status is JobStatus.FAILING:
-                self._listener.note(f"FAILING: {effect.message}")
+            self._lineage.watch(watchers)
+        watchers.watch_effects({JobStatusChanged: self._status_changed})
+
+    def _status_changed(self, effect: JobStatusChanged) -> None:
+        self._archivist.changed()
+        if effect.status is JobStatus.FAILING:
+            self._listener.note(f"FAILING: {effect.message}")
 
     def _delete_working_directory(self) -> None:
         try:

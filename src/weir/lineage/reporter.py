@@ -42,6 +42,7 @@ from weir.errors import ConfigurationError
 from weir.lineage.datasets import JobDatasets
 from weir.runtime.concurrency import Clock
 from weir.runtime.failures import describe
+from weir.runtime.watching import Watchers
 
 if TYPE_CHECKING:
     from weir.lineage.events import Facts, RunIdentity
@@ -96,6 +97,8 @@ def configured(
     vertices: Sequence[Vertex],
     datasets: Callable[[], JobDatasets],
     clock: Clock,
+    attempt: Callable[[], int],
+    latest: Callable[[], CompletedCheckpoint | None],
 ) -> LineageReporter | None:
     """The reporter of a run; None if lineage is off. See ``LineageReporter``."""
     if not is_on(configuration):
@@ -122,6 +125,8 @@ def configured(
         datasets=datasets,
         clock=clock,
         patience_s=timeout_s,
+        attempt=attempt,
+        latest=latest,
     )
 
 
@@ -137,9 +142,13 @@ class LineageReporter:
         datasets: Callable[[], JobDatasets],
         clock: Clock,
         patience_s: float,
+        attempt: Callable[[], int],
+        latest: Callable[[], CompletedCheckpoint | None],
     ) -> None:
         """``datasets`` is called on the reporter's thread when all tasks run; it may block.
 
+        ``attempt`` returns the number of the current attempt, ``latest`` the newest completed
+        checkpoint, of whichever driver. They are called on the main thread.
         ``patience_s``: how long the end of the run waits until the last event is sent.
         """
         self._identity = identity
@@ -147,10 +156,11 @@ class LineageReporter:
         self._datasets = datasets
         self._clock = clock
         self._patience_s = patience_s
+        self._attempt = attempt
+        self._latest = latest
         #: Tasks that have not run yet.
         self._waiting = set(vertices)
         self._begun_ms = clock.wall_ms()
-        self._attempt = 0
         self._checkpoint_id: int | None = None
         self._epoch: int | None = None
         #: Of the newest snapshots that were triggered.
@@ -182,38 +192,43 @@ class LineageReporter:
 
     # ---- on the main thread
 
-    def observe(
-        self, effect: object, attempt: int, latest: CompletedCheckpoint | None = None
-    ) -> None:
-        """The runtime has carried out this effect of the given attempt.
+    def watch(self, watchers: Watchers) -> None:
+        """Subscribe to the effects that events are made of."""
+        watchers.watch_effects(
+            {
+                JobStatusChanged: self._status_changed,
+                TaskStatusChanged: self._task_status_changed,
+                TriggerCheckpoint: self._triggered,
+                NotifyCheckpointComplete: self._completed,
+                JobEnded: lambda effect: self._end(_ENDS[effect.status], effect.failure or ""),
+            }
+        )
 
-        ``latest``: the newest completed checkpoint, of whichever driver.
-        """
-        self._attempt = attempt
-        match effect:
-            case JobStatusChanged(status=JobStatus.RUNNING) if latest is not None:
-                self._checkpoint_id = latest.checkpoint_id
-                if latest.kind.commits_side_effects:
-                    self._epoch = latest.checkpoint_id
-            case TaskStatusChanged(vertex=vertex, status=status) if (
-                status is not TaskStatus.INITIALIZING
-            ):
-                self._waiting.discard(vertex)
-                if not self._waiting:
-                    self._start()
-            case TriggerCheckpoint(checkpoint_id=n, kind=kind):
-                self._kinds[n] = kind
-                while len(self._kinds) > _KINDS:
-                    del self._kinds[min(self._kinds)]
-            case NotifyCheckpointComplete(checkpoint_id=n) if n != self._checkpoint_id:
-                self._completed(n)
-            case JobStatusChanged(status=JobStatus.FAILING):
-                # It may be restarted for hours before all tasks run.
+    def _status_changed(self, effect: JobStatusChanged) -> None:
+        latest = self._latest()
+        if effect.status is JobStatus.RUNNING and latest is not None:
+            self._checkpoint_id = latest.checkpoint_id
+            if latest.kind.commits_side_effects:
+                self._epoch = latest.checkpoint_id
+        elif effect.status is JobStatus.FAILING:
+            # It may be restarted for hours before all tasks run.
+            self._start()
+
+    def _task_status_changed(self, effect: TaskStatusChanged) -> None:
+        if effect.status is not TaskStatus.INITIALIZING:
+            self._waiting.discard(effect.vertex)
+            if not self._waiting:
                 self._start()
-            case JobEnded(status=status, failure=failure):
-                self._end(_ENDS[status], failure or "")
 
-    def _completed(self, checkpoint_id: int) -> None:
+    def _triggered(self, effect: TriggerCheckpoint) -> None:
+        self._kinds[effect.checkpoint_id] = effect.kind
+        while len(self._kinds) > _KINDS:
+            del self._kinds[min(self._kinds)]
+
+    def _completed(self, effect: NotifyCheckpointComplete) -> None:
+        checkpoint_id = effect.checkpoint_id
+        if checkpoint_id == self._checkpoint_id:
+            return
         self._checkpoint_id = checkpoint_id
         if self._kinds.get(checkpoint_id, SnapshotKind.CHECKPOINT).commits_side_effects:
             self._epoch = checkpoint_id
@@ -239,7 +254,7 @@ class LineageReporter:
         facts = Facts(
             state=state,
             time_ms=self._clock.wall_ms() if time_ms is None else time_ms,
-            attempt=self._attempt,
+            attempt=self._attempt(),
             checkpoint_id=self._checkpoint_id,
             epoch=self._epoch,
             failure=failure,

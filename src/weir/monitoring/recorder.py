@@ -21,22 +21,34 @@ import logging
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from weir.core.checkpoints.stats import CheckpointStats
-from weir.core.messages.job import JobEnded, JobStatusChanged, StopTasks
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import (
+    AnswerRequest,
+    DiscardCheckpoint,
+    JobEnded,
+    JobStatusChanged,
+    StopTasks,
+)
 from weir.core.messages.protocol import (
     DeclineCheckpoint,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
     TaskStatusChanged,
     TriggerCheckpoint,
 )
 from weir.core.status import JobStatus
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import TaskStatus, VertexId
 from weir.monitoring.log_buffer import LogBuffer
 from weir.monitoring.timeline import SpanKind, TaskTimeline
 from weir.monitoring.views import JobView
 from weir.runtime.concurrency import Clock
+from weir.runtime.watching import Watchers
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +58,7 @@ SPANS_MIN = 500
 MOMENTS = 2_000
 CHECKPOINTS = 1_000
 FAILURES = 32
-_TRIGGERED = 64
+_TRIGGERS = 64
 #: How many moments before a failure are kept with it.
 STORY = 15
 #: Milliseconds between two samples, and how many are kept: an hour.
@@ -139,13 +151,27 @@ class Sample:
 class Recorder:
     """The recorded hour of one job."""
 
-    def __init__(self, clock: Clock, inputs: Mapping[VertexId, tuple[VertexId, ...]]) -> None:
-        """``inputs``: for each task the tasks whose channels it reads."""
+    def __init__(
+        self,
+        clock: Clock,
+        inputs: Mapping[VertexId, tuple[VertexId, ...]],
+        tasks: Callable[[], Mapping[VertexId, StreamTask]],
+    ) -> None:
+        """``inputs``: for each task the tasks whose channels it reads.
+
+        ``tasks`` returns the machines of the newest attempt's tasks.
+        """
         self._clock = clock
+        self._tasks = tasks
         kept = max(SPANS_MIN, SPANS // (2 * max(1, len(inputs))))
         self.timelines = {
             vertex: TaskTimeline(
-                vertex, channels, now_ms=clock.now_ms, wall_ms=clock.wall_ms, kept=kept
+                vertex,
+                channels,
+                is_full=partial(self._is_full, vertex),
+                now_ms=clock.now_ms,
+                wall_ms=clock.wall_ms,
+                kept=kept,
             )
             for vertex, channels in inputs.items()
         }
@@ -158,62 +184,66 @@ class Recorder:
         #: The driver's log; whoever runs the job enters it.
         self.log = LogBuffer()
         self._numbers = itertools.count(1)
-        #: The newest checkpoints whose trigger was told: every root is triggered.
-        self._triggered: deque[int] = deque(maxlen=_TRIGGERED)
+        #: The newest checkpoints whose trigger is in the story: every root is triggered.
+        self._triggers: deque[int] = deque(maxlen=_TRIGGERS)
 
     # ---- on the main thread
 
-    def on_task(self, vertex: VertexId, message: object, is_full: bool | None) -> None:
-        """A task handled an event, or an effect of it is about to be executed."""
-        self.timelines[vertex].observe(message, is_full)
-        match message:
-            case TaskStatusChanged(status=status) if status is not TaskStatus.INITIALIZING:
-                self.tell("task", f"Task {vertex} is {status.value}.", vertex=vertex)
-            case DeclineCheckpoint(checkpoint_id=n, reason=reason, message=why):
-                text = f"Task {vertex} declined checkpoint {n}: {reason.describe(why)}"
-                self.tell("checkpoint", text, vertex=vertex, checkpoint_id=n)
+    def watch(self, watchers: Watchers, master: JobMaster) -> None:
+        """Subscribe to what happens in a job."""
+        for timeline in self.timelines.values():
+            timeline.watch(watchers)
+        watchers.watch_effects(
+            {
+                TaskStatusChanged: self._task_status_changed,
+                TriggerCheckpoint: self._triggered,
+                DeclineCheckpoint: self._declined,
+                StopTasks: self._stopped,
+                JobStatusChanged: partial(self._status_changed, master),
+                JobEnded: self._job_ended,
+            }
+        )
+        # When a checkpoint has ended, at least one of these follows at once.
+        follows = (
+            *(NotifyCheckpointComplete, NotifyCheckpointAborted, DiscardCheckpoint),
+            *(AnswerRequest, JobStatusChanged, JobEnded),
+        )
+        watchers.watch_effects(dict.fromkeys(follows, partial(self._checkpoints_ended, master)))
 
-    def on_effect(
-        self,
-        effect: object,
-        *,
-        attempt: int,
-        restart_in_ms: int | None,
-        started: Collection[VertexId],
-        ended: Iterable[CheckpointStats],
-    ) -> None:
-        """An effect of the job master.
+    def _task_status_changed(self, effect: TaskStatusChanged) -> None:
+        if effect.status is not TaskStatus.INITIALIZING:
+            text = f"Task {effect.vertex} is {effect.status.value}."
+            self.note("task", text, vertex=effect.vertex)
 
-        ``restart_in_ms`` is when the next attempt begins; ``started``: the tasks that run in this
-        one; ``ended``: the checkpoints that have ended since the last effect.
-        """
-        match effect:
-            case TriggerCheckpoint(checkpoint_id=n, kind=kind):
-                if n not in self._triggered:
-                    self._triggered.append(n)
-                    text = f"{_named(kind.is_savepoint, n)} was triggered."
-                    self.tell("checkpoint", text, checkpoint_id=n)
-            case StopTasks():
-                for timeline in self.timelines.values():
-                    timeline.stopped()
-            case JobStatusChanged():
-                self._status_changed(effect, attempt, restart_in_ms, started)
-            case JobEnded(status=status, savepoint=savepoint):
-                end = f" Savepoint: {savepoint}" if savepoint else ""
-                self.tell("job", f"The job ended: {status.value}.{end}")
-                self._decided(f"The job ended: {status.value}.")
-        for stats in ended:
+    def _triggered(self, effect: TriggerCheckpoint) -> None:
+        n = effect.checkpoint_id
+        if n not in self._triggers:
+            self._triggers.append(n)
+            name = _name(effect.kind.is_savepoint, n)
+            self.note("checkpoint", f"{name} was triggered.", checkpoint_id=n)
+
+    def _declined(self, effect: DeclineCheckpoint) -> None:
+        n, why = effect.checkpoint_id, effect.reason.describe(effect.message)
+        text = f"Task {effect.vertex} declined checkpoint {n}: {why}"
+        self.note("checkpoint", text, vertex=effect.vertex, checkpoint_id=n)
+
+    def _checkpoints_ended(self, master: JobMaster, effect: object) -> None:
+        """Note the checkpoints that have ended since the last call."""
+        for stats in master.coordinator.take_ended():
             self.checkpoints.append(checkpoint_bar(stats))
-            self.tell("checkpoint", _how_ended(stats), checkpoint_id=stats.checkpoint_id)
+            self.note("checkpoint", _how_ended(stats), checkpoint_id=stats.checkpoint_id)
 
-    def _status_changed(
-        self,
-        effect: JobStatusChanged,
-        attempt: int,
-        restart_in_ms: int | None,
-        started: Collection[VertexId],
-    ) -> None:
-        status = effect.status
+    def _stopped(self, effect: StopTasks) -> None:
+        for timeline in self.timelines.values():
+            timeline.stopped()
+
+    def _job_ended(self, effect: JobEnded) -> None:
+        end = f" Savepoint: {effect.savepoint}" if effect.savepoint else ""
+        self.note("job", f"The job ended: {effect.status.value}.{end}")
+        self._decided(f"The job ended: {effect.status.value}.")
+
+    def _status_changed(self, master: JobMaster, effect: JobStatusChanged) -> None:
+        status, attempt = effect.status, master.attempt
         if status is JobStatus.FAILING:
             failure = Failure(
                 time_ms=self._clock.wall_ms(),
@@ -225,17 +255,19 @@ class Recorder:
             )
             self.failures.append(failure)
             first = effect.message.partition("\n")[0]
-            self.tell("failure", f"Failure: {first}", vertex=effect.vertex)
+            self.note("failure", f"Failure: {first}", vertex=effect.vertex)
             return
         if status is JobStatus.RESTARTING:
-            when = "" if restart_in_ms is None else f" in {restart_in_ms / 1000:.1f} s"
+            at_ms = master.restarts.at_ms
+            in_ms = 0 if at_ms is None else max(0, at_ms - self._clock.now_ms())
+            when = "" if at_ms is None else f" in {in_ms / 1000:.1f} s"
             self._decided(f"The restart strategy begins attempt {attempt + 1}{when}.")
-        self.tell("job", f"The job is {status.value} (attempt {attempt}).")
+        self.note("job", f"The job is {status.value} (attempt {attempt}).")
         if status is JobStatus.RUNNING:
             if self.failures and self.failures[-1].recovered_ms is None:
                 self._change(recovered_ms=self._clock.wall_ms())
             # The others are finished in the restored checkpoint.
-            for vertex in started:
+            for vertex in self._tasks():
                 self.timelines[vertex].starting()
 
     def _decided(self, outcome: str) -> None:
@@ -245,9 +277,13 @@ class Recorder:
     def _change(self, **changes: object) -> None:
         self.failures[-1] = replace(self.failures[-1], **changes)  # type: ignore[arg-type]
 
+    def _is_full(self, vertex: VertexId) -> bool:
+        task = self._tasks().get(vertex)
+        return task is not None and task.outputs.is_full
+
     # ---- on any thread
 
-    def tell(
+    def note(
         self,
         kind: str,
         text: str,
@@ -322,12 +358,12 @@ class Sampler:
             self._ending.wait(SAMPLE_MS / 1000)
 
 
-def _named(is_savepoint: bool, checkpoint_id: int) -> str:
+def _name(is_savepoint: bool, checkpoint_id: int) -> str:
     return f"{'Savepoint' if is_savepoint else 'Checkpoint'} {checkpoint_id}"
 
 
 def _how_ended(stats: CheckpointStats) -> str:
-    name = _named(stats.kind.is_savepoint, stats.checkpoint_id)
+    name = _name(stats.kind.is_savepoint, stats.checkpoint_id)
     if stats.status == "FAILED":
         return f"{name} failed: {stats.failure_message}"
     where = f": {stats.external_path}" if stats.kind.is_savepoint else ""

@@ -24,9 +24,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, EndOfPartition
+from weir.core.messages.channel import (
+    ChannelAppended,
+    CheckpointBarrier,
+    EndOfPartition,
+    SegmentsConsumed,
+)
 from weir.core.messages.protocol import NotifyCheckpointAborted, TriggerCheckpoint
 from weir.core.messages.task import (
     AnswerPlanning,
@@ -46,6 +50,7 @@ from weir.core.messages.task import (
     TaskStarted,
 )
 from weir.core.types import VertexId
+from weir.runtime.watching import Watchers
 
 #: Neighbours of one kind with a shorter gap are one span.
 JOINED_MS = 50
@@ -76,6 +81,10 @@ class SpanKind(enum.Enum):
     COMMIT = "commit"
 
 
+#: The parts of a checkpoint before its snapshot is taken.
+_BEFORE_SNAPSHOT = (SpanKind.WAIT, SpanKind.ALIGNMENT, SpanKind.CATCH_UP)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
     """One bar of the timeline."""
@@ -99,13 +108,18 @@ class TaskTimeline:
         vertex: VertexId,
         inputs: Iterable[VertexId],
         *,
+        is_full: Callable[[], bool],
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
         kept: int,
     ) -> None:
-        """``kept``: how many spans each lane holds at most."""
+        """``is_full``: whether a consumer of the task lags too far for another batch.
+
+        ``kept``: how many spans each lane holds at most.
+        """
         self.vertex = vertex
         self._inputs = frozenset(inputs)
+        self._is_full = is_full
         self._now_ms = now_ms
         self._wall_ms = wall_ms
         #: Ended spans of the query and of checkpoints, oldest first.
@@ -132,54 +146,41 @@ class TaskTimeline:
         self._open_channels = set(self._inputs)
         #: The channels whose barrier of a checkpoint is still missing.
         self._missing: dict[int, set[VertexId]] = {}
-        self._handlers: dict[type[Any], Callable[[Any, int], None]] = {
-            TaskStarted: self._started,
-            PlanningCalled: self._planning,
-            AnswerPlanning: self._answered,
-            RecordsEnded: lambda event, now: self._do(None, now),
-            StartDrain: lambda event, now: self._do(SpanKind.DRAIN, now),
-            Drained: lambda event, now: self._do(None, now),
-            TaskErrored: lambda event, now: self._do(None, now),
-            TriggerCheckpoint: self._triggered,
-            ChannelAppended: self._appended,
-            TakeSnapshot: self._taken,
-            SyncPartDone: self._sync_done,
-            ContinueSnapshot: lambda event, now: self._begin(
-                event.checkpoint_id, SpanKind.ASYNC, now
-            ),
-            AsyncPartDone: lambda event, now: self._end(event.checkpoint_id, SpanKind.ASYNC, now),
-            SnapshotFailed: self._snapshot_failed,
-            NotifyCheckpointAborted: self._aborted,
-            CommitSinks: lambda event, now: self._begin(event.checkpoint_id, SpanKind.COMMIT, now),
-            SinksCommitted: lambda event, now: self._end(event.checkpoint_id, SpanKind.COMMIT, now),
-            SinkCommitFailed: lambda event, now: self._end(
-                event.checkpoint_id, SpanKind.COMMIT, now, failed=True
-            ),
-        }
 
-    def observe(self, message: object, is_full: bool | None) -> None:
-        """The task handled an event, or an effect of it is about to be executed.
-
-        ``is_full``: whether, after the event, a consumer lags too far for another batch; None for
-        an effect.
-        """
-        handler = self._handlers.get(type(message))
-        if handler is not None:
-            handler(message, self._now_ms())
-        if is_full is None or not self._resting or self._doing is None:
-            return
-        if self._doing[0] in (SpanKind.HELD, SpanKind.RESTED):
-            self._do(SpanKind.HELD if is_full else SpanKind.RESTED, self._now_ms())
+    def watch(self, watchers: Watchers) -> None:
+        """Subscribe to what the task does."""
+        watchers.watch_task(
+            self.vertex,
+            {
+                TaskStarted: self._started,
+                PlanningCalled: self._planning,
+                AnswerPlanning: self._answered,
+                SegmentsConsumed: self._consumed,
+                StartDrain: lambda effect: self._do(SpanKind.DRAIN),
+                **dict.fromkeys((RecordsEnded, Drained, TaskErrored), lambda event: self._do(None)),
+                TriggerCheckpoint: self._triggered,
+                ChannelAppended: self._appended,
+                TakeSnapshot: self._taken,
+                SyncPartDone: self._sync_done,
+                ContinueSnapshot: self._continued,
+                AsyncPartDone: self._async_done,
+                SnapshotFailed: self._snapshot_failed,
+                NotifyCheckpointAborted: self._aborted,
+                CommitSinks: self._commit_began,
+                SinksCommitted: self._committed,
+                SinkCommitFailed: self._commit_failed,
+            },
+        )
 
     def starting(self) -> None:
         """An attempt begins: the task's query starts."""
         self._abandon()
-        self._do(SpanKind.STARTING, self._now_ms())
+        self._do(SpanKind.STARTING)
 
     def stopped(self) -> None:
         """The attempt is over: whatever has not ended never will."""
         self._abandon()
-        self._do(None, self._now_ms())
+        self._do(None)
 
     def totals_ms(self) -> dict[SpanKind, int]:
         """How long the query did each thing since the driver started, until now.
@@ -208,114 +209,133 @@ class TaskTimeline:
 
     # ---- the query
 
-    def _started(self, event: TaskStarted, now_ms: int) -> None:
+    def _started(self, event: TaskStarted) -> None:
         self._position = event.position
-        self._do(SpanKind.RESTED, now_ms)
+        self._do(SpanKind.RESTED)
 
-    def _planning(self, event: PlanningCalled, now_ms: int) -> None:
+    def _planning(self, event: PlanningCalled) -> None:
         if self._doing is not None and self._doing[0] is SpanKind.BATCH:
             if event.position > self._position:
                 self.batches += event.position - self._position
-                self.batch_ms = now_ms - self._doing[1]
+                self.batch_ms = self._now_ms() - self._doing[1]
             else:
                 # Spark found nothing to read.
                 self._doing = (SpanKind.RESTED, self._doing[1])
         self._position = event.position
         self._resting = True
-        self._do(SpanKind.RESTED, now_ms)
+        self._rest()
 
-    def _answered(self, effect: AnswerPlanning, now_ms: int) -> None:
-        self._do(SpanKind.BATCH, now_ms)
+    def _answered(self, effect: AnswerPlanning) -> None:
+        self._do(SpanKind.BATCH)
         self._resting = False
 
-    def _do(self, kind: SpanKind | None, now_ms: int) -> None:
+    def _consumed(self, event: SegmentsConsumed) -> None:
+        if self._doing is not None and self._doing[0] in (SpanKind.HELD, SpanKind.RESTED):
+            self._rest()
+
+    def _rest(self) -> None:
+        """The query waits in its planning call, if it is there."""
+        if self._resting:
+            self._do(SpanKind.HELD if self._is_full() else SpanKind.RESTED)
+
+    def _do(self, kind: SpanKind | None) -> None:
         """The query does something else from now on."""
-        doing = self._doing
+        doing, now_ms = self._doing, self._now_ms()
         if doing is not None and doing[0] is kind:
             return
         if doing is not None:
             self._totals[doing[0]] += now_ms - doing[1]
             batch = self._position if doing[0] is SpanKind.BATCH else None
-            self._ended(self.query, doing[0], now_ms - doing[1], batch=batch)
+            self._add(self.query, doing[0], now_ms - doing[1], batch=batch)
         self._doing = None if kind is None else (kind, now_ms)
         if kind is None:
             self._resting = False
 
     # ---- checkpoints
 
-    def _triggered(self, event: TriggerCheckpoint, now_ms: int) -> None:
-        self._begin(event.checkpoint_id, SpanKind.WAIT, now_ms)
+    def _triggered(self, event: TriggerCheckpoint) -> None:
+        self._begin(event.checkpoint_id, SpanKind.WAIT)
 
-    def _appended(self, event: ChannelAppended, now_ms: int) -> None:
+    def _appended(self, event: ChannelAppended) -> None:
         if event.vertex != self.vertex:  # its own effect, for a consumer
             return
         for entry in event.entries:
             if isinstance(entry, CheckpointBarrier):
                 self._missing.setdefault(entry.checkpoint_id, set(self._open_channels))
-                self._arrived(entry.checkpoint_id, event.channel, now_ms)
+                self._arrived(entry.checkpoint_id, event.channel)
             elif isinstance(entry, EndOfPartition):
                 self._open_channels.discard(event.channel)
                 for n in tuple(self._missing):
-                    self._arrived(n, event.channel, now_ms)
+                    self._arrived(n, event.channel)
 
-    def _arrived(self, checkpoint_id: int, channel: VertexId, now_ms: int) -> None:
+    def _arrived(self, checkpoint_id: int, channel: VertexId) -> None:
         """A channel has delivered its barrier, or will deliver none."""
         missing = self._missing[checkpoint_id]
         missing.discard(channel)
         if missing:
-            self._begin(checkpoint_id, SpanKind.ALIGNMENT, now_ms)
+            self._begin(checkpoint_id, SpanKind.ALIGNMENT)
         else:
-            self._end(checkpoint_id, SpanKind.ALIGNMENT, now_ms)
-            self._begin(checkpoint_id, SpanKind.CATCH_UP, now_ms)
+            self._end(checkpoint_id, SpanKind.ALIGNMENT)
+            self._begin(checkpoint_id, SpanKind.CATCH_UP)
 
-    def _taken(self, effect: TakeSnapshot, now_ms: int) -> None:
+    def _taken(self, effect: TakeSnapshot) -> None:
         n = effect.checkpoint_id
-        for kind in (SpanKind.WAIT, SpanKind.ALIGNMENT, SpanKind.CATCH_UP):
-            self._end(n, kind, now_ms)
+        self._end(n, *_BEFORE_SNAPSHOT)
         self._missing = {m: rest for m, rest in self._missing.items() if m > n}
-        self._begin(n, SpanKind.SYNC, now_ms)
+        self._begin(n, SpanKind.SYNC)
         if self._resting:
-            self._do(SpanKind.SNAPSHOT, now_ms)
+            self._do(SpanKind.SNAPSHOT)
 
-    def _sync_done(self, event: SyncPartDone, now_ms: int) -> None:
-        self._end(event.checkpoint_id, SpanKind.SYNC, now_ms)
-        if self._resting:
-            self._do(SpanKind.RESTED, now_ms)
+    def _sync_done(self, event: SyncPartDone) -> None:
+        self._end(event.checkpoint_id, SpanKind.SYNC)
+        self._rest()
 
-    def _snapshot_failed(self, event: SnapshotFailed, now_ms: int) -> None:
-        for kind in (SpanKind.SYNC, SpanKind.ASYNC):
-            self._end(event.checkpoint_id, kind, now_ms, failed=True)
-        if self._resting:
-            self._do(SpanKind.RESTED, now_ms)
+    def _continued(self, effect: ContinueSnapshot) -> None:
+        self._begin(effect.checkpoint_id, SpanKind.ASYNC)
 
-    def _aborted(self, event: NotifyCheckpointAborted, now_ms: int) -> None:
-        for kind in (SpanKind.WAIT, SpanKind.ALIGNMENT, SpanKind.CATCH_UP):
-            self._end(event.checkpoint_id, kind, now_ms, failed=True)
+    def _async_done(self, event: AsyncPartDone) -> None:
+        self._end(event.checkpoint_id, SpanKind.ASYNC)
+
+    def _snapshot_failed(self, event: SnapshotFailed) -> None:
+        self._end(event.checkpoint_id, SpanKind.SYNC, SpanKind.ASYNC, failed=True)
+        self._rest()
+
+    def _aborted(self, event: NotifyCheckpointAborted) -> None:
+        self._end(event.checkpoint_id, *_BEFORE_SNAPSHOT, failed=True)
         self._missing.pop(event.checkpoint_id, None)
 
-    def _begin(self, checkpoint_id: int, kind: SpanKind, now_ms: int) -> None:
-        if len(self._open) < _OPEN_PARTS:
-            self._open.setdefault((checkpoint_id, kind), now_ms)
+    def _commit_began(self, effect: CommitSinks) -> None:
+        self._begin(effect.checkpoint_id, SpanKind.COMMIT)
 
-    def _end(
-        self, checkpoint_id: int, kind: SpanKind, now_ms: int, *, failed: bool = False
-    ) -> None:
-        began = self._open.pop((checkpoint_id, kind), None)
+    def _committed(self, event: SinksCommitted) -> None:
+        began = self._open.get((event.checkpoint_id, SpanKind.COMMIT))
         if began is not None:
-            took_ms = now_ms - began
-            if kind is SpanKind.COMMIT and not failed:
-                self.commits += 1
-                self.commit_ms = took_ms
-            self._ended(self.parts, kind, took_ms, checkpoint_id=checkpoint_id, failed=failed)
+            self.commits += 1
+            self.commit_ms = self._now_ms() - began
+        self._end(event.checkpoint_id, SpanKind.COMMIT)
+
+    def _commit_failed(self, event: SinkCommitFailed) -> None:
+        self._end(event.checkpoint_id, SpanKind.COMMIT, failed=True)
+
+    def _begin(self, checkpoint_id: int, kind: SpanKind) -> None:
+        if len(self._open) < _OPEN_PARTS:
+            self._open.setdefault((checkpoint_id, kind), self._now_ms())
+
+    def _end(self, checkpoint_id: int, *kinds: SpanKind, failed: bool = False) -> None:
+        """End these parts of a checkpoint, those of them that have begun."""
+        for kind in kinds:
+            began = self._open.pop((checkpoint_id, kind), None)
+            if began is not None:
+                took_ms = self._now_ms() - began
+                self._add(self.parts, kind, took_ms, checkpoint_id=checkpoint_id, failed=failed)
 
     def _abandon(self) -> None:
-        now_ms = self._now_ms()
         for n, kind in tuple(self._open):
-            self._end(n, kind, now_ms, failed=True)
+            self._end(n, kind, failed=True)
         self._missing.clear()
         self._open_channels = set(self._inputs)
 
-    def _ended(
+    def _add(
         self,
         lane: deque[Span],
         kind: SpanKind,
@@ -325,6 +345,7 @@ class TaskTimeline:
         checkpoint_id: int | None = None,
         failed: bool = False,
     ) -> None:
+        """Add a span that ends now to a lane."""
         end_ms = self._wall_ms()
         start_ms = end_ms - took_ms
         last = lane[-1] if lane else None

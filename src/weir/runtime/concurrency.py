@@ -18,6 +18,8 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+from weir.errors import invariant
+
 
 class Clock(Protocol):
     """The runtime's source of time."""
@@ -55,6 +57,20 @@ T = TypeVar("T")
 
 #: How long an idle thread waits for more work.
 _IDLE_S = 60.0
+
+
+class MainThread:
+    """The only thread that may use the machines: the first that enters."""
+
+    def __init__(self) -> None:
+        self._ident: int | None = None
+
+    def assert_inside(self) -> None:
+        """Raise ``InvariantError`` on any other thread."""
+        current = threading.get_ident()
+        if self._ident is None:
+            self._ident = current
+        invariant(self._ident == current, "state machines may be used on the main thread only")
 
 
 class Work(Protocol):

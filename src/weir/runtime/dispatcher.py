@@ -75,10 +75,11 @@ from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import Recorded, TaskState, VertexId
 from weir.errors import JobError, invariant
-from weir.runtime.concurrency import Clock, Work, Workers, answered
+from weir.runtime.concurrency import Clock, MainThread, Work, Workers, answered
 from weir.runtime.failures import cause_of, describe, is_fatal
 from weir.runtime.ports import AttemptStart, CoordinatorPort, DurablePort, TaskPort
 from weir.runtime.task_work import begin_task_work, task_errored
+from weir.runtime.watching import Watchers, harmless
 
 
 @dataclass(frozen=True)
@@ -121,15 +122,6 @@ def restored_entries(
             yield ChannelAppended(vertex=plan.vertex, channel=producer, entries=ends)
 
 
-#: Gets a task's vertex, an event or effect of it, and after an event whether a consumer lags too
-#: far for another batch (None: an effect). Called on the main thread.
-TaskObserver: TypeAlias = Callable[[VertexId, object, bool | None], None]
-
-
-def unobserved(vertex: VertexId, message: object, is_full: bool | None) -> None:
-    """Observes nothing."""
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -148,15 +140,12 @@ class Dispatcher:
         workers: Workers,
         chance: Callable[[], float],
         mailbox: Callable[[Envelope], None],
-        on_effect: Callable[[object], None],
+        watchers: Watchers,
         patience_ms: int,
-        on_task: TaskObserver = unobserved,
     ) -> None:
         """``mailbox`` takes envelopes from any thread and passes them to ``turn`` in order.
 
-        ``chance`` draws from [0, 1). ``on_effect`` gets every effect of the machines once it has
-        been started (logs, answers, progress). ``on_task`` gets every event that a task has handled
-        and every effect of a task that is about to be executed.
+        ``chance`` draws from [0, 1).
         """
         self._master = master
         self._plans = plans
@@ -170,8 +159,7 @@ class Dispatcher:
         self._workers = workers
         self._chance = chance
         self._mailbox = mailbox
-        self._on_effect = on_effect
-        self._on_task = on_task
+        self._watchers = watchers
         self._patience_ms = patience_ms
         self._tasks: dict[VertexId, StreamTask] = {}
         self._attempt = 0
@@ -184,6 +172,7 @@ class Dispatcher:
         self._ended: JobEnded | None = None
         #: Effects to execute, each with its task (None: the job master); the first is in progress.
         self._effects: deque[tuple[VertexId | None, Any]] = deque()
+        self._main_thread = MainThread()
 
     @property
     def ended(self) -> JobEnded | None:
@@ -221,6 +210,7 @@ class Dispatcher:
         Returns the next deadline, as ``next_deadline``. A mailbox that is never empty does not
         delay the timers. Raises ``InvariantError`` for a bug, and any posted error.
         """
+        self._main_thread.assert_inside()
         if envelope is not None:
             self._take(envelope)
         now_ms = self._clock.now_ms()
@@ -261,7 +251,9 @@ class Dispatcher:
         task = self._tasks.get(vertex)
         if task is not None:
             effects = task.handle(event, self._clock.now_ms())
-            self._on_task(vertex, event, task.outputs.is_full)
+            for watch in self._watchers.of_task(vertex, type(event)):
+                with harmless():
+                    watch(event)
             self._carry_out(effects, vertex)
 
     def _start_attempt(self, start: AttemptStart) -> None:
@@ -314,6 +306,7 @@ class Dispatcher:
         Effects that they cause in other machines are queued after all earlier ones, so two messages
         to one machine arrive in the order in which they were sent (MISSION C6).
         """
+        self._main_thread.assert_inside()
         self._effects.extend((vertex, effect) for effect in effects)
         if len(self._effects) > len(effects):
             return
@@ -330,11 +323,12 @@ class Dispatcher:
                 self._coordinators.tell(effect, self._mailbox)
             else:
                 self._effect_of_master(effect)
-            self._on_effect(effect)
+            for watch in self._watchers.of_effect(source, type(effect)):
+                with harmless():
+                    watch(effect)
             self._effects.popleft()
 
     def _effect_of_task(self, effect: Any, vertex: VertexId) -> None:
-        self._on_task(vertex, effect, None)
         if isinstance(effect, ChannelAppended | SegmentsConsumed):
             self._to_task(effect.vertex, effect)
         elif isinstance(effect, TaskWork):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import random
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -13,10 +12,10 @@ from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import VertexId
-from weir.errors import invariant
 from weir.runtime.concurrency import Clock, ThreadWorkers
-from weir.runtime.dispatcher import Call, Dispatcher, Envelope, TaskObserver, unobserved
+from weir.runtime.dispatcher import Call, Dispatcher, Envelope
 from weir.runtime.ports import CoordinatorPort, DurablePort, TaskPort
+from weir.runtime.watching import Watchers
 
 
 class JobDriver:
@@ -31,22 +30,17 @@ class JobDriver:
         durable: DurablePort,
         coordinators: CoordinatorPort,
         clock: Clock,
-        on_effect: Callable[[object], None],
         patience_ms: int,
-        on_task: TaskObserver = unobserved,
     ) -> None:
-        """``on_effect`` gets every effect of the machines once it has been started.
-
-        It serves logs, answers to requests and progress. ``on_task`` observes the tasks.
-        """
+        """``patience_ms``: how long the end of an attempt waits for work that hangs."""
         self._clock = clock
         self._patience_ms = patience_ms
         self._queue: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
         # First in the queue: requests may arrive as soon as the driver exists.
         self._queue.put(JobSubmitted())
         self._workers = ThreadWorkers()
-        self._on_effect = on_effect
-        self._thread: int | None = None
+        #: Who watches the machines.
+        self.watchers = Watchers()
         self._dispatcher = Dispatcher(
             master=master,
             plans=plans,
@@ -57,8 +51,7 @@ class JobDriver:
             workers=self._workers,
             chance=random.random,
             mailbox=self._queue.put,
-            on_effect=self._seen,
-            on_task=on_task,
+            watchers=self.watchers,
             patience_ms=patience_ms,
         )
 
@@ -81,7 +74,6 @@ class JobDriver:
 
     def run(self) -> JobEnded:
         """Run until the job has ended. Call it once; the calling thread becomes the main thread."""
-        self._thread = threading.get_ident()
         try:
             deadline = self._dispatcher.next_deadline()
             while (ended := self._dispatcher.ended) is None:
@@ -100,8 +92,3 @@ class JobDriver:
         with suppress(queue.Empty):
             envelope = self._queue.get(timeout=timeout)
         return self._dispatcher.turn(envelope)
-
-    def _seen(self, effect: object) -> None:
-        on_main_thread = self._thread == threading.get_ident()
-        invariant(on_main_thread, "state machines may be used on the main thread only")
-        self._on_effect(effect)

@@ -24,6 +24,7 @@ from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import NothingChanges, StateMapping
 from weir.kernel import Kernel
 from weir.runtime.dispatcher import Dispatcher, Envelope, ToTask
+from weir.runtime.watching import Watchers
 from weir.sim.engine.code import TABLES_DIRECTORY, Code, DriverCode, Environment, operators_of
 from weir.sim.engine.disk import Disk, ProcessFileSystem
 from weir.sim.engine.faults import Fault, Injector
@@ -136,6 +137,8 @@ class SimDriver:
         self._committing: set[tuple[str, int]] = set()
         self._workers = SimWorkers(loop, self.process, lambda: random.randrange(10, 300))
         self._on_effect = on_effect
+        #: The first error of ``on_effect``.
+        self._broken: Exception | None = None
         faults = _Faults(self, injector, random)
         fs = ProcessFileSystem(disk, loop, self.process, faults, links=job.links)
         executors = ProcessFileSystem(disk, loop, self.executors, faults, links=job.links)
@@ -272,6 +275,8 @@ class SimDriver:
         self, plans: dict[VertexId, TaskPlan], tasks: SimTaskPort, coordinators: CoordinatorRunner
     ) -> Dispatcher:
         """The product's dispatcher, between the machines and the simulated ports."""
+        watchers = Watchers()
+        watchers.watch_effects({object: self._effect})
         return Dispatcher(
             master=self.master,
             plans=plans,
@@ -282,7 +287,7 @@ class SimDriver:
             workers=self._workers,
             chance=self._random.random,
             mailbox=self.post,
-            on_effect=self._effect,
+            watchers=watchers,
             patience_ms=_PATIENCE_MS,
         )
 
@@ -342,13 +347,19 @@ class SimDriver:
     def _effect(self, effect: object) -> None:
         if isinstance(effect, CommitSinks):
             self._committing.add((effect.vertex, effect.checkpoint_id))
-        self._on_effect(self, effect)
+        try:
+            self._on_effect(self, effect)
+        except Exception as error:
+            # The dispatcher would only log it.
+            self._broken = self._broken or error
 
     def _turn(self, envelope: Envelope | None) -> None:
         if self._over:
             return
         try:
             deadline = self.dispatcher.turn(envelope)
+            if self._broken is not None:
+                raise self._broken
             self._on_turn(self, envelope)
         except Exception as error:
             self._finish(error)
