@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from weir.core.types import CompletedCheckpoint
     from weir.durable.sink_port import SinkPort
     from weir.gateway.job_gateway import JobGateway
+    from weir.launch.environment import RunEnvironment
     from weir.launch.submission import Submission
+    from weir.launch.wiring import JobRun
     from weir.rest.server.server import RestServer
     from weir.runtime.concurrency import Clock
-    from weir.spark.session.start import LazySession
     from weir.storage.checkpoints import CheckpointStorage
 
 _log = logging.getLogger(__name__)
@@ -56,9 +57,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
     """Run the job in this process until it ends. Raises ``WeirError`` if it cannot start."""
     listener.phase("loading libraries")
     from weir.config import Configuration
-    from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS
-    from weir.kernel import MACHINE
-    from weir.launch.submission import submit
+    from weir.launch.environment import RunEnvironment
     from weir.runtime.concurrency import SystemClock
     from weir.spark.session.start import LazySession
     from weir.storage.file_systems import FileSystems
@@ -74,54 +73,82 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
         session = LazySession(job.name, options.master, configuration)
         running = stack.enter_context(contextlib.ExitStack())
         running.callback(session.close)
-
-        def sinks(storage: CheckpointStorage) -> SinkPort:
-            _take_port(rest, configuration, listener)
-            return _sinks(job, configuration, listener, session, storage)
-
-        listener.phase("checking for earlier runs")
-        file_systems = FileSystems(session.file_system)
-        submission = submit(
-            name=job.name,
+        environment = RunEnvironment(
+            job=job,
             options=options,
-            base_directory=configuration.value(CHECKPOINT_DIR),
-            fs=file_systems,
-            kernel=MACHINE,
-            sinks=sinks,
-            private=configuration.value(PRIVATE_SNAPSHOTS),
-            claims=configuration.claims_snapshot,
+            configuration=configuration,
+            session=session,
+            file_systems=FileSystems(session.file_system),
+            clock=clock,
+            listener=listener,
         )
+        submission = _submit(environment, rest)
         if submission.sinks is None:
             return JobResult(
                 job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True
             )
-        _make_working_directory(submission, configuration, session)
+        _make_working_directory(environment, submission)
         # Loading the remaining libraries takes about as long as starting the JVM.
         session.prepare()
-        listener.phase("loading libraries")
-        from weir.launch.metrics_file import write_metrics
-        from weir.launch.wiring import JobRun
-        from weir.spark.session.cluster import SparkCluster
-
-        rest.load()
-        run = JobRun(
-            job=job,
-            options=options,
-            configuration=configuration,
-            submission=submission,
-            session=session,
-            sinks=submission.sinks,
-            clock=clock,
-            listener=listener,
-            rest_address=rest.bind(),
-        )
-        running.callback(run.close)
-        rest.start(run.gateway, file_systems, cluster := SparkCluster(session.get()))
-        running.callback(write_metrics, configuration, file_systems, run.gateway, cluster, clock)
+        run = _started(environment, submission, submission.sinks, rest, running)
         result = run.run()
         running.close()
         run.linger()
         return result
+
+
+def _submit(environment: RunEnvironment, rest: RestServer) -> Submission:
+    """Find or draw the job's id; checks earlier runs, the REST port and the sinks' targets."""
+    from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS
+    from weir.kernel import MACHINE
+    from weir.launch.submission import submit
+
+    configuration = environment.configuration
+
+    def sinks(storage: CheckpointStorage) -> SinkPort:
+        _take_port(rest, environment)
+        return _sinks(environment, storage)
+
+    environment.listener.phase("checking for earlier runs")
+    return submit(
+        name=environment.job.name,
+        options=environment.options,
+        base_directory=configuration.value(CHECKPOINT_DIR),
+        fs=environment.file_systems,
+        kernel=MACHINE,
+        sinks=sinks,
+        private=configuration.value(PRIVATE_SNAPSHOTS),
+        claims=configuration.claims_snapshot,
+    )
+
+
+def _started(
+    environment: RunEnvironment,
+    submission: Submission,
+    sinks: SinkPort,
+    rest: RestServer,
+    running: contextlib.ExitStack,
+) -> JobRun:
+    """Wire the run and start its REST server; ``running`` gets what closes them."""
+    environment.listener.phase("loading libraries")
+    from weir.launch.metrics_file import write_metrics
+    from weir.launch.wiring import JobRun
+    from weir.spark.session.cluster import SparkCluster
+
+    rest.load()
+    run = JobRun(environment, submission, sinks, rest_address=rest.bind())
+    running.callback(run.close)
+    cluster = SparkCluster(environment.session.get())
+    rest.start(run.gateway, environment.file_systems, cluster)
+    running.callback(
+        write_metrics,
+        environment.configuration,
+        environment.file_systems,
+        run.gateway,
+        cluster,
+        environment.clock,
+    )
+    return run
 
 
 def _check(configuration: Configuration, rest: RestServer) -> None:
@@ -182,19 +209,14 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
     )
 
 
-def _sinks(
-    job: JobDefinition,
-    configuration: Configuration,
-    listener: RunListener,
-    session: LazySession,
-    storage: CheckpointStorage,
-) -> SinkPort:
+def _sinks(environment: RunEnvironment, storage: CheckpointStorage) -> SinkPort:
     """The sinks of the job that has this storage. The caller checks their targets next."""
-    listener.phase("checking sinks")
+    environment.listener.phase("checking sinks")
     from weir.config.options import COMMIT_ATTEMPTS, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF
     from weir.durable.sink_port import CommitRetries, SinkPort
     from weir.runtime.concurrency import ThreadWaits
 
+    job, configuration = environment.job, environment.configuration
     return SinkPort(
         sinks=job.sinks,
         job_name=job.name,
@@ -207,30 +229,26 @@ def _sinks(
         waits=ThreadWaits(),
         kernel=storage.kernel,
         job_directory=storage.job_directory,
-        session=session.get,
+        session=environment.session.get,
         leave_out=job.commit_intervals_ms,
     )
 
 
-def _make_working_directory(
-    submission: Submission, configuration: Configuration, session: LazySession
-) -> None:
-    from weir.config.options import WORKING_DIR
+def _make_working_directory(environment: RunEnvironment, submission: Submission) -> None:
     from weir.spark.session.start import make_working_directory
-    from weir.storage.paths import join
 
-    working = join(configuration.value(WORKING_DIR), submission.job_id)
-    private = submission.storage.private and session.is_local
+    working = environment.working_directory(submission.job_id)
+    private = submission.storage.private and environment.session.is_local
     make_working_directory(submission.storage.fs(working), working, private=private)
 
 
-def _take_port(rest: RestServer, configuration: Configuration, listener: RunListener) -> None:
+def _take_port(rest: RestServer, environment: RunEnvironment) -> None:
     """Bind the REST port, once no other driver runs the job and before anything is changed."""
     from weir.config.options import REST_PORT
 
-    address, wanted = rest.bind(), configuration.value(REST_PORT)
+    address, wanted = rest.bind(), environment.configuration.value(REST_PORT)
     if wanted and not address.endswith(f":{wanted}"):
-        listener.note(f"Port {wanted} is taken: the REST server listens at {address}")
+        environment.listener.note(f"Port {wanted} is taken: the REST server listens at {address}")
 
 
 def with_recovery_path(options: RunOptions, configuration: Configuration) -> RunOptions:

@@ -19,7 +19,6 @@ from weir.config.options import (
     SAVEPOINT_DIR,
     STATE_MEMORY,
     TASK_CANCELLATION_TIMEOUT,
-    WORKING_DIR,
 )
 from weir.config.values import LogFormat
 from weir.coordinators.runner import CoordinatorRunner
@@ -39,8 +38,9 @@ from weir.errors import StorageError
 from weir.gateway.job_gateway import JobGateway
 from weir.gateway.running_job import RunningJob
 from weir.launch.archivist import Archivist
+from weir.launch.environment import RunEnvironment
 from weir.launch.lease_keeper import LeaseKeeper
-from weir.launch.options import JobResult, RunListener, RunOptions
+from weir.launch.options import JobResult
 from weir.launch.phases import StartPhases, describe_time
 from weir.launch.submission import Submission
 from weir.lineage import reporter as lineage
@@ -49,16 +49,15 @@ from weir.monitoring.recorder import Sampler
 from weir.monitoring.views import CoordinatorView
 from weir.operators.state.types import KEY_GROUPS
 from weir.rest.past.archive import JobArchive
-from weir.runtime.concurrency import Clock, ThreadWaits, ThreadWorkers
+from weir.runtime.concurrency import ThreadWaits, ThreadWorkers
 from weir.runtime.watching import Watchers
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import plan_layouts
 from weir.spark.query.task_port import SparkTaskPort
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
-from weir.spark.session.start import LazySession, check_reachable, log_of
+from weir.spark.session.start import check_reachable, log_of
 from weir.spark.state.assembly import SparkStateAssembler
 from weir.storage.lease import Lease
-from weir.storage.paths import join
 from weir.subtasks.chain import ProcessStep, process_steps
 
 
@@ -67,84 +66,42 @@ class JobRun:
 
     def __init__(
         self,
-        *,
-        job: JobDefinition,
-        options: RunOptions,
-        configuration: Configuration,
+        environment: RunEnvironment,
         submission: Submission,
-        session: LazySession,
         sinks: SinkPort,
-        clock: Clock,
-        listener: RunListener,
+        *,
         rest_address: str,
     ) -> None:
         """Make the Spark session and the parts; ``sinks`` are already checked.
 
         Raises ``WeirError`` if the job cannot start.
         """
+        job, configuration = environment.job, environment.configuration
+        self._environment = environment
         self._submission = submission
-        self._listener = listener
+        self._listener = environment.listener
         self._rest_address = rest_address
         self._linger_ms = configuration.value(REST_LINGER)
-        vertices = job.vertices()
-        self._phases = StartPhases(listener, (vertex.name for vertex in vertices))
-        self._tasks, self._durable, operators = _make_ports(
-            job=job,
-            options=options,
-            configuration=configuration,
-            submission=submission,
-            session=session,
-            sinks=sinks,
-            clock=clock,
-            listener=listener,
-            phases=self._phases,
-        )
+        self._phases = StartPhases(self._listener, (vertex.name for vertex in job.vertices()))
+        _start_spark(environment, submission)
+        pipeline = _pipeline(environment)
+        self._tasks = _task_port(environment, submission, sinks, pipeline)
+        self._durable = _durable_job(environment, submission, sinks, pipeline, self._phases)
         checkpointing = configuration.checkpoint_config()
         if checkpointing.interval_ms is None:
-            listener.note(
+            self._listener.note(
                 "warning: periodic checkpoints are off (execution.checkpointing.interval): sinks"
                 " commit only when the job ends, on 'weir checkpoint' and on 'weir stop'"
             )
         plans = {
             vertex.name: task_plan(job, vertex, checkpointing.aligned_timeout_ms)
-            for vertex in vertices
+            for vertex in job.vertices()
         }
-        coordinated = _coordinated(job, operators)
-        self._master = _job_master(job, configuration, submission, plans, coordinated)
-        self._running = RunningJob(
-            job_id=submission.job_id,
-            name=job.name,
-            master=self._master,
-            plans=plans,
-            tasks=self._tasks,
-            durable=self._durable,
-            coordinators=CoordinatorRunner(
-                {name: one.coordinator for name, one in job.operators.items() if one.coordinator},
-                workers=ThreadWorkers(),
-                waits=ThreadWaits(),
-            ),
-            clock=clock,
-            configuration=configuration.in_force(),
-            patience_ms=configuration.value(TASK_CANCELLATION_TIMEOUT),
-            coordinated=tuple(
-                CoordinatorView(operator=name, vertex=one.vertex, parallelism=one.parallelism)
-                for name, one in coordinated.items()
-            ),
-            engine_log=log_of(session.get()),
-        )
-        self._lineage = lineage.configured(
-            configuration,
-            job_name=job.name,
-            job_id=submission.job_id,
-            run_id=str(uuid.uuid4()),
-            spark_version=str(session.get().version),
-            vertices=vertices,
-            datasets=self._tasks.datasets,
-            clock=clock,
-            attempt=lambda: self._master.attempt,
-            latest=lambda: self._master.coordinator.latest,
-        )
-        self._lease = self._lease_keeper(configuration, clock)
+        coordinated = _coordinated(job, pipeline.operators)
+        self._master = _job_master(environment, submission, plans, coordinated)
+        self._running = self._running_job(plans, coordinated)
+        self._lineage = self._lineage_reporter()
+        self._lease = self._lease_keeper()
         self._archivist = self._new_archivist()
         self._watch(self._running.driver.watchers)
 
@@ -203,8 +160,58 @@ class JobRun:
             self._listener.note(f"cannot release the lease: {error}")
         self._tasks.close()
 
-    def _lease_keeper(self, configuration: Configuration, clock: Clock) -> LeaseKeeper:
+    def _running_job(
+        self,
+        plans: Mapping[VertexId, TaskPlan],
+        coordinated: Mapping[OperatorId, CoordinatedOperator],
+    ) -> RunningJob:
+        environment, job = self._environment, self._environment.job
+        return RunningJob(
+            job_id=self._submission.job_id,
+            name=job.name,
+            master=self._master,
+            plans=plans,
+            tasks=self._tasks,
+            durable=self._durable,
+            coordinators=CoordinatorRunner(
+                {
+                    name: step.coordinator
+                    for name, step in job.operators.items()
+                    if step.coordinator
+                },
+                workers=ThreadWorkers(),
+                waits=ThreadWaits(),
+            ),
+            clock=environment.clock,
+            configuration=environment.configuration.in_force(),
+            patience_ms=environment.configuration.value(TASK_CANCELLATION_TIMEOUT),
+            coordinated=tuple(
+                CoordinatorView(
+                    operator=name, vertex=operator.vertex, parallelism=operator.parallelism
+                )
+                for name, operator in coordinated.items()
+            ),
+            engine_log=log_of(environment.session.get()),
+        )
+
+    def _lineage_reporter(self) -> lineage.LineageReporter | None:
+        environment = self._environment
+        return lineage.configured(
+            environment.configuration,
+            job_name=environment.job.name,
+            job_id=self._submission.job_id,
+            run_id=str(uuid.uuid4()),
+            spark_version=str(environment.session.get().version),
+            vertices=environment.job.vertices(),
+            datasets=self._tasks.datasets,
+            clock=environment.clock,
+            attempt=lambda: self._master.attempt,
+            latest=lambda: self._master.coordinator.latest,
+        )
+
+    def _lease_keeper(self) -> LeaseKeeper:
         submission, storage = self._submission, self._submission.storage
+        configuration = self._environment.configuration
         return LeaseKeeper(
             lease=Lease(
                 storage.fs(storage.base_directory), storage.base_directory, submission.job_id
@@ -214,7 +221,7 @@ class JobRun:
             rest_address=self._rest_address,
             timeout_ms=configuration.value(LEASE_TIMEOUT),
             interval_ms=configuration.value(LEASE_INTERVAL),
-            clock=clock,
+            clock=self._environment.clock,
             on_lost=self._lost,
         )
 
@@ -246,121 +253,131 @@ class JobRun:
         self._running.suspend()
 
 
-def _make_ports(
-    *,
-    job: JobDefinition,
-    options: RunOptions,
-    configuration: Configuration,
-    submission: Submission,
-    session: LazySession,
-    sinks: SinkPort,
-    clock: Clock,
-    listener: RunListener,
-    phases: StartPhases,
-) -> tuple[SparkTaskPort, DurableJob, Mapping[OperatorId, ProcessStep]]:
-    storage = submission.storage
-    working = join(configuration.value(WORKING_DIR), submission.job_id)
-    listener.phase("starting Spark")
-    check_reachable(session.get(), storage.fs(working), working)
+def _start_spark(environment: RunEnvironment, submission: Submission) -> None:
+    """Make the session, and check that Spark reaches the working directory."""
+    session = environment.session
+    working = environment.working_directory(submission.job_id)
+    environment.listener.phase("starting Spark")
+    check_reachable(session.get(), submission.storage.fs(working), working)
     session.share_modules()
-    vertices = job.vertices()
-    operators = _operators(job, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1))
-    pipeline = Pipeline(
-        vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
+
+
+def _pipeline(environment: RunEnvironment) -> Pipeline:
+    job, configuration = environment.job, environment.configuration
+    log_format = configuration.value(LOG_FORMAT)
+    return Pipeline(
+        vertices={
+            vertex.name: _with_parallelism(vertex, configuration) for vertex in job.vertices()
+        },
         functions=job.functions,
         sinks=job.sinks,
-        operators=operators,
-        log_form=as_json if configuration.value(LOG_FORMAT) is LogFormat.JSON else as_text,
+        operators=_operators(environment),
+        log_form=as_json if log_format is LogFormat.JSON else as_text,
     )
-    tasks = SparkTaskPort(
-        session=session.get(),
+
+
+def _task_port(
+    environment: RunEnvironment, submission: Submission, sinks: SinkPort, pipeline: Pipeline
+) -> SparkTaskPort:
+    return SparkTaskPort(
+        session=environment.session.get(),
         pipeline=pipeline,
-        storage=storage,
+        storage=submission.storage,
         sinks=sinks,
-        working_directory=working,
-        clock=clock,
+        working_directory=environment.working_directory(submission.job_id),
+        clock=environment.clock,
     )
-    allow_non_restored_state = configuration.value(IGNORE_UNCLAIMED_STATE)
-    durable = DurableJob(
-        storage=storage,
+
+
+def _durable_job(
+    environment: RunEnvironment,
+    submission: Submission,
+    sinks: SinkPort,
+    pipeline: Pipeline,
+    phases: StartPhases,
+) -> DurableJob:
+    job = environment.job
+    return DurableJob(
+        storage=submission.storage,
         sinks=sinks,
         hooks=MasterHooks(
             job.hooks.values(),
-            allow_non_restored_state=allow_non_restored_state,
+            allow_non_restored_state=environment.configuration.value(IGNORE_UNCLAIMED_STATE),
             waits=ThreadWaits(),
         ),
         listeners=CheckpointListeners(
-            {vertex.name: job.listeners(vertex) for vertex in vertices}, ThreadWaits()
+            {vertex.name: job.listeners(vertex) for vertex in job.vertices()}, ThreadWaits()
         ),
-        state_mapping=StateMapping(
-            vertices={vertex.name: vertex.operators for vertex in vertices},
-            inputs={vertex.name: vertex.inputs for vertex in vertices},
-            coordinated=frozenset(name for name, one in operators.items() if one.has_coordinator),
-            allow_non_restored_state=allow_non_restored_state,
-            assembler=SparkStateAssembler(
-                pipeline.vertices, partial(plan_layouts, session.get(), pipeline, clock)
-            ),
-        ),
-        settings=_durable_settings(job, options, configuration, submission, working),
+        state_mapping=_state_mapping(environment, pipeline),
+        settings=_durable_settings(environment, submission),
         waits=ThreadWaits(),
-        note=listener.note,
+        note=environment.listener.note,
         restored=phases.restored,
     )
-    return tasks, durable, operators
+
+
+def _state_mapping(environment: RunEnvironment, pipeline: Pipeline) -> StateMapping:
+    vertices, session = environment.job.vertices(), environment.session.get()
+    return StateMapping(
+        vertices={vertex.name: vertex.operators for vertex in vertices},
+        inputs={vertex.name: vertex.inputs for vertex in vertices},
+        coordinated=frozenset(
+            name for name, step in pipeline.operators.items() if step.has_coordinator
+        ),
+        allow_non_restored_state=environment.configuration.value(IGNORE_UNCLAIMED_STATE),
+        assembler=SparkStateAssembler(
+            pipeline.vertices, partial(plan_layouts, session, pipeline, environment.clock)
+        ),
+    )
+
+
+def _durable_settings(environment: RunEnvironment, submission: Submission) -> DurableSettings:
+    configuration = environment.configuration
+    return DurableSettings(
+        job_name=environment.job.name,
+        savepoint_directory=configuration.value(SAVEPOINT_DIR),
+        working_directory=environment.working_directory(submission.job_id),
+        from_savepoint=submission.from_savepoint,
+        snapshot_checksum=submission.snapshot_checksum,
+        accept_duplicates=environment.options.accept_duplicates,
+        claims_snapshot=configuration.claims_snapshot,
+        num_retained=configuration.checkpoint_config().num_retained,
+    )
 
 
 def _job_master(
-    job: JobDefinition,
-    configuration: Configuration,
+    environment: RunEnvironment,
     submission: Submission,
     plans: Mapping[VertexId, TaskPlan],
     coordinated: Mapping[OperatorId, CoordinatedOperator],
 ) -> JobMaster:
+    configuration = environment.configuration
     return JobMaster(
         job_id=submission.job_id,
         vertices={name: plan.operators for name, plan in plans.items()},
         config=configuration.checkpoint_config(),
         restart=configuration.restart_config(),
         savepoint_directory=configuration.value(SAVEPOINT_DIR),
-        hooks=tuple(sorted(job.hooks)),
+        hooks=tuple(sorted(environment.job.hooks)),
         producers={name: plan.inputs for name, plan in plans.items()},
         coordinated=coordinated,
     )
 
 
-def _durable_settings(
-    job: JobDefinition,
-    options: RunOptions,
-    configuration: Configuration,
-    submission: Submission,
-    working: str,
-) -> DurableSettings:
-    return DurableSettings(
-        job_name=job.name,
-        savepoint_directory=configuration.value(SAVEPOINT_DIR),
-        working_directory=working,
-        from_savepoint=submission.from_savepoint,
-        snapshot_checksum=submission.snapshot_checksum,
-        accept_duplicates=options.accept_duplicates,
-        claims_snapshot=configuration.claims_snapshot,
-        num_retained=configuration.checkpoint_config().num_retained,
-    )
-
-
-def _operators(
-    job: JobDefinition, configuration: Configuration, default: int
-) -> Mapping[OperatorId, ProcessStep]:
+def _operators(environment: RunEnvironment) -> Mapping[OperatorId, ProcessStep]:
     """The Python operators, each with its parallelism."""
+    configuration = environment.configuration
+    default = int(environment.session.get().conf.get(SHUFFLE_PARTITIONS) or 1)
     configured = configuration.value(DEFAULT_PARALLELISM) or default
     return {
         name: ProcessStep(
-            operator=one.operator,
-            parallelism=one.parallelism or min(configured, KEY_GROUPS),
-            key_by=one.key_by,
-            has_coordinator=one.coordinator is not None,
+            operator=step.operator,
+            parallelism=step.parallelism or min(configured, KEY_GROUPS),
+            key_by=step.key_by,
+            has_coordinator=step.coordinator is not None,
             state_memory_bytes=configuration.value(STATE_MEMORY),
         )
-        for name, one in job.operators.items()
+        for name, step in environment.job.operators.items()
     }
 
 
