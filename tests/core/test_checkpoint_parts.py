@@ -273,12 +273,13 @@ def test_epochs_that_no_snapshot_can_name_are_forgotten() -> None:
 # -- stop with savepoint ---------------------------------------------------------------------------
 
 
-STOP_MOVES: dict[str, Callable[[StopWithSavepoint], object]] = {
+STOP = StopWithSavepoint(requests=("r",), target="/s", drain=False)
+STOP_MOVES: dict[str, Callable[[StopWithSavepoint], StopWithSavepoint]] = {
     "request": StopWithSavepoint.savepoint_requested,
     "create": lambda stop: stop.savepoint_created(checkpoint(1, task_state("a")), 1),
     "finish": StopWithSavepoint.tasks_finished,
-    "end": StopWithSavepoint.end,
-    "fail": lambda stop: stop.fail("no"),
+    "end": StopWithSavepoint.ended,
+    "fail": StopWithSavepoint.failed,
 }
 STOP_ORDER = ("request", "create", "finish", "end")
 
@@ -288,35 +289,33 @@ STOP_ORDER = ("request", "create", "finish", "end")
 def test_a_stop_goes_through_its_states_in_order_and_may_fail_in_each_but_the_last(
     done: int, move: str
 ) -> None:
-    """PROTOCOL P34: any other move raises and leaves the state as it is."""
-    stop = StopWithSavepoint(request="r", target="/s", drain=False)
+    """PROTOCOL P34: any other move raises."""
+    stop = STOP
     for one in STOP_ORDER[:done]:
-        STOP_MOVES[one](stop)
-    before, is_over = stop.state, done == len(STOP_ORDER)
+        stop = STOP_MOVES[one](stop)
+    is_over = done == len(STOP_ORDER)
     if not is_over and move in (STOP_ORDER[done], "fail"):
-        STOP_MOVES[move](stop)
-        assert stop.state is not before
-        stop.validate()
+        moved = STOP_MOVES[move](stop)
+        assert moved.state is not stop.state
+        moved.validate()
     else:
-        with pytest.raises(InvariantError, match=f"cannot go from {before.name} to"):
+        with pytest.raises(InvariantError, match=f"cannot go from {stop.state.name} to"):
             STOP_MOVES[move](stop)
-        assert stop.state is before
 
 
 def test_only_a_stop_that_waits_for_its_tasks_has_a_deadline() -> None:
     """Recording the end may take as long as it does."""
-    stop = StopWithSavepoint(request="r", target="/s", drain=False)
+    stop = STOP
     deadlines = [stop.deadline_ms]
     for one in STOP_ORDER:
-        STOP_MOVES[one](stop)
+        stop = STOP_MOVES[one](stop)
         deadlines.append(stop.deadline_ms)
     assert deadlines == [None, None, 1, None, None]
 
 
 def test_a_stop_that_has_failed_stays_failed() -> None:
     """Its requests were answered, and no request is answered twice."""
-    stop = StopWithSavepoint(request="r", target="/s", drain=False)
-    stop.fail("no")
+    failed = STOP.failed()
     for move in STOP_MOVES.values():
         with pytest.raises(InvariantError, match="cannot go from FAILED to"):
-            move(stop)
+            move(failed)

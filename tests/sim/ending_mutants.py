@@ -10,11 +10,11 @@ from unittest.mock import patch
 from tests.sim.mutants import Mutant, _with, closed_at_once
 
 from weir.core.execution import Execution
+from weir.core.job.course import Goal
 from weir.core.job.master import JobMaster
 from weir.core.job.restart import FinalCheckpointRetry
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.status import Goal, JobStatus
 from weir.core.task.commits import PendingCommits
 from weir.core.task.ending import TaskEnding
 from weir.core.task.input_gate import InputGate
@@ -118,8 +118,8 @@ def a_cancel_recorded_before_the_tasks_have_stopped() -> AbstractContextManager[
     real = JobMaster._progress_leaving
 
     def end_at_once(self: JobMaster, now_ms: int) -> None:
-        if self._goal is Goal.CANCEL:
-            self._record_end(JobStatus.CANCELED)
+        if self._course.goal is Goal.CANCEL:
+            self._record_end()
         else:
             real(self, now_ms)
 

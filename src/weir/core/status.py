@@ -92,19 +92,6 @@ JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
 next_status = partial(next_state, JOB_STATUS_TRANSITIONS, "job")
 
 
-class Goal(enum.Enum):
-    """What the job is heading for."""
-
-    RUN = "RUN"
-    FINISH = "FINISH"
-    RESTART = "RESTART"
-    FAIL = "FAIL"
-    CANCEL = "CANCEL"
-    SUSPEND = "SUSPEND"
-    #: A newer attempt holds the job (PROTOCOL P17).
-    FENCED = "FENCED"
-
-
 #: RUNNING -> FINISHED: no final checkpoint is needed (PROTOCOL P36).
 TASK_STATUS_TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.INITIALIZING: frozenset({TaskStatus.RUNNING, TaskStatus.FAILED}),

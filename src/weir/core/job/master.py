@@ -4,8 +4,8 @@ It combines the attempt's tasks (``Execution``), the checkpoints (``CheckpointCo
 restart strategy and a stop with savepoint. It handles each event, then ``_progress`` does whatever
 has become possible.
 
-The status changes by the table in ``core/status.py``. Beside it there is a *goal*, since most
-statuses are reached only after waiting:
+Where the job is and where it is heading is its ``Course``, a status and a goal. A goal is reached
+only after waiting:
 
 1. A goal other than RUN is set at once; the scheduler stops and pending checkpoints are aborted
    (MISSION A1).
@@ -45,13 +45,13 @@ from weir.core.checkpoints.stats import CheckpointStatsSnapshot
 from weir.core.config import CheckpointConfig, RestartConfig
 from weir.core.coordination.coordinators import CoordinatedOperator, OperatorCoordinators
 from weir.core.execution import AttemptPhase, Execution
+from weir.core.job.course import Course, Goal
 from weir.core.job.restart import FinalCheckpointRetry, RestartPolicy
 from weir.core.job.stop_with_savepoint import (
     NO_SAVEPOINT_DIRECTORY,
     StopState,
     StopWithSavepoint,
     overdue,
-    refuse_snapshot,
 )
 from weir.core.messages.coordination import (
     CoordinatorEvent,
@@ -92,7 +92,7 @@ from weir.core.messages.protocol import (
     TaskFailed,
     TaskStatusChanged,
 )
-from weir.core.status import Goal, JobStatus, has_ended, next_status
+from weir.core.status import JobStatus, has_ended
 from weir.core.types import (
     UNKNOWN,
     Cause,
@@ -102,7 +102,7 @@ from weir.core.types import (
     TaskStatus,
     VertexId,
 )
-from weir.errors import InvariantError, invariant
+from weir.errors import invariant
 
 Handler: TypeAlias = Callable[[Any, int], None]
 
@@ -142,14 +142,7 @@ class JobMaster:
         #: Others only read it. Law: a restart is scheduled only in RESTARTING.
         self.restarts = RestartPolicy(restart)
         self._final_retry = FinalCheckpointRetry()
-        self._status = JobStatus.CREATED
-        self._goal = Goal.RUN
-        #: The status whose ``RecordEnd`` is in progress.
-        self._recording_end: JobStatus | None = None
-        self._stop: StopWithSavepoint | None = None
-        #: Cancel requests to answer at the end.
-        self._cancels: list[str] = []
-        self._failure: str | None = None
+        self._course = Course()
         #: The random number of the newest event that carried one; 0.5 (no jitter) before the first.
         self._chance = 0.5
         #: Deletions that wait for tasks to stop.
@@ -161,7 +154,7 @@ class JobMaster:
     @property
     def status(self) -> JobStatus:
         """The status of the job."""
-        return self._status
+        return self._course.status
 
     @property
     def attempt(self) -> int:
@@ -171,7 +164,7 @@ class JobMaster:
     @property
     def failure(self) -> str | None:
         """Why the job failed last; None if it never failed."""
-        return self._failure
+        return self._course.failure
 
     @property
     def coordinator(self) -> CheckpointCoordinator:
@@ -193,7 +186,7 @@ class JobMaster:
 
     def next_deadline(self) -> int | None:
         """When to call ``on_deadline``, in monotonic ms; None if nothing is scheduled."""
-        if self._status.is_terminal:
+        if self._course.status.is_terminal:
             return None
         deadlines = (
             self.restarts.at_ms,
@@ -207,7 +200,7 @@ class JobMaster:
 
     def on_deadline(self, now_ms: int) -> list[JobMasterEffect]:
         """Do what is due; call it at the time that ``next_deadline`` returned."""
-        if not self._status.is_terminal:
+        if not self._course.status.is_terminal:
             self._take(self._coordinator.on_deadline(now_ms), now_ms)
             if self.restarts.is_due(now_ms):
                 self._begin_attempt()
@@ -219,7 +212,7 @@ class JobMaster:
 
     def handle(self, event: JobMasterEvent, now_ms: int) -> list[JobMasterEffect]:
         """Handle one event; the returned effects must be carried out in order."""
-        if self._status.is_terminal:
+        if self._course.status.is_terminal:
             self._after_the_end(event)
         elif isinstance(event, AcknowledgeCheckpoint):
             self._acknowledged(event, now_ms)
@@ -263,7 +256,7 @@ class JobMaster:
 
     def _after_the_end(self, event: JobMasterEvent) -> None:
         if isinstance(event, SnapshotRequested | CancelRequested):
-            self._refuse(event.request, f"The job has ended: it is {self._status.name}.")
+            self._refuse(event.request, f"The job has ended: it is {self.status.name}.")
 
     # -- events of tasks, and outputs of the checkpoint coordinator
 
@@ -311,7 +304,7 @@ class JobMaster:
         for output in outputs:
             if isinstance(output, CheckpointFact):
                 facts.append(output)
-            elif isinstance(output, DiscardCheckpoint) and self._goal is Goal.FENCED:
+            elif isinstance(output, DiscardCheckpoint) and self._course.goal is Goal.FENCED:
                 self._coordinator.discard_dropped(output.checkpoint_id)
             elif isinstance(output, DiscardCheckpoint) and self._tasks_are_leaving:
                 self._deferred_discards.append(output)
@@ -325,7 +318,7 @@ class JobMaster:
                     self._request_failed(fact, now_ms)
                 case TolerableFailuresExceeded():
                     # A job that has processed and committed its records needs no more checkpoints.
-                    if self._goal is Goal.RUN:
+                    if self._course.goal is Goal.RUN:
                         self._fail(fact.message, now_ms)
                 case AttemptFenced():
                     self._fenced(fact.message, now_ms)
@@ -338,16 +331,19 @@ class JobMaster:
     @property
     def _tasks_are_leaving(self) -> bool:
         """Whether tasks are being stopped, so that a snapshot may still be writing."""
-        return self._execution.tasks_up and self._goal not in (Goal.RUN, Goal.FINISH)
+        return self._execution.tasks_up and not self._course.keeps_tasks
 
     def _snapshot_completed(self, fact: SnapshotCompleted, now_ms: int) -> None:
         if fact.checkpoint.kind.commits_side_effects:
             self._final_retry.reset()
             self._execution.released(fact.waiting_tasks)
             self.restarts.notify_checkpoint()
-        if fact.request.origin is RequestOrigin.STOP and self._stop is not None:
-            self._stop.savepoint_created(fact.checkpoint, now_ms + self._config.timeout_ms)
-            if self._goal is not Goal.RUN:
+        stop = self._course.stop
+        if fact.request.origin is RequestOrigin.STOP and stop is not None:
+            deadline_ms = now_ms + self._config.timeout_ms
+            stop = stop.savepoint_created(fact.checkpoint, deadline_ms)
+            self._course = self._course.with_stop(stop)
+            if self._course.goal is not Goal.RUN:
                 self._fail_stop(
                     "Another request or a failure stopped the job before its tasks finished."
                 )
@@ -355,7 +351,7 @@ class JobMaster:
     def _request_failed(self, fact: RequestFailed, now_ms: int) -> None:
         if fact.request.origin is RequestOrigin.FINAL:
             self._final_retry.failed(now_ms)
-        if fact.request.origin is not RequestOrigin.STOP or self._stop is None:
+        if fact.request.origin is not RequestOrigin.STOP or self._course.stop is None:
             return
         self._fail_stop(fact.message)
         # If no task knows of it, the job and its periodic checkpoints continue.
@@ -366,7 +362,7 @@ class JobMaster:
 
     def _submitted(self, event: JobSubmitted, now_ms: int) -> None:
         del event, now_ms
-        new = self._status is JobStatus.CREATED and self._execution.phase is AttemptPhase.NONE
+        new = self.status is JobStatus.CREATED and self._execution.phase is AttemptPhase.NONE
         invariant(new, "the job was submitted twice")
         self._begin_attempt()
 
@@ -382,8 +378,8 @@ class JobMaster:
                 event.attempt, event.restored, event.states, own=own
             )
         )
-        if self._goal is Goal.RUN:
-            self._move(JobStatus.RUNNING)
+        if self._course.goal is Goal.RUN:
+            self._turn(self._course.running())
         else:
             self._execution.stop()
 
@@ -391,7 +387,7 @@ class JobMaster:
         beginning = self._execution.phase is AttemptPhase.BEGINNING
         invariant(beginning, "an attempt failed that was not starting")
         self._execution.phase = AttemptPhase.NONE
-        if self._goal is Goal.RUN:
+        if self._course.goal is Goal.RUN:
             goal = Goal.FAIL if event.fatal else Goal.RESTART
             self._fail(event.message, now_ms, goal=goal, cause=event.cause)
 
@@ -402,15 +398,13 @@ class JobMaster:
             return
         self._execution.phase = AttemptPhase.NONE
         self._chance = event.chance
-        if event.left_running and self._goal is Goal.RESTART:
-            self._goal = Goal.FAIL
-            self._failure = (
-                f"{self._failure} (not restarted in this process, where a query may still be"
-                f" running; did not stop: {event.left_running}; run the same command to resume"
-                " the job)"
+        if event.left_running and self._course.goal is Goal.RESTART:
+            self._course = self._course.giving_up(
+                " (not restarted in this process, where a query may still be running; did not"
+                f" stop: {event.left_running}; run the same command to resume the job)"
             )
         deferred, self._deferred_discards = self._deferred_discards, []
-        if self._goal is not Goal.FENCED:
+        if self._course.goal is not Goal.FENCED:
             self._effects.extend(deferred)
             return
         for discard in deferred:
@@ -423,15 +417,15 @@ class JobMaster:
     # -- user requests
 
     def _snapshot_requested(self, event: SnapshotRequested, now_ms: int) -> None:
-        if self._status is not JobStatus.RUNNING or self._goal is not Goal.RUN:
-            retention = self._config.retention
-            why = refuse_snapshot(self._status, self._goal, self._failure, retention)
-            self._refuse(event.request, why)
+        stop = self._course.stop
+        refusal = self._course.refuse_snapshot(self._config.retention)
+        if refusal is None and stop is not None:
+            refusal = stop.refuse(event)
+        if refusal is not None:
+            self._refuse(event.request, refusal)
             return
-        if self._stop is not None:
-            refusal = self._stop.ask(event)
-            if refusal is not None:
-                self._refuse(event.request, refusal)
+        if stop is not None:
+            self._course = self._course.with_stop(stop.joined_by(event.request))
             return
         if event.kind is RequestKind.CHECKPOINT:
             origin, kind = RequestOrigin.USER_CHECKPOINT, event.checkpoint_type
@@ -446,69 +440,68 @@ class JobMaster:
             request = CheckpointRequest(origin=origin, target=target, request=event.request)
             self._take(self._coordinator.submit(request, now_ms), now_ms)
         else:
-            self._stop = StopWithSavepoint(request=event.request, target=target, drain=event.drain)
+            stop = StopWithSavepoint(requests=(event.request,), target=target, drain=event.drain)
+            self._course = self._course.with_stop(stop)
             cause = "The job is being stopped with a savepoint."
             self._take(self._coordinator.stop_scheduler(now_ms, cause), now_ms)
 
     def _cancel_requested(self, event: CancelRequested, now_ms: int) -> None:
-        if self._recording_end is not None and self._goal is not Goal.CANCEL:
-            self._refuse(
-                event.request,
-                f"Cannot cancel the job: it is already {self._recording_end.name}.",
-            )
-        elif self._goal is Goal.FENCED:
-            self._refuse(event.request, f"Cannot cancel the job: {self._failure}")
-        else:
-            self._cancels.append(event.request)
-            if self._goal is not Goal.CANCEL:
-                self._move(JobStatus.CANCELLING)
-                self._leave(Goal.CANCEL, "The job is being cancelled.", now_ms)
+        refusal = self._course.refuse_cancel()
+        if refusal is not None:
+            self._refuse(event.request, refusal)
+            return
+        known = self._course.goal is Goal.CANCEL
+        self._turn(self._course.cancelling(event.request))
+        if not known:
+            self._leave("The job is being cancelled.", now_ms)
 
     def _suspend_requested(self, event: SuspendRequested, now_ms: int) -> None:
         del event
-        if self._goal in (Goal.RUN, Goal.RESTART) and self._recording_end is None:
-            self._leave(Goal.SUSPEND, "The job is being suspended.", now_ms)
+        if self._course.can_suspend:
+            self._course = self._course.suspending()
+            self._leave("The job is being suspended.", now_ms)
 
     def _refuse(self, request: str, message: str) -> None:
         self._effects.append(AnswerRequest(request=request, failure=message))
 
     def _fail_stop(self, message: str) -> None:
-        stop, self._stop = self._stop, None
+        stop, self._course = self._course.stop, self._course.with_stop(None)
         if stop is not None:
-            self._effects.extend(stop.fail(message))
+            self._effects.extend(stop.failed().answers(message))
 
     # -- progress
 
     def _progress(self, now_ms: int) -> None:
         """Do whatever has become possible."""
-        if self._status.is_terminal:
+        if self._course.status.is_terminal:
             return
-        if self._goal is Goal.RUN and self._status is JobStatus.RUNNING:
+        if self._course.is_running:
             self._progress_running(now_ms)
             if self._may_schedule and not self._coordinator.trigger.scheduling:
                 self._take(self._coordinator.start_scheduler(now_ms, self._chance), now_ms)
         beginning = self._execution.phase is AttemptPhase.BEGINNING
-        if self._goal is not Goal.RUN and not beginning and self._recording_end is None:
+        if self._course.goal is not Goal.RUN and not beginning and not self._course.is_recording:
             self._progress_leaving(now_ms)
 
     @property
     def _may_schedule(self) -> bool:
         """Whether periodic checkpoints can start: all tasks run, no stop is in progress (A1)."""
-        running = self._goal is Goal.RUN and self._status is JobStatus.RUNNING
-        return running and self._stop is None and self._execution.can_be_checkpointed
+        course = self._course
+        return course.is_running and course.stop is None and self._execution.can_be_checkpointed
 
     def _progress_running(self, now_ms: int) -> None:
-        stop = self._stop
+        stop = self._course.stop
         if self._execution.all_finished:
             finalizing = self._coordinator.finalizing
             if finalizing is not None and finalizing.request.origin is RequestOrigin.STOP:
                 return
             if stop is not None and stop.state is not StopState.SAVEPOINT_CREATED:
                 self._fail_stop("The job finished first.")
-            self._leave(Goal.FINISH, "The job has finished.", now_ms)
+            self._course = self._course.finishing()
+            self._leave("The job has finished.", now_ms)
         elif stop is not None:
             if stop.state is StopState.WAITING_FOR_RECORD and self._coordinator.finalizing is None:
-                stop.savepoint_requested()
+                self._course = self._course.with_stop(stop.savepoint_requested())
                 request = CheckpointRequest(
                     origin=RequestOrigin.STOP, target=stop.target, drain=stop.drain
                 )
@@ -533,7 +526,8 @@ class JobMaster:
     @property
     def _end_deadline_ms(self) -> int | None:
         """When the tasks must have finished after the savepoint of a stop; None without a stop."""
-        return self._stop.deadline_ms if self._stop is not None and self._goal is Goal.RUN else None
+        stop = self._course.stop
+        return stop.deadline_ms if stop is not None and self._course.goal is Goal.RUN else None
 
     def _end_is_overdue(self, now_ms: int) -> None:
         """Fail the job, so that hung sinks do not keep the stop waiting for ever (PROTOCOL P34)."""
@@ -553,140 +547,129 @@ class JobMaster:
         vertex: VertexId | None = None,
     ) -> None:
         """Fail the attempt, unless it is already being left; ``vertex`` is the task that failed."""
-        if self._goal not in (Goal.RUN, Goal.FINISH):
+        if not self._course.keeps_tasks:
             return
         restart = goal is Goal.RESTART
         message = self.restarts.notify_failure(message, cause.key, now_ms, passing=restart)
-        self._failure = message
-        self._status = next_status(self._status, JobStatus.FAILING)
+        self._course = self._course.failing(goal, message)
         failing = JobStatusChanged(
-            status=self._status, message=message, trace=cause.trace, vertex=vertex
+            status=self.status, message=message, trace=cause.trace, vertex=vertex
         )
         self._effects.append(failing)
         if self._execution.tasks_up:
             self._effects.extend(self._operator_coordinators.failed(message))
-        self._leave(goal, message, now_ms)
+        self._leave(message, now_ms)
 
     def _fenced(self, message: str, now_ms: int) -> None:
-        self._failure = f"{message} A newer attempt holds the job, so this driver stops."
-        self._leave(Goal.FENCED, self._failure, now_ms)
+        failure = f"{message} A newer attempt holds the job, so this driver stops."
+        self._course = self._course.fenced(failure)
+        self._leave(failure, now_ms)
 
-    def _leave(self, goal: Goal, message: str, now_ms: int) -> None:
-        """Set a goal other than RUN: stop the scheduler and abort pending checkpoints."""
-        self._goal = goal
+    def _leave(self, message: str, now_ms: int) -> None:
+        """The goal is no longer RUN: stop the scheduler and abort pending checkpoints."""
         self.restarts.cancel()
         self._execution.stop()
         finalizing = self._coordinator.finalizing
         recording_stop = finalizing is not None and finalizing.request.origin is RequestOrigin.STOP
-        if goal is not Goal.FINISH and not recording_stop:
+        if self._course.goal is not Goal.FINISH and not recording_stop:
             self._fail_stop(message)
         self._take(self._coordinator.stop_scheduler(now_ms, message), now_ms)
         if self._execution.phase is AttemptPhase.BEGINNING:
             self._effects.append(AbandonAttempt())
 
     def _progress_leaving(self, now_ms: int) -> None:
-        if self._execution.tasks_up and self._goal is not Goal.FINISH:
+        if self._execution.tasks_up and self._course.goal is not Goal.FINISH:
             if self._execution.phase is AttemptPhase.UP:
                 self._execution.phase = AttemptPhase.STOPPING
                 self._effects.append(StopTasks(attempt=self._execution.attempt))
             return
         if self._coordinator.finalizing is not None:
             return
-        match self._goal:
-            case Goal.FINISH:
-                if self._stop is not None:
-                    self._stop.tasks_finished()
-                self._record_end(JobStatus.FINISHED)
+        match self._course.goal:
             case Goal.RESTART:
                 self._schedule_restart(now_ms)
-            case Goal.CANCEL:
-                self._record_end(JobStatus.CANCELED)
             case Goal.SUSPEND | Goal.FENCED:
                 self._end(JobStatus.SUSPENDED, now_ms)
             case _:
-                self._record_end(JobStatus.FAILED)
+                self._record_end()
 
     def _schedule_restart(self, now_ms: int) -> None:
         if self.restarts.can_restart():
-            self._move(JobStatus.RESTARTING)
-            self._goal = Goal.RUN
+            self._turn(self._course.restarting())
             self.restarts.schedule(now_ms, self._chance)
         else:
-            self._goal = Goal.FAIL
-            self._failure = f"{self._failure}{self.restarts.why_not()}"
-            self._record_end(JobStatus.FAILED)
+            self._course = self._course.giving_up(self.restarts.why_not())
+            self._record_end()
 
-    def _record_end(self, status: JobStatus) -> None:
-        canceled = status is JobStatus.CANCELED
-        self._recording_end = status
-        stop = self._stop if status is JobStatus.FINISHED else None
-        savepoint = None if stop is None else stop.savepoint_path
+    def _record_end(self) -> None:
+        self._course = course = self._course.recording()
+        stop = course.stop if course.end is JobStatus.FINISHED else None
+        canceled = course.end is JobStatus.CANCELED
         self._effects.append(
             RecordEnd(
-                status=status,
-                savepoint=savepoint,
-                failure=self._failure if status is JobStatus.FAILED else None,
+                status=course.end,
+                savepoint=None if stop is None else stop.savepoint_path,
+                failure=course.failure if course.end is JobStatus.FAILED else None,
                 delete_checkpoints=canceled and self._config.retention.deletes_on_cancellation,
             )
         )
 
     def _end_recorded(self, event: EndRecorded, now_ms: int) -> None:
-        status, self._recording_end = self._recording_end, None
-        if status is None:
-            raise InvariantError("the job's end was recorded without a request")
+        self._course = course = self._course.recorded()
         if event.outcome is Recorded.FENCED:
             self._fenced(f"The job's end was not recorded: {event.message}", now_ms)
         elif event.outcome is Recorded.WON:
-            self._end(status, now_ms)
-        elif status is JobStatus.FINISHED:
+            self._end(course.end, now_ms)
+        elif course.goal is Goal.FINISH:
             self._fail(f"Cannot record the job's end: {event.message}", now_ms)
         else:
-            how = "was cancelled" if status is JobStatus.CANCELED else f"failed ({self._failure})"
-            self._failure = f"The job {how}, but this could not be recorded: {event.message}"
+            self._course = course.not_recorded(event.message)
             self._end(JobStatus.FAILED, now_ms)
 
     def _end(self, status: JobStatus, now_ms: int) -> None:
         """Emit the job's last effects."""
-        savepoint = None if self._stop is None else self._stop.savepoint_path
-        drained = savepoint is not None and self._stop is not None and self._stop.drain
-        fenced = self._goal is Goal.FENCED
         self._take(self._coordinator.shut_down(now_ms), now_ms)
-        self._move(status)
-        if self._stop is not None:
-            self._effects.extend(self._stop.end())
-            self._stop = None
-        for request in self._cancels:
-            why = self._failure or f"The job is {status.name}."
+        course, stop = self._course, self._course.stop
+        self._turn(course.ended(status))
+        if stop is not None:
+            self._effects.extend(stop.ended().answers())
+        for request in course.cancels:
+            why = course.failure or f"The job is {status.name}."
             failure = None if status is JobStatus.CANCELED else why
             self._effects.append(AnswerRequest(request=request, failure=failure))
-        self._cancels.clear()
+        savepoint = None if stop is None else stop.savepoint_path
+        fenced = course.goal is Goal.FENCED
         failed = status is JobStatus.FAILED or fenced
         self._effects.append(
             JobEnded(
                 status=status,
-                failure=self._failure if failed else None,
+                failure=course.failure if failed else None,
                 savepoint=savepoint,
-                drained=drained,
+                drained=savepoint is not None and stop is not None and stop.drain,
                 fenced=fenced,
             )
         )
 
-    def _move(self, status: JobStatus) -> None:
-        self._status = next_status(self._status, status)
-        message = self._failure if status is JobStatus.FAILED else None
-        self._effects.append(JobStatusChanged(status=status, message=message or ""))
+    def _turn(self, course: Course) -> None:
+        """Take a course whose status may be new, and report it."""
+        before, self._course = self._course.status, course
+        if course.status is not before:
+            failed = course.status is JobStatus.FAILED
+            message = (course.failure or "") if failed else ""
+            self._effects.append(JobStatusChanged(status=course.status, message=message))
 
     def validate(self) -> None:
         """Check the laws of the fields and of all parts; raises ``InvariantError``."""
+        self._course.validate()
         self._execution.validate()
         self._coordinator.validate()
         self._final_retry.validate()
         invariant(not self._effects, "an effect was not returned")
         invariant(
-            self.restarts.at_ms is None or self._status is JobStatus.RESTARTING,
+            self.restarts.at_ms is None or self.status is JobStatus.RESTARTING,
             "a restart is scheduled in the wrong status",
         )
-        running = self._status is JobStatus.RUNNING and self._goal is Goal.RUN
+        running = self._course.is_running
         scheduling = self._coordinator.trigger.scheduling
         invariant(not scheduling or running, "the scheduler runs, but the job is not RUNNING")
         started = self._execution.all_started
@@ -695,11 +678,3 @@ class JobMaster:
         invariant(
             self._execution.live == running, "messages go to tasks exactly while the job runs"
         )
-        if self._stop is not None:
-            self._stop.validate()
-            over = self._stop.state in (StopState.ENDED, StopState.FAILED)
-            invariant(not over, "a stop that is over is still in progress")
-        if self._status.is_terminal:
-            invariant(
-                self._stop is None and not self._cancels, "the job ended with an unanswered request"
-            )

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from weir.core.config import RetainExternalized
 from weir.core.messages.job import AnswerRequest, RequestKind, SnapshotRequested
-from weir.core.status import Goal, JobStatus, next_state
+from weir.core.status import next_state
 from weir.core.types import CompletedCheckpoint, VertexId
 from weir.errors import invariant
 
@@ -50,127 +50,91 @@ STOP_TRANSITIONS: dict[StopState, frozenset[StopState]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
 class StopWithSavepoint:
-    """One stop in progress, and the requests that asked for it."""
+    """One stop in progress; each transition returns the next value."""
 
-    def __init__(self, *, request: str, target: str, drain: bool) -> None:
-        self._state = StopState.WAITING_FOR_RECORD
-        #: Law: not empty; answered when the state is ENDED or FAILED, and never again.
-        self._requests = [request]
-        self._target = target
-        self._drain = drain
-        #: Set from SAVEPOINT_CREATED on.
-        self._savepoint: CompletedCheckpoint | None = None
-        #: In SAVEPOINT_CREATED, in monotonic ms.
-        self._deadline_ms: int | None = None
-
-    @property
-    def state(self) -> StopState:
-        """The state of the stop."""
-        return self._state
-
-    @property
-    def target(self) -> str:
-        """Parent directory of the savepoint."""
-        return self._target
-
-    @property
-    def drain(self) -> bool:
-        """Whether every window and timer fires before the savepoint."""
-        return self._drain
+    #: Those who asked for it. Law: not empty; answered in ENDED or in FAILED, and never again.
+    requests: tuple[str, ...]
+    #: Parent directory of the savepoint.
+    target: str
+    #: Whether every window and timer fires before the savepoint.
+    drain: bool
+    state: StopState = StopState.WAITING_FOR_RECORD
+    #: Set from SAVEPOINT_CREATED on.
+    savepoint: CompletedCheckpoint | None = None
+    #: When the tasks must have committed and finished, in monotonic ms. Law: set exactly in
+    #: SAVEPOINT_CREATED.
+    deadline_ms: int | None = None
 
     @property
     def savepoint_path(self) -> str | None:
         """The path of the savepoint with which the job ends, once it is complete."""
-        return None if self._savepoint is None else self._savepoint.external_path
+        return None if self.savepoint is None else self.savepoint.external_path
 
-    @property
-    def deadline_ms(self) -> int | None:
-        """When the tasks must have committed and finished, in monotonic ms.
-
-        None except in SAVEPOINT_CREATED.
-        """
-        return self._deadline_ms if self._state is StopState.SAVEPOINT_CREATED else None
-
-    def ask(self, event: SnapshotRequested) -> str | None:
-        """Handle a user's request during the stop; returns the reason if it is refused.
-
-        A request for the same stop joins this one and gets its answer; any other is refused.
-        """
+    def refuse(self, event: SnapshotRequested) -> str | None:
+        """Why a user's request during the stop is refused; None if it asks for the same stop."""
         if event.kind is not RequestKind.STOP:
             return "The job is already being stopped with a savepoint: wait until it has stopped."
-        if event.drain != self._drain:
-            how = "with" if self._drain else "without"
+        if event.drain != self.drain:
+            how = "with" if self.drain else "without"
             return f"The job is already being stopped {how} draining: wait until it has stopped."
-        self._requests.append(event.request)
         return None
 
-    def savepoint_requested(self) -> None:
-        """No record is being written any more; the savepoint was requested."""
-        self._move(StopState.WAITING_FOR_SAVEPOINT)
+    def joined_by(self, request: str) -> StopWithSavepoint:
+        """Another request for the same stop gets the same answer."""
+        return replace(self, requests=(*self.requests, request))
 
-    def savepoint_created(self, savepoint: CompletedCheckpoint, deadline_ms: int) -> None:
+    def savepoint_requested(self) -> StopWithSavepoint:
+        """No record is being written any more; the savepoint was requested."""
+        return replace(self, state=self._next(StopState.WAITING_FOR_SAVEPOINT))
+
+    def savepoint_created(
+        self, savepoint: CompletedCheckpoint, deadline_ms: int
+    ) -> StopWithSavepoint:
         """The savepoint is complete; tasks must commit it and finish by ``deadline_ms``.
 
         ``deadline_ms`` is on the monotonic clock.
         """
-        self._savepoint = savepoint
-        self._deadline_ms = deadline_ms
-        self._move(StopState.SAVEPOINT_CREATED)
+        state = self._next(StopState.SAVEPOINT_CREATED)
+        return replace(self, state=state, savepoint=savepoint, deadline_ms=deadline_ms)
 
-    def tasks_finished(self) -> None:
+    def tasks_finished(self) -> StopWithSavepoint:
         """Every task is FINISHED; the job's end is being recorded."""
-        self._move(StopState.ENDING)
+        return replace(self, state=self._next(StopState.ENDING), deadline_ms=None)
 
-    def end(self) -> list[AnswerRequest]:
+    def ended(self) -> StopWithSavepoint:
         """The job has ended with the savepoint."""
-        self._move(StopState.ENDED)
-        return [
-            AnswerRequest(request=request, checkpoint=self._savepoint) for request in self._requests
-        ]
+        return replace(self, state=self._next(StopState.ENDED))
 
-    def fail(self, message: str) -> list[AnswerRequest]:
-        """The job did not end with the savepoint; if one was taken, the answer names it."""
-        self._move(StopState.FAILED)
-        if self._savepoint is not None:
-            message = (
-                f"Created a savepoint at {self._savepoint.external_path}, but the job did not"
-                f" stop: {message}"
-            )
+    def failed(self) -> StopWithSavepoint:
+        """The job does not end with the savepoint."""
+        return replace(self, state=self._next(StopState.FAILED), deadline_ms=None)
+
+    def answers(self, failure: str = "") -> list[AnswerRequest]:
+        """The answers once it is over. If it failed, they say why, and name a savepoint taken."""
+        if self.state is StopState.ENDED:
+            return [AnswerRequest(request=one, checkpoint=self.savepoint) for one in self.requests]
+        if self.savepoint is not None:
+            path = self.savepoint.external_path
+            message = f"Created a savepoint at {path}, but the job did not stop: {failure}"
         else:
-            message = f"The job was not stopped with a savepoint: {message}"
-        return [AnswerRequest(request=request, failure=message) for request in self._requests]
+            message = f"The job was not stopped with a savepoint: {failure}"
+        return [AnswerRequest(request=one, failure=message) for one in self.requests]
 
     def validate(self) -> None:
         """Check the laws of the fields; raises ``InvariantError``."""
         created = (StopState.SAVEPOINT_CREATED, StopState.ENDING, StopState.ENDED)
-        if self._state in created:
-            invariant(
-                self._savepoint is not None, f"stop is {self._state.name} without a savepoint"
-            )
-        invariant(self._requests, "stop without a request")
+        if self.state in created:
+            invariant(self.savepoint is not None, f"stop is {self.state.name} without a savepoint")
+        invariant(self.requests, "stop without a request")
+        waits = self.state is StopState.SAVEPOINT_CREATED
+        invariant(
+            (self.deadline_ms is not None) == waits, f"stop is {self.state.name} with a deadline"
+        )
 
-    def _move(self, target: StopState) -> None:
-        self._state = next_state(STOP_TRANSITIONS, "stop-with-savepoint", self._state, target)
-
-
-def refuse_snapshot(
-    status: JobStatus, goal: Goal, failure: str | None, retention: RetainExternalized
-) -> str:
-    """The answer to a snapshot request of a job that is not running, with what works instead.
-
-    ``failure``: why the job failed last.
-    """
-    if goal not in (Goal.RUN, Goal.RESTART):
-        return f"The job is {status.name} and about to end: no more snapshots can be taken."
-    if status is JobStatus.CREATED:
-        return "The job is CREATED and has not started yet: retry once it is RUNNING."
-    return (
-        f"The job is {status.name}, so no snapshot can be taken: retry once it is RUNNING, or end"
-        " it with 'weir cancel', which"
-        f" {'deletes' if retention.deletes_on_cancellation else 'keeps'} its completed"
-        f" checkpoints. It failed because: {failure}"
-    )
+    def _next(self, target: StopState) -> StopState:
+        return next_state(STOP_TRANSITIONS, "stop-with-savepoint", self.state, target)
 
 
 def overdue(timeout_ms: int, late: Iterable[VertexId]) -> str:
