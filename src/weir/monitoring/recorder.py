@@ -43,7 +43,7 @@ from weir.core.messages.protocol import (
 )
 from weir.core.status import JobStatus
 from weir.core.task.stream_task import StreamTask
-from weir.core.types import TaskStatus, VertexId
+from weir.core.types import SnapshotKind, TaskStatus, VertexId
 from weir.monitoring.log_buffer import LogBuffer
 from weir.monitoring.timeline import SpanKind, TaskTimeline
 from weir.monitoring.views import JobView
@@ -219,8 +219,7 @@ class Recorder:
         n = effect.checkpoint_id
         if n not in self._triggers:
             self._triggers.append(n)
-            name = _name(effect.kind.is_savepoint, n)
-            self.note("checkpoint", f"{name} was triggered.", checkpoint_id=n)
+            self.note("checkpoint", f"{_noun(effect.kind)} {n} was triggered.", checkpoint_id=n)
 
     def _declined(self, effect: DeclineCheckpoint) -> None:
         n, why = effect.checkpoint_id, effect.reason.describe(effect.message)
@@ -358,12 +357,12 @@ class Sampler:
             self._ending.wait(SAMPLE_MS / 1000)
 
 
-def _name(is_savepoint: bool, checkpoint_id: int) -> str:
-    return f"{'Savepoint' if is_savepoint else 'Checkpoint'} {checkpoint_id}"
+def _noun(kind: SnapshotKind) -> str:
+    return "Savepoint" if kind.is_savepoint else "Checkpoint"
 
 
 def _how_ended(stats: CheckpointStats) -> str:
-    name = _name(stats.kind.is_savepoint, stats.checkpoint_id)
+    name = f"{_noun(stats.kind)} {stats.checkpoint_id}"
     if stats.status == "FAILED":
         return f"{name} failed: {stats.failure_message}"
     where = f": {stats.external_path}" if stats.kind.is_savepoint else ""

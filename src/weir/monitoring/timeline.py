@@ -158,17 +158,19 @@ class TaskTimeline:
                 SegmentsConsumed: self._consumed,
                 StartDrain: lambda effect: self._do(SpanKind.DRAIN),
                 **dict.fromkeys((RecordsEnded, Drained, TaskErrored), lambda event: self._do(None)),
-                TriggerCheckpoint: self._triggered,
+                TriggerCheckpoint: lambda event: self._begin(event.checkpoint_id, SpanKind.WAIT),
                 ChannelAppended: self._appended,
                 TakeSnapshot: self._taken,
                 SyncPartDone: self._sync_done,
-                ContinueSnapshot: self._continued,
-                AsyncPartDone: self._async_done,
+                ContinueSnapshot: lambda effect: self._begin(effect.checkpoint_id, SpanKind.ASYNC),
+                AsyncPartDone: lambda event: self._end(event.checkpoint_id, SpanKind.ASYNC),
                 SnapshotFailed: self._snapshot_failed,
                 NotifyCheckpointAborted: self._aborted,
-                CommitSinks: self._commit_began,
+                CommitSinks: lambda effect: self._begin(effect.checkpoint_id, SpanKind.COMMIT),
                 SinksCommitted: self._committed,
-                SinkCommitFailed: self._commit_failed,
+                SinkCommitFailed: lambda event: self._end(
+                    event.checkpoint_id, SpanKind.COMMIT, failed=True
+                ),
             },
         )
 
@@ -244,17 +246,27 @@ class TaskTimeline:
         if doing is not None and doing[0] is kind:
             return
         if doing is not None:
-            self._totals[doing[0]] += now_ms - doing[1]
-            batch = self._position if doing[0] is SpanKind.BATCH else None
-            self._add(self.query, doing[0], now_ms - doing[1], batch=batch)
+            self._did(doing[0], now_ms - doing[1])
         self._doing = None if kind is None else (kind, now_ms)
         if kind is None:
             self._resting = False
 
-    # ---- checkpoints
+    def _did(self, kind: SpanKind, took_ms: int) -> None:
+        """Add a span that ends now, or extend the last one."""
+        self._totals[kind] += took_ms
+        end_ms = self._wall_ms()
+        start_ms = end_ms - took_ms
+        last = self.query[-1] if self.query else None
+        if kind in (SpanKind.RESTED, SpanKind.HELD):
+            if last is not None and last.kind is kind and start_ms - last.end_ms < JOINED_MS:
+                self.query.pop()
+                start_ms = last.start_ms
+            elif took_ms == 0:
+                return
+        batch = self._position if kind is SpanKind.BATCH else None
+        self.query.append(Span(kind=kind, start_ms=start_ms, end_ms=end_ms, batch=batch))
 
-    def _triggered(self, event: TriggerCheckpoint) -> None:
-        self._begin(event.checkpoint_id, SpanKind.WAIT)
+    # ---- checkpoints
 
     def _appended(self, event: ChannelAppended) -> None:
         if event.vertex != self.vertex:  # its own effect, for a consumer
@@ -290,12 +302,6 @@ class TaskTimeline:
         self._end(event.checkpoint_id, SpanKind.SYNC)
         self._rest()
 
-    def _continued(self, effect: ContinueSnapshot) -> None:
-        self._begin(effect.checkpoint_id, SpanKind.ASYNC)
-
-    def _async_done(self, event: AsyncPartDone) -> None:
-        self._end(event.checkpoint_id, SpanKind.ASYNC)
-
     def _snapshot_failed(self, event: SnapshotFailed) -> None:
         self._end(event.checkpoint_id, SpanKind.SYNC, SpanKind.ASYNC, failed=True)
         self._rest()
@@ -304,18 +310,12 @@ class TaskTimeline:
         self._end(event.checkpoint_id, *_BEFORE_SNAPSHOT, failed=True)
         self._missing.pop(event.checkpoint_id, None)
 
-    def _commit_began(self, effect: CommitSinks) -> None:
-        self._begin(effect.checkpoint_id, SpanKind.COMMIT)
-
     def _committed(self, event: SinksCommitted) -> None:
         began = self._open.get((event.checkpoint_id, SpanKind.COMMIT))
         if began is not None:
             self.commits += 1
             self.commit_ms = self._now_ms() - began
         self._end(event.checkpoint_id, SpanKind.COMMIT)
-
-    def _commit_failed(self, event: SinkCommitFailed) -> None:
-        self._end(event.checkpoint_id, SpanKind.COMMIT, failed=True)
 
     def _begin(self, checkpoint_id: int, kind: SpanKind) -> None:
         if len(self._open) < _OPEN_PARTS:
@@ -326,42 +326,19 @@ class TaskTimeline:
         for kind in kinds:
             began = self._open.pop((checkpoint_id, kind), None)
             if began is not None:
-                took_ms = self._now_ms() - began
-                self._add(self.parts, kind, took_ms, checkpoint_id=checkpoint_id, failed=failed)
+                end_ms = self._wall_ms()
+                self.parts.append(
+                    Span(
+                        kind=kind,
+                        start_ms=end_ms - (self._now_ms() - began),
+                        end_ms=end_ms,
+                        checkpoint_id=checkpoint_id,
+                        failed=failed,
+                    )
+                )
 
     def _abandon(self) -> None:
         for n, kind in tuple(self._open):
             self._end(n, kind, failed=True)
         self._missing.clear()
         self._open_channels = set(self._inputs)
-
-    def _add(
-        self,
-        lane: deque[Span],
-        kind: SpanKind,
-        took_ms: int,
-        *,
-        batch: int | None = None,
-        checkpoint_id: int | None = None,
-        failed: bool = False,
-    ) -> None:
-        """Add a span that ends now to a lane."""
-        end_ms = self._wall_ms()
-        start_ms = end_ms - took_ms
-        last = lane[-1] if lane else None
-        rests = kind in (SpanKind.RESTED, SpanKind.HELD)
-        if rests and last is not None and last.kind is kind and start_ms - last.end_ms < JOINED_MS:
-            lane.pop()
-            start_ms = last.start_ms
-        elif rests and took_ms == 0:
-            return
-        lane.append(
-            Span(
-                kind=kind,
-                start_ms=start_ms,
-                end_ms=end_ms,
-                batch=batch,
-                checkpoint_id=checkpoint_id,
-                failed=failed,
-            )
-        )

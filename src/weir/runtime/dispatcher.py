@@ -211,8 +211,26 @@ class Dispatcher:
         delay the timers. Raises ``InvariantError`` for a bug, and any posted error.
         """
         self._main_thread.assert_inside()
-        if envelope is not None:
-            self._take(envelope)
+        match envelope:
+            case None:
+                pass
+            case ToTask(vertex=vertex, attempt=attempt, event=event):
+                if attempt == self._attempt:
+                    self._to_task(vertex, event)
+            case AttemptStarted() | AttemptFailed() if self._beginning is None:
+                _log.debug("Ignored a late event: %s", envelope)
+            case AttemptStarted(start=start):
+                self._beginning = None
+                self._start_attempt(start)
+            case AttemptFailed():
+                self._beginning = None
+                self._carry_out(self._master.handle(envelope, self._clock.now_ms()), None)
+            case Call(function=function):
+                function()
+            case BaseException():
+                raise envelope
+            case _:
+                self._carry_out(self._master.handle(envelope, self._clock.now_ms()), None)
         now_ms = self._clock.now_ms()
         if _is_due(self.next_deadline(), now_ms):
             self._on_deadline(now_ms)
@@ -225,27 +243,6 @@ class Dispatcher:
             # What an earlier deadline caused may have ended the attempt.
             if self._tasks.get(vertex) is task and _is_due(task.next_deadline(), now_ms):
                 self._carry_out(task.on_deadline(now_ms), vertex)
-
-    def _take(self, envelope: Envelope) -> None:
-        now_ms = self._clock.now_ms()
-        match envelope:
-            case ToTask(vertex=vertex, attempt=attempt, event=event):
-                if attempt == self._attempt:
-                    self._to_task(vertex, event)
-            case AttemptStarted() | AttemptFailed() if self._beginning is None:
-                _log.debug("Ignored a late event: %s", envelope)
-            case AttemptStarted(start=start):
-                self._beginning = None
-                self._start_attempt(start)
-            case AttemptFailed():
-                self._beginning = None
-                self._carry_out(self._master.handle(envelope, now_ms), None)
-            case Call(function=function):
-                function()
-            case BaseException():
-                raise envelope
-            case _:
-                self._carry_out(self._master.handle(envelope, now_ms), None)
 
     def _to_task(self, vertex: VertexId, event: StreamTaskEvent) -> None:
         task = self._tasks.get(vertex)
@@ -317,31 +314,27 @@ class Dispatcher:
                 # the attempt, which the stop has to wait for.
                 self._effects.rotate(-1)
                 continue
-            if source is not None:
-                self._effect_of_task(effect, source)
-            elif isinstance(effect, CoordinatorEffect):
+            if isinstance(effect, CoordinatorEffect):
                 self._coordinators.tell(effect, self._mailbox)
-            else:
+            elif source is None:
                 self._effect_of_master(effect)
+            elif isinstance(effect, ChannelAppended | SegmentsConsumed):
+                self._to_task(effect.vertex, effect)
+            elif isinstance(effect, TaskWork):
+                begin_task_work(
+                    effect,
+                    source,
+                    tasks=self._task_port,
+                    durable=self._durable,
+                    work=partial(self._work, source),
+                    post=self.poster(source, self._attempt),
+                )
+            else:  # a message to the job master
+                self._carry_out(self._master.handle(effect, self._clock.now_ms()), None)
             for watch in self._watchers.of_effect(source, type(effect)):
                 with harmless():
                     watch(effect)
             self._effects.popleft()
-
-    def _effect_of_task(self, effect: Any, vertex: VertexId) -> None:
-        if isinstance(effect, ChannelAppended | SegmentsConsumed):
-            self._to_task(effect.vertex, effect)
-        elif isinstance(effect, TaskWork):
-            begin_task_work(
-                effect,
-                vertex,
-                tasks=self._task_port,
-                durable=self._durable,
-                work=partial(self._work, vertex),
-                post=self.poster(vertex, self._attempt),
-            )
-        else:  # a message to the job master
-            self._carry_out(self._master.handle(effect, self._clock.now_ms()), None)
 
     def _effect_of_master(self, effect: Any) -> None:
         match effect:
