@@ -173,7 +173,7 @@ def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int,
         )
         for _ in range(4):
             position = run.step()
-            watermark = int(run.directory.commit_entry(position)["nextBatchWatermarkMs"])
+            watermark = run.directory.commit_entry(position).next_watermark_ms
             told[position] = output_watermark_ms(run.query, watermark, stateful=True)
             assert told[position] is None or told[position] < watermark - 30_000
             assert output_watermark_ms(run.query, 0, stateful=True) is None

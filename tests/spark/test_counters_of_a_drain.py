@@ -12,6 +12,7 @@ from weir.core.messages.task import StartDrain, StreamTaskEvent
 from weir.spark.query.staging import BatchStaging
 from weir.spark.query.task import QueryTask
 from weir.spark.query.vertex_query import VertexQuery
+from weir.spark.state.log_entries import CommitEntry
 
 VERTEX = SimpleNamespace(
     name="windows", inputs=("clean",), bounded=True, is_enumerated=False, emits_updates=False
@@ -47,7 +48,7 @@ def test_the_rows_of_a_query_that_the_drain_replaces_are_counted_at_once() -> No
     start.side_effect = [query(over, progress(0, 3), progress(1, 4)), query(over)]
     posted: list[StreamTaskEvent] = []
     directory = MagicMock(path="/working/windows")
-    directory.commit_entry.return_value = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": []}}
+    directory.commit_entry.return_value = CommitEntry(next_watermark_ms=0, state_ids={"0": []})
     of_vertex = VertexQuery(
         session=MagicMock(),
         vertex=VERTEX,  # type: ignore[arg-type]

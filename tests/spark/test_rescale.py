@@ -90,7 +90,7 @@ def test_state_goes_from_2_to_5_to_3_partitions(
                 rig.wait_for(Drained)
             else:
                 moved(rig, begun, state.position, tmp_path / str(life + 1))
-        assert len(rig.directory.commit_entry(state.position)["stateUniqueIds"]["0"]) == partitions
+        assert len((rig.directory.commit_entry(state.position).state_ids or {})["0"]) == partitions
         rows += sink.rows()
     assert rows == query.batch(landing.table(spark))
 

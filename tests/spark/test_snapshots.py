@@ -34,7 +34,8 @@ from weir.durable.sink_port import KeepFile
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import CheckpointDamagedError, StorageError
 from weir.runtime.concurrency import ThreadWaits
-from weir.spark.state.directory import QueryDirectory, log_offset
+from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.log_entries import log_offset
 from weir.spark.state.snapshots import QueryState, SnapshotOperators, restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer

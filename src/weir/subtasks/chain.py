@@ -19,7 +19,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -259,10 +259,12 @@ class OperatorChain:
         self._forced = wanted or answer.barrier is not None or first
         return self._forced
 
-    def planned(self, commit: Mapping[str, Any]) -> None:
-        """All batches so far are complete; ``commit`` is the last one's entry in Spark's log."""
-        # 0 before any event time is known.
-        self._next_watermark_ms = int(commit["nextBatchWatermarkMs"]) or None
+    def planned(self, next_watermark_ms: int) -> None:
+        """All batches so far are complete, and the next one will have this watermark.
+
+        It is 0 before any event time is known.
+        """
+        self._next_watermark_ms = next_watermark_ms or None
 
     def resume_at(self, watermark_ms: int | None) -> None:
         """The watermark of the last batch before this attempt, before the first one in it.

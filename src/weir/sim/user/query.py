@@ -411,7 +411,7 @@ class UserQuery:
     def _planned(self) -> None:
         invariant(self.chain is not None, "only operators are planned")
         if self.chain is not None:
-            self.chain.planned({"nextBatchWatermarkMs": self._reached_ms or 0})
+            self.chain.planned(self._reached_ms or 0)
 
     # -- the end
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from py4j.java_gateway import JavaClass
 
 from weir.spark.query.vertex_query import VertexQuery
-from weir.spark.state.directory import is_stateful
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -104,12 +103,12 @@ class OutputWatermarks:
         """The output watermark after the last batch; ``known_ms`` if no consumer needs it."""
         commit = self._query.directory.commit_entry(position)
         operators = self._query.operators
+        reached_ms = commit.next_watermark_ms or 0
         if operators is not None:
-            operators.planned(commit)
+            operators.planned(reached_ms)
         if running is None or not self.is_read:
             return known_ms
-        reached = int(commit["nextBatchWatermarkMs"])
-        watermark_ms = output_watermark_ms(running, reached, stateful=is_stateful(commit))
+        watermark_ms = output_watermark_ms(running, reached_ms, stateful=commit.is_stateful)
         return watermark_ms if operators is None else operators.output_watermark_ms(watermark_ms)
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from weir.spark.query.output_watermark import OperatorNodes
 from weir.spark.query.vertex_query import VertexQuery
-from weir.spark.state.directory import is_stateful
 from weir.spark.state.files import operator_metadata
 from weir.spark.state.plan_layout import PlanLayout
 
@@ -30,7 +29,7 @@ class PlanOwners:
     def needs_plan(self, position: int) -> bool:
         """Whether a snapshot must ask the plan of the last batch for its operators' watermarks."""
         if self._is_stateful is None and position >= 0:
-            self._is_stateful = is_stateful(self._query.directory.commit_entry(position))
+            self._is_stateful = self._query.directory.commit_entry(position).is_stateful
         return self._is_stateful is not False
 
     def layout(self, running: StreamingQuery | None, position: int) -> PlanLayout | None:

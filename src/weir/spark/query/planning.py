@@ -24,7 +24,7 @@ class PlanningCalls:
         """Prepare a query that was restored after batch ``position``."""
         operators, directory = self._query.operators, self._query.directory
         if operators is not None and position >= 0:
-            operators.planned(directory.commit_entry(position))
+            operators.planned(directory.commit_entry(position).next_watermark_ms or 0)
             operators.resume_at(directory.watermark_ms(position))
 
     def inspect(self, running: StreamingQuery) -> TaskErrored | None:

@@ -50,7 +50,6 @@ from weir.spark.query.progress import newest_subtasks
 from weir.spark.query.runs import QueryRuns
 from weir.spark.query.staging import BatchStaging
 from weir.spark.query.vertex_query import VertexQuery
-from weir.spark.state.directory import is_stateful
 from weir.spark.state.plan_layout import PlanLayout
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ class QueryTask:
             # Its own thread may do so after the next query has started, and nobody else would.
             self._counters.count(running, self._position)
         directory, operators = query.directory, query.operators
-        if position < 0 or not (operators or is_stateful(directory.commit_entry(position))):
+        if position < 0 or not (operators or directory.commit_entry(position).is_stateful):
             self._finish_sinks()
             return
         if operators is not None:

@@ -17,19 +17,22 @@ A query that reads channels has no ``sources/``: what it has read is in its offs
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, TypedDict
 
-import msgspec
-
-from weir.core.types import Count
 from weir.errors import StorageError, invariant
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
+from weir.spark.state.log_entries import (
+    CommitEntry,
+    OffsetEntry,
+    StateIds,
+    decode_commit,
+    decode_offsets,
+    edited_commit,
+    log_offset,
+)
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
-from weir.storage.records import decoded
 from weir.subtasks.worker import END_OF_TIME_MS
 
 #: The last second of the year 9999: Spark's timestamps end there (Flink: MAX_WATERMARK).
@@ -38,37 +41,10 @@ SPARK_MAX_WATERMARK_MS = END_OF_TIME_MS
 #: Larger entries of a source's log are kept as files (Flink: ``data-inline-threshold``).
 _INLINE_BYTES = 20 * 1024
 
-#: The setting for the number of a query's state partitions. Each offset-log entry keeps its value.
-
 _COMPACT = ".compact"
 _COMPACTED = re.compile(r"[0-9]+\.compact")
 #: A compacted entry of a source's log, without any file.
 _EMPTY_LOG = b"v1"
-
-_Number = Annotated[str, msgspec.Meta(pattern=r"\A(?:0|[1-9][0-9]{0,8})\Z")]
-_UniqueId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-zA-Z-]{1,36}\Z")]
-
-
-class CommitEntry(TypedDict, total=False):
-    """What Weir reads from a commit-log entry.
-
-    The next batch's watermark, and the ids of each operator's state by partition and store.
-    """
-
-    nextBatchWatermarkMs: Count
-    stateUniqueIds: dict[_Number, list[list[_UniqueId]]] | None
-
-
-class BatchMetadata(msgspec.Struct):
-    """What Weir reads from the second line of an offset-log entry."""
-
-    watermark_ms: Count | None = msgspec.field(name="batchWatermarkMs", default=None)
-    #: Settings that a restarted query keeps, whatever its session says.
-    conf: dict[str, str] = {}
-
-
-class _LogOffset(msgspec.Struct, forbid_unknown_fields=True):
-    number: Count = msgspec.field(name="logOffset")
 
 
 class QueryDirectory:
@@ -127,10 +103,7 @@ class QueryDirectory:
 
     def watermark_ms(self, position: int) -> int | None:
         """The watermark of the batch; None or 0 before any event time was known."""
-        try:
-            return decode_offsets(self._read(f"offsets/{position}"))[0].watermark_ms
-        except ValueError as error:
-            raise self._unreadable(f"offsets/{position}", error) from error
+        return self._offset_entry(position).metadata.watermark_ms
 
     def prune_sources(self, position: int) -> None:
         """Remove entries of file sources' logs above those the batch admitted (PROTOCOL P3)."""
@@ -168,71 +141,60 @@ class QueryDirectory:
 
     def write_drain_entry(self, position: int) -> None:
         """Write the offset-log entry of a further batch, without data, at the maximal watermark."""
-        fields = self._batch_metadata(position)
+        entry = self._offset_entry(position)
         invariant(
-            "batchWatermarkMs" in fields, f"{self.path}/offsets/{position} has no batchWatermarkMs"
+            entry.metadata.watermark_ms is not None,
+            f"{self.path}/offsets/{position} has no batchWatermarkMs",
         )
-        fields["batchWatermarkMs"] = SPARK_MAX_WATERMARK_MS
-        self._write_offsets(position + 1, fields, like=position)
+        self._write_offsets(position + 1, entry.with_watermark(SPARK_MAX_WATERMARK_MS))
 
     def state_partitions(self, position: int) -> int:
         """The number of the query's state partitions after the batch.
 
         A restarted query keeps it, whatever its session says.
         """
+        conf = self._offset_entry(position).metadata.conf
         try:
-            return int(
-                decode_offsets(self._read(f"offsets/{position}"))[0].conf[SHUFFLE_PARTITIONS]
-            )
+            return int(conf[SHUFFLE_PARTITIONS])
         except (ValueError, KeyError) as error:
             raise self._unreadable(f"offsets/{position}", error) from error
 
     def set_state_partitions(self, position: int, partitions: int) -> None:
         """Set the number of state partitions with which a query without state goes on."""
-        fields = self._batch_metadata(position)
-        fields["conf"][SHUFFLE_PARTITIONS] = str(partitions)
-        self._write_offsets(position, fields, like=position)
+        entry = self._offset_entry(position)
+        self._write_offsets(position, entry.with_state_partitions(partitions))
 
     def copy_offsets(self, position: int, to: int) -> None:
         """Write the offset-log entry of a batch again as that of a later one."""
-        self._write_offsets(to, self._batch_metadata(position), like=position)
+        self._write_offsets(to, self._offset_entry(position))
 
-    def add_state_ids(self, position: int, ids: dict[str, list[list[str]]]) -> None:
+    def add_state_ids(self, position: int, ids: StateIds) -> None:
         """Add the ids of operators' states to the batch's commit-log entry."""
         key = f"commits/{position}"
-        version, _, text = self._read(key).partition("\n")
+        entry = self._read(key)
         try:
-            fields = decoded(text, dict[str, Any])
+            known = decode_commit(entry).state_ids or {}
+            edited = edited_commit(entry, state_ids=known | ids)
         except ValueError as error:
             raise self._unreadable(key, error) from error
-        fields["stateUniqueIds"] = (fields.get("stateUniqueIds") or {}) | ids
-        entry = f"{version}\n{json.dumps(fields, separators=(',', ':'))}"
-        self.fs.write(self.file(key), entry.encode())
+        self.fs.write(self.file(key), edited.encode())
 
-    def _batch_metadata(self, position: int) -> dict[str, Any]:
-        """The metadata in the batch's offset-log entry: all but the offsets."""
+    def _offset_entry(self, position: int) -> OffsetEntry:
+        key = f"offsets/{position}"
         try:
-            return decoded(self._read(f"offsets/{position}").split("\n")[1], dict[str, Any])
-        except (ValueError, IndexError) as error:
-            raise self._unreadable(f"offsets/{position}", error) from error
+            return decode_offsets(self._read(key))
+        except ValueError as error:
+            raise self._unreadable(key, error) from error
 
-    def _write_offsets(self, position: int, metadata: dict[str, Any], *, like: int) -> None:
-        """Write an offset-log entry with this metadata, otherwise like that of batch ``like``."""
-        version, _, *offsets = self._read(f"offsets/{like}").split("\n")
-        entry = "\n".join((version, json.dumps(metadata, separators=(",", ":")), *offsets))
-        self.fs.write(self.file(f"offsets/{position}"), entry.encode())
-
-    def _offsets(self, position: int) -> list[str]:
-        """The offset of each source after the batch, as Spark wrote it."""
-        if position < 0:
-            return []
-        return self._read(f"offsets/{position}").split("\n")[2:]
+    def _write_offsets(self, position: int, entry: OffsetEntry) -> None:
+        self.fs.write(self.file(f"offsets/{position}"), entry.encode().encode())
 
     def _sources(self, position: int) -> dict[int, str]:
         """The offset after the batch, by the number of the source's directory in ``sources/``."""
-        offsets = self._offsets(position)
+        if position < 0:
+            return {}
+        offsets = self._offset_entry(position).offsets
         ids = range(len(offsets)) if self.source_ids is None else self.source_ids
-        # Before the first batch there are no offsets.
         return dict(zip(ids, offsets, strict=True)) if offsets else {}
 
     def _source_keys(self, index: int, offset: str) -> Iterator[str]:
@@ -279,30 +241,3 @@ def compaction_distance(compacted: int, newest: int, default: int) -> int:
     total = compacted + 1
     fitting = range(max(default, newest - compacted + 1), total)
     return next((distance for distance in fitting if total % distance == 0), total)
-
-
-def log_offset(offset: str) -> int | None:
-    """The ``logOffset`` of a file source's offset; None for other sources."""
-    try:
-        return decoded(offset, _LogOffset).number
-    except ValueError:
-        return None
-
-
-def decode_offsets(text: str) -> tuple[BatchMetadata, list[str]]:
-    """Decode an offset-log entry: a version line, JSON, and the offset of each source.
-
-    Raises ``ValueError``.
-    """
-    _, metadata, *offsets = [*text.split("\n"), ""]
-    return decoded(metadata, BatchMetadata), offsets[:-1]
-
-
-def decode_commit(text: str) -> CommitEntry:
-    """Decode a commit-log entry: a version line, then JSON. Raises ``ValueError``."""
-    return decoded(text.partition("\n")[2], CommitEntry)
-
-
-def is_stateful(commit: CommitEntry) -> bool:
-    """Whether the query has state, and so may have windows or timers to fire."""
-    return bool(commit.get("stateUniqueIds"))

@@ -20,19 +20,19 @@ part from ``state/`` on is the query's own.
 from __future__ import annotations
 
 import io
-import json
 import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
-from weir.core.types import Count, StateKey
+from weir.core.types import StateKey
 from weir.errors import StorageError
 from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.log_entries import OperatorMetadata, decode_operator, edited_operator
 from weir.storage.paths import as_spark_path
 from weir.storage.records import converted, decoded
 
@@ -109,7 +109,7 @@ class StateFiles:
         return keys
 
     def _learn(self, batch: int) -> None:
-        unique_ids = self._directory.commit_entry(batch).get("stateUniqueIds") or {}
+        unique_ids = self._directory.commit_entry(batch).state_ids or {}
         for operator, partitions in unique_ids.items():
             for partition, ids in enumerate(partitions):
                 base = f"state/{operator}/{partition}"
@@ -214,30 +214,7 @@ def _store_directories(base: str, count: int) -> tuple[str, ...]:
     return tuple(f"{base}/{name}" for name in _JOIN_STORES)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperatorMetadata:
-    """Spark's metadata of a stateful operator of its plan."""
-
-    #: Spark's name for its kind, such as ``stateStoreSave``.
-    name: str
-    #: For ``transformWithState``, its state variables and time mode. Empty for others.
-    properties: dict[str, Any] = field(default_factory=dict)
-
-
 _SCHEMA_FILE = re.compile(r".*/state/[0-9]+/(_stateSchema/.+)")
-
-
-class _Store(msgspec.Struct):
-    schemas: list[str] = msgspec.field(name="stateSchemaFilePaths", default=[])
-
-
-class _Operator(msgspec.Struct):
-    number: Count = msgspec.field(name="operatorId")
-
-
-class _Metadata(msgspec.Struct):
-    operator: _Operator = msgspec.field(name="operatorInfo")
-    stores: list[_Store] = msgspec.field(name="stateStoreInfo", default=[])
 
 
 def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
@@ -256,11 +233,7 @@ def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
         ]
         # Version 2 has a file for each batch that started a run, version 1 a single file.
         path = directory.file(f"{folder}/v2/{max(batches)}" if batches else f"{folder}/metadata")
-        fields = json.loads(fs.read(path).decode().partition("\n")[2])
-        properties = json.loads(fields.get("operatorPropertiesJson") or "{}")
-        found[number] = OperatorMetadata(
-            name=fields["operatorInfo"]["operatorName"], properties=properties
-        )
+        found[number] = decode_operator(fs.read(path).decode())
     return found
 
 
@@ -274,31 +247,25 @@ def relocate_operator_metadata(directory: QueryDirectory) -> None:
     fs = directory.fs
     for operator in fs.list(directory.file("state")):
         for path in _metadata_files(directory, operator.name):
-            version, _, body = fs.read(path).partition(b"\n")
+            number = int(operator.name)
             try:
-                metadata = decoded(body, _Metadata)
+                entry = fs.read(path).decode()
+                metadata = decode_operator(entry)
                 stores = metadata.stores
                 found = [
                     [_relocated(schema, directory, operator.name) for schema in store.schemas]
                     for store in stores
                 ]
-                text = version.decode()
+                edited = edited_operator(entry, number=number, schemas=found)
             except ValueError as error:
                 raise StorageError(
                     f"{path} does not say where the schemas of a query's state are ({error}):"
                     " restore from another checkpoint or savepoint."
                 ) from error
-            number = int(operator.name)
-            same = metadata.operator.number == number
-            if same and found == [store.schemas for store in stores]:
+            if metadata.operator.number == number and found == [store.schemas for store in stores]:
                 # Unchanged, it can be shared with the next incremental checkpoint.
                 continue
-            fields = json.loads(body)
-            fields["operatorInfo"]["operatorId"] = number
-            for store, schemas in zip(fields["stateStoreInfo"], found, strict=True):
-                if schemas:
-                    store["stateSchemaFilePaths"] = schemas
-            fs.write(path, f"{text}\n{json.dumps(fields, separators=(',', ':'))}".encode())
+            fs.write(path, edited.encode())
 
 
 def _metadata_files(directory: QueryDirectory, operator: str) -> list[str]:

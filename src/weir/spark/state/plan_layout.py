@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from weir.core.types import Count, OperatorId, Timestamp, VertexId
-from weir.spark.state.files import OperatorMetadata
+from weir.spark.state.log_entries import OperatorMetadata
 from weir.storage.records import decoded
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -31,7 +31,15 @@ from weir.core.graph import Vertex
 from weir.core.types import InFlightSegment, OperatorId, StateHandle, TaskState, VertexId
 from weir.durable.state_mapping import KEEP_THE_CHAIN, Refuse
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
-from weir.spark.state.directory import decode_commit, decode_offsets
+from weir.spark.state.log_entries import (
+    CommitEntry,
+    OffsetEntry,
+    QueryMetadata,
+    StateIds,
+    decode_commit,
+    decode_offsets,
+    edited_commit,
+)
 from weir.spark.state.plan_layout import (
     CONTROL,
     PLAN_ENTRY,
@@ -61,10 +69,6 @@ _NO_WATERMARKS = json.dumps({"control": 0})
 _NO_OFFSET = "-"
 
 
-class _Query(msgspec.Struct):
-    id: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class SavedQuery:
     """One query in the snapshot, with the owners in its plan."""
@@ -72,12 +76,9 @@ class SavedQuery:
     task: TaskState
     layout: PlanLayout
     query_id: str
-    #: The version, the metadata and the offsets of the last batch's entry in the offset log.
-    version: str
-    metadata: dict[str, Any]
-    offsets: list[str]
-    commit_version: str
-    commit: dict[str, Any]
+    #: The last batch's entries in the offset log and the commit log.
+    batch: OffsetEntry
+    commit: CommitEntry
 
     @classmethod
     def of(cls, task: TaskState, layout: PlanLayout | None, path: str) -> SavedQuery:
@@ -88,23 +89,17 @@ class SavedQuery:
         try:
             if layout is None:
                 raise ValueError("the owners of its state are missing")
-            entry = task.entries[f"offsets/{task.position}"]
-            version, metadata, *offsets = entry.split("\n")
-            commit_entry = task.entries[f"commits/{task.position}"]
-            commit_version, _, text = commit_entry.partition("\n")
-            decode_offsets(entry)
-            stateful = decode_commit(commit_entry).get("stateUniqueIds") or {}
-            if len(offsets) != len(layout.inputs) or len(stateful) != len(layout.operators):
+            batch = decode_offsets(task.entries[f"offsets/{task.position}"])
+            commit = decode_commit(task.entries[f"commits/{task.position}"])
+            sources, operators = len(batch.offsets), len(commit.state_ids or {})
+            if sources != len(layout.inputs) or operators != len(layout.operators):
                 raise ValueError("the owners of its state are not those of Spark's log")
             return cls(
                 task=task,
                 layout=layout,
-                version=version,
-                query_id=decoded(task.entries["metadata"], _Query).id,
-                metadata=decoded(metadata, dict[str, Any]),
-                offsets=offsets,
-                commit_version=commit_version,
-                commit=decoded(text, dict[str, Any]),
+                query_id=decoded(task.entries["metadata"], QueryMetadata).id,
+                batch=batch,
+                commit=commit,
             )
         except KeyError as error:
             raise unfit(task, path, ValueError(f"{error} is missing")) from error
@@ -114,12 +109,20 @@ class SavedQuery:
     @property
     def watermark_ms(self) -> int:
         """The watermark of the last batch."""
-        return int(self.metadata.get("batchWatermarkMs", 0))
+        return self.batch.metadata.watermark_ms or 0
 
     @property
     def next_watermark_ms(self) -> int:
         """The watermark of the next batch."""
-        return int(self.commit.get("nextBatchWatermarkMs", 0))
+        return self.commit.next_watermark_ms or 0
+
+    def commit_entry(self, *, next_watermark_ms: int | None = None, state_ids: StateIds) -> str:
+        """The last batch's entry in the commit log, with the ids of other state."""
+        return edited_commit(
+            self.task.entries[f"commits/{self.task.position}"],
+            next_watermark_ms=next_watermark_ms,
+            state_ids=state_ids,
+        )
 
     @property
     def operators(self) -> frozenset[OperatorId]:
@@ -248,18 +251,18 @@ class QueryAssembly:
         for part in self.parts:
             if part.task.position != position and self._operators_of(part):
                 own, at = f"{JOINED}/{part.task.vertex}", part.task.position
-                commit = {**part.commit, "stateUniqueIds": self._ids(part)}
                 entries |= {
                     f"{own}/metadata": part.task.entries["metadata"],
                     f"{own}/offsets/{at}": part.task.entries[f"offsets/{at}"],
-                    f"{own}/commits/{at}": f"{part.commit_version}\n{_compact(commit)}",
+                    f"{own}/commits/{at}": part.commit_entry(state_ids=self._ids(part)),
                 }
         return entries
 
-    def _ids(self, part: SavedQuery) -> dict[str, Any]:
+    def _ids(self, part: SavedQuery) -> StateIds:
         """The ids of the part's state, by the operators' new numbers."""
+        known = part.commit.state_ids or {}
         return {
-            str(number): part.commit["stateUniqueIds"][str(before)]
+            str(number): known[str(before)]
             for number, (one, before) in sorted(self._found.items(), key=lambda item: item[0])
             if one is part
         }
@@ -287,9 +290,9 @@ class QueryAssembly:
         stateful = [part for part, _ in self._found.values()]
         base = (stateful or list(self.parts))[0]
         for part in stateful:
-            if part.metadata.get("conf") != base.metadata.get("conf"):
+            if part.batch.metadata.conf != base.batch.metadata.conf:
                 before, other = (
-                    one.metadata.get("conf", {}).get(SHUFFLE_PARTITIONS) for one in (base, part)
+                    query.batch.metadata.conf.get(SHUFFLE_PARTITIONS) for query in (base, part)
                 )
                 self.refuse(
                     f"the chains ending in {base.task.vertex!r} and {part.task.vertex!r} were"
@@ -300,26 +303,19 @@ class QueryAssembly:
         return base
 
     def _logs(self, base: SavedQuery, position: int, watermarks: _Watermarks) -> dict[str, str]:
-        metadata = base.metadata | {"batchWatermarkMs": watermarks.last_ms}
-        offsets = "\n".join(
-            (base.version, _compact(metadata), *map(self._offset, self.layout.inputs))
-        )
-        ids: dict[str, Any] = {}
+        batch = base.batch.with_watermark(watermarks.last_ms)
+        offsets = replace(batch, offsets=tuple(map(self._offset, self.layout.inputs))).encode()
+        ids: StateIds = {}
         for part in self.parts:
             if part.task.position == position:
                 ids |= self._ids(part)
-        commit = {
-            **base.commit,
-            "nextBatchWatermarkMs": watermarks.next_ms,
-            "stateUniqueIds": ids or None,
-        }
-        if not ids:
-            del commit["stateUniqueIds"]
         query_id = uuid.uuid5(_QUERY_IDS, f"{base.query_id}/{self.vertex.name}")
         entries = {
-            "metadata": _compact({"id": str(query_id)}),
+            "metadata": msgspec.json.encode(QueryMetadata(id=str(query_id))).decode(),
             f"offsets/{position}": offsets,
-            f"commits/{position}": f"{base.commit_version}\n{_compact(commit)}",
+            f"commits/{position}": base.commit_entry(
+                next_watermark_ms=watermarks.next_ms, state_ids=ids
+            ),
         }
         if position > 0:
             # Spark asks for it, and reads nothing from there to the last batch.
@@ -332,7 +328,7 @@ class QueryAssembly:
         if before is not None:
             part, index = before
             if one.owner != CONTROL or part.task.inputs == self.vertex.inputs:
-                return part.offsets[index]
+                return part.batch.offsets[index]
         if one.owner == CONTROL:
             return _NO_WATERMARKS
         name = channel_of(one.owner)
@@ -500,7 +496,3 @@ def python_state(
             if any(handle.key.startswith(prefix) for prefix in named)
         ]
     return ({ENTRY: encode_kept(kept)} if kept else {}), tuple(files)
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -54,8 +54,9 @@ from weir.spark.session.start import (
     java_options_of,
     with_defaults_file,
 )
-from weir.spark.state.directory import QueryDirectory, decode_commit, decode_offsets
-from weir.spark.state.files import OperatorMetadata, operator_metadata
+from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.files import operator_metadata
+from weir.spark.state.log_entries import OperatorMetadata, decode_commit, decode_offsets
 from weir.spark.state.plan_layout import CONTROL, PLAN_ENTRY, channel_of, decode_layout
 from weir.spark.state.saved_task import unfit
 from weir.spark.state.snapshots import restore_directory
@@ -119,7 +120,7 @@ def contents_of(task: TaskState, path: str) -> VertexContents:
     if offsets is None or commit is None:
         return VertexContents()
     try:
-        batch, of_sources = decode_offsets(offsets)
+        batch = decode_offsets(offsets)
         committed = decode_commit(commit)
     except ValueError as error:
         raise unfit(task, path, error) from error
@@ -128,13 +129,12 @@ def contents_of(task: TaskState, path: str) -> VertexContents:
         match = _STATE_FILE.fullmatch(handle.key)
         if match is not None:
             sizes[int(match["operator"]), int(match["partition"])] += handle.size
-    unique_ids = committed.get("stateUniqueIds") or {}
     return VertexContents(
-        watermark_ms=batch.watermark_ms,
-        next_watermark_ms=committed.get("nextBatchWatermarkMs"),
+        watermark_ms=batch.metadata.watermark_ms,
+        next_watermark_ms=committed.next_watermark_ms,
         # Positions in a channel mean nothing to users.
         source_offsets=(
-            () if task.inputs else tuple(text for text in of_sources if not _is_control(text))
+            () if task.inputs else tuple(text for text in batch.offsets if not _is_control(text))
         ),
         stateful_operators=tuple(
             StatefulOperator(
@@ -143,7 +143,9 @@ def contents_of(task: TaskState, path: str) -> VertexContents:
                     sizes[number, partition] for partition in range(len(partitions))
                 ),
             )
-            for number, partitions in sorted((int(key), ids) for key, ids in unique_ids.items())
+            for number, partitions in sorted(
+                (int(key), ids) for key, ids in (committed.state_ids or {}).items()
+            )
         ),
     )
 
@@ -158,7 +160,7 @@ def input_positions_of(task: TaskState, path: str) -> dict[OperatorId, list[Any]
         return {}
     positions: dict[OperatorId, list[Any]] = {}
     try:
-        inputs, offsets = decode_layout(text).inputs, decode_offsets(entry)[1]
+        inputs, offsets = decode_layout(text).inputs, decode_offsets(entry).offsets
         for one, offset in zip(inputs, offsets, strict=True):
             if one.owner != CONTROL and channel_of(one.owner) is None:
                 positions.setdefault(one.owner, []).append(_decoded_offset(offset))
@@ -377,15 +379,14 @@ def _stores(operator: OperatorMetadata) -> Iterator[tuple[str, dict[str, str]]]:
         yield "right", {"joinSide": "right"}
         return
     properties = operator.properties
-    if "stateVariables" not in properties:
+    if properties.variables is None:
         yield "state", {}
         return
-    for variable in properties["stateVariables"]:
-        name = variable["stateName"]
+    for variable in properties.variables:
         # Spark keeps timers in internal variables, whose names start with $.
-        if not name.startswith("$"):
-            yield name, {"stateVarName": name}
-    if properties.get("timeMode", "NoTime") != "NoTime":
+        if not variable.name.startswith("$"):
+            yield variable.name, {"stateVarName": variable.name}
+    if properties.time_mode != "NoTime":
         yield "timers", {"readRegisteredTimers": "true"}
 
 

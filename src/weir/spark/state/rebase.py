@@ -22,6 +22,7 @@ from weir.spark.failures import first_cause
 from weir.spark.java import Jvm
 from weir.spark.state.directory import QueryDirectory
 from weir.spark.state.files import relocate_operator_metadata
+from weir.spark.state.log_entries import StateIds
 from weir.spark.state.rescale import REFUSALS
 from weir.storage.paths import as_spark_path, join
 
@@ -54,7 +55,7 @@ def rebased(session: SparkSession, directory: QueryDirectory, state: TaskState) 
         return state
     fs = directory.fs
     fs.make_directory(directory.file("state"))
-    ids: dict[str, list[list[str]]] = {}
+    ids: StateIds = {}
     for vertex, position in joined.items():
         own = QueryDirectory(fs, directory.file(join(JOINED, vertex)))
         relocate_operator_metadata(own)
@@ -74,7 +75,7 @@ def rebased(session: SparkSession, directory: QueryDirectory, state: TaskState) 
 
 def _rewritten(
     session: SparkSession, own: QueryDirectory, position: int, state: TaskState
-) -> dict[str, list[list[str]]]:
+) -> StateIds:
     """Let Spark write the state again; return the ids by operator, partition and store."""
     jvm = Jvm(session)
     try:
@@ -100,7 +101,7 @@ def _rewritten(
         raise PipelineError(
             f"{what}, because Spark says {cause}: keep the chains apart with start_new_chain()."
         ) from error
-    ids: dict[str, list[list[str]]] = {}
+    ids: StateIds = {}
     keys = found.keysIterator()
     while keys.hasNext():
         operator: Any = keys.next()

@@ -37,7 +37,7 @@ from weir.errors import PipelineError, StorageError
 from weir.spark.failures import first_cause
 from weir.spark.operators.subtasks import DEFAULTS, EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
-from weir.spark.state.directory import QueryDirectory, is_stateful
+from weir.spark.state.directory import QueryDirectory
 from weir.storage.paths import as_spark_path
 from weir.subtasks.chain import process_steps
 
@@ -163,7 +163,7 @@ def rescaled(
     ``StorageError`` if it failed and may succeed another time.
     """
     position = state.position
-    if not is_stateful(directory.commit_entry(position)):
+    if not directory.commit_entry(position).is_stateful:
         directory.set_state_partitions(position, partitions)
         return state
     found = directory.state_partitions(position)

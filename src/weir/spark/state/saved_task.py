@@ -24,7 +24,7 @@ import msgspec
 from weir.core.types import NAME, Count, OperatorId, StateKey
 from weir.errors import CheckpointDamagedError
 from weir.spark.session.settings import REQUIRED
-from weir.spark.state.directory import decode_commit, decode_offsets, log_offset
+from weir.spark.state.log_entries import decode_commit, decode_offsets, log_offset
 from weir.spark.state.plan_layout import PLAN_ENTRY, decode_layout
 from weir.storage.metadata import METADATA_FILE, damaged
 from weir.storage.records import converted, decoded
@@ -61,7 +61,7 @@ def check_saved_task(state: TaskState, path: str) -> None:
         for key, text in state.entries.items():
             match = _LOG_ENTRY.fullmatch(key)
             if match is not None and match["log"] == "offsets":
-                _check_conf(decode_offsets(text)[0].conf)
+                _check_conf(decode_offsets(text).metadata.conf)
             elif match is not None:
                 decode_commit(text)
         _check_sources(state)
@@ -184,7 +184,7 @@ def _newest_by_directory(state: TaskState) -> dict[int, int | None]:
     text = state.entries.get(f"offsets/{state.position}")
     if text is None:
         return {}
-    offsets = decode_offsets(text)[1]
+    offsets = decode_offsets(text).offsets
     layout = state.entries.get(PLAN_ENTRY)
     if layout is not None:
         directories = [one.directory for one in decode_layout(layout).inputs]
