@@ -26,8 +26,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from tests.e2e.numbers_pipeline import by_minute, timed
-from tests.e2e.support import PATIENCE_S, Place, Rows, assert_same, files_rows
-from tests.waiting import wait_until
+from tests.e2e.support import Place, Rows, assert_same, files_rows
+from tests.waiting import PATIENCE_S, wait_until
 
 import weir
 from weir.core.checkpoints.stats import CheckpointStats

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 from weir.demo.landing import write_atomically
 
@@ -51,9 +51,6 @@ ROWS_PER_FILE = 40
 #: Half a second between two numbers: three files make a minute.
 _STEP = timedelta(milliseconds=500)
 _POLL_S = 0.05
-#: The timeout for what takes a few seconds, on a machine that may be ten times slower than
-#: expected.
-PATIENCE_S = 120.0
 
 
 class Place:

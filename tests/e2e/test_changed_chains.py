@@ -36,7 +36,7 @@ def stopped(place: Place, job: weir.Job, records: int) -> Path:
             ),
             f"{records} records",
         )
-        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+        savepoint = live.gateway.stop_with_savepoint(None).result().external_path
         live.result()
     return Path(savepoint)
 

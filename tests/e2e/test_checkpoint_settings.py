@@ -28,9 +28,9 @@ from tests.e2e.live_job import (
     settings,
     wait_until_copied,
 )
-from tests.e2e.support import PATIENCE_S, Place
+from tests.e2e.support import Place
 from tests.spark.rig import hashes
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 import weir
 from weir.core.status import JobStatus

@@ -138,7 +138,7 @@ def test_two_streams_share_the_state_of_their_keys_over_a_failure(place: Place) 
         place.land(1)
         live.wait_for(lambda view: view.attempt == 2, "the operator has failed")
         live.checkpoint()
-        live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        live.gateway.stop_with_savepoint(None, drain=True).result()
         assert live.result().status is JobStatus.FINISHED
     found = {(what, key): n for what, key, n in emitted(place) if what.startswith("label")}
     counted = Counter(number % 7 for number, _ in place.rows().elements())
@@ -159,7 +159,7 @@ def test_the_end_of_one_input_is_told_while_the_other_goes_on(place: Place) -> N
         land_labels(place, "1", lags, 1)
         watermark = ("watermark", -1, int(lags.timestamp() * 1000))
         wait_until(lambda: watermark in emitted(place), "the watermark of the second input")
-        live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        live.gateway.stop_with_savepoint(None, drain=True).result()
         assert live.result().status is JobStatus.FINISHED
     found = emitted(place)
     assert (found["end", 1, -1], found["end", 2, -1]) == (2, 2)

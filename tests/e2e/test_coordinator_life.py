@@ -104,7 +104,7 @@ class Diary(OperatorCoordinator):
             sent.set_result(self.gateways[0].send_event({"word": word}))
 
         self.context.run_in_coordinator(send)
-        return sent.result(60)
+        return sent.result()
 
     def complete(self) -> None:
         """Complete the open snapshot, on the coordinator's thread."""
@@ -127,13 +127,13 @@ def test_a_coordinator_is_called_in_the_protocols_order_over_a_failure(place: Pl
     with LiveJob(job, conf) as live:
         live.wait_until_it_runs()
         wait_until(lambda: len(diary.gateways) == 2, "the subtasks are ready")
-        diary.send("before").result(60)
+        diary.send("before").result()
         asked = live.gateway.trigger_checkpoint()
         wait_until(lambda: live.gateway.view().checkpoints.counts.in_progress == 1, "it is asked")
-        diary.send("meanwhile").result(60)
+        diary.send("meanwhile").result()
         assert not asked.done(), "the checkpoint waits for the coordinator"
         diary.complete()
-        first = asked.result(60).checkpoint_id
+        first = asked.result().checkpoint_id
         diary.answer = "fails"
         with pytest.raises(JobError, match=r"The coordinator of 'keep': .*the journal is full"):
             live.checkpoint()
@@ -141,11 +141,11 @@ def test_a_coordinator_is_called_in_the_protocols_order_over_a_failure(place: Pl
         diary.answer = "at once"
         lost = diary.send("fail")
         with pytest.raises(Exception, match="keep"):
-            lost.result(60)
+            lost.result()
         live.wait_for(lambda view: view.attempt == 2, "the job is restored")
         wait_until(lambda: diary.calls[-1] == ("ready", 1, 2), "the subtasks are ready again")
         assert diary.words == ["before", "meanwhile"], "the lost word was not sent"
-        diary.send("after").result(60)
+        diary.send("after").result()
         live.cancel()
     assert diary.got == ["before", "meanwhile", "after"]
     assert diary.calls == [
@@ -183,12 +183,12 @@ def test_an_operator_has_its_events_while_the_channel_downstream_is_full(place: 
                 return before == [one.position for one in live.gateway.view().vertices]
 
             wait_until(rests, "every query waits for the one behind it")
-            diary.send("now").result(60)
+            diary.send("now").result()
             savepoint = live.gateway.trigger_savepoint(None)
-            diary.send("and now").result(60)
+            diary.send("and now").result()
             assert not savepoint.done(), "its barrier waits for the consumer"
             gate.open()
-            savepoint.result(60)
-            live.gateway.stop_with_savepoint(None, drain=True).result(60)
+            savepoint.result()
+            live.gateway.stop_with_savepoint(None, drain=True).result()
             assert live.result().status is JobStatus.FINISHED
     assert diary.got == ["now", "and now"]

@@ -186,7 +186,7 @@ def drained(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     with LiveJob(pipeline(place), conf) as live:
         live.wait_until_it_runs()
         live.wait_for(lambda view: _position(view, "timed") >= FILES - 1, "all input is read")
-        completed = live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        completed = live.gateway.stop_with_savepoint(None, drain=True).result()
         status = live.result().status
     yield Drained(place=place, status=status, savepoint=Path(completed.external_path), conf=conf)
     place.clear()
@@ -246,7 +246,7 @@ def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds
     conf = settings(place)
     with LiveJob(windowed(place), conf) as live:
         live.wait_for_records(FILES * ROWS_PER_FILE)
-        stopped = live.gateway.stop_with_savepoint(None).result(120)
+        stopped = live.gateway.stop_with_savepoint(None).result()
     held = place.minutes() - files_rows(place.directory / "out" / "minutes")
     assert held, "the newest windows are still open"
     place.land(2)
@@ -254,7 +254,7 @@ def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds
     shutil.rmtree(place.directory / "checkpoints")
     with LiveJob(windowed(place), conf, from_savepoint=str(moved)) as again:
         again.wait_for_records(2 * ROWS_PER_FILE)
-        again.gateway.stop_with_savepoint(None, drain=True).result(120)
+        again.gateway.stop_with_savepoint(None, drain=True).result()
     assert_same(files_rows(place.directory / "out" / "minutes"), place.minutes(), "the minutes")
 
     plain = place.directory / "plain"
@@ -333,7 +333,7 @@ def test_what_a_sink_has_held_back_is_committed_by_a_drain_and_only_by_a_drain(
     job.source("numbers", numbers(place)).sink("tally", tally)
     with LiveJob(job, settings(place)) as live:
         live.wait_for_steps(3)
-        live.gateway.stop_with_savepoint(None, drain=drain).result(120)
+        live.gateway.stop_with_savepoint(None, drain=drain).result()
         assert live.result().status is JobStatus.FINISHED
     assert tally.calls == (["finish", "commit", "close"] if drain else ["close"])
     assert tally.committed == ([place.rows().total()] if drain else [])

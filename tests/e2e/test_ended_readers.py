@@ -78,7 +78,7 @@ def test_the_state_of_subtasks_whose_readers_have_ended_is_kept(place: Place) ->
             "the reader of the short range has asked again, and was told that there are no more",
         )
         live.checkpoint()
-        savepoint = live.gateway.stop_with_savepoint(None, drain=False).result(60).external_path
+        savepoint = live.gateway.stop_with_savepoint(None, drain=False).result().external_path
     flags = [
         one["fully_finished"]
         for task in metadata_of(Path(savepoint))["tasks"]

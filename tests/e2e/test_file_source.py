@@ -96,11 +96,11 @@ def test_files_that_come_while_a_job_fails_and_is_restored_are_read_once(place: 
         place.land(1)
         wait_until_copied(place)
         place.land(2)
-        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+        savepoint = live.gateway.stop_with_savepoint(None).result().external_path
     with LiveJob(files_job(place, parallelism=1), conf, from_savepoint=savepoint) as live:
         place.land(2)
         wait_until_copied(place)
-        live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        live.gateway.stop_with_savepoint(None, drain=True).result()
         assert live.result().status is JobStatus.FINISHED
     assert raw_rows(place) == place.rows()
 

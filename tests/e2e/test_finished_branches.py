@@ -82,7 +82,7 @@ def test_a_checkpoint_records_a_branch_as_finished_while_another_runs(place: Pla
     branches = Branches(place)
     with LiveJob(branches.job(bounded=False), settings(place)) as live:
         finish_the_short_branch(live)
-        checkpoint = live.gateway.trigger_checkpoint().result(60)
+        checkpoint = live.gateway.trigger_checkpoint().result()
         tasks = {
             task["vertex"]: [one["fully_finished"] for one in task["operators"]]
             for task in metadata_of(Path(checkpoint.external_path))["tasks"]
@@ -101,7 +101,7 @@ def test_a_finished_branch_is_not_replayed_after_a_failure_of_the_other(place: P
         place.land(LONG_FILES)
         live.wait_for(lambda view: view.attempt == 2, "the job is restarted")
         live.wait_for(lambda _: branches.rows("long") == place.rows(), "all rows are committed")
-        live.gateway.stop_with_savepoint(None, drain=True).result(60)
+        live.gateway.stop_with_savepoint(None, drain=True).result()
         assert live.result().status is JobStatus.FINISHED
     assert branches.short_batches == batches
     branches.assert_exact()
@@ -113,7 +113,7 @@ def test_a_finished_branch_is_not_replayed_by_another_driver(place: Place) -> No
     branches = Branches(place)
     with LiveJob(branches.job(bounded=False), settings(place)) as live:
         finish_the_short_branch(live)
-        savepoint = live.gateway.stop_with_savepoint(None, drain=False).result(60).external_path
+        savepoint = live.gateway.stop_with_savepoint(None, drain=False).result().external_path
     batches = branches.short_batches
     place.land(LONG_FILES)
     with LiveJob(branches.job(bounded=True), settings(place), from_savepoint=savepoint) as live:

@@ -39,7 +39,7 @@ def test_a_checkpoint_has_what_is_in_front_of_its_marks_and_nothing_else(
         first = live.checkpoint().checkpoint_id
         wait_until(lambda: out(place).total() == 58, "what is in front of the marks is committed")
         assert_same(out(place), feeds.rows(first), "the first checkpoint")
-        saved = live.gateway.stop_with_savepoint(None, drain=False).result(60)
+        saved = live.gateway.stop_with_savepoint(None, drain=False).result()
         assert live.result().status is JobStatus.FINISHED
     assert_same(out(place), feeds.rows(saved.checkpoint_id), "the savepoint of the stop")
 
@@ -89,12 +89,12 @@ def test_every_row_is_read_once_over_failures_and_over_a_savepoint(
         completed = len(live.history("COMPLETED"))
         live.wait_for(lambda _: len(live.history("COMPLETED")) > completed + 3, "checkpoints")
         live.savepoint()
-        stopped = live.gateway.stop_with_savepoint(None, drain=False).result(60).external_path
+        stopped = live.gateway.stop_with_savepoint(None, drain=False).result().external_path
     more = ("parallelism=2", "parallelism=3")
     job = loaded(place, monkeypatch, written(place, MARKED, more))
     with LiveJob(job, conf, from_savepoint=stopped) as live:
         live.checkpoint()
-        drained = live.gateway.stop_with_savepoint(None, drain=True).result(60)
+        drained = live.gateway.stop_with_savepoint(None, drain=True).result()
         assert live.result().status is JobStatus.FINISHED
     assert_same(out(place), feeds.rows(drained.checkpoint_id), "the drained job")
 

@@ -65,7 +65,7 @@ def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_committed_i
     with origin as live:
         live.wait_for_records(3 * ROWS_PER_FILE)
         if stops:
-            savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+            savepoint = live.gateway.stop_with_savepoint(None).result().external_path
         else:
             savepoint = str(live.savepoint())
             commit(live, place)
@@ -74,7 +74,7 @@ def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_committed_i
     place.land(1)
     with LiveJob(copies(place, "new"), settings(place), from_savepoint=savepoint) as again:
         again.wait_for_records(ROWS_PER_FILE)
-        again.gateway.stop_with_savepoint(None).result(120)
+        again.gateway.stop_with_savepoint(None).result()
     assert_same(table(place, "new"), place.rows(), "the new table")
     assert_same(files_rows(place.directory / "new" / "files"), place.rows(), "the new files")
 
@@ -111,7 +111,7 @@ def test_a_savepoint_is_not_restored_into_tables_that_have_moved_on_without_it(
     if accepted:
         with LiveJob(copies(place), settings(place), **options) as again:
             again.wait_for_records(ROWS_PER_FILE)
-            again.gateway.stop_with_savepoint(None).result(120)
+            again.gateway.stop_with_savepoint(None).result()
         assert table(place).total() == 5 * ROWS_PER_FILE
         return
     with (

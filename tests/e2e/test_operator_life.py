@@ -125,7 +125,7 @@ def test_a_stop_is_heard_of_before_operators_are_closed(place: Place, drain: boo
     with LiveJob(job, settings(place)) as live:
         live.wait_for_records(ROWS_PER_FILE)
         live.checkpoint()
-        live.gateway.stop_with_savepoint(None, drain=drain).result(120)
+        live.gateway.stop_with_savepoint(None, drain=drain).result()
         assert live.result().status is JobStatus.FINISHED
     ending = ["end_input", "finish"] if drain else []
     for subtask in range(2):
@@ -220,7 +220,7 @@ def test_a_snapshot_that_an_operator_fails_to_take_is_declined_and_the_job_runs_
         live.checkpoint()
         place.land(1)
         live.wait_for_records(2 * ROWS_PER_FILE)
-        live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        live.gateway.stop_with_savepoint(None, drain=True).result()
         assert (live.result().status, live.gateway.view().attempt) == (JobStatus.FINISHED, 1)
     assert files_rows(place.directory / "out") == Counter([(2 * ROWS_PER_FILE,)])
 
@@ -319,7 +319,7 @@ def test_an_operator_commits_in_two_phases_over_failures(place: Place) -> None:
         wait_until(
             lambda: _rows_of(directory, "*").keys() == _landed(place).keys(), "every row is read"
         )
-        live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        live.gateway.stop_with_savepoint(None, drain=True).result()
         assert live.result().status is JobStatus.FINISHED
     assert _rows_of(directory) == _landed(place)
 
@@ -362,7 +362,7 @@ def test_operators_finish_though_their_input_never_had_a_row(
     with LiveJob(job, settings(place, interval="1 d")) as live:
         if not bounded:
             live.wait_until_it_runs()
-            live.gateway.stop_with_savepoint(None, drain=True).result(120)
+            live.gateway.stop_with_savepoint(None, drain=True).result()
         assert live.result().status is JobStatus.FINISHED
     for subtask in range(2):
         calls = ["end_input", "finish", "snapshot 1", "complete 1", "close"]

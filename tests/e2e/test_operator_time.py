@@ -127,7 +127,7 @@ def test_timers_fire_without_further_records_and_move_with_their_keys(place: Pla
             return counted(place).total() == 1
 
         wait_until(first_minute_is_out, "the timer of the first minute fires")
-        savepoint = live.gateway.stop_with_savepoint(None, drain=False).result(120).external_path
+        savepoint = live.gateway.stop_with_savepoint(None, drain=False).result().external_path
         live.result()
     assert counted(place).total() == 1, "a stop without a drain fires no timer"
     place.land(3)
@@ -135,7 +135,7 @@ def test_timers_fire_without_further_records_and_move_with_their_keys(place: Pla
     with LiveJob(rescaled, conf, from_savepoint=savepoint) as live:
         read = 3 * ROWS_PER_FILE
         live.wait_for(lambda view: view.vertices[0].records_in >= read, "everything is read")
-        live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        live.gateway.stop_with_savepoint(None, drain=True).result()
         live.result()
     assert_exact(place)
 

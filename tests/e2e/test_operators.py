@@ -155,7 +155,7 @@ def run_scenario(place: Place, seed: int) -> Counter[Any]:
     conf = settings(place, RESTARTED, interval="300ms")
     with LiveJob(job, conf) as live:
         wait_until(lambda: fast.is_done and slow.is_done, "every number has come back")
-        live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        live.gateway.stop_with_savepoint(None, drain=True).result()
         assert live.result().status is JobStatus.FINISHED
     assert (place.directory / "failed").exists()
     assert fast.problems == slow.problems == []
@@ -328,7 +328,7 @@ def test_state_continues_over_restarts_and_with_another_number_of_subtasks(place
         place.land(1)
     with LiveJob(counting_job(place, bounded=False, parallelism=2), conf) as live:
         live.wait_for_records(ROWS_PER_FILE)
-        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+        savepoint = live.gateway.stop_with_savepoint(None).result().external_path
     with weir.read_savepoint(savepoint) as saved:
         keyed, total = saved.operator_state("counts").keyed, saved.operator_state("total").lists
         counts, rows = keyed["counts"], place.rows().total()
@@ -397,7 +397,7 @@ def test_several_columns_are_one_key(place: Place) -> None:
     place.land(2)
     with LiveJob(job(2, bounded=False), conf) as live:
         live.wait_for_records(2 * ROWS_PER_FILE)
-        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+        savepoint = live.gateway.stop_with_savepoint(None).result().external_path
     place.land(1)
     with LiveJob(job(3, bounded=True), conf, from_savepoint=savepoint) as live:
         assert live.result().status is JobStatus.FINISHED
@@ -424,7 +424,7 @@ def test_a_restore_by_another_type_of_the_key_is_refused(place: Place) -> None:
     place.land(1)
     with LiveJob(job("long"), conf) as live:
         live.wait_for_records(ROWS_PER_FILE)
-        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+        savepoint = live.gateway.stop_with_savepoint(None).result().external_path
     with LiveJob(job("int"), conf, from_savepoint=savepoint) as live:
         result = live.result()
     assert (result.status, live.gateway.view().attempt) == (JobStatus.FAILED, 1)

@@ -7,8 +7,8 @@ from pathlib import Path
 import deltalake
 import pytest
 from tests.e2e.live_job import LiveJob, numbers, settings
-from tests.e2e.support import PATIENCE_S, ROWS_PER_FILE, Place, assert_same, delta_rows
-from tests.waiting import wait_until
+from tests.e2e.support import ROWS_PER_FILE, Place, assert_same, delta_rows
+from tests.waiting import PATIENCE_S, wait_until
 
 import weir
 from weir.errors import StorageError

@@ -99,7 +99,7 @@ def test_side_outputs_come_and_go_with_a_savepoint(place: Place) -> None:
     stream.sink("even_out", weir.sinks.Files(str(out / "even")))
     with LiveJob(job, settings(place)) as live:
         live.wait_for_records(2 * ROWS_PER_FILE)
-        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+        savepoint = live.gateway.stop_with_savepoint(None).result().external_path
     place.land(1)
     job, stream = sorted_numbers(place, bounded=True)
     stream.sink("even_out", weir.sinks.Files(str(out / "even")))

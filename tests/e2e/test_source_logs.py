@@ -34,7 +34,7 @@ def assert_ends_exactly(place: Place) -> None:
     place.land(1)
     with LiveJob(numbers_job(place, bounded=False), settings(place, RESTARTED)) as live:
         live.wait_for_records(ROWS_PER_FILE)
-        live.gateway.stop_with_savepoint(None).result(120)
+        live.gateway.stop_with_savepoint(None).result()
     assert_same(files_rows(place.directory / "out" / "raw"), place.rows(), "the files")
 
 

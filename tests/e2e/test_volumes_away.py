@@ -55,5 +55,5 @@ def test_a_volume_that_is_away_for_a_while_costs_no_row(place: Place, volume: st
         wait_until(
             lambda: delta_rows(place.directory / "out" / "raw") == place.rows(), "all is committed"
         )
-        live.gateway.stop_with_savepoint(None).result(120)
+        live.gateway.stop_with_savepoint(None).result()
     place.assert_copies_exact()

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from tests.waiting import PATIENCE_S
 
 from weir.core.graph import Vertex
 from weir.core.messages.task import (
@@ -45,7 +46,6 @@ Rows = Counter[tuple[Any, ...]]
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "id long, ts timestamp"
-PATIENCE_S = 90.0
 
 
 class Landing:

@@ -269,7 +269,7 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
     try:
         for number in (1, 2):
             events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            script.attempt(number, events.put, lambda events=events: events.get(timeout=90))
+            script.attempt(number, events.put, lambda events=events: events.get())
     finally:
         port.stop_tasks()
         port.close()
