@@ -14,7 +14,7 @@ from tests.runtime.fake_port import World
 from tests.waiting import wait_until
 
 from weir.errors import RestError
-from weir.gateway import running_job
+from weir.gateway import live_view
 from weir.monitoring.views import JobView
 from weir.rest.server.server import RestServer
 
@@ -127,7 +127,7 @@ def test_twenty_clients_cost_the_jobs_main_thread_no_more_than_one(
     """It publishes a view at most every 100 ms, whoever asks; what a client changes is published
     at once."""
     # However busy the machine is, nobody is answered with the view before.
-    monkeypatch.setattr(running_job, "_PATIENCE_S", 20.0)
+    monkeypatch.setattr(live_view, "_PATIENCE_S", 20.0)
     clock = StoppedClock()
     with World(clock=clock) as world, ThreadPoolExecutor(20) as clients:
         world.wait_running()

@@ -78,5 +78,5 @@ def test_the_last_look_of_a_run_waits_for_what_is_so_now(reads: Reads) -> None:
     reads.counters.read(threading.TIMEOUT_MAX)
     reads.counters.read(threading.TIMEOUT_MAX, serve_ms=SERVE_MS)
     reads.leave.release(2)
-    reads.counters.read_anew(threading.TIMEOUT_MAX)
+    reads.counters.read_again(threading.TIMEOUT_MAX)
     assert reads.records() == 3

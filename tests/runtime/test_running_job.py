@@ -15,7 +15,7 @@ from weir.core.messages.task import TaskErrored
 from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import JobError, LostRowsError, LostWriteError, StorageError
-from weir.gateway.running_job import RunningJob
+from weir.gateway import live_view
 from weir.runtime.concurrency import SystemClock
 from weir.runtime.ports import CoordinatorAnswer, VertexMetrics
 
@@ -201,7 +201,7 @@ def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_
             assert world.job.view().status is JobStatus.RUNNING
         answer = world.job.cancel()
         assert not answer.done()
-        with patch.object(world.job, "_make_view", wraps=world.job._make_view) as made:
+        with patch.object(world.job._view, "_make_view", wraps=world.job._view._make_view) as made:
             gate.set()
             answer.result()
             assert world.join().status is JobStatus.CANCELED
@@ -229,7 +229,7 @@ def test_while_the_jvm_hangs_views_show_what_happens_with_the_last_counters() ->
             world.port.step("v", 0)
             future.result()
             world.wait_until(lambda: world.job.view().checkpoints.counts.completed == 1)
-            with patch(f"{RunningJob.__module__}._FRESH_MS", 0):
+            with patch.object(live_view, "_FRESH_MS", 0):
                 for _ in range(3):
                     assert world.job.view().vertices[0].records_in == 70
             assert hanging == ["v"]
@@ -251,7 +251,7 @@ def test_many_looks_cost_the_main_thread_ten_views_a_second() -> None:
     with World(clock=clock) as world:
         world.wait_running()
         world.look()
-        with patch.object(world.job, "_make_view", wraps=world.job._make_view) as made:
+        with patch.object(world.job._view, "_make_view", wraps=world.job._view._make_view) as made:
             for _ in range(1_000):
                 clock.now += 1
                 world.job.view()

@@ -1,44 +1,33 @@
 """``RunningJob``: the gateway from REST, signals and progress to the driver's main thread.
 
-1. Every request is posted to the main thread; only its future waits for the answer.
-2. The main thread publishes the job's view: an immutable value, swapped by reference. It publishes
-   when the job's status changes, and before it answers a request, so the requester sees the result;
-   and when somebody asks for a view while the current one is older than ``_FRESH_MS``, that is, at
-   most ten times a second however many ask.
-3. A caller waits at most ``_PATIENCE_S`` for the JVM, and as long for the main thread. While one of
-   them hangs, it gets the last view, and requests are accepted as usual.
+Every request is posted to the main thread; only its future waits for the answer. So requests are
+accepted while the main thread or the JVM hangs. Views are in ``live_view.py``.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, InvalidStateError, wait
-from functools import partial
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import (
     AnswerRequest,
     CancelRequested,
-    JobEnded,
     JobMasterEvent,
-    JobStatusChanged,
     RequestKind,
     SnapshotRequested,
     SuspendRequested,
 )
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
-from weir.core.task.stream_task import StreamTask
 from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
 from weir.errors import JobError
-from weir.monitoring.counters import Counters
+from weir.gateway.live_view import LiveView
 from weir.monitoring.recorder import Recorder
-from weir.monitoring.timeline import SpanKind
-from weir.monitoring.views import ChannelView, CoordinatorView, ExceptionView, JobView, VertexView
+from weir.monitoring.views import CoordinatorView, JobView
 from weir.runtime.concurrency import Clock
 from weir.runtime.driver import JobDriver
 from weir.runtime.ports import (
@@ -47,22 +36,7 @@ from weir.runtime.ports import (
     DurablePort,
     SubtaskView,
     TaskPort,
-    VertexMetrics,
 )
-
-_log = logging.getLogger(__name__)
-
-#: A view younger than this, in milliseconds, is fresh enough for everybody.
-_FRESH_MS = 100
-#: A view may show counters of so long ago in milliseconds: reading them asks the JVM, which takes
-#: longer than all else while its cores are busy.
-_SERVE_MS = 1_000
-#: How long ``view`` waits for the counters, and then for the main thread, in seconds.
-_PATIENCE_S = 0.1
-#: How long the end of the run waits for the last counters, in seconds.
-_LAST_PATIENCE_S = 2.0
-#: Entries of the exception history (Flink: ``web.exception-history-size``).
-_EXCEPTIONS = 16
 
 
 class RunningJob:
@@ -89,37 +63,18 @@ class RunningJob:
         ``coordinated``: the operators that have a coordinator. ``engine_log``: the path of Spark's
         own log.
         """
-        self._job_id = job_id
         #: Why a request fails that comes after the end, or just before it.
         self._refusal = f"Job {job_id} has ended and takes no more requests."
         self._unanswered = f"Job {job_id} ended before the request was answered."
-        self._name = name
         self._master = master
-        self._plans = plans
-        self._counters = Counters(plans, tasks, clock)
-        self._coordinators = coordinators
-        self._clock = clock
-        self._configuration = dict(configuration)
-        self._coordinated = coordinated
-        self.engine_log = engine_log
         self._tasks = tasks
+        self._coordinators = coordinators
+        self.engine_log = engine_log
         self._requests = itertools.count(1)
         self._futures: dict[str, Future[Any]] = {}
-        self._start_time_ms = clock.wall_ms()
-        self._end_time_ms = -1
-        self._timestamps_ms = {JobStatus.CREATED.name: self._start_time_ms}
-        self._exceptions: list[ExceptionView] = []
-        self._restarts = 0
-        self._savepoint: str | None = None
         self._over = threading.Event()
         #: Set once somebody wants the driver to exit.
         self.left = threading.Event()
-        #: The latest request for a view; done once the main thread has published for it.
-        self._look: Future[None] = Future()
-        self._look.set_result(None)
-        self._looking = threading.Lock()
-        #: When a caller of ``view`` last got a freshly published view.
-        self._looked_ms = clock.now_ms() - _FRESH_MS
         self.driver = JobDriver(
             master=master,
             plans=plans,
@@ -134,32 +89,25 @@ class RunningJob:
             clock, {name: plan.inputs for name, plan in plans.items()}, lambda: self.driver.tasks
         )
         self.recorder.watch(self.driver.watchers, master)
-        self.driver.watchers.watch_effects(
-            {
-                JobStatusChanged: self._status_changed,
-                JobEnded: self._job_ended,
-                AnswerRequest: self._answered,
-            }
+        self._view = LiveView(
+            job_id=job_id,
+            name=name,
+            master=master,
+            plans=plans,
+            tasks=tasks,
+            clock=clock,
+            configuration=configuration,
+            coordinated=coordinated,
+            driver=self.driver,
+            recorder=self.recorder,
         )
-        self._view = self._make_view()
+        self.driver.watchers.watch_effects({AnswerRequest: self._answered})
 
     # ---- gateway
 
     def view(self) -> JobView:
         """The current view, the last one if the main thread does not answer, or the final one."""
-        if self._over.is_set() or self._clock.now_ms() - self._looked_ms < _FRESH_MS:
-            return self._view
-        self._counters.read(_PATIENCE_S, serve_ms=_SERVE_MS)
-        with self._looking:
-            if self._look.done():
-                self._look = Future()
-                self.driver.call(partial(self._publish_for, self._look))
-            look = self._look
-        wait((look,), timeout=_PATIENCE_S)
-        if look.done():
-            look.result()
-            self._looked_ms = self._clock.now_ms()
-        return self._view
+        return self._view.newest()
 
     def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:
         """How the newest batch of a vertex was spread over its subtasks; waits for the JVM."""
@@ -231,37 +179,17 @@ class RunningJob:
 
     def finish(self) -> None:
         """The driver has returned: publish the final view, and fail unanswered requests."""
-        self._end_time_ms = self._clock.wall_ms()
-        self._counters.read_anew(_LAST_PATIENCE_S)
         try:
-            self._view = self._make_view()
+            self._view.finish()
         finally:
             self._over.set()
         for future in list(self._futures.values()):
             _settle(future, None, self._unanswered)
 
-    def _status_changed(self, effect: JobStatusChanged) -> None:
-        now_ms = self._clock.wall_ms()
-        self._timestamps_ms[effect.status.name] = now_ms
-        self._restarts += effect.status is JobStatus.RESTARTING
-        if effect.status is JobStatus.FAILING:
-            failure = ExceptionView(
-                timestamp_ms=now_ms,
-                message=effect.message,
-                trace=effect.trace,
-                vertex=effect.vertex,
-                attempt=self._master.attempt,
-            )
-            self._exceptions = [*self._exceptions, failure][-_EXCEPTIONS:]
-        self._publish_for(Future())
-
-    def _job_ended(self, effect: JobEnded) -> None:
-        self._savepoint = effect.savepoint
-
     def _answered(self, effect: AnswerRequest) -> None:
         future = self._futures.pop(effect.request, None)
         if future is not None:
-            self._publish_for(Future())
+            self._view.publish()
             _settle(future, effect.checkpoint, effect.failure)
 
     def _snapshot(
@@ -294,77 +222,6 @@ class RunningJob:
             # The run ended in between, and may not have seen the request.
             _settle(future, None, self._unanswered)
         return future
-
-    def _publish_for(self, look: Future[None]) -> None:
-        """Publish the view and wake those who wait for it; called on the main thread.
-
-        A failure here goes to the waiters and does not fail the job.
-        """
-        try:
-            self._view = self._make_view()
-            look.set_result(None)
-        except Exception as error:
-            look.set_exception(error)
-
-    def _make_view(self) -> JobView:
-        metrics = self._counters.newest
-        vertices = [
-            self._vertex_view(vertex, plan, metrics[vertex]) for vertex, plan in self._plans.items()
-        ]
-        return JobView(
-            job_id=self._job_id,
-            name=self._name,
-            status=self._master.status,
-            attempt=self._master.attempt,
-            start_time_ms=self._start_time_ms,
-            end_time_ms=self._end_time_ms,
-            last_modification_ms=max(self._timestamps_ms.values()),
-            timestamps_ms=dict(self._timestamps_ms),
-            vertices=tuple(vertices),
-            checkpoints=self._master.stats(self._clock.now_ms()),
-            failure=self._master.failure,
-            savepoint=self._savepoint,
-            restarts=self._restarts,
-            exceptions=tuple(self._exceptions),
-            configuration=self._configuration,
-            latest_completed=self._master.coordinator.latest,
-            coordinators=self._coordinated,
-        )
-
-    def _vertex_view(self, vertex: VertexId, plan: TaskPlan, metrics: VertexMetrics) -> VertexView:
-        timeline = self.recorder.timelines[vertex]
-        totals_ms = timeline.totals_ms()
-        return VertexView(
-            vertex=vertex,
-            operators=tuple(operator.name for operator in plan.operators),
-            parallelism=metrics.parallelism,
-            status=self._master.task_status(vertex),
-            inputs=plan.inputs,
-            position=metrics.position,
-            records_in=metrics.records_in,
-            records_in_per_second=metrics.records_in_per_second,
-            pending_records=metrics.pending_records,
-            records_committed=metrics.records_committed,
-            batches=timeline.batches,
-            batch_ms=timeline.batch_ms,
-            busy_ms=totals_ms[SpanKind.BATCH] + totals_ms[SpanKind.DRAIN],
-            rested_ms=totals_ms[SpanKind.RESTED],
-            held_ms=totals_ms[SpanKind.HELD],
-            commits=timeline.commits,
-            commit_ms=timeline.commit_ms,
-            watermark_ms=metrics.watermark_ms,
-            state=metrics.state,
-            staging_ms=metrics.staging_ms,
-            outputs=_outputs(self.driver.tasks.get(vertex)),
-        )
-
-
-def _outputs(task: StreamTask | None) -> tuple[ChannelView, ...]:
-    fill = {} if task is None else task.outputs.fill
-    return tuple(
-        ChannelView(consumer=name, segments=segments, size=size)
-        for name, (segments, size) in fill.items()
-    )
 
 
 def _settle(future: Future[Any], result: object, failure: str | None) -> None:

@@ -52,7 +52,7 @@ class Counters:
         if read_ms is None or self._clock.now_ms() - read_ms >= serve_ms:
             wait((reading,), timeout=patience_s)
 
-    def read_anew(self, patience_s: float) -> None:
+    def read_again(self, patience_s: float) -> None:
         """Update ``newest`` by a read that begins now, not by one that is under way.
 
         Waits at most ``patience_s`` seconds for each of the two.
