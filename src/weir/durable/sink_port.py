@@ -167,10 +167,10 @@ class SinkPort:
             if not mine:
                 continue
             with self._using(name, "making staged rows durable"):
-                indexes = [
-                    index for index in mine if not self._is_committed(flushed[index], checkpoint_id)
-                ]
-                over.update(set(mine) - set(indexes))
+                # By this driver, so that the rows are visible durably.
+                committed = max((n for n in self._committed[name] if n <= checkpoint_id), default=0)
+                over.update(index for index in mine if _is_in(flushed[index], committed))
+                indexes = [index for index in mine if index not in over]
                 for index in indexes:
                     _check_staged(sink, flushed[index])
                 payloads = sink.flush([flushed[index].payload for index in indexes])
@@ -422,14 +422,6 @@ class SinkPort:
         if rows:
             self._have_rows.add(name)
 
-    def _is_committed(self, item: Committable, last: int) -> bool:
-        """Whether this driver has made the rows visible, durably, under an epoch up to ``last``.
-
-        An item's epoch is the first completed checkpoint at or after its barrier.
-        """
-        first = next((n for n in (item.epoch, item.barrier, item.left_out) if n is not None), None)
-        return first is not None and any(first <= n <= last for n in self._committed[item.sink])
-
     def _check_not_hanging(self, name: OperatorId) -> None:
         doing = self._busy.get(name)
         if doing is not None:
@@ -464,6 +456,15 @@ class SinkPort:
             landmark=landmark,
             leaves_out=name in self._leave_out,
         )
+
+
+def _is_in(item: Committable, committed: int) -> bool:
+    """Whether an item was committed at the latest under this epoch; 0: none was.
+
+    An item's epoch is the first completed checkpoint at or after its barrier.
+    """
+    first = next((n for n in (item.epoch, item.barrier, item.left_out) if n is not None), None)
+    return first is not None and first <= committed
 
 
 def _check_staged(sink: Sink, item: Committable) -> None:

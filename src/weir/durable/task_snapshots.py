@@ -110,9 +110,10 @@ class _Pending:
     """A snapshot between its parts."""
 
     effect: TakeSnapshot
-    #: Directory of new files, and its prefix in the paths of handles ("" for a savepoint's own
-    #: directory).
+    #: Directory of new files, the directory that must exist for it to be made, and its prefix in
+    #: the paths of handles ("" for a savepoint's own directory).
     directory: str
+    below: str
     prefix: str
     entries: dict[str, str] = field(default_factory=dict)
     in_flight: list[InFlightSegment] = field(default_factory=list)
@@ -196,7 +197,7 @@ class TaskSnapshots:
             files = [
                 (self._origin(pending, key), self._target(pending, key)) for key in pending.new
             ]
-            seen = self._query.copy_all(files, self._below(effect))
+            seen = self._query.copy_all(files, pending.below)
         handles = [
             self._handle(pending, key, one) for key, one in zip(pending.new, seen, strict=True)
         ]
@@ -260,16 +261,19 @@ class TaskSnapshots:
             self._base = {handle.key: handle for handle in files}
 
     def _new(self, effect: TakeSnapshot) -> _Pending:
-        n = effect.checkpoint_id
-        if effect.target is not None:
-            directory, prefix = effect.target, ""
+        if effect.target is None:
+            below = self._storage.job_directory
+            path = self._storage.shared_path(effect.checkpoint_id)
+            directory, prefix = join(below, path), f"{path}/"
         else:
-            directory, prefix = (
-                self._storage.shared_directory(n),
-                f"{self._storage.shared_path(n)}/",
-            )
-        delay_ms = max(0, self._clock.wall_ms() - effect.timestamp_ms)
-        return _Pending(effect=effect, directory=directory, prefix=prefix, start_delay_ms=delay_ms)
+            directory, below, prefix = effect.target, effect.target, ""
+        return _Pending(
+            effect=effect,
+            directory=directory,
+            below=below,
+            prefix=prefix,
+            start_delay_ms=max(0, self._clock.wall_ms() - effect.timestamp_ms),
+        )
 
     def _new_files(self, pending: _Pending) -> _NewFiles:
         return self._fs(pending), [self._target(pending, key) for key in pending.new]
@@ -278,9 +282,8 @@ class TaskSnapshots:
         """Hard-link the new files on their own file system, if it has links."""
         if not pending.new:
             return
-        effect = pending.effect
         pending.pinned = self._query.pin_directory(
-            pending.directory, self._below(effect), effect.checkpoint_id
+            pending.directory, pending.below, pending.effect.checkpoint_id
         )
         if pending.pinned is None:
             return
@@ -291,9 +294,6 @@ class TaskSnapshots:
     def _unpin(self, pending: _Pending) -> None:
         if pending.pinned is not None and pending.pinned != pending.directory:
             self._query.unpin(pending.pinned)
-
-    def _below(self, effect: TakeSnapshot) -> str:
-        return effect.target or self._storage.job_directory
 
     def _origin(self, pending: _Pending, key: str) -> str:
         """The path from which the asynchronous part copies a file."""
@@ -307,9 +307,7 @@ class TaskSnapshots:
     def _keep(self, pending: _Pending, staged: str, key: str) -> StateHandle:
         """Copy a staged file into the savepoint."""
         key = f"staged/{key}"
-        (seen,) = self._query.copy_all(
-            [(staged, self._target(pending, key))], self._below(pending.effect)
-        )
+        (seen,) = self._query.copy_all([(staged, self._target(pending, key))], pending.below)
         pending.new.append(key)
         return self._handle(pending, key, seen)
 
