@@ -14,15 +14,19 @@ from weir.core.task.next_step import NEXT_STEPS, Situation, Step, next_step
 from weir.core.types import SnapshotKind
 
 HELD: dict[str, Any] = {"is_held": True}
-DUE: dict[str, Any] = {
-    "first": TriggerCheckpoint(
-        vertex="v",
-        barrier=CheckpointBarrier(checkpoint_id=5, kind=SnapshotKind.CHECKPOINT, timestamp_ms=9),
-    )
+BARRIER = CheckpointBarrier(checkpoint_id=5, kind=SnapshotKind.CHECKPOINT, timestamp_ms=9)
+DUE: dict[str, Any] = {"first": TriggerCheckpoint(vertex="v", barrier=BARRIER)}
+STOP_BARRIER = replace(BARRIER, kind=SnapshotKind.SYNC_SAVEPOINT)
+STOP = TriggerCheckpoint(vertex="v", barrier=STOP_BARRIER)
+DRAIN = replace(STOP, drain=True)
+PREPARE: dict[str, Any] = {"operators_prepare": True}
+WATERMARK: dict[str, Any] = {
+    "is_aligned": True,
+    "has_untold_watermark": True,
+    "watermark_takes_effect": True,
 }
-WATERMARK: dict[str, Any] = {"has_untold_watermark": True, "watermark_takes_effect": True}
 REST: dict[str, Any] = {"has_nothing_to_do": True}
-ENDS: dict[str, Any] = {"records_become": Records.ENDED}
+ENDS: dict[str, Any] = {"input_end": Records.ENDED}
 
 #: For each row of the table a situation in which it decides, though rows after it hold as well.
 ROWS: dict[str, tuple[Step, Situation]] = {
@@ -37,7 +41,7 @@ ROWS: dict[str, tuple[Step, Situation]] = {
     "a busy task waits": (Step.WAIT, Situation(is_busy=True, **HELD, **DUE)),
     "operators prepare for a barrier before it overtakes": (
         Step.ANSWER_BARRIER,
-        Situation(overtaking=5, prepares_for=5, **HELD, **DUE),
+        Situation(overtaking=5, **HELD, **PREPARE),
     ),
     "a barrier overtakes before its checkpoint is taken": (
         Step.OVERTAKE,
@@ -45,11 +49,11 @@ ROWS: dict[str, tuple[Step, Situation]] = {
     ),
     "operators get watermarks before they prepare for a barrier": (
         Step.ANSWER,
-        Situation(prepares_for=5, waits_for_watermarks=True, **HELD, **DUE, **WATERMARK, **ENDS),
+        Situation(**HELD, **DUE, **PREPARE, **WATERMARK, **ENDS),
     ),
     "operators prepare for a barrier before records end": (
         Step.ANSWER_BARRIER,
-        Situation(prepares_for=5, **HELD, **DUE, **WATERMARK, **ENDS),
+        Situation(is_late=True, **HELD, **DUE, **PREPARE, **WATERMARK, **ENDS),
     ),
     "operators have a first batch before records end": (
         Step.ANSWER_EVENTS,
@@ -57,11 +61,11 @@ ROWS: dict[str, tuple[Step, Situation]] = {
     ),
     "records end before the checkpoint is taken": (
         Step.END_RECORDS,
-        Situation(waits_for_watermarks=True, **HELD, **DUE, **WATERMARK, **ENDS),
+        Situation(**HELD, **DUE, **WATERMARK, **ENDS),
     ),
     "watermarks take effect before an aligned checkpoint is taken": (
         Step.ANSWER,
-        Situation(waits_for_watermarks=True, is_full=True, **HELD, **DUE, **WATERMARK),
+        Situation(**HELD, **DUE, **WATERMARK),
     ),
     "a checkpoint is taken before the drain": (
         Step.TAKE,
@@ -69,7 +73,7 @@ ROWS: dict[str, tuple[Step, Situation]] = {
     ),
     "records that have ended are drained before the savepoint of a stop": (
         Step.DRAIN,
-        Situation(records=Records.ENDED, drains_before=True, **HELD, **DUE),
+        Situation(records=Records.ENDED, first=DRAIN, **HELD),
     ),
     "a task whose query is not held waits": (Step.WAIT, Situation(is_full=True, **DUE)),
     "a batch carries events though a consumer lags": (
@@ -101,16 +105,55 @@ def test_every_row_has_a_situation() -> None:
 
 
 def test_a_source_takes_a_checkpoint_beside_a_batch_only_if_its_state_outlives_it() -> None:
-    """While a batch runs, a checkpoint is taken at the last complete one, or waits."""
-    waits = Situation(**DUE)
-    assert next_step(waits) is Step.WAIT
-    assert next_step(replace(waits, may_take_beside_batch=True)) is Step.TAKE
+    """While a batch runs, a checkpoint is taken at the last complete one; a stop waits."""
+    assert next_step(Situation(**DUE)) is Step.WAIT
+    assert next_step(Situation(outlives_batch=True, **DUE)) is Step.TAKE
+    assert next_step(Situation(outlives_batch=True, first=STOP)) is Step.WAIT
+
+
+def test_operators_prepare_once_for_each_checkpoint() -> None:
+    """Only in a held planning call, and only while records flow (P6)."""
+    situation = Situation(**HELD, **DUE, **PREPARE)
+    assert situation.prepares_for == 5
+    assert replace(situation, prepared=4).prepares_for == 5
+    assert replace(situation, prepared=5).prepares_for is None
+    assert replace(situation, is_held=False).prepares_for is None
+    assert replace(situation, records=Records.DRAINING).prepares_for is None
+    assert replace(situation, operators_prepare=False).prepares_for is None
 
 
 def test_operators_prepare_in_the_drain_for_the_savepoint_of_a_stop() -> None:
     """No batch of their own comes before the records end."""
-    stop = Situation(prepares_for=5, drains_with=True, **HELD, **DUE, **ENDS)
-    assert next_step(stop) is Step.END_RECORDS
+    assert next_step(Situation(first=STOP, **HELD, **PREPARE)) is Step.ANSWER_BARRIER
+    assert next_step(Situation(first=DRAIN, **HELD, **PREPARE)) is Step.END_RECORDS
+    assert next_step(Situation(first=STOP, **HELD, **PREPARE, **ENDS)) is Step.END_RECORDS
+
+
+def test_a_stop_ends_the_records_of_a_source() -> None:
+    """A task with channels is stopped by the end of their records (P28)."""
+    for stop, end in ((STOP, Records.STOPPED), (DRAIN, Records.ENDED)):
+        situation = Situation(first=stop, **HELD)
+        assert situation.records_become is end
+        assert replace(situation, is_held=False).records_become is None
+        assert replace(situation, has_channels=True).records_become is None
+        stopped = replace(situation, has_channels=True, input_end=Records.STOPPED)
+        assert stopped.records_become is Records.STOPPED
+
+
+def test_rows_before_a_barrier_come_before_the_end_of_stopped_records() -> None:
+    """Operators that prepare wait for the barrier first (P6, P28)."""
+    stopped = Situation(has_channels=True, input_end=Records.STOPPED, **HELD, **PREPARE)
+    assert stopped.records_become is None
+    assert replace(stopped, first=STOP).records_become is Records.STOPPED
+    assert replace(stopped, operators_prepare=False).records_become is Records.STOPPED
+
+
+def test_operators_with_code_of_their_own_take_no_snapshot_while_they_finish() -> None:
+    """Any checkpoint waits for their drain, not only the savepoint of a stop."""
+    ended = Situation(records=Records.ENDED, operators_take_part=True, **DUE)
+    assert next_step(ended) is Step.DRAIN
+    assert next_step(replace(ended, records=Records.DRAINING)) is Step.WAIT
+    assert next_step(replace(ended, records=Records.DRAINED)) is Step.TAKE
 
 
 @pytest.mark.parametrize("records", [Records.STOPPED, Records.DRAINED])

@@ -16,8 +16,8 @@ from weir.core.job.restart import FinalCheckpointRetry
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.task.commits import PendingCommits
-from weir.core.task.ending import TaskEnding
 from weir.core.task.input_gate import InputGate
+from weir.core.task.next_step import Situation
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import TaskState
 from weir.durable.sink_port import SinkPort
@@ -26,7 +26,7 @@ from weir.sim.engine import faults as faults_module
 
 def a_savepoint_taken_before_the_drain() -> AbstractContextManager[None]:
     """The savepoint of a stop with drain does not wait for the last window (E1, E4)."""
-    return _with(patch.object(TaskEnding, "drains_before", lambda self, trigger: False))
+    return _with(patch.object(Situation, "drains_before", property(lambda self: False)))
 
 
 def a_drain_that_nobody_downstream_hears_of() -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ and a path must not lead out of its directory.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
@@ -217,18 +217,6 @@ class Committable:
     #: Copies of its staged files: only in an intermediate savepoint, which may be restored where
     #: the originals are missing (PROTOCOL P14).
     files: tuple[StateHandle, ...] = ()
-
-    def with_barrier(self, checkpoint_id: int) -> Committable:
-        """A copy marked with its first barrier; an earlier mark stays."""
-        return self if self.barrier is not None else replace(self, barrier=checkpoint_id)
-
-    def left_out_of(self, checkpoint_id: int) -> Committable:
-        """A copy whose sink leaves out the checkpoint; an earlier mark stays."""
-        return self if self.left_out is not None else replace(self, left_out=checkpoint_id)
-
-    def with_epoch(self, checkpoint_id: int) -> Committable:
-        """A copy assigned to the checkpoint that commits it; an earlier assignment stays."""
-        return self if self.epoch is not None else replace(self, epoch=checkpoint_id)
 
 
 @dataclass(frozen=True, kw_only=True)

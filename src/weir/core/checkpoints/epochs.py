@@ -18,7 +18,7 @@ import bisect
 from collections.abc import Iterable
 from dataclasses import replace
 
-from weir.core.types import Committable, SnapshotKind, TaskState
+from weir.core.types import SnapshotKind, TaskState
 from weir.errors import invariant
 
 
@@ -45,10 +45,21 @@ class CommitEpochs:
         """``state`` as stored in the metadata of ``checkpoint_id``, with every known epoch set."""
         if not state.committables:
             return state
-        return replace(
-            state,
-            committables=tuple(self._resolve(c, checkpoint_id, kind) for c in state.committables),
-        )
+        own = checkpoint_id if kind.commits_side_effects else None
+        committables = []
+        for committable in state.committables:
+            if committable.epoch is not None:
+                committables.append(committable)
+                continue
+            barrier = checkpoint_id if committable.barrier is None else committable.barrier
+            invariant(
+                barrier <= checkpoint_id,
+                f"snapshot {checkpoint_id} holds output of the later barrier {barrier}",
+            )
+            place = bisect.bisect_left(self._completed, barrier)
+            epoch = self._completed[place] if place < len(self._completed) else own
+            committables.append(replace(committable, epoch=epoch))
+        return replace(state, committables=tuple(committables))
 
     def forget(self, tasks: Iterable[TaskState], *, checkpoint_id: int) -> None:
         """Drop the ids that no later snapshot can refer to.
@@ -63,18 +74,3 @@ class CommitEpochs:
     def validate(self) -> None:
         """Check the law of the field; raises ``InvariantError``."""
         invariant(self._completed == sorted(set(self._completed)), "epochs are out of order")
-
-    def _resolve(
-        self, committable: Committable, checkpoint_id: int, kind: SnapshotKind
-    ) -> Committable:
-        if committable.epoch is not None:
-            return committable
-        barrier = checkpoint_id if committable.barrier is None else committable.barrier
-        invariant(
-            barrier <= checkpoint_id,
-            f"snapshot {checkpoint_id} holds output of the later barrier {barrier}",
-        )
-        place = bisect.bisect_left(self._completed, barrier)
-        if place < len(self._completed):
-            return committable.with_epoch(self._completed[place])
-        return committable.with_epoch(checkpoint_id) if kind.commits_side_effects else committable

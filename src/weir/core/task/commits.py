@@ -87,11 +87,12 @@ class PendingCommits:
         due = {sink for sink in self._sinks if last or self._is_due(sink, triggered_ms)}
         self._due[checkpoint_id] = dict.fromkeys(due, triggered_ms)
         for key, one in self._committables.items():
-            if one.position <= position:
-                marks = one.sink in due
-                self._committables[key] = (
-                    one.with_barrier(checkpoint_id) if marks else one.left_out_of(checkpoint_id)
-                )
+            if one.position > position:
+                continue
+            if one.sink in due and one.barrier is None:
+                self._committables[key] = replace(one, barrier=checkpoint_id)
+            elif one.sink not in due and one.left_out is None:
+                self._committables[key] = replace(one, left_out=checkpoint_id)
 
     def _is_due(self, sink: OperatorId, triggered_ms: int) -> bool:
         """Whether a sink does not leave out a checkpoint that was triggered then.
@@ -143,9 +144,9 @@ class PendingCommits:
         due = self._due[checkpoint_id]
         self._committed_ms.update(due)
         self._due = {taken: due for taken, due in self._due.items() if taken > checkpoint_id}
-        for key, committable in self._committables.items():
-            if committable.barrier is not None and committable.barrier <= checkpoint_id:
-                self._committables[key] = committable.with_epoch(checkpoint_id)
+        for key, one in self._committables.items():
+            if one.epoch is None and one.barrier is not None and one.barrier <= checkpoint_id:
+                self._committables[key] = replace(one, epoch=checkpoint_id)
         self._queue.append((checkpoint_id, tuple(sink for sink in self._sinks if sink in due)))
 
     def next_commit(self) -> tuple[int, dict[OperatorId, tuple[Payload, ...]]] | None:

@@ -14,7 +14,6 @@ that needs none (P36) is done after its drain. Operators are closed once, after 
 
 from __future__ import annotations
 
-from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.status import OperatorStatus, Records, next_operator_status
 from weir.core.task.input_gate import InputGate
 from weir.errors import invariant
@@ -23,13 +22,9 @@ from weir.errors import invariant
 class TaskEnding:
     """The progress of one task towards its end. ``gate`` is only read."""
 
-    def __init__(
-        self, gate: InputGate, requires_final_checkpoint: bool, operators_take_part: bool
-    ) -> None:
+    def __init__(self, gate: InputGate, requires_final_checkpoint: bool) -> None:
         self._gate = gate
         self._requires_final_checkpoint = requires_final_checkpoint
-        #: Operators have code of their own for checkpoints.
-        self.operators_take_part = operators_take_part
         self.records = Records.FLOWING
         self.operators = OperatorStatus.RUNNING
         #: The readers have reported the end of their input.
@@ -61,6 +56,15 @@ class TaskEnding:
             return True
         return self.records is Records.DRAINED and not self.waits_for_checkpoint
 
+    @property
+    def input_end(self) -> Records | None:
+        """How the input has ended: ENDED if it is exhausted, STOPPED if not; None if it goes on."""
+        if self._input_ended:
+            return Records.ENDED
+        if not self._gate.records_ended:
+            return None
+        return Records.ENDED if self._gate.all_finished else Records.STOPPED
+
     def input_ended(self) -> None:
         """The readers report that the records end with the running batch."""
         self._input_ended = True
@@ -68,44 +72,6 @@ class TaskEnding:
     def triggered_to_stop(self, checkpoint_id: int) -> None:
         """The coordinator triggered the savepoint with which the job stops."""
         self._stop_trigger = checkpoint_id
-
-    def how_records_end(self, first: TriggerCheckpoint | None, *, prepares: bool) -> Records | None:
-        """ENDED or STOPPED if the records end now, with a drain or without (E2); None if not.
-
-        ``first`` is the first waiting trigger. ``prepares``: operators emit rows before a barrier.
-        """
-        if self._input_ended:
-            return Records.ENDED
-        if self._gate.channels:
-            if not self._gate.records_ended:
-                return None
-            if self._gate.all_finished:
-                return Records.ENDED
-            # Rows that operators emit before the barrier precede the end of the records (P6, P28).
-            return None if first is None and prepares else Records.STOPPED
-        if first is not None and first.kind.is_synchronous:
-            return Records.ENDED if first.drain else Records.STOPPED
-        return None
-
-    def drains_with(self, trigger: TriggerCheckpoint) -> bool:
-        """Whether this is the savepoint of a stop, and a drain runs before it.
-
-        Operators then emit their remaining rows in the drain, and need no batch of their own before
-        the barrier.
-        """
-        channels_end = self._gate.records_ended and self._gate.all_finished
-        ends = trigger.drain or self._input_ended or channels_end
-        return trigger.kind.is_synchronous and ends
-
-    def drains_before(self, trigger: TriggerCheckpoint) -> bool:
-        """Whether the drain runs first.
-
-        A savepoint that ends the job covers all window output, and an operator with code of its own
-        for snapshots takes none while it finishes. Any other checkpoint is taken at the position
-        before the drain (PROTOCOL P8).
-        """
-        waits = trigger.kind.is_synchronous or self.operators_take_part
-        return waits and self.records in (Records.ENDED, Records.DRAINING)
 
     def drained(self) -> None:
         """The drain is complete: the operators have finished."""

@@ -76,28 +76,30 @@ class Situation:
     overtaking: int | None = None
     #: The checkpoint to be taken next, if it is due.
     first: TriggerCheckpoint | None = None
-    #: The checkpoint for which operators have yet to prepare, and can: that which may overtake, or
-    #: the first one (P6).
-    prepares_for: int | None = None
-    #: ``first`` is the savepoint of a stop, and operators emit their remaining rows in the drain
-    #: before it.
-    drains_with: bool = False
-    #: The drain that is due or runs comes before ``first`` (PROTOCOL P8).
-    drains_before: bool = False
-    #: ``first`` can be taken at the last complete batch while the next one runs.
-    may_take_beside_batch: bool = False
+    #: Barriers have brought ``first``.
+    is_aligned: bool = False
+    #: It has waited so long that watermarks before its barrier no longer take effect first.
+    is_late: bool = False
+    #: The state at the last complete batch can be read while the next one runs.
+    outlives_batch: bool = False
 
-    #: Watermarks before the barrier of ``first`` take effect before it is taken.
-    waits_for_watermarks: bool = False
-    #: The query does not know a watermark that was reached without a segment.
-    has_untold_watermark: bool = False
-    #: A watermark takes effect in the next batch, and operators need no batch of their own later.
-    watermark_takes_effect: bool = False
-
-    #: If the records end now: ENDED with a drain, STOPPED without (MISSION E2).
-    records_become: Records | None = None
+    #: Operators prepare for a barrier in a batch of their own before it (P6).
+    operators_prepare: bool = False
+    #: The newest checkpoint for which they have.
+    prepared: int = 0
+    #: Operators have code of their own for checkpoints, and take no snapshot while they finish.
+    operators_take_part: bool = False
     #: Operators have had no batch yet, and finish only after one (E2).
     operators_want_batch: bool = False
+
+    #: How the input has ended: ENDED if it is exhausted, STOPPED if a producer was stopped without
+    #: a drain.
+    input_end: Records | None = None
+    has_channels: bool = False
+    #: The query does not know a watermark that was reached without a segment.
+    has_untold_watermark: bool = False
+    #: A watermark takes effect in the next batch, though it reads no segment.
+    watermark_takes_effect: bool = False
 
     #: A consumer lags so far that no batch may read or emit.
     is_full: bool = False
@@ -109,9 +111,56 @@ class Situation:
     was_idle: bool = False
 
     @property
-    def prepares(self) -> bool:
-        """Whether a batch for the operators alone comes before ``first``."""
-        return self.prepares_for is not None and not self.drains_with
+    def ends_job(self) -> bool:
+        """Whether ``first`` is the savepoint of a stop."""
+        return self.first is not None and self.first.kind.is_synchronous
+
+    @property
+    def prepares_for(self) -> int | None:
+        """The checkpoint for which operators must still prepare: overtaking, or ``first`` (P6).
+
+        Not for the savepoint of a stop with a drain before it, in which operators emit all rows.
+        """
+        n = self.overtaking
+        if n is None and self.first is not None:
+            drains = self.first.drain or self.input_end is Records.ENDED
+            n = None if self.ends_job and drains else self.first.checkpoint_id
+        wants = self.may_run and self.operators_prepare and n is not None and self.prepared < n
+        return n if wants else None
+
+    @property
+    def waits_for_watermarks(self) -> bool:
+        """Whether watermarks before the barrier of ``first`` take effect before it is taken."""
+        return self.is_aligned and not (self.is_late or self.is_full)
+
+    @property
+    def records_become(self) -> Records | None:
+        """How the records end now (MISSION E2): ENDED with a drain, STOPPED without; else None."""
+        if not self.may_run:
+            return None
+        if self.input_end is Records.STOPPED and self.first is None and self.operators_prepare:
+            # Rows that operators emit before the barrier precede the end of the records (P6, P28).
+            return None
+        if self.input_end is None and not self.has_channels and self.ends_job:
+            drains = self.first is not None and self.first.drain
+            return Records.ENDED if drains else Records.STOPPED
+        return self.input_end
+
+    @property
+    def drains_before(self) -> bool:
+        """Whether the drain comes before ``first``.
+
+        A savepoint that ends the job covers all window output, and an operator with code of its own
+        for snapshots takes none while it finishes. Any other checkpoint is taken at the position
+        before the drain (PROTOCOL P8).
+        """
+        waits = self.ends_job or self.operators_take_part
+        return waits and self.records in (Records.ENDED, Records.DRAINING)
+
+    @property
+    def may_take(self) -> bool:
+        """Whether ``first`` can be taken: while the state is stable, or beside a batch."""
+        return self.is_stable or (self.outlives_batch and not self.ends_job)
 
     @property
     def is_stable(self) -> bool:
@@ -141,9 +190,11 @@ NEXT_STEPS: tuple[tuple[Step, Callable[[Situation], bool]], ...] = (
     (Step.OVERTAKE, lambda now: now.overtaking is not None),
     (
         Step.ANSWER,
-        lambda now: now.prepares and now.has_untold_watermark and now.waits_for_watermarks,
+        lambda now: (
+            now.prepares_for is not None and now.has_untold_watermark and now.waits_for_watermarks
+        ),
     ),
-    (Step.ANSWER_BARRIER, lambda now: now.prepares),
+    (Step.ANSWER_BARRIER, lambda now: now.prepares_for is not None),
     # Records end when those of all channels have ended, when the readers have reported their end,
     # or when the job is stopped. Operators finish in a batch after a first one.
     (
@@ -151,7 +202,8 @@ NEXT_STEPS: tuple[tuple[Step, Callable[[Situation], bool]], ...] = (
         lambda now: now.records_become is Records.ENDED and now.operators_want_batch,
     ),
     (Step.END_RECORDS, lambda now: now.records_become is not None),
-    # Watermarks before an aligned barrier take effect in a batch that reads no segment.
+    # Watermarks before an aligned barrier take effect in a batch that reads no segment. Operators
+    # that prepare have got them.
     (
         Step.ANSWER,
         lambda now: (
@@ -159,18 +211,11 @@ NEXT_STEPS: tuple[tuple[Step, Callable[[Situation], bool]], ...] = (
             and now.may_run
             and now.watermark_takes_effect
             and now.waits_for_watermarks
+            and not now.operators_prepare
         ),
     ),
-    # A checkpoint is taken while the state is stable, and at a source also beside a batch; the
-    # savepoint of a stop only after the drain.
-    (
-        Step.TAKE,
-        lambda now: (
-            now.first is not None
-            and (now.is_stable or now.may_take_beside_batch)
-            and not now.drains_before
-        ),
-    ),
+    # The savepoint of a stop is taken only after the drain.
+    (Step.TAKE, lambda now: now.first is not None and now.may_take and not now.drains_before),
     (Step.DRAIN, lambda now: now.records is Records.ENDED),
     (Step.WAIT, lambda now: not now.is_held or now.records is Records.STOPPED),
     # While a consumer lags too far, a batch at most carries events (P2).

@@ -133,9 +133,7 @@ class StreamTask:
         self._snapshots = OpenSnapshots()
         self._commits = PendingCommits(plan.sinks, plan.commit_intervals_ms)
         self._gate = InputGate(plan.inputs)
-        self._ending = TaskEnding(
-            self._gate, plan.requires_final_checkpoint, plan.operators_take_part
-        )
+        self._ending = TaskEnding(self._gate, plan.requires_final_checkpoint)
         #: The position at which a call was last answered with nothing to read: once per position,
         #: since the query may run a batch without records for the last batch's new watermark.
         self._idle_at = -1
@@ -252,42 +250,37 @@ class StreamTask:
 
     def _situation(self, *, records_flow: bool) -> Situation:
         """What decides the next step. ``records_flow``: a trigger waits for readers (B4)."""
-        ending, gate, triggers = self._ending, self._gate, self._triggers
-        held, after_ms = self._call is not None, self._overtakes_after_ms
-        overtaking = None if after_ms is None else gate.may_overtake(self._now_ms, after_ms)
-        first = triggers.due(records_flow=records_flow)
-        n = overtaking if overtaking is not None or first is None else first.checkpoint_id
-        may_run = held and ending.records is Records.FLOWING
-        prepares = self._plan.prepares_for_barriers
+        plan, ending, gate, triggers = self._plan, self._ending, self._gate, self._triggers
+        after_ms = self._overtakes_after_ms
         is_done = ending.is_done and self.outputs.all_consumed
+        first = triggers.due(records_flow=records_flow)
+        is_aligned = triggers.is_first_aligned
         return Situation(
             closing=ending.closing,
             is_done=is_done and not triggers and not gate.awaits_barrier,
             is_busy=self._is_busy,
-            is_held=held,
+            is_held=self._call is not None,
             records=ending.records,
-            overtaking=overtaking,
+            overtaking=None if after_ms is None else gate.may_overtake(self._now_ms, after_ms),
             first=first,
-            prepares_for=n if may_run and n is not None and triggers.wants_batch(n) else None,
-            drains_with=first is not None and ending.drains_with(first),
-            drains_before=first is not None and ending.drains_before(first),
-            may_take_beside_batch=first is not None and triggers.may_take_beside_batch(first),
-            waits_for_watermarks=first is not None and self._waits_for_watermarks(first),
+            is_aligned=is_aligned,
+            is_late=is_aligned
+            and first is not None
+            and gate.has_waited(first.barrier, self._now_ms, plan.aligned_timeout_ms),
+            outlives_batch=triggers.state_outlives_batch,
+            operators_prepare=plan.prepares_for_barriers,
+            prepared=triggers.carried,
+            operators_take_part=plan.operators_take_part,
+            operators_want_batch=plan.has_operators and self._position < 0,
+            input_end=ending.input_end,
+            has_channels=bool(plan.inputs),
             has_untold_watermark=gate.has_untold_watermark,
-            watermark_takes_effect=gate.watermark_takes_effect and not prepares,
-            records_become=ending.how_records_end(first, prepares=prepares) if may_run else None,
-            operators_want_batch=self._plan.has_operators and self._position < 0,
+            watermark_takes_effect=gate.watermark_takes_effect,
             is_full=self.outputs.is_full,
             carries_events=self._carries_events,
             has_nothing_to_do=self._has_nothing_to_do,
             was_idle=self._idle_at == self._position,
         )
-
-    def _waits_for_watermarks(self, trigger: TriggerCheckpoint) -> bool:
-        """Whether batches in which watermarks before a waiting barrier take effect come first."""
-        after_ms = self._plan.aligned_timeout_ms
-        late = self._gate.has_waited(trigger.barrier, self._now_ms, after_ms)
-        return self._triggers.is_first_aligned and not (late or self.outputs.is_full)
 
     def _carry_out(self, step: Step, now: Situation) -> list[StreamTaskEffect]:
         match step:
@@ -468,7 +461,7 @@ class StreamTask:
 
     def _wake(self) -> list[StreamTaskEffect]:
         """Let a query run that rests with nothing to read, for what its operators must hear."""
-        if self._ending.operators_take_part:
+        if self._plan.operators_take_part:
             self._idle_at = -1
         return self._advance()
 

@@ -34,7 +34,6 @@ class WaitingTriggers:
     def __init__(self, plan: TaskPlan, allocated: int) -> None:
         """``allocated``: the newest checkpoint id of the job before the attempt."""
         self._vertex = plan.vertex
-        self._prepares = plan.prepares_for_barriers
         self._induced = plan.externally_induced
         self._beside_batches = plan.may_snapshot_beside_batches
         #: Whether a batch of this attempt is complete.
@@ -75,14 +74,13 @@ class WaitingTriggers:
             return None
         return first if reached.checkpoint_id in (0, first.checkpoint_id) else None
 
-    def may_take_beside_batch(self, trigger: TriggerCheckpoint) -> bool:
-        """Whether the trigger can be taken at the last complete batch while the next one runs.
+    @property
+    def state_outlives_batch(self) -> bool:
+        """Whether the state at the last complete batch can be read while the next one runs.
 
-        Before the attempt's first batch is complete the checkpoint would hold nothing new, and
-        after the savepoint of a stop no record may be processed.
+        Not before the attempt's first batch is complete: the state would hold nothing new.
         """
-        readable = self._beside_batches and self.outlives_call
-        return self._has_run and readable and not trigger.kind.is_synchronous
+        return self._has_run and self._beside_batches and self.outlives_call
 
     @property
     def over(self) -> int | None:
@@ -134,10 +132,6 @@ class WaitingTriggers:
         """Queue the trigger of a checkpoint whose barrier is aligned."""
         trigger = TriggerCheckpoint(vertex=self._vertex, barrier=aligned.barrier)
         self._waiting[trigger.checkpoint_id] = trigger, aligned
-
-    def wants_batch(self, checkpoint_id: int) -> bool:
-        """Whether a batch must still carry this checkpoint's barrier to operators (PROTOCOL P6)."""
-        return self._prepares and self.carried < checkpoint_id
 
     def take(self, checkpoint_id: int) -> Aligned | None:
         """Remove a trigger that is taken now; return its alignment, if it came from barriers."""

@@ -35,7 +35,7 @@ import random as global_random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any, cast
@@ -283,7 +283,10 @@ class StoreDriver:
     def _checkpoint(self) -> None:
         """Take a checkpoint, and commit."""
         number = self._storage.next_checkpoint_id()
-        marked = [item.with_barrier(number) for item in self._pending]
+        marked = [
+            item if item.barrier is not None else replace(item, barrier=number)
+            for item in self._pending
+        ]
         age = self._world.target.age
         self._pending = list(self._sinks.flush(marked, checkpoint_id=number))
         self._world.flushed(self, self._pending, age)
@@ -312,7 +315,10 @@ class StoreDriver:
             return
         for subsumed in (*before, reference)[:-_RETAINED]:
             self._storage.discard(subsumed.checkpoint_id, (), None, subsumed=True)
-        self._pending = [item.with_epoch(number) for item in self._pending]
+        self._pending = [
+            item if item.epoch is not None else replace(item, epoch=number)
+            for item in self._pending
+        ]
         first = not self._uncommitted and before == ()
         self._uncommitted.append(number)
         if self._random.random() >= _POSTPONED:
