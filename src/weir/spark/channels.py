@@ -59,7 +59,6 @@ defined here.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -89,6 +88,7 @@ from weir.sinks.staging import visible_files, write_frame
 from weir.spark.control_input import PlanningRounds, QueryInterruptedError
 from weir.spark.failures import first_cause
 from weir.spark.java import JavaStream, Jvm
+from weir.spark.offsets import ChannelOffset
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import READ_EACH, as_spark_path, join
 
@@ -522,18 +522,21 @@ class ChannelSource(JavaStream):
         )
 
     def _offset(self, position: int) -> Any:
-        return self._jvm.offset(json.dumps({"channel": self._channel, "position": position}))
+        return self._jvm.offset(ChannelOffset(channel=self._channel, position=position).encode())
 
     def _position(self, offset: Any) -> int:
         """The position that an offset names; ``_NOTHING`` for no offset."""
         if offset is None:
             return _NOTHING
         text = str(offset.json())
-        fields = json.loads(text)
-        if not isinstance(fields, dict) or fields.get("channel") != self._channel:
+        try:
+            reached = ChannelOffset.decode(text)
+        except ValueError:
+            reached = None
+        if reached is None or reached.channel != self._channel:
             raise PipelineError(
                 f"The query reads channel {self._channel!r}, but its checkpoint says {text}: it"
                 " was taken by another version of Weir or of the pipeline. Start from scratch"
                 " with --fresh and new tables."
             )
-        return int(fields["position"])
+        return reached.position

@@ -39,7 +39,6 @@ method of these interfaces is defined here. Method names are Java's.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +47,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from weir.spark.java import JavaStream, Jvm
+from weir.spark.offsets import ControlOffset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -185,16 +185,14 @@ class ControlInput(JavaStream):
     def latestOffset(self, start: Any = None, limit: Any = None) -> Any:  # noqa: N802
         """Wait until the driver lets the next batch start."""
         answer = self._rounds.answer(self)
-        offset = json.loads(start.json())
-        known = _watermarks(offset)
+        offset = ControlOffset.decode(str(start.json()))
+        known = offset.watermarks
         risen = _risen(known, {str(channel): ms for channel, ms in answer.watermarks_ms.items()})
-        untold = known and self._first is None
-        if not risen and not untold and not answer.force:
+        starts_without = known and self._first is None
+        if not risen and not starts_without and not answer.force:
             return start
-        moved: dict[str, Any] = {"control": offset["control"] + 1}
-        if known | risen:
-            moved["watermarks"] = known | risen
-        return self._jvm.offset(json.dumps(moved))
+        moved = ControlOffset(control=offset.control + 1, watermarks=known | risen)
+        return self._jvm.offset(moved.encode())
 
     def planInputPartitions(self, start: Any, end: Any) -> Any:  # noqa: N802
         """One partition per row of the batch; none without rows, so that it adds no Spark task.
@@ -204,7 +202,7 @@ class ControlInput(JavaStream):
         batch = (str(start.json()), str(end.json()))
         if self._first is None:
             self._first = batch
-        before, after = (_watermarks(json.loads(text)) for text in batch)
+        before, after = (ControlOffset.decode(text).watermarks for text in batch)
         rows = _risen({} if self._first == batch else before, after)
         partition = self._jvm.sql_class(
             "execution.streaming.sources.RateStreamMicroBatchInputPartition"
@@ -225,7 +223,7 @@ class ControlInput(JavaStream):
 
     def initialOffset(self) -> Any:  # noqa: N802
         """The offset before the first batch: no channel has a watermark."""
-        return self._jvm.offset(json.dumps({"control": 0}))
+        return self._jvm.offset(ControlOffset(control=0).encode())
 
     # -- the table and its scan
 
@@ -298,10 +296,6 @@ class ControlInput(JavaStream):
         """The Java interfaces that the proxy implements."""
 
         implements = tuple(f"org.apache.spark.sql.connector.{name}" for name in _INTERFACES)
-
-
-def _watermarks(offset: Mapping[str, Any]) -> dict[str, int]:
-    return dict(offset.get("watermarks", {}))
 
 
 def _risen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -32,7 +32,6 @@ a snapshot without the owners                   an earlier Weir took it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -41,6 +40,8 @@ import msgspec
 from weir.core.graph import StepKind, Vertex, source_names
 from weir.core.types import InFlightSegment, OperatorId, TaskState, VertexId
 from weir.durable.state_mapping import KEEP_THE_CHAIN, Refuse
+from weir.spark.offsets import ChannelOffset
+from weir.spark.state.log_entries import decode_offsets
 from weir.spark.state.plan_layout import (
     PLAN_ENTRY,
     PlanInput,
@@ -260,13 +261,16 @@ def _recorded(task: TaskState) -> PlanLayout | None:
 
 def _with_channels(text: str, channels: Mapping[VertexId, VertexId]) -> str:
     """An offset-log entry with other names of channels."""
-    lines = text.split("\n")
-    for index, line in enumerate(lines[2:], start=2):
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(fields, dict) and set(fields) == {"channel", "position"}:
-            name = channels.get(fields["channel"], fields["channel"])
-            lines[index] = json.dumps({"channel": name, "position": fields["position"]})
-    return "\n".join(lines)
+    entry = decode_offsets(text)
+    offsets = tuple(_of_channel(offset, channels) for offset in entry.offsets)
+    return replace(entry, offsets=offsets).encode()
+
+
+def _of_channel(offset: str, channels: Mapping[VertexId, VertexId]) -> str:
+    """The same offset, whose channel may have another name."""
+    try:
+        known = ChannelOffset.decode(offset)
+    except ValueError:
+        return offset
+    name = channels.get(known.channel, known.channel)
+    return ChannelOffset(channel=name, position=known.position).encode()

@@ -18,7 +18,6 @@ on the snapshot's handles and log entries, so nothing is copied: a state file ge
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping
@@ -30,6 +29,7 @@ import msgspec
 from weir.core.graph import Vertex
 from weir.core.types import InFlightSegment, OperatorId, StateHandle, TaskState, VertexId
 from weir.durable.state_mapping import KEEP_THE_CHAIN, Refuse
+from weir.spark.offsets import ChannelOffset, ControlOffset
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
 from weir.spark.state.log_entries import (
     CommitEntry,
@@ -65,7 +65,7 @@ _SOURCE_FILE = re.compile(r"sources/(?P<number>[0-9]+)/(?P<rest>.+)")
 #: Derives the ids of queries that are made anew: no two queries may have one.
 _QUERY_IDS = uuid.UUID("6f5c4c39-5a3c-4e0a-9a70-2a4b7c0a5f11")
 #: The offset of a control input and of a channel before the first batch.
-_NO_WATERMARKS = json.dumps({"control": 0})
+_NO_WATERMARKS = ControlOffset(control=0).encode()
 _NO_OFFSET = "-"
 
 
@@ -333,9 +333,9 @@ class QueryAssembly:
             return _NO_WATERMARKS
         name = channel_of(one.owner)
         producer = None if name is None else self.states.get(name)
-        if producer is None or producer.position < 0:
+        if name is None or producer is None or producer.position < 0:
             return _NO_OFFSET
-        return json.dumps({"channel": name, "position": producer.position})
+        return ChannelOffset(channel=name, position=producer.position).encode()
 
     def _input(self, one: PlanInput) -> tuple[SavedQuery, int] | None:
         """Where the same source or channel was read before."""

@@ -44,6 +44,7 @@ import msgspec
 from weir.core.types import CompletedCheckpoint, OperatorId, TaskState, VertexId
 from weir.errors import ConfigurationError, StorageError
 from weir.spark.failures import first_cause
+from weir.spark.offsets import ControlOffset
 from weir.spark.session import class_archive
 from weir.spark.session.hadoop import HadoopFileSystem
 from weir.spark.session.settings import REQUIRED
@@ -64,7 +65,6 @@ from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems, Transfer
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import as_spark_path, join, temporary_directory
-from weir.storage.records import decoded
 
 if TYPE_CHECKING:
     import tempfile
@@ -81,9 +81,6 @@ _PRINTING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 #: The setting for the state format; with version 2 ``commits/b`` names the state files.
 _FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-
-#: The fields of an offset of the control input, which is not a source of the user's.
-_CONTROL_OFFSETS = ({"control"}, {"control", "watermarks"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,6 +390,7 @@ def _stores(operator: OperatorMetadata) -> Iterator[tuple[str, dict[str, str]]]:
 def _is_control(offset: str) -> bool:
     """Whether this is an offset of the control input, which Weir adds to every query."""
     try:
-        return set(decoded(offset, dict[str, Any])) in _CONTROL_OFFSETS
+        ControlOffset.decode(offset)
     except ValueError:
         return False
+    return True
