@@ -23,9 +23,9 @@ from weir.core.messages.task import StartDrain
 from weir.core.status import JobStatus
 from weir.core.types import Recorded, SnapshotKind, TaskStatus
 from weir.errors import CheckpointNotFoundError
+from weir.kernel import MACHINE
 from weir.launch.options import RunOptions
 from weir.launch.submission import submit
-from weir.runtime.concurrency import SystemClock
 from weir.storage.file_systems import FileSystems
 
 RUNNING, FINISHED = TaskStatus.RUNNING, TaskStatus.FINISHED
@@ -165,7 +165,7 @@ def test_scenario_46_a_savepoint_that_is_missing_fails_the_submission(tmp_path: 
             options=RunOptions(from_savepoint=str(missing)),
             base_directory=str(tmp_path / "checkpoints"),
             fs=FileSystems(),
-            clock=SystemClock(),
+            kernel=MACHINE,
             sinks=lambda _: sink_port(),
         )
 
