@@ -1,7 +1,7 @@
 """A ``StreamTask`` between channels for tests.
 
-It rests in its first planning call, its consumers have told what a batch of theirs may read, and
-every effect is recorded.
+It rests in its first planning call, its consumers have reported what a batch of theirs may read,
+and every effect is recorded.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Task:
         self.calls = 0
         #: How far the query has read each channel, in its own offsets.
         self.offsets: dict[str, int] = {}
-        self.told: list[Any] = []
+        self.effects: list[Any] = []
         for channel, entry in restored:
             self.get(channel, entry)
         self.do(TaskStarted(position=-1))
@@ -90,17 +90,17 @@ class Task:
         self.machine.validate()
         close = CloseOperators(vertex="v")
         if close in effects:
-            effects = [one for one in effects if one != close] + self.machine.handle(
+            effects = [effect for effect in effects if effect != close] + self.machine.handle(
                 OperatorsClosed(), now_ms
             )
             self.machine.validate()
-        self.told += effects
+        self.effects += effects
         return effects
 
     def plan(
         self, position: int, now_ms: int = 0, timer_in_ms: int | None = None, **consumed: int
     ) -> list[Any]:
-        """A planning call; ``consumed`` are the channels read by the steps since the last one."""
+        """A planning call; ``consumed`` are the channels read by the steps since the last call."""
         self.calls += 1
         self.offsets |= consumed
         called = PlanningCalled(
@@ -158,6 +158,6 @@ def trigger(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) ->
 def kinds(effects: list[Any]) -> list[str]:
     """Effect types; a channel entry counts by its own type."""
     found: list[Any] = []
-    for one in effects:
-        found += one.entries if isinstance(one, ChannelAppended) else (one,)
-    return [type(one).__name__ for one in found]
+    for effect in effects:
+        found += effect.entries if isinstance(effect, ChannelAppended) else (effect,)
+    return [type(item).__name__ for item in found]

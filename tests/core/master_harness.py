@@ -316,7 +316,7 @@ class World:
 
 def retained_files(store: CompletedCheckpointStore) -> frozenset[str]:
     """Paths of all files that a retained checkpoint needs."""
-    return frozenset(path for one in store._retained for path in one.files)
+    return frozenset(path for checkpoint in store._retained for path in checkpoint.files)
 
 
 def execution(

@@ -91,7 +91,7 @@ class TaskHarness:
         assert self.task.next_deadline() is None
         close = CloseOperators(vertex=VERTEX)
         if close in effects and self.closes_at_once:
-            effects = [one for one in effects if one != close] + self.task.handle(
+            effects = [effect for effect in effects if effect != close] + self.task.handle(
                 OperatorsClosed(), 0
             )
             self.task.validate()
@@ -139,14 +139,14 @@ class TaskHarness:
 
     def abort(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         """Abort a checkpoint; return the effects after the notification of listeners, if any."""
-        told = (
+        notified = (
             []
             if has_ended(self.task.status)
             else [TellAborted(vertex=VERTEX, checkpoint_id=checkpoint_id)]
         )
         effects = self.send(NotifyCheckpointAborted(vertex=VERTEX, checkpoint_id=checkpoint_id))
-        assert effects[: len(told)] == told
-        return effects[len(told) :]
+        assert effects[: len(notified)] == notified
+        return effects[len(notified) :]
 
     def committed(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         return self.send(SinksCommitted(checkpoint_id=checkpoint_id))

@@ -131,7 +131,7 @@ def test_every_checkpoint_is_aligned_or_declined_once_whatever_the_order(seed: i
         name: [("cancel" if chance.random() < 0.15 else "barrier", n) for n in ids] + [("end", 0)]
         for name in names
     }
-    handler, told = BarrierHandler(names), []
+    handler, ended = BarrierHandler(names), []
     while any(channels.values()):
         ready = [name for name in names if channels[name] and not handler.holds(name)]
         assert ready, "every channel is held"
@@ -145,8 +145,8 @@ def test_every_checkpoint_is_aligned_or_declined_once_whatever_the_order(seed: i
             case _:
                 outcomes = handler.ended(name, 0)
         handler.validate()
-        told += [
-            one.barrier.checkpoint_id if isinstance(one, Aligned) else one.checkpoint_id
-            for one in outcomes
+        ended += [
+            outcome.barrier.checkpoint_id if isinstance(outcome, Aligned) else outcome.checkpoint_id
+            for outcome in outcomes
         ]
-    assert sorted(told) == list(ids)
+    assert sorted(ended) == list(ids)

@@ -60,14 +60,14 @@ def test_requests_leave_the_queue_user_before_periodic_and_savepoint_before_chec
 
 
 def test_a_final_checkpoint_runs_at_once_inside_the_minimum_pause() -> None:
-    """PROTOCOL P29: the pause holds only the timer, and tasks wait for this one."""
+    """PROTOCOL P29: the pause holds only the timer, and tasks wait for this checkpoint."""
     subject = decider()
     subject.enqueue(ask(RequestOrigin.FINAL))
     assert choose(subject).verdict is Verdict.RUN
 
 
 def test_nothing_runs_during_a_trigger_in_progress() -> None:
-    """Not even a forced one."""
+    """Not even a forced request."""
     subject = decider()
     subject.enqueue(ask(RequestOrigin.STOP))
     assert choose(subject, triggering=True).verdict is Verdict.TRIGGER_IN_PROGRESS
@@ -182,8 +182,8 @@ def test_an_acknowledged_checkpoint_is_finalized_or_aborted_and_its_end_is_final
     """PROTOCOL P11: any other move raises and leaves the state as it is."""
     subject = pending("a")
     subject.acknowledge(ack("a"))
-    for one in story:
-        PENDING_MOVES[one](subject)
+    for earlier in story:
+        PENDING_MOVES[earlier](subject)
     before = subject.state
     if move in PENDING_STORIES[story]:
         PENDING_MOVES[move](subject)
@@ -219,7 +219,7 @@ def test_the_store_refuses_savepoints_and_checkpoints_out_of_order() -> None:
 
 
 def test_a_released_checkpoint_keeps_files_that_a_deferred_one_shares() -> None:
-    """A pending checkpoint may refer to them through the deferred one."""
+    """A pending checkpoint may refer to them through the deferred checkpoint."""
     store = CompletedCheckpointStore(num_retained=1)
     store.add(checkpoint(1, task_state("a", files=("x", "old"))), pending=())
     store.add(checkpoint(2, task_state("a", files=("x", "y"))), pending=())
@@ -291,8 +291,8 @@ def test_a_stop_goes_through_its_states_in_order_and_may_fail_in_each_but_the_la
 ) -> None:
     """PROTOCOL P34: any other move raises."""
     stop = STOP
-    for one in STOP_ORDER[:done]:
-        stop = STOP_MOVES[one](stop)
+    for earlier in STOP_ORDER[:done]:
+        stop = STOP_MOVES[earlier](stop)
     is_over = done == len(STOP_ORDER)
     if not is_over and move in (STOP_ORDER[done], "fail"):
         moved = STOP_MOVES[move](stop)
@@ -307,8 +307,8 @@ def test_only_a_stop_that_waits_for_its_tasks_has_a_deadline() -> None:
     """Recording the end may take as long as it does."""
     stop = STOP
     deadlines = [stop.deadline_ms]
-    for one in STOP_ORDER:
-        stop = STOP_MOVES[one](stop)
+    for move in STOP_ORDER:
+        stop = STOP_MOVES[move](stop)
         deadlines.append(stop.deadline_ms)
     assert deadlines == [None, None, 1, None, None]
 

@@ -28,9 +28,9 @@ def draining(**options: Any) -> Task:
     task.plan(-1)
     task.do(BatchStaged(position=0, committables=(), segment=segment(0)))
     task.plan(0, a=0)
-    told = task.get("a", EndOfUserRecords(finished=True))
-    told += task.plan(0)
-    assert "StartDrain" in kinds(told)
+    effects = task.get("a", EndOfUserRecords(finished=True))
+    effects += task.plan(0)
+    assert "StartDrain" in kinds(effects)
     return task
 
 
@@ -41,7 +41,7 @@ def consumed(task: Task) -> list[Any]:
 
 def taken(effects: list[Any]) -> list[int]:
     """The checkpoints whose snapshots start."""
-    return [one.checkpoint_id for one in effects if isinstance(one, TakeSnapshot)]
+    return [effect.checkpoint_id for effect in effects if isinstance(effect, TakeSnapshot)]
 
 
 def two_barriers(second: SnapshotKind) -> Task:
@@ -55,7 +55,7 @@ def two_barriers(second: SnapshotKind) -> Task:
 
 
 @pytest.mark.parametrize("kind", [SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT])
-def test_a_barrier_behind_one_that_waited_for_the_drain_is_taken(kind: SnapshotKind) -> None:
+def test_a_barrier_after_another_that_waited_for_the_drain_is_taken(kind: SnapshotKind) -> None:
     """The task read nothing behind the first one before its snapshot."""
     task = two_barriers(kind)
     assert taken(task.do(SyncPartDone(checkpoint_id=1))) == [2]

@@ -36,7 +36,7 @@ class Job:
     def complete(self, checkpoint_id: int) -> dict[str, list[int]]:
         """Complete a checkpoint: by sink, the batches that are committed."""
         effects = self.harness.complete(checkpoint_id)
-        (commit,) = [one for one in effects if isinstance(one, CommitSinks)]
+        (commit,) = [effect for effect in effects if isinstance(effect, CommitSinks)]
         self.harness.committed(checkpoint_id)
         by_payload = {
             str(flushed(staged(position, sink))): position
@@ -82,7 +82,11 @@ def test_a_checkpoint_that_is_left_out_holds_the_rows_without_an_epoch() -> None
     job.complete(3)
     job.batch()
     last = job.take(4, at_s=110)
-    assert [(one.barrier, one.left_out) for one in last] == [(4, 2), (4, 3), (4, None)]
+    assert [(committable.barrier, committable.left_out) for committable in last] == [
+        (4, 2),
+        (4, 3),
+        (4, None),
+    ]
 
 
 def test_sinks_of_one_interval_commit_at_the_same_checkpoints() -> None:
@@ -95,7 +99,7 @@ def test_sinks_of_one_interval_commit_at_the_same_checkpoints() -> None:
         harness.trigger(checkpoint_id, at_ms=at_s * SECOND)
         harness.acknowledge(checkpoint_id)
         effects = harness.complete(checkpoint_id)
-        (commit,) = [one for one in effects if isinstance(one, CommitSinks)]
+        (commit,) = [effect for effect in effects if isinstance(effect, CommitSinks)]
         harness.committed(checkpoint_id)
         committed.append(set(commit.payloads))
     assert committed == [{"s1", "s2"}, set(), {"s1", "s2"}, set(), {"s1", "s2"}]

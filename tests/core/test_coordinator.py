@@ -114,7 +114,9 @@ def test_records_are_written_one_at_a_time_and_in_order() -> None:
     assert record.tasks[0].committables[0].epoch == first
 
 
-def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_one_that_completes() -> None:
+def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_checkpoint_that_completes() -> (
+    None
+):
     """PROTOCOL P12."""
     world = World(
         config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)

@@ -117,7 +117,7 @@ def test_a_course_that_breaks_a_law_is_noticed(break_law: Callable[[], Course]) 
 
 
 def test_a_snapshot_is_refused_with_what_works_instead() -> None:
-    """Only a running job takes one."""
+    """Only a running job takes a snapshot."""
     keeps = RetainExternalized.RETAIN_ON_CANCELLATION
     assert RUNNING.refuse_snapshot(keeps) is None
     assert "has not started yet" in (Course().refuse_snapshot(keeps) or "")

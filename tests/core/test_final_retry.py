@@ -114,8 +114,8 @@ def test_a_final_checkpoint_that_fails_for_a_minute_is_requested_twelve_times() 
     world, effects = at_the_end(tolerable=1_000)
     hook_fails(world, effects)
     while world.now_ms < 60_000:
-        for one in of(world.pass_time(100), AllocateLocation):
-            hook_fails(world, [one])
+        for effect in of(world.pass_time(100), AllocateLocation):
+            hook_fails(world, [effect])
     assert len(of(world.effects, AllocateLocation)) == 12
 
 

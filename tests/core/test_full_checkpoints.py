@@ -63,7 +63,7 @@ def test_checkpoints_are_full_until_the_first_one_completed(
     assert trigger(subject)[1] is False
 
 
-def test_a_job_that_continues_from_its_own_checkpoint_owes_no_full_one() -> None:
+def test_a_job_that_continues_from_its_own_checkpoint_owes_no_full_checkpoint() -> None:
     """The job owns that checkpoint's files."""
     assert trigger(world(OWN))[1] is False
 

@@ -104,7 +104,7 @@ def test_readers_may_be_there_before_the_trigger() -> None:
 
 
 def test_a_checkpoint_whose_point_never_comes_expires_and_the_readers_go_on() -> None:
-    """The coordinator aborts it; whoever waits at its point reads on."""
+    """The coordinator aborts it; readers that wait at its point read on."""
     job = Induced()
     job.trigger(1)
     job.batch(1, by_all=False)
@@ -134,7 +134,7 @@ def test_a_newer_trigger_says_that_an_older_one_will_not_come() -> None:
 
 
 def test_checkpoints_in_flight_are_taken_one_after_the_other() -> None:
-    """C9: an abort of the newer one does not let readers pass the point of the older one."""
+    """C9: an abort of the newer checkpoint does not let readers pass the point of the older."""
     job = Induced()
     job.trigger(1)
     job.trigger(2)
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_a_reader_skips_is_declined() -> None:
     job.trigger(1)
     job.trigger(2)
     effects = job.batch(2, by_all=False)
-    [declined] = [one for one in effects if hasattr(one, "reason")]
+    [declined] = [effect for effect in effects if hasattr(effect, "reason")]
     assert (declined.checkpoint_id, declined.reason) == (1, Reason.CHECKPOINT_DECLINED_SUBSUMED)
     assert "CancelCheckpointMarker" in kinds(effects)
     assert job.over == 1
@@ -201,7 +201,7 @@ def test_a_stop_ends_the_records_at_the_readers_point(*, drain: bool) -> None:
     assert kinds(job.batch()) == ["AnswerPlanning"]
     effects = job.batch(1)
     if drain:
-        assert [one.position for one in effects if isinstance(one, StartDrain)] == [2]
+        assert [effect.position for effect in effects if isinstance(effect, StartDrain)] == [2]
         assert taken(job.do(Drained(position=3))) == [(1, 3)]
     else:
         assert taken(effects) == [(1, 2)]
@@ -216,7 +216,7 @@ def test_the_end_of_the_input_is_behind_every_point() -> None:
 
 
 def test_a_source_whose_readers_induce_nothing_waits_for_no_point() -> None:
-    """And they are never told that a checkpoint is over."""
+    """And they are never notified that a checkpoint is over."""
     task = Task(has_own_readers=True, consumers=("x",))
     task.plan(-1)
     task.do(trigger(1))
@@ -226,7 +226,7 @@ def test_a_source_whose_readers_induce_nothing_waits_for_no_point() -> None:
     assert triggers.over is None
 
 
-def test_a_task_hears_of_a_checkpoint_that_fails_before_it_was_triggered() -> None:
+def test_a_task_is_notified_of_a_checkpoint_that_fails_before_it_was_triggered() -> None:
     """Its readers may stand at the point already; no other task knows of the checkpoint."""
     inducing = CoordinatedOperator(vertex="a", parallelism=1, induces_checkpoints=True)
     other = CoordinatedOperator(vertex="b", parallelism=1)

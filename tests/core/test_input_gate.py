@@ -47,16 +47,20 @@ def append(gate: InputGate, channel: str, *entries: ChannelEntry) -> None:
 
 def admitted(gate: InputGate) -> dict[str, list[int]]:
     """Positions that the next batch may read, by channel."""
-    return {one.channel: [s.position for s in one.segments] for one in gate.admit(0)}
+    return {
+        admission.channel: [s.position for s in admission.segments] for admission in gate.admit(0)
+    }
 
 
 def aligned(gate: InputGate) -> list[int]:
     """Checkpoints aligned by what the gate has reached."""
-    return [one.barrier.checkpoint_id for one in gate.process(0) if isinstance(one, Aligned)]
+    return [
+        outcome.barrier.checkpoint_id for outcome in gate.process(0) if isinstance(outcome, Aligned)
+    ]
 
 
 def test_several_segments_are_admitted_up_to_a_bound_of_bytes() -> None:
-    """So that no barrier waits for a huge batch; the rest is left for the next one."""
+    """So that no barrier waits for a huge batch; the rest is left for the next batch."""
     gate = gate_of(batch=25)
     append(gate, "a", segment(0), segment(1), segment(2))
     assert admitted(gate) == {"a": [0, 1]}
@@ -210,9 +214,9 @@ def test_a_watermark_comes_with_the_batch_that_reads_all_before_it() -> None:
     none waits longer (P25)."""
     gate = gate_of()
     append(gate, "a", segment(0), watermark(50), segment(1))
-    assert gate.tell_watermarks() == {}
+    assert gate.send_watermarks() == {}
     assert admitted(gate) == {"a": [0, 1]}
-    assert gate.tell_watermarks() == {"a": 50}
+    assert gate.send_watermarks() == {"a": 50}
     gate.consumed({"a": 1})
     assert not gate.wants_batch
 
@@ -223,7 +227,7 @@ def test_a_watermark_after_a_segment_that_was_not_admitted_is_held_back() -> Non
     gate.batch.size = 1
     append(gate, "a", segment(0), watermark(50), segment(1), watermark(60))
     assert admitted(gate) == {"a": [0]}
-    assert gate.tell_watermarks() == {"a": 50}
+    assert gate.send_watermarks() == {"a": 50}
 
 
 def test_a_watermark_between_segments_does_not_end_the_batch() -> None:
@@ -231,7 +235,7 @@ def test_a_watermark_between_segments_does_not_end_the_batch() -> None:
     gate = gate_of()
     append(gate, "a", segment(0), watermark(50), segment(1), watermark(60), barrier(1), segment(2))
     assert admitted(gate) == {"a": [0, 1]}
-    assert gate.tell_watermarks() == {"a": 60}
+    assert gate.send_watermarks() == {"a": 60}
 
 
 def test_a_new_watermark_wants_a_batch_of_its_own() -> None:
@@ -242,7 +246,7 @@ def test_a_new_watermark_wants_a_batch_of_its_own() -> None:
     gate.process(0)
     assert gate.wants_batch
     assert admitted(gate) == {}
-    assert gate.tell_watermarks() == {"a": 50}
+    assert gate.send_watermarks() == {"a": 50}
     assert not gate.wants_batch
 
 
@@ -252,7 +256,7 @@ def test_a_channel_whose_records_have_ended_holds_no_watermark_back() -> None:
     append(gate, "a", watermark(50), EndOfUserRecords())
     append(gate, "b", watermark(10))
     gate.process(0)
-    assert gate.tell_watermarks() == {"a": MAX_WATERMARK_MS, "b": 10}
+    assert gate.send_watermarks() == {"a": MAX_WATERMARK_MS, "b": 10}
 
 
 def test_a_watermark_after_a_barrier_is_held_back_while_the_channel_is_held() -> None:
@@ -260,11 +264,11 @@ def test_a_watermark_after_a_barrier_is_held_back_while_the_channel_is_held() ->
     gate = gate_of("ab")
     append(gate, "a", barrier(1), watermark(50))
     gate.process(0)
-    assert gate.tell_watermarks() == {}
+    assert gate.send_watermarks() == {}
     append(gate, "b", barrier(1))
     assert aligned(gate) == [1]
     gate.process(0)
-    assert gate.tell_watermarks() == {"a": 50}
+    assert gate.send_watermarks() == {"a": 50}
 
 
 def test_no_entry_behind_an_aligned_barrier_is_processed_with_it() -> None:
@@ -274,6 +278,6 @@ def test_no_entry_behind_an_aligned_barrier_is_processed_with_it() -> None:
     gate.process(0)
     append(gate, "a", barrier(1), watermark(60))
     assert aligned(gate) == [1]
-    assert gate.tell_watermarks() == {}
+    assert gate.send_watermarks() == {}
     gate.process(0)
-    assert gate.tell_watermarks() == {"a": 60, "b": 50}
+    assert gate.send_watermarks() == {"a": 60, "b": 50}

@@ -245,14 +245,16 @@ def test_a_job_that_fails_of_the_same_cause_again_and_again_is_given_up_with_tha
     world = World(restart=PATIENT).running()
     fail_again(world, Cause(key="KeyError in lookup", trace="Traceback"), times=100)
     failing = [
-        one for one in of(world.effects, JobStatusChanged) if one.status is JobStatus.FAILING
+        change
+        for change in of(world.effects, JobStatusChanged)
+        if change.status is JobStatus.FAILING
     ]
-    assert [one.message for one in failing[:2]] == ["Task 'a' failed: out of memory"] * 2
+    assert [change.message for change in failing[:2]] == ["Task 'a' failed: out of memory"] * 2
     assert (
         "(failure 3 with the same cause in 2 s without a completed checkpoint;"
         in failing[2].message
     )
-    assert {(one.trace, one.vertex) for one in failing} == {("Traceback", "a")}
+    assert {(change.trace, change.vertex) for change in failing} == {("Traceback", "a")}
     end = only(world.effects, RecordEnd)
     assert (end.status, len(failing)) == (JobStatus.FAILED, 11)
     assert end.failure == failing[-1].message
@@ -309,7 +311,7 @@ def test_a_checkpoint_triggered_after_all_tasks_waited_makes_another_unnecessary
     assert not of(world.status(WAITING, "a"), AllocateLocation)
 
 
-def test_a_checkpoint_that_covers_one_waiting_task_does_not_cover_one_that_waits_later() -> None:
+def test_a_checkpoint_that_covers_a_waiting_task_does_not_cover_a_task_that_waits_later() -> None:
     """PROTOCOL P29: the later one gets a checkpoint of its own."""
     world = World().running()
     world.allocate(world.status(WAITING, "a"))
@@ -431,7 +433,9 @@ def test_an_attempt_starts_from_a_checkpoint_whose_record_landed_after_it_was_ab
     assert world.master.coordinator.store.ids == (late.checkpoint_id,)
 
 
-def test_a_stop_savepoint_that_is_not_recorded_after_a_task_failed_is_no_second_failure() -> None:
+def test_a_stop_savepoint_that_is_not_recorded_after_a_task_failed_is_not_a_second_failure() -> (
+    None
+):
     """PROTOCOL P34: the stop is answered, and the failover that has begun goes on."""
     world = World("a").running()
     recording = world.acknowledge(world.trigger(RequestKind.STOP))
@@ -441,7 +445,7 @@ def test_a_stop_savepoint_that_is_not_recorded_after_a_task_failed_is_no_second_
     effects = world.record(recording, Recorded.FAILED)
     answer = only(effects, AnswerRequest)
     assert "Failure to finalize checkpoint." in (answer.failure or "")
-    assert [one.status for one in of(effects, JobStatusChanged)] == [JobStatus.RESTARTING]
+    assert [change.status for change in of(effects, JobStatusChanged)] == [JobStatus.RESTARTING]
     assert world.master.failure == first
 
 

@@ -105,7 +105,7 @@ class RandomWorld(World):
             match effect:
                 case NotifyCheckpointComplete():
                     assert effect.checkpoint_id in self.won, (
-                        "told of a checkpoint without a won record"
+                        "notified of a checkpoint without a won record"
                     )
                     state = self.won[effect.checkpoint_id].task(effect.vertex)
                     assert state is not None

@@ -22,7 +22,7 @@ DRAIN = replace(STOP, drain=True)
 PREPARE: dict[str, Any] = {"operators_prepare": True}
 WATERMARK: dict[str, Any] = {
     "is_aligned": True,
-    "has_untold_watermark": True,
+    "has_unsent_watermark": True,
     "watermark_takes_effect": True,
 }
 REST: dict[str, Any] = {"has_nothing_to_do": True}

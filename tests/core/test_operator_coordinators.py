@@ -83,7 +83,7 @@ def send(
 def test_every_coordinator_is_reset_with_an_attempt_and_learns_when_its_subtasks_run() -> None:
     """C1."""
     subject = world()
-    assert [one.operator for one in of(subject.effects, ResetCoordinator)] == ["x", "y"]
+    assert [effect.operator for effect in of(subject.effects, ResetCoordinator)] == ["x", "y"]
     assert of(subject.effects, SubtasksReady) == [
         SubtasksReady(operator="x"),
         SubtasksReady(operator="y"),
@@ -125,8 +125,8 @@ def test_the_states_of_coordinators_are_in_the_record_and_come_back() -> None:
     restored = World(coordinated=OPERATORS)
     restored.submit(completed(record))
     resets = {
-        one.operator: (one.checkpoint_id, one.state)
-        for one in of(restored.effects, ResetCoordinator)
+        reset.operator: (reset.checkpoint_id, reset.state)
+        for reset in of(restored.effects, ResetCoordinator)
     }
     assert resets == {"x": (n, {"sent": 3}), "y": (n, None)}
 
@@ -139,7 +139,7 @@ def test_events_of_the_next_epoch_come_with_the_acknowledgement_of_their_task() 
     taken(subject, "y", n)
     assert send(subject, "x") == send(subject, "y") == []
     opened = subject.handle(AcknowledgeCheckpointEvent(vertex="a", attempt=1, checkpoint_id=n))
-    assert [one.operator for one in of(opened, DeliverEvent)] == ["x"]
+    assert [effect.operator for effect in of(opened, DeliverEvent)] == ["x"]
 
 
 def test_a_coordinator_that_declines_aborts_the_checkpoint() -> None:
@@ -150,7 +150,7 @@ def test_a_coordinator_that_declines_aborts_the_checkpoint() -> None:
         CoordinatorSnapshotFailed(operator="x", attempt=1, checkpoint_id=n, message="not now")
     )
     assert "The coordinator of 'x': not now" in (only(effects, AnswerRequest).failure or "")
-    assert [(one.operator, one.completed) for one in of(effects, NotifyCoordinator)] == [
+    assert [(effect.operator, effect.completed) for effect in of(effects, NotifyCoordinator)] == [
         ("x", False),
         ("y", False),
     ]
@@ -179,7 +179,7 @@ def test_a_checkpoint_expires_while_a_coordinator_does_not_answer() -> None:
     assert send(subject, "y") == []
     expired = subject.pass_time(1_000)
     assert "Checkpoint expired before completing." in (only(expired, AnswerRequest).failure or "")
-    assert [one.operator for one in of(expired, DeliverEvent)] == ["y"]
+    assert [effect.operator for effect in of(expired, DeliverEvent)] == ["y"]
     assert taken(subject, "x", n) == []
     assert of(send(subject, "x"), DeliverEvent)
 
@@ -192,9 +192,9 @@ def test_coordinators_are_notified_of_completion_after_the_tasks() -> None:
     taken(subject, "y", n)
     effects = subject.record(subject.acknowledge(n))
     kinds = [
-        type(one)
-        for one in effects
-        if isinstance(one, NotifyCheckpointComplete | NotifyCoordinator)
+        type(effect)
+        for effect in effects
+        if isinstance(effect, NotifyCheckpointComplete | NotifyCoordinator)
     ]
     assert kinds == [NotifyCheckpointComplete] * 2 + [NotifyCoordinator] * 2
 
@@ -213,7 +213,7 @@ def test_an_event_of_an_operator_is_acknowledged_through_the_gateway() -> None:
     assert subject.handle(handled) == []
     taken(subject, "y", n)
     opened = subject.handle(AcknowledgeCheckpointEvent(vertex="a", attempt=1, checkpoint_id=n))
-    assert [one.acknowledges for one in of(opened, DeliverEvent)] == [5]
+    assert [effect.acknowledges for effect in of(opened, DeliverEvent)] == [5]
 
 
 def test_a_coordinator_that_throws_fails_the_job_once() -> None:
@@ -223,7 +223,7 @@ def test_a_coordinator_that_throws_fails_the_job_once() -> None:
     failed = CoordinatorFailed(operator="x", attempt=1, message="ValueError: 7")
     effects = subject.handle(failed)
     assert "The coordinator of 'x' failed: ValueError: 7" in only(effects, JobStatusChanged).message
-    assert {one.operator for one in of(effects, SubtasksFailed)} == {"x", "y"}
+    assert {effect.operator for effect in of(effects, SubtasksFailed)} == {"x", "y"}
     assert subject.handle(failed) == subject.handle(failed) == []
     subject.stopped()
     subject.pass_time(RESTART_DELAY_MS)
@@ -276,7 +276,7 @@ def test_a_checkpoint_does_not_wait_for_events_to_an_operator_that_has_finished(
     assert send(subject, "x") == []
     n = subject.trigger()
     taken(subject, "x", n)
-    assert [one.vertex for one in of(taken(subject, "y", n), TriggerCheckpoint)] == ["b"]
+    assert [effect.vertex for effect in of(taken(subject, "y", n), TriggerCheckpoint)] == ["b"]
 
 
 def test_an_event_of_a_subtask_that_is_gone_is_handled_all_the_same() -> None:
@@ -287,7 +287,7 @@ def test_an_event_of_a_subtask_that_is_gone_is_handled_all_the_same() -> None:
         HandleOperatorEvent(operator="x", subtask=1, number=1, payload={})
     ]
     handled = OperatorEventHandled(operator="x", attempt=1, subtask=1, number=1)
-    assert [one.acknowledges for one in of(subject.handle(handled), DeliverEvent)] == [1]
+    assert [effect.acknowledges for effect in of(subject.handle(handled), DeliverEvent)] == [1]
 
 
 def test_an_event_to_a_coordinator_that_is_gone_goes_nowhere() -> None:
@@ -317,13 +317,13 @@ def test_coordinators_are_not_notified_of_an_intermediate_savepoint() -> None:
 
 
 @pytest.mark.parametrize(("job_id", "own"), [(JOB_ID, True), ("f" * 32, False)])
-def test_a_coordinator_is_told_whether_its_state_is_from_its_own_job(
+def test_a_coordinator_is_notified_whether_its_state_is_from_its_own_job(
     job_id: str, own: bool
 ) -> None:
     """Ids of another job's checkpoint mean nothing in this one (PROTOCOL P19)."""
     subject = World(coordinated=OPERATORS)
     subject.submit(checkpoint(3, task_state("a"), job_id=job_id))
-    assert {one.own for one in of(subject.effects, ResetCoordinator)} == {own}
+    assert {effect.own for effect in of(subject.effects, ResetCoordinator)} == {own}
 
 
 LATE = (
@@ -344,8 +344,10 @@ def restored_from(*, finished: bool) -> World:
 
 def test_a_coordinator_gets_what_a_finished_task_had_sent() -> None:
     """P41: the task is not started again, so no one else would send it."""
-    told = of(restored_from(finished=True).effects, HandleOperatorEvent)
-    assert [(one.operator, one.subtask, one.payload) for one in told] == [("x", 1, {"late": True})]
+    handled = of(restored_from(finished=True).effects, HandleOperatorEvent)
+    assert [(effect.operator, effect.subtask, effect.payload) for effect in handled] == [
+        ("x", 1, {"late": True})
+    ]
 
 
 def test_a_task_that_is_restored_running_sends_by_itself_what_was_not_handled() -> None:
@@ -360,4 +362,4 @@ def test_events_to_a_task_that_was_restored_as_finished_are_dropped() -> None:
     assert send(subject, "x") == []
     n = subject.trigger()
     taken(subject, "x", n)
-    assert [one.vertex for one in of(taken(subject, "y", n), TriggerCheckpoint)] == ["b"]
+    assert [effect.vertex for effect in of(taken(subject, "y", n), TriggerCheckpoint)] == ["b"]

@@ -39,7 +39,7 @@ def confirmed(*numbers: int) -> EventsConfirmed:
     )
 
 
-def told(number: int) -> OperatorEventSent:
+def sent(number: int) -> OperatorEventSent:
     return OperatorEventSent(
         vertex=VERTEX, attempt=3, operator="o", subtask=1, number=number, payload=SENT.payload
     )
@@ -78,7 +78,7 @@ def test_an_event_of_an_operator_is_sent_when_its_batch_is_complete() -> None:
     task = with_operators()
     task.plan(1, -1)
     step(task, 0, SENT)
-    assert task.plan(2, 0) == [told(1), AnswerPlanning(call=2)]
+    assert task.plan(2, 0) == [sent(1), AnswerPlanning(call=2)]
 
 
 def snapshot_of(task: TaskHarness, checkpoint_id: int, position: int) -> AcknowledgeCheckpoint:
@@ -108,7 +108,7 @@ def test_an_event_is_part_of_snapshots_until_it_is_acknowledged() -> None:
 def test_a_restored_task_sends_again_what_was_not_acknowledged() -> None:
     """P41: as soon as it is running."""
     task = with_operators(sent_events=(SENT,))
-    assert told(1) in task.effects
+    assert sent(1) in task.effects
 
 
 def test_operators_prepare_for_a_barrier_in_a_batch_before_it() -> None:
@@ -153,7 +153,7 @@ def test_operators_with_code_for_snapshots_take_none_while_they_finish() -> None
     task.plan(1, -1)
     task.records_end(-1)
     assert task.trigger(1) == []
-    [taken] = [one for one in task.drained(0) if isinstance(one, TakeSnapshot)]
+    [taken] = [effect for effect in task.drained(0) if isinstance(effect, TakeSnapshot)]
     assert (taken.position, taken.finished) == (0, True)
 
 

@@ -7,7 +7,7 @@ import pytest
 from weir.core.config import RestartConfig, RestartStrategyType
 from weir.core.job.restart import (
     GIVEN_UP_FROM,
-    TOLD_FROM,
+    REPORTED_FROM,
     RepeatedFailures,
     RestartStrategy,
     make_restart_strategy,
@@ -186,7 +186,7 @@ def test_time_never_runs_backwards() -> None:
     """A failure earlier than the previous one is a bug of the caller."""
     strategy = exponential()
     strategy.notify_failure(5_000)
-    with pytest.raises(InvariantError, match="failure at 4999 ms reported after one at 5000 ms"):
+    with pytest.raises(InvariantError, match="at 4999 ms reported after a failure at 5000 ms"):
         strategy.notify_failure(4_999)
 
 
@@ -213,9 +213,9 @@ def repeated(
 
 def test_a_failure_counts_as_repeated_from_the_third_of_its_cause_on() -> None:
     """The message gives the count, the time and the key that limits how long the job retries."""
-    assert not repeated(["a"] * (TOLD_FROM - 1)).is_worth_telling
-    third = repeated(["a"] * TOLD_FROM)
-    assert third.is_worth_telling
+    assert not repeated(["a"] * (REPORTED_FROM - 1)).is_worth_reporting
+    third = repeated(["a"] * REPORTED_FROM)
+    assert third.is_worth_reporting
     assert third.describe() == (
         "failure 3 with the same cause in 2 s without a completed checkpoint;"
         " the job is given up after 10 s: see weir.restart.give-up-after"
@@ -236,14 +236,14 @@ def test_a_completed_checkpoint_ends_every_streak() -> None:
     failures.notify_checkpoint()
     assert not failures.gives_up
     failures.notify_failure("a", 60_000)
-    assert not failures.is_worth_telling
+    assert not failures.is_worth_reporting
     assert not failures.gives_up
 
 
 def test_causes_that_take_turns_are_counted_each() -> None:
     """Two steps that fail alternately do not hide each other."""
-    assert not repeated(["a", "b"] * 2).is_worth_telling
-    assert repeated(["a", "b"] * 3).is_worth_telling
+    assert not repeated(["a", "b"] * 2).is_worth_reporting
+    assert repeated(["a", "b"] * 3).is_worth_reporting
     assert repeated(["a", "b"] * 8).gives_up
 
 
@@ -251,7 +251,7 @@ def test_a_failure_of_unknown_cause_is_never_one_too_many() -> None:
     """Transient failures are retried as long as the strategy allows, and end no other cause's
     streak."""
     unknown = repeated([""] * 100)
-    assert not unknown.is_worth_telling
+    assert not unknown.is_worth_reporting
     assert not unknown.gives_up
     assert not repeated(["a"] * 20 + [""]).gives_up
     assert repeated(["a"] * 20 + ["", "a"]).gives_up
@@ -260,7 +260,7 @@ def test_a_failure_of_unknown_cause_is_never_one_too_many() -> None:
 def test_without_a_time_a_job_is_never_given_up() -> None:
     """With ``weir.restart.give-up-after: never`` a failure is still reported as repeated."""
     failures = repeated(["a"] * 1_000, give_up_after_ms=None)
-    assert failures.is_worth_telling
+    assert failures.is_worth_reporting
     assert not failures.gives_up
     assert "never given up" in failures.describe()
 
@@ -269,5 +269,5 @@ def test_causes_are_remembered_up_to_a_limit() -> None:
     """Failures that all differ do not fill the driver's memory."""
     failures = repeated([str(number) for number in range(1_000)])
     failures.notify_failure("0", 1_000_000)
-    assert not failures.is_worth_telling
+    assert not failures.is_worth_reporting
     assert len(failures._streaks) == 100

@@ -70,7 +70,7 @@ def test_the_files_of_an_aborted_checkpoint_have_no_user_left() -> None:
 
 @settings(max_examples=150)
 @given(st.integers(min_value=0, max_value=2**32 - 1))
-def test_the_store_deletes_every_file_that_nobody_can_need_and_no_other(seed: int) -> None:
+def test_the_store_deletes_exactly_the_files_that_no_checkpoint_can_need(seed: int) -> None:
     """Random checkpoints, each based on the newest completed one at its trigger; some are
     aborted."""
     # Needed are the files that a retained checkpoint names and those that a pending one may name:

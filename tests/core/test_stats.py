@@ -192,7 +192,7 @@ def test_a_failure_without_an_attempt_in_progress_is_counted_without_an_entry() 
     assert found.newest_failure == found.latest_trigger_failure == "No location: disk full."
 
 
-def test_the_newest_failure_is_the_one_that_came_last_with_an_id_or_without() -> None:
+def test_the_newest_failure_came_last_with_an_id_or_without() -> None:
     """It is shown next to the count of failed checkpoints."""
     tracker = CheckpointStatsTracker(10)
     assert tracker.snapshot(0).newest_failure is None

@@ -51,7 +51,7 @@ def test_a_task_with_channels_rests_until_there_is_something_to_read() -> None:
     assert task.plan(-1) == []
     (answer,) = task.get("a", segment(4))
     assert isinstance(answer, AnswerPlanning)
-    assert [one.position for one in answer.admitted[0].segments] == [4]
+    assert [segment.position for segment in answer.admitted[0].segments] == [4]
 
 
 def test_after_each_batch_a_query_may_take_one_of_its_own() -> None:
@@ -294,9 +294,9 @@ def test_a_resting_task_runs_a_batch_for_operators_that_hear_how_a_checkpoint_en
     task.do(BatchStaged(position=0, committables=()))
     assert AnswerPlanning(call=2) in task.plan(0, **{"in": 0})
     assert task.plan(0) == []
-    told = TellAborted(vertex="v", checkpoint_id=1)
+    report = TellAborted(vertex="v", checkpoint_id=1)
     assert task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1)) == [
-        told,
+        report,
         AnswerPlanning(call=3),
     ]
 
@@ -381,7 +381,7 @@ def test_segments_are_released_when_every_consumer_has_read_them() -> None:
 
 @pytest.mark.parametrize("read", [-1, 3])
 def test_a_batch_that_did_not_read_what_it_was_let_fails_the_task_by_name(read: int) -> None:
-    """P7: going on would lose records, or put a later checkpoint's records into this one."""
+    """P7: going on would lose records, or put a later checkpoint's records into this checkpoint."""
     task = Task(inputs=("a",))
     task.plan(-1)
     task.get("a", segment(2))

@@ -58,8 +58,8 @@ def test_the_call_of_a_stop_is_held_until_the_savepoint_completed_and_then_the_t
 
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_no_record_flows_when_the_savepoint_of_a_stop_is_aborted(*, acknowledged: bool) -> None:
-    """Consumers were told to expect none. The job fails over and resumes with the next attempt
-    (PROTOCOL P34)."""
+    """Consumers were notified that none will come. The job fails over and resumes with the next
+    attempt (PROTOCOL P34)."""
     harness = TaskHarness()
     harness.trigger(7, STOP)
     harness.plan(1, 0)
@@ -122,7 +122,7 @@ def test_a_stop_without_drain_starts_none() -> None:
     harness.plan(2, 1)
     harness.acknowledge(7)
     assert harness.task.operator_status is OperatorStatus.RUNNING
-    assert not [one for one in harness.effects if isinstance(one, StartDrain)]
+    assert not [effect for effect in harness.effects if isinstance(effect, StartDrain)]
 
 
 # ---- stop with drain
@@ -139,7 +139,7 @@ def test_a_stop_with_drain_ends_the_input_and_takes_the_savepoint_after_the_last
     assert harness.drained(4)[0] == status(WAITING)
     take = harness.taken[7]
     assert (take.position, take.finished) == (4, True)
-    assert [one.position for one in take.committables] == [3, 4]
+    assert [committable.position for committable in take.committables] == [3, 4]
     harness.acknowledge(7)
     harness.complete(7)
     assert harness.committed(7) == [status(TaskStatus.FINISHED)]
@@ -331,7 +331,7 @@ def test_an_intermediate_savepoint_is_not_the_final_checkpoint() -> None:
 
 
 def test_the_savepoint_of_a_stop_serves_as_the_final_checkpoint() -> None:
-    """For a task that is waiting for one."""
+    """For a task that is waiting for a final checkpoint."""
     harness = TaskHarness()
     harness.wait_for_final()
     harness.trigger(7, STOP)

@@ -55,7 +55,7 @@ def test_operators_behind_a_channel_get_events_while_a_consumer_lags() -> None:
     consumed = SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE)
     [answer, _] = task.do(consumed)
     assert isinstance(answer, AnswerPlanning)
-    assert [one.channel for one in answer.admitted] == ["a"]
+    assert [admission.channel for admission in answer.admitted] == ["a"]
 
 
 def test_a_query_whose_source_spark_reads_rests_while_a_consumer_lags() -> None:

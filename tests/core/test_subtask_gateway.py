@@ -21,7 +21,7 @@ def event(number: int) -> DeliverEvent:
 
 def numbers(events: list[DeliverEvent]) -> list[int]:
     """The numbers of these events."""
-    return [one.number for one in events]
+    return [event.number for event in events]
 
 
 class Model:

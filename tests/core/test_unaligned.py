@@ -39,15 +39,14 @@ def unaligned(*inputs: str, timeout_ms: int = 0, **how: Any) -> Task:
 
 def in_flight(effects: list[Any]) -> list[tuple[str, int]]:
     """The in-flight segments of the only snapshot among the effects, by channel and position."""
-    (take,) = (one for one in effects if isinstance(one, TakeSnapshot))
-    return [(one.channel, one.position) for one in take.in_flight]
+    (take,) = (effect for effect in effects if isinstance(effect, TakeSnapshot))
+    return [(segment.channel, segment.position) for segment in take.in_flight]
 
 
 def of(channel: str, *positions: int) -> tuple[InFlightSegment, ...]:
     """Segments in the form a port puts them into the snapshot."""
     return tuple(
-        InFlightSegment(channel=channel, position=one, size=1, payload={"kept": one})
-        for one in positions
+        InFlightSegment(channel=channel, position=n, size=1, payload={"kept": n}) for n in positions
     )
 
 
@@ -87,10 +86,12 @@ def test_segments_that_were_overtaken_are_read_on() -> None:
     task.plan(0, a=0)
     (_, answer) = task.do(SyncPartDone(checkpoint_id=1))
     assert isinstance(answer, AnswerPlanning)
-    assert [one.position for one in answer.admitted[0].segments] == [1, 2]
+    assert [segment.position for segment in answer.admitted[0].segments] == [1, 2]
     task.finish(1, 0, of("a", 1))
-    told = [one for one in task.plan(1, a=2) if isinstance(one, SegmentsConsumed)]
-    assert told == [SegmentsConsumed(vertex="a", consumer="v", position=2, batch_size=BATCH_SIZE)]
+    reports = [effect for effect in task.plan(1, a=2) if isinstance(effect, SegmentsConsumed)]
+    assert reports == [
+        SegmentsConsumed(vertex="a", consumer="v", position=2, batch_size=BATCH_SIZE)
+    ]
 
 
 def test_a_barrier_that_is_missing_on_one_channel_is_waited_for() -> None:
@@ -213,7 +214,9 @@ def test_the_acknowledgement_says_what_was_overtaken() -> None:
     task = reading(unaligned("a"))
     task.plan(0, a=0)
     acknowledged = next(
-        one for one in task.snapshot(1, 0, of("a", 1)) if isinstance(one, AcknowledgeCheckpoint)
+        effect
+        for effect in task.snapshot(1, 0, of("a", 1))
+        if isinstance(effect, AcknowledgeCheckpoint)
     )
     assert acknowledged.state.in_flight == of("a", 1)
     assert (acknowledged.metrics.unaligned, acknowledged.metrics.persisted_size) == (True, 1)
@@ -228,7 +231,7 @@ def test_a_snapshot_without_its_segments_is_a_bug() -> None:
 
 
 @pytest.mark.parametrize("end", ["done", "failed", "dropped"])
-def test_a_producer_hears_nothing_while_a_snapshot_needs_its_segments(end: str) -> None:
+def test_a_producer_is_not_notified_while_a_snapshot_needs_its_segments(end: str) -> None:
     """P27: the producer would delete them; it is notified once the part ends, whatever its
     outcome."""
     task = reading(unaligned("a"))
@@ -252,12 +255,12 @@ def test_another_channels_producer_is_notified_meanwhile() -> None:
     task = unaligned("a", "b")
     task.plan(-1)
     in_a = (segment(0), segment(1), barrier(1))
-    for channel, entry in (*(("a", one) for one in in_a), ("b", barrier(1)), ("b", segment(0))):
+    for channel, entry in (*(("a", entry) for entry in in_a), ("b", barrier(1)), ("b", segment(0))):
         task.get(channel, entry)
     assert in_flight(task.plan(0, a=0)) == [("a", 1)]
     task.do(SyncPartDone(checkpoint_id=1))
-    told = [one for one in task.plan(1, a=1, b=0) if isinstance(one, SegmentsConsumed)]
-    assert [one.vertex for one in told] == ["b"]
+    reports = [effect for effect in task.plan(1, a=1, b=0) if isinstance(effect, SegmentsConsumed)]
+    assert [effect.vertex for effect in reports] == ["b"]
 
 
 RESTORED = (

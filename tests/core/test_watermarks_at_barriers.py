@@ -28,12 +28,12 @@ def at_barrier(*after: ChannelEntry, **options: Any) -> Task:
 
 def answers(effects: list[Any]) -> list[AnswerPlanning]:
     """The answers to planning calls among the effects."""
-    return [one for one in effects if isinstance(one, AnswerPlanning)]
+    return [effect for effect in effects if isinstance(effect, AnswerPlanning)]
 
 
 def snapshots(effects: list[Any]) -> list[int]:
     """The positions of the snapshots among the effects."""
-    return [one.position for one in effects if isinstance(one, TakeSnapshot)]
+    return [effect.position for effect in effects if isinstance(effect, TakeSnapshot)]
 
 
 def test_a_query_closes_windows_before_the_snapshot_of_the_next_barrier() -> None:
@@ -50,7 +50,7 @@ def test_a_query_without_windows_takes_its_snapshot_after_one_more_planning_call
     assert snapshots(task.plan(0)) == [0]
 
 
-def test_a_watermark_that_came_without_rows_is_told_before_it_takes_effect() -> None:
+def test_a_watermark_that_came_without_rows_is_sent_before_it_takes_effect() -> None:
     """It takes two batches: one that brings it, one in which it closes windows."""
     task = Task(inputs=("a",))
     task.plan(-1)
@@ -81,7 +81,7 @@ def test_nothing_behind_the_barrier_takes_effect_before_the_snapshot() -> None:
     assert snapshots(task.plan(1)) == [1]
     [answer] = answers(task.snapshot(1, 1))
     assert answer.watermarks_ms == {"a": 90}
-    assert [one.position for one in answer.admitted[0].segments] == [1]
+    assert [segment.position for segment in answer.admitted[0].segments] == [1]
 
 
 def test_an_aborted_checkpoint_no_longer_keeps_the_query_from_reading_on() -> None:
@@ -91,7 +91,7 @@ def test_an_aborted_checkpoint_no_longer_keeps_the_query_from_reading_on() -> No
     assert answers(task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1))) == []
     [answer] = answers(task.plan(1))
     assert answer.watermarks_ms == {"a": 90}
-    assert [one.position for one in answer.admitted[0].segments] == [1]
+    assert [segment.position for segment in answer.admitted[0].segments] == [1]
 
 
 def test_the_next_barrier_waits_for_the_snapshot_of_the_first() -> None:
@@ -150,8 +150,8 @@ def test_a_task_whose_consumer_lags_takes_its_snapshot_without_such_a_batch() ->
     task.do(BatchStaged(position=1, committables=(), segment=segment(1)))
     assert snapshots(task.plan(1, a=1)) == [1]
     assert answers(task.snapshot(1, 1)) == []
-    told = SegmentsConsumed(vertex="v", consumer="x", position=1, batch_size=1)
-    assert answers(task.do(told)) == [AnswerPlanning(call=3, watermarks_ms={"a": 70})]
+    consumed = SegmentsConsumed(vertex="v", consumer="x", position=1, batch_size=1)
+    assert answers(task.do(consumed)) == [AnswerPlanning(call=3, watermarks_ms={"a": 70})]
 
 
 def test_windows_stay_in_the_state_when_the_job_stops_without_a_drain() -> None:

@@ -1,4 +1,4 @@
-"""The scenarios in this folder are what the core does; ``REWRITE_SCENARIOS=1`` writes them anew."""
+"""The scenarios in this folder are what the core does; ``REWRITE_SCENARIOS=1`` rewrites them."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Play:
         self._next_id = 1
         self._requests = 0
         self._calls = 0
-        #: The newest effect of each type, by task ("" for the job), for whoever answers it.
+        #: The newest effect of each type, by task ("" for the job), for its answer.
         self._owed: dict[tuple[str, type[Any]], Any] = {}
         self._positions: dict[str, int] = {}
         self._completed: CompletedCheckpoint | None = None
@@ -149,7 +149,7 @@ class Play:
 
     @command(r"submit(?: with (.+))?")
     def submit(self, settings: str | None) -> None:
-        known = dict(one.split("=") for one in re.findall(r"[\w-]+=\w+", settings or ""))
+        known = dict(pair.split("=") for pair in re.findall(r"[\w-]+=\w+", settings or ""))
         number = lambda key: None if key not in known else int(known.pop(key))  # noqa: E731
         self._aligned_timeout_ms = number("aligned-timeout")
         restarts = number("restarts")
@@ -224,7 +224,7 @@ class Play:
     def rests(self, name: str, position: str, read: str | None) -> None:
         self._calls += 1
         self._positions[name] = int(position)
-        consumed = dict(one.split(" up to ") for one in read.split(", ")) if read else {}
+        consumed = dict(channel.split(" up to ") for channel in read.split(", ")) if read else {}
         self._to_task(
             name,
             PlanningCalled(
@@ -494,18 +494,20 @@ def _shown_value(name: str, content: Any) -> str:
     if isinstance(content, Enum):
         return str(content.name).lower()
     if name == "entries":
-        return "[" + ", ".join(_entry(one) for one in content) + "]"
+        return "[" + ", ".join(_entry(entry) for entry in content) + "]"
     if name == "tasks":
-        return "[" + ", ".join(_task_state(one) for one in content) + "]"
+        return "[" + ", ".join(_task_state(state) for state in content) + "]"
     if name == "payloads":
-        rows = {sink: [one["rows"] for one in payloads] for sink, payloads in content.items()}
+        rows = {
+            sink: [payload["rows"] for payload in payloads] for sink, payloads in content.items()
+        }
         return "[" + ", ".join(row for found in rows.values() for row in found) + "]"
     if name == "committables":
-        return "[" + ", ".join(one.payload["rows"] for one in content) + "]"
+        return "[" + ", ".join(committable.payload["rows"] for committable in content) + "]"
     if name == "admitted":
-        return "[" + ", ".join(_admission(one) for one in content) + "]"
+        return "[" + ", ".join(_admission(admission) for admission in content) + "]"
     if name == "in_flight":
-        return "[" + ", ".join(f"{one.channel} {one.position}" for one in content) + "]"
+        return "[" + ", ".join(f"{segment.channel} {segment.position}" for segment in content) + "]"
     if name == "checkpoint":
         return str(content.checkpoint_id)
     if isinstance(content, str):

@@ -28,7 +28,7 @@ def reopened_at_the_trigger() -> AbstractContextManager[None]:
         trigger_tasks(self, pending, now_ms)
         for holder in self._coordinators._holders.values():
             for subtask in range(holder.parallelism):
-                self._heard(holder.acknowledged(subtask, pending.checkpoint_id), now_ms)
+                self._act_on(holder.acknowledged(subtask, pending.checkpoint_id), now_ms)
 
     return _with(patch.object(CheckpointCoordinator, "_trigger_tasks", opened))
 
@@ -68,7 +68,7 @@ def reopened_by_another_checkpoint() -> AbstractContextManager[None]:
 
 def events_not_dropped_on_failure() -> AbstractContextManager[None]:
     """Events that a coordinator sent before a failure reach the next attempt (C5)."""
-    return _with(patch.object(JobMaster, "_hears", lambda self, attempt: self._execution.live))
+    return _with(patch.object(JobMaster, "_is_current", lambda self, attempt: self._execution.live))
 
 
 def closed_before_the_snapshot() -> AbstractContextManager[None]:

@@ -31,7 +31,7 @@ def a_savepoint_taken_before_the_drain() -> AbstractContextManager[None]:
 
 def a_drain_that_nobody_downstream_hears_of() -> AbstractContextManager[None]:
     """A task that has finished its records does not notify its consumers (P28)."""
-    return _with(patch.object(StreamTask, "_tell_end", lambda self, finished: []))
+    return _with(patch.object(StreamTask, "_announce_end", lambda self, finished: []))
 
 
 def a_task_that_finishes_though_one_channel_did_not() -> AbstractContextManager[None]:

@@ -31,7 +31,7 @@ from weir.core.messages.protocol import (
 from weir.core.types import SnapshotKind, SnapshotMetrics, TaskStatus
 
 
-def told(
+def receivers(
     effects: list[JobMasterEffect],
     kind: type[TriggerCheckpoint] | type[NotifyCheckpointComplete] | type[NotifyCheckpointAborted],
 ) -> list[tuple[str, int]]:
@@ -52,7 +52,7 @@ def test_one_decline_discards_the_checkpoint_and_an_earlier_duplicate_is_harmles
     effects = world.decline(n, "a")
     assert pending_ids(world) == []
     assert world.master.coordinator.store.ids == ()
-    assert told(effects, NotifyCheckpointAborted) == [("a", n), ("b", n)]
+    assert receivers(effects, NotifyCheckpointAborted) == [("a", n), ("b", n)]
     assert only(effects, DiscardCheckpoint) == DiscardCheckpoint(
         checkpoint_id=n, target=None, files=(), subsumed=False
     )
@@ -78,12 +78,12 @@ def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -
     world.acknowledge(older, "b")
     world.acknowledge(newer, "b")
     effects = world.decline(older, "a")
-    assert told(effects, NotifyCheckpointAborted) == [("a", older), ("b", older)]
+    assert receivers(effects, NotifyCheckpointAborted) == [("a", older), ("b", older)]
     assert pending_ids(world) == [newer]
     assert world.master.coordinator.pending[0].not_yet_acknowledged == ("a",)
     assert world.decline(older, "b") == []
     effects = world.record(world.acknowledge(newer, "a"))
-    assert told(effects, NotifyCheckpointComplete) == [("a", newer), ("b", newer)]
+    assert receivers(effects, NotifyCheckpointComplete) == [("a", newer), ("b", newer)]
 
 
 # -- 13: testTriggerAndConfirmSimpleCheckpoint -----------------------------------------------------
@@ -94,18 +94,18 @@ def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -
     ignored, and tasks are notified once the record is durable (PROTOCOL P13)."""
     world = job()
     n, effects = world.allocate(world.ask())
-    assert told(effects, TriggerCheckpoint) == [("a", n), ("b", n)]
+    assert receivers(effects, TriggerCheckpoint) == [("a", n), ("b", n)]
     assert world.acknowledge(n, "b") == []
     assert world.acknowledge(n, "b") == []
     assert (pending_ids(world), world.master.coordinator.store.ids) == ([n], ())
     recording = world.acknowledge(n, "a")
     record = only(recording, RecordCheckpoint)
     assert ([task.vertex for task in record.tasks], record.retained) == (["a", "b"], (n,))
-    assert told(recording, NotifyCheckpointComplete) == []
+    assert receivers(recording, NotifyCheckpointComplete) == []
     effects = world.record(recording)
     assert only(effects, AnswerRequest).checkpoint is not None
     assert (pending_ids(world), world.master.coordinator.store.ids) == ([], (n,))
-    assert told(effects, NotifyCheckpointComplete) == [("a", n), ("b", n)]
+    assert receivers(effects, NotifyCheckpointComplete) == [("a", n), ("b", n)]
 
 
 def test_a_duplicate_acknowledgement_neither_replaces_the_state_nor_registers_files() -> None:
@@ -154,7 +154,7 @@ def test_the_next_checkpoint_runs_like_the_first_under_a_higher_id_and_subsumes_
     first = complete(world)
     second, effects = world.complete(world.ask())
     assert second > first
-    assert told(effects, NotifyCheckpointComplete) == [("a", second), ("b", second)]
+    assert receivers(effects, NotifyCheckpointComplete) == [("a", second), ("b", second)]
     assert world.master.coordinator.store.ids == (second,)
     assert only(effects, DiscardCheckpoint).checkpoint_id == first
 
@@ -162,7 +162,9 @@ def test_the_next_checkpoint_runs_like_the_first_under_a_higher_id_and_subsumes_
 # -- 14: testSuccessfulCheckpointSubsumesUnsuccessful ----------------------------------------------
 
 
-def test_a_completed_checkpoint_subsumes_an_older_one_that_is_only_partly_acknowledged() -> None:
+def test_a_completed_checkpoint_subsumes_an_older_checkpoint_that_is_only_partly_acknowledged() -> (
+    None
+):
     """CheckpointCoordinatorTest.testSuccessfulCheckpointSubsumesUnsuccessful (MISSION A11): it
     fails as subsumed."""
     world = job("a", "b", "c", max_concurrent_checkpoints=2)
@@ -240,7 +242,7 @@ def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_chec
     first = complete(world)
     complete(world, RequestKind.SAVEPOINT)
     last, effects = world.complete(world.ask())
-    assert told(effects, NotifyCheckpointComplete) == [("a", last), ("b", last)]
+    assert receivers(effects, NotifyCheckpointComplete) == [("a", last), ("b", last)]
     subsumed = only(effects, DiscardCheckpoint)
     assert (subsumed.checkpoint_id, subsumed.subsumed) == (first, True)
 
@@ -272,7 +274,7 @@ def test_once_the_second_checkpoint_subsumed_the_first_the_third_and_fourth_beco
     assert tick(world, 10) == [1, 2]
     assert tick(world, 1_000) == []
     effects = world.record(world.acknowledge(2))
-    assert told(effects, NotifyCheckpointAborted) == [("a", 1), ("b", 1)]
+    assert receivers(effects, NotifyCheckpointAborted) == [("a", 1), ("b", 1)]
     world.allocate(effects)
     assert tick(world, 10) == [4]
     assert pending_ids(world) == [3, 4]
@@ -306,7 +308,7 @@ def test_a_checkpoint_is_triggered_at_the_running_tasks_after_others_have_finish
     world = World("a", "b", "c", producers={"c": ("a",)}).running()
     world.status(TaskStatus.FINISHED, "a", "c")
     n, effects = world.allocate(world.ask())
-    assert told(effects, TriggerCheckpoint) == [("b", n)]
+    assert receivers(effects, TriggerCheckpoint) == [("b", n)]
     recording = world.acknowledge(n, "b")
     states = {task.vertex: task for task in only(recording, RecordCheckpoint).tasks}
     assert not states["b"].fully_finished
@@ -314,7 +316,7 @@ def test_a_checkpoint_is_triggered_at_the_running_tasks_after_others_have_finish
         assert states[vertex] == replace(
             task_state(vertex, position=-1, finished=True), inputs=inputs
         )
-    assert told(world.record(recording), NotifyCheckpointComplete) == [("b", n)]
+    assert receivers(world.record(recording), NotifyCheckpointComplete) == [("b", n)]
 
 
 # -- 19: testAbortedCheckpointStatsUpdatedAfterFailure, testCheckpointStatsUpdatedAfterFailure -----

@@ -128,7 +128,7 @@ def test_every_trigger_after_the_shutdown_is_refused_as_such(origin: RequestOrig
     coordinator.validate()
 
 
-def test_an_id_counter_that_fails_makes_a_failed_checkpoint_and_no_pending_one() -> None:
+def test_an_id_counter_that_fails_makes_a_failed_checkpoint_but_not_a_pending_checkpoint() -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointWithCounterIOException (MISSION A9):
     IO_EXCEPTION."""
     world = job(interval_ms=10)

@@ -123,8 +123,8 @@ class Column:
         effects = self.task.handle(event, 0)
         self.task.validate()
         found: list[Any] = []
-        for one in effects:
-            found += one.entries if isinstance(one, ChannelAppended) else (one,)
+        for effect in effects:
+            found += effect.entries if isinstance(effect, ChannelAppended) else (effect,)
         return found
 
     def get(self, entry: Any) -> list[Any]:
@@ -168,7 +168,7 @@ def test_aligned_on_max_watermark(column: Column) -> None:
     """All timers fire before anything else, except in a stop without drain: its windows stay in the
     state."""
     effects = column.get(column.mode.end)
-    drains = [one for one in effects if isinstance(one, StartDrain)]
+    drains = [effect for effect in effects if isinstance(effect, StartDrain)]
     assert drains == ([StartDrain(vertex="v", position=0, call=2)] if column.mode.finishes else [])
 
 
@@ -187,9 +187,9 @@ def test_aligned_on_the_barrier(column: Column) -> None:
     complete."""
     column.end_of_user_records()
     effects = column.barrier()
-    order = [type(one) for one in effects]
+    order = [type(effect) for effect in effects]
     assert order.index(CheckpointBarrier) < order.index(TakeSnapshot)
-    (take,) = (one for one in effects if isinstance(one, TakeSnapshot))
+    (take,) = (effect for effect in effects if isinstance(effect, TakeSnapshot))
     assert take.finished is column.mode.finishes
     assert column.task.status is WAITING
 
@@ -200,8 +200,8 @@ def test_checkpoint_completed(column: Column) -> None:
     column.barrier()
     effects = column.completed()
     commit = CommitSinks(vertex="v", checkpoint_id=1, payloads={"s": (STAGED.payload,)})
-    assert [one for one in effects if isinstance(one, CommitSinks)] == [commit]
-    assert not [one for one in effects if isinstance(one, CloseOperators | EndOfPartition)]
+    assert [effect for effect in effects if isinstance(effect, CommitSinks)] == [commit]
+    assert not [effect for effect in effects if isinstance(effect, CloseOperators | EndOfPartition)]
     assert column.task.status is WAITING
 
 
@@ -226,12 +226,12 @@ def test_failure_from_each_row(column: Column, rows: int) -> None:
     for row in ROWS[:rows]:
         getattr(column, row)()
     effects = column.do(TaskErrored(message="disk full"))
-    assert [one.status for one in effects if isinstance(one, TaskStatusChanged)] == [
+    assert [effect.status for effect in effects if isinstance(effect, TaskStatusChanged)] == [
         TaskStatus.FAILED
     ]
     assert column.task.operator_status is OperatorStatus.FAILED
     assert column.acknowledged() == []
-    assert not [one for one in effects if isinstance(one, CloseOperators | EndOfPartition)]
+    assert not [effect for effect in effects if isinstance(effect, CloseOperators | EndOfPartition)]
 
 
 def test_consumers_that_acknowledge_before_the_checkpoint_completes_release_the_task_with_it() -> (
@@ -241,5 +241,5 @@ def test_consumers_that_acknowledge_before_the_checkpoint_completes_release_the_
     column = Column(MODES["stop with drain"])
     column.end_of_user_records()
     column.barrier()
-    assert not [one for one in column.acknowledged() if isinstance(one, CloseOperators)]
+    assert not [effect for effect in column.acknowledged() if isinstance(effect, CloseOperators)]
     assert CloseOperators(vertex="v") in column.completed()

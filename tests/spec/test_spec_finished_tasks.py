@@ -39,9 +39,9 @@ def test_scenario_39_the_final_checkpoint_is_immediate() -> None:
     world = World("a", "b", config=CheckpointConfig(interval_ms=3_600_000)).running(restored=None)
     assert not of(world.status(WAITING, "a"), AllocateLocation)
     checkpoint_id, effects = world.allocate(world.status(WAITING, "b"))
-    assert {one.vertex for one in of(effects, TriggerCheckpoint)} == {"a", "b"}
+    assert {effect.vertex for effect in of(effects, TriggerCheckpoint)} == {"a", "b"}
     effects = world.record(world.acknowledge(checkpoint_id))
-    assert {one.vertex for one in of(effects, NotifyCheckpointComplete)} == {"a", "b"}
+    assert {effect.vertex for effect in of(effects, NotifyCheckpointComplete)} == {"a", "b"}
     assert not of(effects, AllocateLocation)
     end = only(world.status(FINISHED), RecordEnd)
     assert (end.status, end.savepoint) == (JobStatus.FINISHED, None)
@@ -61,7 +61,7 @@ def test_scenario_40_what_had_finished_is_not_started_again_by_a_restore() -> No
     world.status(RUNNING, "b")
     assert world.master.task_status("a") is FINISHED
     checkpoint_id, effects = world.allocate(world.ask())
-    assert [one.vertex for one in of(effects, TriggerCheckpoint)] == ["b"]
+    assert [effect.vertex for effect in of(effects, TriggerCheckpoint)] == ["b"]
     world.record(world.acknowledge(checkpoint_id, "b"))
     taken = world.master.coordinator.store.latest
     assert taken is not None
@@ -143,7 +143,7 @@ def test_scenario_44_a_source_that_is_stopped_waits_for_the_savepoint(drain: boo
     harness.trigger(8, STOP, drain=drain)
     effects = harness.plan(1, 3)
     if drain:
-        assert [type(one) for one in effects] == [StartDrain]
+        assert [type(effect) for effect in effects] == [StartDrain]
         harness.stage(4)
         effects = harness.drained(4)
     assert harness.task.status is WAITING

@@ -116,8 +116,8 @@ def test_the_coordinator_triggers_waits_for_and_notifies_the_tasks_of_the_plan_a
     assert {task.vertex: task.fully_finished for task in record.tasks} == {
         task: status is FINISHED for task, status in row.tasks.items()
     }
-    told = {effect.vertex for effect in of(world.record(recording), NotifyCheckpointComplete)}
-    assert told == set(triggered)
+    notified = {effect.vertex for effect in of(world.record(recording), NotifyCheckpointComplete)}
+    assert notified == set(triggered)
 
 
 @pytest.mark.parametrize("status", NOT_READY)
@@ -135,7 +135,7 @@ def test_there_is_no_plan_while_one_task_neither_runs_nor_has_finished(
 
 
 @pytest.mark.parametrize("status", NOT_READY)
-def test_a_finished_task_does_not_make_up_for_one_that_does_not_run(status: TaskStatus) -> None:
+def test_a_finished_task_does_not_make_up_for_a_task_that_does_not_run(status: TaskStatus) -> None:
     """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A4), after
     tasks have finished."""
     assert calculate_plan(execution({"a": RUNNING, "b": FINISHED, "c": status})) is None
@@ -169,7 +169,7 @@ def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_an
     assert (stats.unsuccessful_triggers, stats.counts) == (1, CheckpointCounts())
 
 
-def test_a_plan_that_no_longer_holds_when_the_location_is_there_fails_the_checkpoint() -> None:
+def test_a_plan_that_no_longer_holds_when_the_location_is_allocated_fails_the_checkpoint() -> None:
     """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A6): the
     pre-checks are repeated."""
     world = job("a", "b", "c")

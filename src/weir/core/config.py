@@ -39,7 +39,7 @@ class CheckpointConfig:
     #: How many consecutive failed checkpoints the job survives.
     tolerable_failed_checkpoints: int = 0
     num_retained: int = 1
-    #: Whether a checkpoint may refer to files of earlier ones.
+    #: Whether a checkpoint may refer to files of earlier checkpoints.
     incremental: bool = True
     #: How long a task aligns after a checkpoint's first barrier before the checkpoint's barriers
     #: may overtake records; None: they never may.

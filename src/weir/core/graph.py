@@ -1,25 +1,25 @@
 """The graph of steps that a user builds, and how it is cut into vertices.
 
-A vertex is a tree of chained steps that ends in one step and runs as one task. Where two vertices
-meet there is a *channel*: the upstream vertex writes it, each downstream vertex reads it. A step
-ends a vertex if
+A vertex is a tree of chained steps with a common last step, and runs as one task. Between two
+vertices is a *channel*: the upstream vertex writes it, each downstream vertex reads it. A step ends
+a vertex if
 
 1. its output feeds a further step and something else, another step or a sink: a query has one
    output (PROTOCOL P1);
 2. the user asks for it (``start_new_chain``, ``disable_chaining``);
 3. the next step cannot share a query with it:
 
-   - bounded and unbounded sources never share one (P33);
-   - a source and a channel never share one: each planning call decides what a task may read from
+   - bounded and unbounded sources never share a query (P33);
+   - a source and a channel never do: each planning call decides what a task may read from
      its channels, but not what Spark reads from its own sources;
-   - a source read by Python readers shares one with no other input, since only the readers know
-     when its records end;
+   - a source read by Python readers shares a query with no other input, since only the readers
+     know when its records end;
    - rows of a Python operator go through a channel where they meet other rows;
 
 4. only sinks follow.
 
 A step has a *name*, which users see, and an *id*, by which its state is found after a restart: its
-``uid`` if it has one, its name otherwise. A step that keeps its uid can therefore be renamed. A
+``uid`` if given, its name otherwise. A step that keeps its uid can therefore be renamed. A
 vertex has the id of its last step.
 """
 
@@ -35,7 +35,7 @@ from weir.errors import PipelineError
 
 _NAME = re.compile(NAME)
 
-#: The main output of a step, where another one would have its tag.
+#: The main output of a step, where a side output has its tag.
 MAIN_OUTPUT = ""
 
 
@@ -120,7 +120,7 @@ class Vertex:
     #: The names of its sinks, in the same order.
     sink_names: tuple[str, ...]
     #: The side output of its last step that each sink takes, in the same order; ``MAIN_OUTPUT`` for
-    #: the main one.
+    #: the main output.
     sink_tags: tuple[str, ...]
     #: Whether all of its inputs end.
     bounded: bool
@@ -129,7 +129,7 @@ class Vertex:
     inputs: tuple[VertexId, ...] = ()
     #: How many state partitions its steps ask for; None: as configured.
     parallelism: int | None = None
-    #: Those of its steps and inputs whose rows may replace earlier ones.
+    #: Those of its steps and inputs whose rows may replace earlier rows.
     updated: frozenset[OperatorId] = frozenset()
 
     @property
@@ -183,10 +183,10 @@ class JobGraph:
 
         Raises ``PipelineError`` if its name or uid is taken or invalid, or its parallelism is.
         """
-        for what, one in (("name", step.name), ("uid", step.operator_id)):
-            if not _NAME.fullmatch(one):
+        for what, value in (("name", step.name), ("uid", step.operator_id)):
+            if not _NAME.fullmatch(value):
                 raise PipelineError(
-                    f"Invalid step {what} {one!r}: use at most 100 letters, digits, '_', '-' and"
+                    f"Invalid step {what} {value!r}: use at most 100 letters, digits, '_', '-' and"
                     " '.', starting with a letter or digit."
                 )
         for taken in self._steps.values():
@@ -220,11 +220,11 @@ class JobGraph:
         return self._steps[name].kind is StepKind.SOURCE
 
     def has_updates(self, name: OperatorId) -> bool:
-        """Whether rows of the step's output may replace earlier ones."""
+        """Whether rows of the step's output may replace earlier rows."""
         return name in self._updated()
 
     def _updated(self) -> frozenset[OperatorId]:
-        """The steps whose rows may replace earlier ones: they or some before them say so.
+        """The steps whose rows may replace earlier rows: they or steps before them say so.
 
         The output of a Python operator is what the operator makes of its input.
         """
@@ -256,13 +256,13 @@ class JobGraph:
         bounded: dict[OperatorId, bool] = {}
         vertices = []
         for step in self._steps.values():
-            one = step.operator_id
-            bounded[one] = step.bounded or (
-                bool(step.inputs) and all(bounded[name] for name in step.inputs)
+            name = step.operator_id
+            bounded[name] = step.bounded or (
+                bool(step.inputs) and all(bounded[before] for before in step.inputs)
             )
-            if one in ends:
-                sinks = [reader for reader in readers[one] if reader.kind is StepKind.SINK]
-                vertices.append(self._vertex(step, sinks, ends, bounded=bounded[one]))
+            if name in ends:
+                sinks = [reader for reader in readers[name] if reader.kind is StepKind.SINK]
+                vertices.append(self._vertex(step, sinks, ends, bounded=bounded[name]))
         return tuple(vertices)
 
     def _readers(self) -> dict[OperatorId, list[GraphStep]]:
@@ -306,12 +306,12 @@ class JobGraph:
             for before in step.inputs:
                 if not (step.chains_backward and self._steps[before].chains_forward):
                     ends.setdefault(before, ChainEnd.ASKED_FOR)
-            _cut_behind_operators(step, processed, ends)
-            met = {_Roots.CHANNELS if one in ends else roots[one] for one in step.inputs}
+            _cut_after_operators(step, processed, ends)
+            met = {_Roots.CHANNELS if before in ends else roots[before] for before in step.inputs}
             if len(met) > 1:
-                for one in step.inputs:
-                    if roots[one] is not _Roots.CHANNELS:
-                        ends.setdefault(one, _why_cut(met))
+                for before in step.inputs:
+                    if roots[before] is not _Roots.CHANNELS:
+                        ends.setdefault(before, _why_cut(met))
             roots[name] = (
                 _Roots.CHANNELS if ends.keys() & set(step.inputs) else roots[step.inputs[0]]
             )
@@ -351,7 +351,7 @@ class JobGraph:
         )
 
 
-def _cut_behind_operators(
+def _cut_after_operators(
     step: GraphStep, processed: set[OperatorId], ends: dict[OperatorId, ChainEnd]
 ) -> None:
     """Put a channel between a Python operator and a step with several inputs.
@@ -360,11 +360,11 @@ def _cut_behind_operators(
     subtask i. ``processed`` are the steps whose output comes from a Python operator in the same
     query.
     """
-    behind = [one for one in step.inputs if one in processed]
+    after_operators = [name for name in step.inputs if name in processed]
     if len(step.inputs) > 1:
-        for one in behind:
-            ends.setdefault(one, ChainEnd.PROCESSED_MEETS_OTHERS)
-    if step.kind is StepKind.PROCESS or any(one not in ends for one in behind):
+        for name in after_operators:
+            ends.setdefault(name, ChainEnd.PROCESSED_MEETS_OTHERS)
+    if step.kind is StepKind.PROCESS or any(name not in ends for name in after_operators):
         processed.add(step.operator_id)
 
 
@@ -375,10 +375,10 @@ def _parallelism(steps: Iterable[GraphStep]) -> int | None:
     """
     asking = {step.parallelism: step.name for step in steps if step.parallelism is not None}
     if len(asking) > 1:
-        (first, one), (second, another), *_ = asking.items()
+        (first, name), (second, other), *_ = asking.items()
         raise PipelineError(
-            f"Steps {one!r} and {another!r} share one query, but have parallelism {first} and"
-            f" {second}: give them the same one, or start a new query at {another!r} with"
+            f"Steps {name!r} and {other!r} share one query, but have parallelism {first} and"
+            f" {second}: give both the same, or start a new query at {other!r} with"
             " start_new_chain()."
         )
     return next(iter(asking), None)

@@ -6,7 +6,7 @@ unchanged. The diagrams in ``docs/ARCHITECTURE.md`` are drawn from ``JOB_STATUS_
 and ``ExecutionState``).
 
 To the protocol, the operators of a chain change status together: the port finishes and closes them
-one after another, in chain order, and reports when the last one is done. An operator becomes
+one after another, in chain order, and reports when the last is done. An operator becomes
 FINISHED only if its input has ended or the job is drained; a stop without a drain closes it as it
 is, with its windows and timers kept in the state.
 """
@@ -114,7 +114,7 @@ def has_ended(status: TaskStatus) -> bool:
 
 
 class Records(enum.Enum):
-    """How far a task is with its records; each but STOPPED follows the one before."""
+    """How far a task is with its records; each but STOPPED follows its predecessor."""
 
     FLOWING = "FLOWING"
     #: The input is exhausted; the drain has not begun.

@@ -1,8 +1,8 @@
 """The protocol's data types, in Flink's words: what events, effects and metadata are made of.
 
-Everything here is a frozen value. Times ending in ``_ms`` are milliseconds: ``timestamp`` ones
-since the Unix epoch, all others on the runtime's monotonic clock. A *position* counts a task's
-batches: it grows by one with each.
+Everything here is a frozen value. Times ending in ``_ms`` are milliseconds: a ``timestamp`` since
+the Unix epoch, all others on the runtime's monotonic clock. A *position* counts the batches of a
+task.
 
 Names and numbers have types that constrain their values. Whatever is read from disk, where anyone
 may have written it, is decoded into these types and thereby validated: names become parts of paths,
@@ -25,11 +25,11 @@ _INT_MAX = 2**63 - 1
 _PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f-\x9f]{1,255}"
 _KEY_PART = _PART.replace("[^/", "[^/~")
 
-#: 32 hexadecimal digits; ``--fresh`` and ``--from-savepoint`` draw a new one (PROTOCOL P19).
+#: 32 hexadecimal digits; ``--fresh`` and ``--from-savepoint`` draw a new id (PROTOCOL P19).
 JobId: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 #: The name of a vertex (a chain of steps that runs as one task). Unique in the job.
 VertexId: TypeAlias = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
-#: The ``uid`` of a step if it has one, else its name. Unique in the job; state is matched by it.
+#: The ``uid`` of a step if given, else its name. Unique in the job; state is matched by it.
 OperatorId: TypeAlias = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 #: The display name of an operator: its kind and the name of its step.
 OperatorLabel: TypeAlias = Annotated[str, Meta(pattern=rf"\A(?:[a-z]+ )?{NAME}\Z")]
@@ -148,7 +148,7 @@ class CheckpointFailureReason(enum.Enum):
     def counts_when_final(self) -> bool:
         """``counts`` for a final checkpoint.
 
-        The job requests one until it has one, so a failed trigger counts too.
+        The job requests it until it completes, so a failed trigger counts too.
         """
         return self.counts or self is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
 
@@ -210,9 +210,9 @@ class Committable:
     #: The first checkpoint whose barrier came after it, of those that its sink does not leave out;
     #: None before that barrier.
     barrier: Ordinal | None = None
-    #: The first checkpoint whose barrier came after it, if its sink left that one out.
+    #: The first checkpoint whose barrier came after it, if its sink leaves that checkpoint out.
     left_out: Ordinal | None = None
-    #: The completed checkpoint under whose id it is (to be) committed; None until one completed.
+    #: The completed checkpoint under whose id it is (to be) committed; None before it completes.
     epoch: Ordinal | None = None
     #: Copies of its staged files: only in an intermediate savepoint, which may be restored where
     #: the originals are missing (PROTOCOL P14).
@@ -248,7 +248,7 @@ class SentEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorState:
-    """The metadata entry of one operator of a task (PROTOCOL P43: finished flags live here)."""
+    """The metadata entry of an operator of a task (PROTOCOL P43: finished flags live here)."""
 
     operator_id: OperatorId
     name: OperatorLabel
@@ -258,7 +258,7 @@ class OperatorState:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskState:
-    """What one task acknowledged for a checkpoint: all it needs to continue from ``position``."""
+    """What a task acknowledged for a checkpoint: all it needs to continue from ``position``."""
 
     vertex: VertexId
     #: The last batch in the snapshot; -1 before the first.
@@ -300,7 +300,7 @@ class TaskState:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotMetrics:
-    """The cost of one task's snapshot (MISSION B5)."""
+    """The cost of a task's snapshot (MISSION B5)."""
 
     sync_duration_ms: Count = 0
     async_duration_ms: Count = 0
@@ -342,7 +342,7 @@ class CompletedCheckpoint:
     coordinator_states: dict[OperatorId, Payload] = field(default_factory=dict)
 
     def task(self, vertex: VertexId) -> TaskState | None:
-        """The state of one vertex; None if the checkpoint has none."""
+        """The state of a vertex; None if the checkpoint has none."""
         return next((task for task in self.tasks if task.vertex == vertex), None)
 
     @property

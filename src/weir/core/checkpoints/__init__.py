@@ -1,1 +1,1 @@
-"""The checkpoints of one job: requests, pending and completed ones, failures and statistics."""
+"""The checkpoints of a job: requests, pending, completed and failed checkpoints, statistics."""

@@ -11,7 +11,7 @@ It is a part of ``JobMaster``: its methods take the time and return lists of eff
    all have answered, the tasks of the ``CheckpointPlan`` are triggered; each acknowledges or
    declines. If any party does not answer, the checkpoint expires.
 4. When all have acknowledged, the record is written. Records are written one at a time, since the
-   outcome of one decides which epoch the next records for its committables (``epochs``). Until the
+   outcome of each decides which epoch the next records for its committables (``epochs``). Until the
    outcome is known, nothing aborts the checkpoint.
 5. Completed: older pending checkpoints are subsumed (never savepoints), tasks are notified, and
    files that nothing needs are deleted. Aborted: tasks are notified, the checkpoint's own files are
@@ -341,10 +341,10 @@ class CheckpointCoordinator:
         self._ask(pending, now_ms)
 
     def _ask(self, pending: PendingCheckpoint, now_ms: int) -> None:
-        """Ask the next party; all earlier ones have answered."""
+        """Ask the next party; all earlier parties have answered."""
         match pending.next_party:
             case Party.OPERATOR_COORDINATOR:
-                self._heard(self._coordinators.checkpoint(pending.checkpoint_id), now_ms)
+                self._act_on(self._coordinators.checkpoint(pending.checkpoint_id), now_ms)
             case Party.MASTER_HOOK:
                 self._out.extend(
                     TriggerHook(
@@ -385,11 +385,11 @@ class CheckpointCoordinator:
             outputs = self._coordinators.from_task(event)
         else:
             outputs = self._coordinators.from_coordinator(event)
-        self._heard(outputs, now_ms)
+        self._act_on(outputs, now_ms)
         self._settle(now_ms)
         return self._drain()
 
-    def _heard(self, outputs: list[HolderOutput], now_ms: int) -> None:
+    def _act_on(self, outputs: list[HolderOutput], now_ms: int) -> None:
         """Act on coordinators' parts of checkpoints that completed or failed; pass on the rest."""
         for output in outputs:
             match output:
@@ -458,7 +458,7 @@ class CheckpointCoordinator:
         status = self._execution.statuses[vertex]
         finished = status is TaskStatus.FINISHED
         if finished:
-            self._heard(self._coordinators.finished(vertex), now_ms)
+            self._act_on(self._coordinators.finished(vertex), now_ms)
         reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if finished else Reason.TASK_FAILURE
         for pending in self.pending:
             if pending.awaits(Party.TASK, vertex):
@@ -550,8 +550,10 @@ class CheckpointCoordinator:
                 NotifyCheckpointComplete(vertex=vertex, checkpoint_id=checkpoint_id)
                 for vertex in self._execution.receivers(pending.plan.tasks_to_wait_for)
             )
-        told = kind.commits_side_effects
-        self._heard(self._coordinators.over(checkpoint_id, completed=True, notifies=told), now_ms)
+        over = self._coordinators.over(
+            checkpoint_id, completed=True, notifies=kind.commits_side_effects
+        )
+        self._act_on(over, now_ms)
         if pending.request.request is not None:
             self._out.append(AnswerRequest(request=pending.request.request, checkpoint=checkpoint))
         self._out.append(
@@ -568,7 +570,7 @@ class CheckpointCoordinator:
         pending.abort()
         if not triggered:
             self._trigger.count_unsuccessful()
-        self._over(pending, reason, detail, now_ms, tell_tasks=triggered)
+        self._over(pending, reason, detail, now_ms, notify_tasks=triggered)
 
     def _over(
         self,
@@ -577,7 +579,7 @@ class CheckpointCoordinator:
         detail: str,
         now_ms: int,
         *,
-        tell_tasks: bool = True,
+        notify_tasks: bool = True,
     ) -> None:
         """Do everything that is due once a checkpoint is ABORTED (PROTOCOL P12)."""
         checkpoint_id = pending.checkpoint_id
@@ -587,14 +589,14 @@ class CheckpointCoordinator:
         self._out.extend(
             NotifyCheckpointAborted(vertex=vertex, checkpoint_id=checkpoint_id)
             for vertex in self._execution.receivers(
-                pending.plan.tasks_to_wait_for if tell_tasks else self._coordinators.inducing
+                pending.plan.tasks_to_wait_for if notify_tasks else self._coordinators.inducing
             )
         )
-        self._heard(held_back, now_ms)
+        self._act_on(held_back, now_ms)
         self._out.append(self._cleaner.aborted(checkpoint_id, pending.target))
         what = "Savepoint" if pending.kind.is_savepoint else "Checkpoint"
         message = f"{what} {checkpoint_id} failed: {message}"
-        self._fail(pending.request, reason, message, checkpoint_id, tasks_know=tell_tasks)
+        self._fail(pending.request, reason, message, checkpoint_id, tasks_know=notify_tasks)
 
     def _forget(self, pending: PendingCheckpoint, message: str, now_ms: int) -> list[HolderOutput]:
         """Remove a checkpoint that is ABORTED; returns the events that it held back."""
@@ -658,7 +660,7 @@ class CheckpointCoordinator:
         self._run_queue(now_ms)
 
     def _wall_ms(self, now_ms: int) -> int:
-        """The wall clock time: the last one received plus the time elapsed since."""
+        """The wall clock time: as last received, plus the time elapsed since."""
         timestamp_ms, at_ms = self._clocks
         return timestamp_ms + now_ms - at_ms
 

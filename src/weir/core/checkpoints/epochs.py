@@ -1,10 +1,10 @@
 """The checkpoint id under which a sink commits what it staged (PROTOCOL P5, P12, P14, P19).
 
 A committable is marked with the first barrier that comes after it. If the checkpoint of that
-barrier is aborted, or is a savepoint that commits nothing, the next one that completes commits it.
+barrier is aborted, or is a savepoint that commits nothing, the next to complete commits it.
 So its epoch is the smallest completed, committing checkpoint whose id is at least its barrier.
-Whoever commits it (the task now, or a restored job later) must use the same id: it is the
-transaction id by which the target recognises a repeated commit::
+The task now and a restored job later must commit it under the same id: it is the transaction id by
+which the target recognises a repeated commit::
 
     barrier of checkpoint 5 passes    committable (barrier 5)
     checkpoint 5 completes            sinks commit it as epoch 5, which takes long

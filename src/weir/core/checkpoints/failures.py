@@ -2,7 +2,7 @@
 
 It counts *consecutive* failures: a success resets the count; a reason that does not count neither
 adds to it nor breaks the streak. A checkpoint counts once, since its first failure ends it. A
-failure of a checkpoint at or below the newest completed one is ignored.
+failure of a checkpoint that is not newer than the newest completed checkpoint is ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CheckpointFailureManager:
     def handle_failure(
         self, reason: CheckpointFailureReason, checkpoint_id: int | None, *, final: bool = False
     ) -> bool:
-        """Record one failure; if True is returned, the job must fail and the count starts over.
+        """Record a failure; if True is returned, the job must fail and the count starts over.
 
         ``checkpoint_id`` is None if the checkpoint failed before it had an id. ``final``: it is a
         final checkpoint, which tasks wait for in order to finish.

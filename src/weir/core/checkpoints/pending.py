@@ -144,7 +144,7 @@ class PendingCheckpoint:
 
     @property
     def fully_acknowledged(self) -> bool:
-        """Whether it no longer waits for anybody."""
+        """Whether every party has answered."""
         return not any(self._awaited.values())
 
     @property
@@ -234,7 +234,7 @@ class PendingCheckpoint:
         return self._state in _CAN_EXPIRE and self.deadline_ms <= now_ms
 
     def acknowledge(self, event: AcknowledgeCheckpoint) -> TaskAcknowledgeResult:
-        """Take one task's acknowledgement and return its result."""
+        """Take a task's acknowledgement and return its result."""
         if event.vertex in self._acknowledged:
             return TaskAcknowledgeResult.DUPLICATE
         if event.vertex not in self._awaited[Party.TASK]:
@@ -323,17 +323,17 @@ class PendingCheckpoints(dict[int, PendingCheckpoint]):
 
     @property
     def ready(self) -> PendingCheckpoint | None:
-        """The oldest fully acknowledged one; None while a record is being written."""
+        """The oldest fully acknowledged checkpoint; None while a record is being written."""
         if self.finalizing is not None:
             return None
         return next((p for p in self.values() if p.fully_acknowledged), None)
 
     def next_deadline(self) -> int | None:
-        """When the next one expires, in monotonic ms."""
+        """When the next checkpoint expires, in monotonic ms."""
         return min((p.deadline_ms for p in self.values() if p.state in _CAN_EXPIRE), default=None)
 
     def covers(self, vertex: VertexId) -> bool:
-        """Whether one that commits triggers its tasks after ``vertex`` has ended its records."""
+        """Whether a committing checkpoint comes after the end of ``vertex``'s records."""
         pending = (p for p in self.values() if p.kind.commits_side_effects)
         return any(
             p.state is PendingState.TRIGGERING or vertex in p.plan.waiting_tasks for p in pending

@@ -23,8 +23,8 @@ class CheckpointPlan:
     tasks_to_trigger: tuple[VertexId, ...]
     tasks_to_wait_for: tuple[VertexId, ...]
     finished_tasks: tuple[VertexId, ...]
-    #: Those of ``tasks_to_wait_for`` that were waiting for their final checkpoint, which this one
-    #: is (PROTOCOL P29).
+    #: Those of ``tasks_to_wait_for`` that were waiting for their final checkpoint, which is this
+    #: checkpoint (PROTOCOL P29).
     waiting_tasks: frozenset[VertexId]
 
     def has_tasks_of(self, other: CheckpointPlan) -> bool:
@@ -36,7 +36,7 @@ class CheckpointPlan:
 
 
 def calculate_plan(execution: Execution) -> CheckpointPlan | None:
-    """The plan for the tasks as they are now; None if a required one does not run (MISSION A4)."""
+    """The plan for the tasks as they are now; None if a required task does not run (MISSION A4)."""
     if not execution.can_be_checkpointed:
         return None
     statuses, producers, finished = execution.statuses, execution.producers, TaskStatus.FINISHED

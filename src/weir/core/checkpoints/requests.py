@@ -1,13 +1,13 @@
 """Which checkpoint request runs, waits or is dropped (Flink's ``CheckpointRequestDecider``).
 
 The decision is pure: it depends on the queue, on how many checkpoints are pending or being cleaned
-up, on whether one is being triggered and on when the last one completed. The coordinator acts on
-it.
+up, on whether a trigger is in progress and on when the last checkpoint completed. The coordinator
+acts on it.
 
 Rules (MISSION A4, A5, PROTOCOL P38):
 
-1. User requests go before periodic ones, savepoints before checkpoints, older requests before newer
-   ones of the same priority (``RequestOrigin``).
+1. User requests go before periodic requests, savepoints before checkpoints, and older requests
+   before newer requests of the same priority (``RequestOrigin``).
 2. Every request waits while a trigger is in progress, and while more than
    ``max_concurrent_checkpoints`` deletions are in progress: storage that cannot delete as fast as
    it fills must not be filled further.
@@ -124,7 +124,7 @@ class CheckpointRequestDecider:
         return any(request.origin is origin for _, _, request in self._queue)
 
     def enqueue(self, request: CheckpointRequest) -> CheckpointRequest | None:
-        """Add a request; returns the one dropped for lack of room, which may be another one."""
+        """Add a request; returns a request dropped for lack of room, which may be another."""
         if request.origin is RequestOrigin.PERIODIC and self.waits(RequestOrigin.PERIODIC):
             return request
         self._numbers += 1

@@ -6,9 +6,9 @@ a value needs no lock. ``CheckpointStatsTracker`` is notified of what happens to
 
 1. A checkpoint attempt is in progress until it completes or fails. After that its entry changes in
    only two ways: late metrics are still added to a FAILED entry (they show which task was slow),
-   and a completed one can be marked as discarded.
-2. A checkpoint in progress is always tracked to its end, even if newer ones have pushed it out of
-   the history.
+   and a COMPLETED entry can be marked as discarded.
+2. A checkpoint in progress is always tracked to its end, even if newer checkpoints have pushed it
+   out of the history.
 3. Memory is bounded whatever the job's age: ``history_size`` entries, and the durations and sizes
    of ``MAX_SUMMARIZED`` checkpoints.
 4. Durations are differences of the monotonic clock (``now_ms``); displayed times are wall clock
@@ -124,7 +124,7 @@ class CheckpointStatsSnapshot:
         return None if self.latest_failed is None else self.latest_failed.failure_message
 
     def find(self, checkpoint_id: int) -> CheckpointStats | None:
-        """One checkpoint, from the history or from the latest of each kind."""
+        """A checkpoint, from the history or from the latest of each kind."""
         latest = (self.latest_completed, self.latest_savepoint, self.latest_failed)
         known = (*self.history, *(stats for stats in latest if stats is not None))
         return next((stats for stats in known if stats.checkpoint_id == checkpoint_id), None)
@@ -132,7 +132,7 @@ class CheckpointStatsSnapshot:
 
 #: For how many of the newest completed checkpoints durations and sizes are kept for percentiles.
 MAX_SUMMARIZED = 10_000
-#: How many ended attempts wait for somebody who takes them; more than can end at once.
+#: How many ended attempts are kept for ``take_ended``; more than can end at once.
 MAX_ENDED = 64
 
 _IN_PROGRESS = "IN_PROGRESS"
@@ -217,7 +217,7 @@ class CheckpointStatsTracker:
         self._checkpointed_sizes: deque[int] = deque(maxlen=MAX_SUMMARIZED)
         #: Why the newest failed attempt failed, if it had no id yet.
         self._latest_trigger_failure: str | None = None
-        #: Ended attempts that nobody has taken, oldest first.
+        #: Ended attempts that were not taken, oldest first.
         self._ended: deque[_Attempt] = deque(maxlen=MAX_ENDED)
 
     def report_pending(

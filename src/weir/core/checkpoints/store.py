@@ -1,10 +1,10 @@
 """The completed checkpoints that a job keeps, and which files may be deleted (MISSION A11).
 
-An incremental checkpoint refers to files that older ones wrote, so subsuming a checkpoint does not
+An incremental checkpoint refers to files of older checkpoints, so subsuming a checkpoint does not
 mean that its files can be deleted. The rule: a file is deleted only if no retained and no pending
 checkpoint needs it. ``SharedStateRegistry`` (Flink's) counts the users of each file: a completed
 checkpoint from its completion until it is released. A call costs time proportional to the files of
-the one checkpoint it concerns; file sets are never compared with each other::
+the checkpoint it concerns; file sets are never compared with each other::
 
     register(1, {x, y})        x: 1    y: 1
     register(2, {y, z})        x: 1    y: 1, 2    z: 2
@@ -12,7 +12,7 @@ the one checkpoint it concerns; file sets are never compared with each other::
 
 What a *pending* checkpoint needs is unknown until its tasks have acknowledged: a task bases its
 snapshot on the newest checkpoint whose completion it was notified of (PROTOCOL P4), which may be
-the one that was just subsumed::
+the checkpoint that was just subsumed::
 
     checkpoint 1 completes        retained: 1
     checkpoint 2, 3 triggered     both are based on 1
@@ -22,25 +22,25 @@ the one that was just subsumed::
 
 So a subsumed checkpoint is *deferred*: it remains a user of its files until every checkpoint that
 was pending when it was subsumed has completed or aborted. A checkpoint triggered later is based on
-a retained one, since triggers and completions reach a task in order. A pending checkpoint therefore
-registers nothing: each of its files is its own or belongs to a retained or deferred one. If it
-aborts, what only it used is in its own directories. Savepoints are self-contained, belong to the
-user and never enter the store.
+a retained checkpoint, since triggers and completions reach a task in order. A pending checkpoint
+therefore registers nothing: each of its files is its own or belongs to a retained or deferred
+checkpoint. If it aborts, what only it used is in its own directories. Savepoints are
+self-contained, belong to the user and never enter the store.
 
-``FullCheckpoints`` decides which checkpoints must not refer to files of earlier ones (PROTOCOL
-P40). An attempt restored from a savepoint or from another job's snapshot builds on files that this
-job does not own, and one restored from nothing has no files to refer to. So its first checkpoint
-must be full, whatever a user asks for:
+``FullCheckpoints`` decides which checkpoints must not refer to files of earlier checkpoints
+(PROTOCOL P40). An attempt restored from a savepoint or from another job's snapshot builds on files
+that this job does not own, and an attempt restored from nothing has no files to refer to. So its
+first checkpoint must be full, whatever a user asks for:
 
 1. The duty begins with the attempt and follows from what it was restored from. It therefore needs
    no record of its own and applies again in a new attempt and in a new driver.
 2. It ends when a full *checkpoint* completes. A savepoint is full too, but no checkpoint may be
    based on it.
-3. While a full checkpoint is pending, newer ones are full too: a newer one may complete first,
-   which subsumes the older one.
+3. While a full checkpoint is pending, newer checkpoints are full too: a newer checkpoint may
+   complete first, which subsumes the older.
 4. Savepoints are always full.
 5. With incremental checkpoints disabled every checkpoint is full, unless a user asks for an
-   incremental one.
+   incremental checkpoint.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class SharedStateRegistry:
         return tuple(unused)
 
     def clear(self) -> None:
-        """Forget everything without reporting unused files, which now belong to somebody else."""
+        """Forget everything without reporting unused files, which now belong to others."""
         self._files.clear()
         self._users.clear()
 
@@ -229,7 +229,7 @@ class FullCheckpoints:
     def __init__(self, *, incremental: bool) -> None:
         """``incremental``: ``execution.checkpointing.incremental``."""
         self._incremental = incremental
-        #: Whether every checkpoint must be full, until one of them has completed.
+        #: Whether every checkpoint must be full, until a full checkpoint has completed.
         self._owed = True
 
     def begin_attempt(self, own: CompletedCheckpoint | None) -> None:
@@ -237,7 +237,7 @@ class FullCheckpoints:
         self._owed = own is None or own.kind.is_savepoint
 
     def applies_to(self, request: CheckpointRequest, pending: Iterable[PendingCheckpoint]) -> bool:
-        """Whether the checkpoint of ``request`` must be full, given the pending ones."""
+        """Whether the checkpoint of ``request`` must be full, given those pending."""
         if self._owed or request.asks_for_full(incremental=self._incremental):
             return True
         return any(p.full and p.kind is SnapshotKind.CHECKPOINT for p in pending)

@@ -46,7 +46,7 @@ class Rejected:
 
     @property
     def is_unsuccessful(self) -> bool:
-        """Whether it counts as an unsuccessful trigger; one that was only too early does not."""
+        """Whether it counts as an unsuccessful trigger: not if the request was only too early."""
         return self.reason is not Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
 
 
@@ -66,7 +66,7 @@ class CheckpointTrigger:
         self._next_trigger_ms: int | None = None
         #: The request whose location is being allocated; None otherwise.
         self._in_progress: CheckpointRequest | None = None
-        #: The number of the newest allocation; an answer to an older one comes too late.
+        #: The number of the newest allocation; an answer to an older allocation comes too late.
         self._allocation = 0
         #: When the last checkpoint completed, in monotonic ms.
         self._last_completion_ms: int | None = None
@@ -134,7 +134,7 @@ class CheckpointTrigger:
         return CheckpointRequest(origin=RequestOrigin.PERIODIC)
 
     def enqueue(self, request: CheckpointRequest) -> Rejected | None:
-        """Add a request, before ``run_queue``; returns the one that is rejected, if any."""
+        """Add a request, before ``run_queue``; returns the rejected request, if any."""
         if request.origin is RequestOrigin.PERIODIC and not self._scheduling:
             return Rejected(request=request, reason=Reason.PERIODIC_SCHEDULER_SHUTDOWN)
         dropped = self._decider.enqueue(request)
@@ -182,7 +182,7 @@ class CheckpointTrigger:
             )
 
     def allocated(self, allocation: int, now_ms: int, *, pending: int) -> Started | Rejected | None:
-        """Repeat the pre-checks after an allocation (A6); None if nobody waits for it any more."""
+        """Repeat the pre-checks after an allocation (A6); None if no request waits for it."""
         request = self.allocation_over(allocation)
         if request is None:
             return None
@@ -199,7 +199,7 @@ class CheckpointTrigger:
         return Started(request=request, plan=plan)
 
     def allocation_over(self, allocation: int) -> CheckpointRequest | None:
-        """The request that waited for this allocation; None if none does any more."""
+        """The request that waited for this allocation; None if it is over."""
         if allocation != self._allocation:
             return None
         request, self._in_progress = self._in_progress, None

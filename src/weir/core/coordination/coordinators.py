@@ -1,4 +1,4 @@
-"""``OperatorCoordinators``: one job's operator coordinators, in the job master (MISSION C).
+"""``OperatorCoordinators``: a job's operator coordinators, in the job master (MISSION C).
 
 Under Spark a task is a whole query, whose subtasks start and fail together (PROTOCOL P39): what a
 task reports about a checkpoint, its start or its end applies to every subtask of its operators.
@@ -69,8 +69,8 @@ class OperatorCoordinators:
     @property
     def inducing(self) -> tuple[VertexId, ...]:
         """The tasks that may know of a checkpoint before they are triggered (MISSION B4)."""
-        inducing = (one.vertex for one in self._operators.values() if one.induces_checkpoints)
-        return tuple(dict.fromkeys(inducing))
+        operators = self._operators.values()
+        return tuple(dict.fromkeys(op.vertex for op in operators if op.induces_checkpoints))
 
     # -- attempts
 
@@ -134,11 +134,11 @@ class OperatorCoordinators:
 
         With ``notifies`` False they are not notified, as for a savepoint that commits nothing.
         """
-        told: list[HolderOutput] = [
+        notifications: list[HolderOutput] = [
             NotifyCoordinator(operator=name, checkpoint_id=checkpoint_id, completed=completed)
             for name in (self._holders if notifies else ())
         ]
-        return [*self._all(lambda holder: holder.over(checkpoint_id)), *told]
+        return [*self._all(lambda holder: holder.over(checkpoint_id)), *notifications]
 
     # -- events
 
@@ -163,9 +163,9 @@ class OperatorCoordinators:
         match event:
             case EventsConfirmed():
                 return [
-                    one
+                    output
                     for name, number in event.events
-                    for one in self._holders[name].confirmed(number)
+                    for output in self._holders[name].confirmed(number)
                 ]
             case OperatorEventSent():
                 # The operator may have had a coordinator when the event was checkpointed, but none

@@ -4,12 +4,12 @@ Rules:
 
 1. For a checkpoint, all gateways are marked, then the coordinator is asked for its snapshot. When
    it answers, they close.
-2. The coordinator's part is complete when every event that it sent before its snapshot, held ones
-   included, is confirmed (PROTOCOL P2). So if an earlier checkpoint holds events back, a later one
-   waits for the acknowledgements of the earlier one.
+2. The coordinator's part is complete when every event that it sent before its snapshot, held or
+   not, is confirmed (PROTOCOL P2). So if an earlier checkpoint holds events back, a later
+   checkpoint waits for the acknowledgements of the earlier.
 3. A subtask's acknowledgement opens the gateway of that subtask and no other; an abort, a
    completion or a restore opens all.
-4. When a subtask fails, its gateway is reset: held events are dropped, unconfirmed ones are lost.
+4. When a subtask fails, its gateway is reset: held events are dropped, unconfirmed events are lost.
    Checkpoints whose coordinator part is not complete are declined, at the latest when the
    coordinator's snapshot is taken: it includes events that the restored subtask will not have
    handled. For the coordinator these events were sent to a failed subtask (C5).
@@ -74,7 +74,7 @@ class OperatorCoordinatorHolder:
         self._finished = False
         #: Number -> subtask, for events that are held or in flight.
         self._unconfirmed: dict[int, int] = {}
-        #: Number -> receipt, for the unconfirmed events whose coordinator wants one.
+        #: Number -> receipt, for the unconfirmed events whose coordinator wants a receipt.
         self._receipts: dict[int, int] = {}
         self._snapshots: dict[int, _Snapshot] = {}
 
@@ -161,7 +161,7 @@ class OperatorCoordinatorHolder:
         """The operator has finished: treat all events sent to it as confirmed."""
         self._finished = True
         self._unconfirmed.clear()
-        dropped = [one for n in list(self._receipts) for one in self._receipt(n, handled=False)]
+        dropped = [r for n in list(self._receipts) for r in self._receipt(n, handled=False)]
         for snapshot in self._snapshots.values():
             snapshot.awaited.clear()
         return [*dropped, *self._completed_snapshots()]
@@ -173,7 +173,7 @@ class OperatorCoordinatorHolder:
         return self._opened(checkpoint_id, [subtask])
 
     def confirmed(self, number: int) -> list[HolderOutput]:
-        """A subtask has handled an event for good; an unknown one was sent before a failure."""
+        """A subtask has handled an event for good; an unknown event was sent before a failure."""
         if self._unconfirmed.pop(number, None) is None:
             return []
         for snapshot in self._snapshots.values():
@@ -293,7 +293,7 @@ class SubtaskGateway:
     @property
     def closed_by(self) -> list[int]:
         """The checkpoints that close it; while there are any, new events are held."""
-        return [one for one in self._queue if isinstance(one, int)]
+        return [entry for entry in self._queue if isinstance(entry, int)]
 
     def send(self, event: DeliverEvent) -> bool:
         """Whether the event may be sent at once; if not, it is held."""

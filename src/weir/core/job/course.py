@@ -8,8 +8,8 @@ statuses are reached only after waiting for tasks and records. A failure, for ex
     RESTARTING, RUN         the restart is scheduled
     RUNNING, RUN            the next attempt has begun
 
-A course never changes: each transition returns the next one, and raises ``InvariantError`` if the
-tables do not allow it. ``JobMaster`` carries out what a transition asks for.
+A course never changes: each transition returns the next course, and raises ``InvariantError`` if
+the tables do not allow it. ``JobMaster`` carries out what a transition asks for.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ only after waiting:
    (MISSION A1).
 2. If an attempt is being started, its outcome is awaited. If tasks are running, they are stopped,
    and the job master waits until they have stopped.
-3. If a checkpoint is in FINALIZING, its outcome is awaited (PROTOCOL P11): until then nobody knows
-   whether it is the one to restart from.
+3. If a checkpoint is in FINALIZING, its outcome is awaited (PROTOCOL P11): until then it is unknown
+   whether the job restarts from it.
 4. Only then is the goal acted on: the restart is scheduled, or the end is recorded.
 
 Periodic checkpoints start once the job and every unfinished task are RUNNING, not when the attempt
@@ -143,7 +143,7 @@ class JobMaster:
         self.restarts = RestartPolicy(restart)
         self._final_retry = FinalCheckpointRetry()
         self._course = Course()
-        #: The random number of the newest event that carried one; 0.5 (no jitter) before the first.
+        #: The newest random number that came with an event; 0.5 (no jitter) before the first.
         self._chance = 0.5
         #: Deletions that wait for tasks to stop.
         self._deferred_discards: list[DiscardCheckpoint] = []
@@ -260,13 +260,13 @@ class JobMaster:
 
     # -- events of tasks, and outputs of the checkpoint coordinator
 
-    def _hears(self, attempt: int) -> bool:
-        """Whether to handle a task's event: not from an older attempt or one being stopped."""
+    def _is_current(self, attempt: int) -> bool:
+        """Whether to handle a task's event: not if its attempt is over or being stopped."""
         return attempt == self._execution.attempt and self._execution.live
 
     def _acknowledged(self, event: AcknowledgeCheckpoint, now_ms: int) -> None:
-        """Called for every task of every checkpoint; only the last one has consequences."""
-        if not self._hears(event.attempt):
+        """Called for every task of every checkpoint; only the last task has consequences."""
+        if not self._is_current(event.attempt):
             return
         _, outputs = self._coordinator.acknowledge(event, now_ms)
         if outputs:
@@ -274,15 +274,15 @@ class JobMaster:
             self._progress(now_ms)
 
     def _declined(self, event: DeclineCheckpoint, now_ms: int) -> None:
-        if self._hears(event.attempt):
+        if self._is_current(event.attempt):
             self._take(self._coordinator.decline(event, now_ms), now_ms)
 
     def _operator_event(self, event: CoordinatorEvent | TaskOperatorEvent, now_ms: int) -> None:
-        if self._hears(event.attempt):
+        if self._is_current(event.attempt):
             self._take(self._coordinator.operator_event(event, now_ms), now_ms)
 
     def _task_status_changed(self, event: TaskStatusChanged, now_ms: int) -> None:
-        if not self._hears(event.attempt):
+        if not self._is_current(event.attempt):
             return
         self._execution.set_status(event.vertex, event.status)
         if event.status is TaskStatus.RUNNING:
@@ -291,7 +291,7 @@ class JobMaster:
             self._take(self._coordinator.task_ended(event.vertex, now_ms), now_ms)
 
     def _task_failed(self, event: TaskFailed, now_ms: int) -> None:
-        if not self._hears(event.attempt):
+        if not self._is_current(event.attempt):
             return
         self._execution.set_status(event.vertex, TaskStatus.FAILED)
         goal = Goal.FAIL if event.fatal else Goal.RESTART

@@ -21,15 +21,14 @@ threshold 60 s::
     failure at 80 s (restarted at 13 s, ran for 67 s)    -> delay 1 s
 
 ``RepeatedFailures`` counts failures of one cause without a completed checkpoint in between. Trying
-again cannot help there, since the next attempt starts from where the last one did.
+again cannot help there, since the next attempt starts where the last attempt did.
 
 ``FinalCheckpointRetry`` spaces out final checkpoints that fail (MISSION E3, PROTOCOL P29). Tasks
-that have ended their records wait for a checkpoint, and the job master requests one on its own, so
-a failed one would be followed by the next at once. Without a delay, a master hook that refuses at
-the end of the input would be called thousands of times, and the tolerable failures would be used up
-before anybody could act. The delay doubles with each consecutive failure; a completed checkpoint or
-a new attempt resets it. A periodic checkpoint, or one that a user requests, may come sooner and
-serves as well.
+that have ended their records wait for a checkpoint, which the job master requests on its own, so a
+failed checkpoint would be followed by the next at once. Without a delay, a master hook that refuses
+at the end of the input would be called thousands of times, and the tolerable failures would be used
+up before a user could act. The delay doubles with each consecutive failure; a completed checkpoint
+or a new attempt resets it. A periodic checkpoint, or a user's, may come sooner and serves as well.
 
 Nothing here reads a clock or draws a random number: the time and the jitter's chance are passed in.
 """
@@ -105,7 +104,7 @@ class FixedDelayRestartStrategy:
         return self._failures <= self._config.fixed_delay_attempts
 
     def notify_failure(self, now_ms: int) -> None:
-        """Count one failure."""
+        """Count a failure."""
         self._failures += 1
 
     def delay_ms(self, chance: float) -> int:
@@ -124,7 +123,7 @@ class FixedDelayRestartStrategy:
 class ExponentialDelayRestartStrategy:
     """``exponential-delay`` (Flink's default): a growing delay with jitter, reset by a long run.
 
-    Failures within the shortest possible delay after a counted one belong to the same attempt,
+    Failures within the shortest possible delay after a counted failure belong to the same attempt,
     since the next has not begun by then: they count once, as in Flink.
     """
 
@@ -154,7 +153,8 @@ class ExponentialDelayRestartStrategy:
             self._failures = 1
         else:
             invariant(
-                now_ms >= last_ms, f"failure at {now_ms} ms reported after one at {last_ms} ms"
+                now_ms >= last_ms,
+                f"failure at {now_ms} ms reported after a failure at {last_ms} ms",
             )
             if now_ms < last_ms + self._bounded(self._backoff_ms - self._jitter_ms):
                 return
@@ -194,7 +194,7 @@ class ExponentialDelayRestartStrategy:
 
 
 #: From this failure of one cause on, the message says that it repeats.
-TOLD_FROM = 3
+REPORTED_FROM = 3
 #: A job is not given up before this many failures of one cause, however long they took.
 GIVEN_UP_FROM = 5
 #: How many causes are remembered between two checkpoints; the newest are kept.
@@ -213,7 +213,7 @@ class _Streak:
 class RepeatedFailures:
     """Detects a job that keeps failing at the same point with the same cause.
 
-    No checkpoint completes, so every attempt starts where the last one did. After
+    No checkpoint completes, so every attempt starts where the last attempt did. After
     ``give_up_after_ms`` and at least ``GIVEN_UP_FROM`` failures the job is given up.
 
     A cause is a text made by the code that saw the failure (``Cause.key``). Failures of unknown
@@ -248,9 +248,9 @@ class RepeatedFailures:
         self._newest = None
 
     @property
-    def is_worth_telling(self) -> bool:
+    def is_worth_reporting(self) -> bool:
         """Whether the last failure has repeated often enough for its message to say so."""
-        return self._newest is not None and self._newest.count >= TOLD_FROM
+        return self._newest is not None and self._newest.count >= REPORTED_FROM
 
     @property
     def gives_up(self) -> bool:
@@ -294,7 +294,7 @@ class RestartPolicy:
         """
         self._strategy.notify_failure(now_ms)
         self._repeated.notify_failure(cause, now_ms)
-        repeats = passing and self._repeated.is_worth_telling
+        repeats = passing and self._repeated.is_worth_reporting
         return f"{message} ({self._repeated.describe()})" if repeats else message
 
     def notify_checkpoint(self) -> None:

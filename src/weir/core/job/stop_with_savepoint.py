@@ -54,7 +54,7 @@ STOP_TRANSITIONS: dict[StopState, frozenset[StopState]] = {
 class StopWithSavepoint:
     """One stop in progress; each transition returns the next value."""
 
-    #: Those who asked for it. Law: not empty; answered in ENDED or in FAILED, and never again.
+    #: The users' requests for it. Law: not empty; answered in ENDED or in FAILED, and never again.
     requests: tuple[str, ...]
     #: Parent directory of the savepoint.
     target: str
@@ -114,13 +114,13 @@ class StopWithSavepoint:
     def answers(self, failure: str = "") -> list[AnswerRequest]:
         """The answers once it is over. If it failed, they say why, and name a savepoint taken."""
         if self.state is StopState.ENDED:
-            return [AnswerRequest(request=one, checkpoint=self.savepoint) for one in self.requests]
+            return [AnswerRequest(request=r, checkpoint=self.savepoint) for r in self.requests]
         if self.savepoint is not None:
             path = self.savepoint.external_path
             message = f"Created a savepoint at {path}, but the job did not stop: {failure}"
         else:
             message = f"The job was not stopped with a savepoint: {failure}"
-        return [AnswerRequest(request=one, failure=message) for one in self.requests]
+        return [AnswerRequest(request=request, failure=message) for request in self.requests]
 
     def validate(self) -> None:
         """Check the laws of the fields; raises ``InvariantError``."""

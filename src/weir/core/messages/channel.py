@@ -62,7 +62,7 @@ class CheckpointBarrier:
 
 @dataclass(frozen=True, kw_only=True)
 class CancelCheckpointMarker:
-    """No barrier of this checkpoint will come; nobody may wait for it (MISSION B3)."""
+    """No barrier of this checkpoint will come: do not wait for it (MISSION B3)."""
 
     checkpoint_id: int
 

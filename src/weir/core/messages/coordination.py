@@ -12,8 +12,8 @@ M = ``JobMaster``, S = ``StreamTask``)::
 
 An operator's event is part of its task's state until it is acknowledged. The acknowledgement goes
 through the gateway like every other event. So in every checkpoint, an event that the coordinator
-handled before its snapshot is missing from the task's snapshot; one that it did not is still there,
-and a restored task sends it again (P41).
+handled before its snapshot is missing from the task's snapshot; an event that it did not handle is
+still there, and a restored task sends it again (P41).
 
 How a coordinator's part of a checkpoint ended, and which subtask must fail over, are outcomes that
 stay inside the job master.
@@ -196,7 +196,7 @@ CoordinatorEvent: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True)
 class DeliverEvent:
-    """M -> S: deliver the event to the subtask, after all earlier ones (MISSION C6).
+    """M -> S: deliver the event to the subtask, after all earlier events (MISSION C6).
 
     Owes ``EventsConfirmed``, or the task fails.
     """

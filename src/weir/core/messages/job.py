@@ -71,7 +71,7 @@ class SnapshotRequested:
 
     request: str
     kind: RequestKind
-    #: Parent directory of the savepoint; None for the configured one.
+    #: Parent directory of the savepoint; None: as configured.
     target: str | None = None
     #: For a stop: let every window and timer fire first (MISSION E1).
     drain: bool = False

@@ -1,10 +1,10 @@
 """Messages between the two core machines, ``JobMaster`` and ``StreamTask``.
 
 Both machines have one entry point, ``handle(event, now_ms) -> list[Effect]``, and report their
-``next_deadline()``. The runtime carries out the effects; the outcome of a blocking one comes back
-as another event. What each machine exchanges with the runtime is in ``job.py`` and ``task.py``. The
-messages in this file pass between the machines: an effect of one is an event of the other,
-delivered in order.
+``next_deadline()``. The runtime carries out the effects; the outcome of a blocking effect comes
+back as another event. What each machine exchanges with the runtime is in ``job.py`` and
+``task.py``. The messages in this file pass between the machines: an effect of one is an event of
+the other, delivered in order.
 
 The course of one checkpoint (S = ``StreamTask``, M = ``JobMaster``)::
 
@@ -96,7 +96,7 @@ class NotifyCheckpointComplete:
 class NotifyCheckpointAborted:
     """M -> S: the checkpoint was aborted.
 
-    What sinks staged for it waits for the next one that completes (PROTOCOL P12).
+    What sinks staged for it waits for the next checkpoint that completes (PROTOCOL P12).
     """
 
     vertex: VertexId

@@ -45,7 +45,7 @@ from weir.core.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStarted:
-    """The task's query is running; ``position`` is the restored one, or -1."""
+    """The task's query is running; ``position`` is the restored position, or -1."""
 
     position: int
 
@@ -63,7 +63,7 @@ class PlanningCalled:
     #: the query's own offsets; a restored query may omit a channel until it reads it. Must be
     #: exactly what was admitted, or the task fails (PROTOCOL P7).
     consumed: dict[VertexId, int] = field(default_factory=dict)
-    #: For a task with consumers: its output watermark, if it has one (PROTOCOL P25).
+    #: For a task with consumers: its output watermark, if any (PROTOCOL P25).
     watermark_ms: int | None = None
     #: How long until operators have a processing-time timer due; None: they have none.
     timer_in_ms: int | None = None
@@ -75,7 +75,7 @@ class PlanningCalled:
 class InducedCheckpoint:
     """A checkpoint whose point readers have reached (MISSION B4); they read nothing more for now.
 
-    The newest one, if they have reached several; 0 if they have reached none that is not over.
+    The newest, if they have reached several; 0 if all that they have reached are over.
     """
 
     checkpoint_id: int
@@ -218,10 +218,9 @@ class AnswerPlanning:
     #: What that batch reads from the task's channels, no more and no less. Any admission forces a
     #: batch.
     admitted: tuple[Admission, ...] = ()
-    #: The watermark of each channel that has one, as of what earlier batches have read
-    #: (PROTOCOL P25).
+    #: The watermarks of the channels, as of what earlier batches have read (PROTOCOL P25).
     watermarks_ms: dict[VertexId, int] = field(default_factory=dict)
-    #: Events that operators handle before the batch's records. Any event forces a batch, even one
+    #: Events that operators handle before the batch's records. Any event forces a batch, even
     #: without records.
     events: tuple[DeliverEvent, ...] = ()
     #: The checkpoint whose barrier follows the batch: operators prepare for it after the records
@@ -231,7 +230,7 @@ class AnswerPlanning:
     #: carries events. It reads no segment and gets no watermark, and Weir's own readers must not
     #: read in it (PROTOCOL P2).
     only_events: bool = False
-    #: Readers that induce checkpoints, and stand at the point of one up to this one, go on from it
+    #: Readers that induce checkpoints go on from the points of all checkpoints up to this id
     #: (MISSION B4); None without such readers.
     induced_over: int | None = None
 
@@ -311,7 +310,7 @@ class StartDrain:
 class CloseOperators:
     """Close every operator of the chain. Owes ``OperatorsClosed`` or ``TaskErrored``.
 
-    Everything is committed, and nobody needs the task any more (MISSION E5).
+    Everything is committed, and the task is not needed any more (MISSION E5).
     """
 
     vertex: VertexId
@@ -319,11 +318,11 @@ class CloseOperators:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitSinks:
-    """Commit one epoch in the sinks of the task. Owes ``SinksCommitted`` or ``SinkCommitFailed``.
+    """Commit an epoch in the sinks of the task. Owes ``SinksCommitted`` or ``SinkCommitFailed``.
 
     Failed commits are retried; afterwards the task's checkpoint listeners are notified.
-    ``payloads`` names every sink that does not leave the epoch out, with an empty tuple for one
-    that staged nothing (PROTOCOL P15).
+    ``payloads`` names every sink that does not leave the epoch out, with an empty tuple if it
+    staged nothing (PROTOCOL P15).
     Never issued before the record of ``checkpoint_id`` is durable.
     """
 
@@ -336,7 +335,7 @@ class CommitSinks:
 class TellAborted:
     """Notify the task's checkpoint listeners that the checkpoint was aborted.
 
-    Owes ``TaskErrored`` if one raises.
+    Owes ``TaskErrored`` if a listener raises.
     """
 
     vertex: VertexId

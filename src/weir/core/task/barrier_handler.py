@@ -1,6 +1,6 @@
 """``BarrierHandler``: aligns the barriers of a task's input channels (MISSION D, seed of B2).
 
-It answers one question for the input of a task: may this channel be read? A channel is *held* from
+It answers a question for the input of a task: may this channel be read? A channel is *held* from
 its barrier until the checkpoint's alignment ends. Rules:
 
 1. Alignment of checkpoint n starts with its first barrier. It is complete when every channel has
@@ -116,7 +116,7 @@ class BarrierHandler:
         return [self._give_up(checkpoint_id, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)]
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The coordinator aborted the checkpoint: end its alignment, with no one to inform."""
+        """The coordinator aborted the checkpoint: end its alignment, without a decline."""
         if self._open and checkpoint_id > self._newest_over:
             self._give_up(checkpoint_id, Reason.CHECKPOINT_DECLINED)
 

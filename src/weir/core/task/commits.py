@@ -8,9 +8,9 @@ This is the bookkeeping for exactly-once output. One committable goes through::
     epoch 8 is confirmed .. gone
 
 A sink may leave out checkpoints, so that it commits at intervals. Their barriers do not mark its
-output, so it gets the epoch of a later one. The metadata of a checkpoint that was left out holds
-the output all the same, under the checkpoint's own id: whoever restores it commits that first, and
-nobody else can have, since the later checkpoint never completed.
+output, so it gets the epoch of a later checkpoint. The metadata of a checkpoint that was left out
+holds the output all the same, under the checkpoint's own id: a job restored from it commits that
+first. Nothing else has committed it, since the later checkpoint never completed.
 
 The epoch is assigned once and is part of the transaction id at the sink, so nothing can be
 committed under two ids. A restored job derives the same epoch from the barrier mark and the ids of
@@ -46,7 +46,7 @@ class PendingCommits:
         self._committables: dict[tuple[OperatorId, int], Committable] = {}
         #: The epoch that the sinks are committing.
         self._committing: int | None = None
-        #: Completed checkpoints whose epochs are committed after that one, each with its sinks.
+        #: Completed checkpoints whose epochs are committed after it, each with its sinks.
         self._queue: deque[tuple[int, tuple[OperatorId, ...]]] = deque()
         #: The newest completed checkpoint. Checkpoints complete in ascending order.
         self._newest_completed = 0
@@ -86,29 +86,29 @@ class PendingCommits:
         checkpoint_id, triggered_ms = barrier.checkpoint_id, barrier.timestamp_ms
         due = {sink for sink in self._sinks if last or self._is_due(sink, triggered_ms)}
         self._due[checkpoint_id] = dict.fromkeys(due, triggered_ms)
-        for key, one in self._committables.items():
-            if one.position > position:
+        for key, committable in self._committables.items():
+            if committable.position > position:
                 continue
-            if one.sink in due and one.barrier is None:
-                self._committables[key] = replace(one, barrier=checkpoint_id)
-            elif one.sink not in due and one.left_out is None:
-                self._committables[key] = replace(one, left_out=checkpoint_id)
+            if committable.sink in due and committable.barrier is None:
+                self._committables[key] = replace(committable, barrier=checkpoint_id)
+            elif committable.sink not in due and committable.left_out is None:
+                self._committables[key] = replace(committable, left_out=checkpoint_id)
 
     def _is_due(self, sink: OperatorId, triggered_ms: int) -> bool:
         """Whether a sink does not leave out a checkpoint that was triggered then.
 
-        It leaves out none that would commit output of an aborted one: output that is marked has the
-        epoch of the first completed checkpoint from its barrier on (``CommitEpochs``).
+        It leaves out no checkpoint that would commit output of an aborted one: marked output has
+        the epoch of the first completed checkpoint from its barrier on (``CommitEpochs``).
         """
         marked = any(
-            one.sink == sink and one.barrier is not None and one.epoch is None
-            for one in self._committables.values()
+            c.sink == sink and c.barrier is not None and c.epoch is None
+            for c in self._committables.values()
         )
         before_ms, interval_ms = self._committed_ms.get(sink), self._intervals_ms.get(sink)
         if marked or before_ms is None or interval_ms is None:
             return True
         # Spans do not begin with the last commit: sinks of one interval commit at the same
-        # checkpoints, so that a reader of several tables can show one of those.
+        # checkpoints, so that a reader of several tables can show them as of one of those.
         return triggered_ms // interval_ms != before_ms // interval_ms
 
     def flushed(
@@ -144,9 +144,9 @@ class PendingCommits:
         due = self._due[checkpoint_id]
         self._committed_ms.update(due)
         self._due = {taken: due for taken, due in self._due.items() if taken > checkpoint_id}
-        for key, one in self._committables.items():
-            if one.epoch is None and one.barrier is not None and one.barrier <= checkpoint_id:
-                self._committables[key] = replace(one, epoch=checkpoint_id)
+        for key, c in self._committables.items():
+            if c.epoch is None and c.barrier is not None and c.barrier <= checkpoint_id:
+                self._committables[key] = replace(c, epoch=checkpoint_id)
         self._queue.append((checkpoint_id, tuple(sink for sink in self._sinks if sink in due)))
 
     def next_commit(self) -> tuple[int, dict[OperatorId, tuple[Payload, ...]]] | None:

@@ -8,8 +8,9 @@ the job is stopped; those of a task with channels end when the records of all ch
                close
     stopped    STOPPED (windows and timers stay in the state), savepoint, commit, close
 
-The final checkpoint is the first completed one that covers all of the task's output (P29). A task
-that needs none (P36) is done after its drain. Operators are closed once, after everything else.
+The final checkpoint is the first completed checkpoint that covers all of the task's output (P29). A
+task that needs none (P36) is done after its drain. Operators are closed once, after everything
+else.
 """
 
 from __future__ import annotations

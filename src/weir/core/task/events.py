@@ -60,7 +60,7 @@ class TaskEvents:
         return self._carried
 
     def not_run(self) -> None:
-        """No batch ran for the carried events: they wait for the next one."""
+        """No batch ran for the carried events: they wait for the next batch."""
         self._waiting = [*self._carried, *self._waiting]
         self._carried = ()
 
@@ -70,14 +70,14 @@ class TaskEvents:
 
     def complete(self) -> list[EventsConfirmed | OperatorEventSent]:
         """The batch is complete: confirm the events it carried, send those its operators sent."""
-        told: list[EventsConfirmed | OperatorEventSent] = []
+        effects: list[EventsConfirmed | OperatorEventSent] = []
         if self._carried:
-            told.append(self._confirmed(self._carried))
+            effects.append(self._confirmed(self._carried))
             self._carried = ()
         for event in self._staged:
             self._number += 1
             self._unacknowledged[self._number] = event
-            told.append(
+            effects.append(
                 OperatorEventSent(
                     vertex=self._vertex,
                     attempt=self._attempt,
@@ -88,7 +88,7 @@ class TaskEvents:
                 )
             )
         self._staged = []
-        return told
+        return effects
 
     def end(self) -> list[EventsConfirmed]:
         """The operators have finished: confirm all events, delivered or not."""

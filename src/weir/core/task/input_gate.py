@@ -60,9 +60,9 @@ class _Channel:
     #: The last position in a committed batch, -1 before the first; None until the query has
     #: reported it, since a restored query has read segments of earlier attempts.
     consumed: int | None = None
-    #: The watermark after the admitted segments, and the one last sent to the query.
+    #: The watermark after the admitted segments, and the watermark last sent to the query.
     watermark_ms: int | None = None
-    told_ms: int | None = None
+    sent_ms: int | None = None
     records_ended: EndOfUserRecords | None = None
     ended: bool = False
 
@@ -93,7 +93,7 @@ class InputGate:
         #: whose alignment has ended are dropped when the next barrier arrives.
         self._arrived_ms: dict[int, int] = {}
         #: Whether the last batch was the first with some watermark, which takes effect in the next.
-        self._has_told_watermark = False
+        self._has_sent_watermark = False
 
     @property
     def channels(self) -> tuple[VertexId, ...]:
@@ -112,7 +112,7 @@ class InputGate:
     def all_finished(self) -> bool:
         """Whether every producer finished its records, rather than being stopped without a drain.
 
-        If one was stopped, this task does not finish either (PROTOCOL P28).
+        If a producer was stopped, this task does not finish either (PROTOCOL P28).
         """
         ends = [channel.records_ended for channel in self._channels.values()]
         return all(end is not None and end.finished for end in ends)
@@ -128,7 +128,7 @@ class InputGate:
     @property
     def wants_batch(self) -> bool:
         """Whether a batch has something to do: read a segment, or take a new watermark."""
-        return self.has_untold_watermark or any(
+        return self.has_unsent_watermark or any(
             channel.next_segment is not None and not self.barriers.holds(name)
             for name, channel in self._channels.items()
         )
@@ -136,12 +136,12 @@ class InputGate:
     @property
     def watermark_takes_effect(self) -> bool:
         """Whether a watermark takes effect in a batch to come, though no segment is read."""
-        return self._has_told_watermark or self.has_untold_watermark
+        return self._has_sent_watermark or self.has_unsent_watermark
 
     @property
-    def has_untold_watermark(self) -> bool:
-        """Whether the query does not know a watermark yet that was reached without a segment."""
-        return any(one.watermark_ms != one.told_ms for one in self._channels.values())
+    def has_unsent_watermark(self) -> bool:
+        """Whether a watermark reached without a segment is still to be sent to the query."""
+        return any(c.watermark_ms != c.sent_ms for c in self._channels.values())
 
     @property
     def awaits_barrier(self) -> bool:
@@ -233,8 +233,8 @@ class InputGate:
     def may_overtake(self, now_ms: int, timeout_ms: int) -> int | None:
         """The checkpoint whose barrier may overtake unread entries; None otherwise.
 
-        Its barrier is queued in every channel, and ``timeout_ms`` have passed since the first one
-        arrived.
+        Its barrier is queued in every channel, and ``timeout_ms`` have passed since the first
+        barrier arrived.
         """
         standing = self._standing()
         if standing is None or not self.has_waited(standing[0], now_ms, timeout_ms):
@@ -308,18 +308,18 @@ class InputGate:
         self.batch.begun(largest, now_ms)
         return tuple(admitted)
 
-    def tell_watermarks(self) -> dict[VertexId, int]:
+    def send_watermarks(self) -> dict[VertexId, int]:
         """The watermark of each channel for the next batch, after all admitted segments.
 
         Call ``admit`` first.
         """
-        told = {}
-        self._has_told_watermark = self.has_untold_watermark
+        watermarks_ms = {}
+        self._has_sent_watermark = self.has_unsent_watermark
         for name, channel in self._channels.items():
-            channel.told_ms = channel.watermark_ms
+            channel.sent_ms = channel.watermark_ms
             if channel.watermark_ms is not None:
-                told[name] = channel.watermark_ms
-        return told
+                watermarks_ms[name] = channel.watermark_ms
+        return watermarks_ms
 
     def validate(self) -> None:
         """Check the laws of the fields; raises ``InvariantError``."""
@@ -350,7 +350,7 @@ class InputGate:
     def _standing(self) -> tuple[CheckpointBarrier, dict[VertexId, _Place]] | None:
         """The next checkpoint's barrier with its places, if it is queued in every unheld channel.
 
-        An ended channel, or one with its end queued first, needs no barrier. None if another
+        A channel that has ended, or has its end queued first, needs no barrier. None if another
         checkpoint is being aligned, or for a savepoint.
         """
         places: dict[VertexId, _Place] = {}
@@ -360,7 +360,8 @@ class InputGate:
                 if place is None:
                     return None
                 places[name] = place
-        found = {one.barrier.checkpoint_id: one.barrier for one in places.values() if one.barrier}
+        barriers = (place.barrier for place in places.values() if place.barrier)
+        found = {barrier.checkpoint_id: barrier for barrier in barriers}
         if len(found) != 1:
             return None
         [(n, barrier)] = found.items()
@@ -389,9 +390,11 @@ class InputGate:
         if place.barrier is not None:
             del channel.entries[place.index]
         return [
-            InFlightSegment(channel=name, position=one.position, size=one.size, payload=one.payload)
-            for one in passed
-            if isinstance(one, Segment)
+            InFlightSegment(
+                channel=name, position=entry.position, size=entry.size, payload=entry.payload
+            )
+            for entry in passed
+            if isinstance(entry, Segment)
         ]
 
     def _control(

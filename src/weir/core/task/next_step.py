@@ -1,4 +1,4 @@
-"""``next_step``: what a task does next, as one ordered table (MISSION B, E; PROTOCOL P6, P28).
+"""``next_step``: what a task does next, as an ordered table (MISSION B, E; PROTOCOL P6, P28).
 
 After every event the task describes its ``Situation`` and takes the step of the first row of
 ``NEXT_STEPS`` that holds. The order of the rows is law. A step after which more may be possible
@@ -89,15 +89,15 @@ class Situation:
     prepared: int = 0
     #: Operators have code of their own for checkpoints, and take no snapshot while they finish.
     operators_take_part: bool = False
-    #: Operators have had no batch yet, and finish only after one (E2).
+    #: Operators have had no batch yet, which they need before they finish (E2).
     operators_want_batch: bool = False
 
     #: How the input has ended: ENDED if it is exhausted, STOPPED if a producer was stopped without
     #: a drain.
     input_end: Records | None = None
     has_channels: bool = False
-    #: The query does not know a watermark that was reached without a segment.
-    has_untold_watermark: bool = False
+    #: A watermark that was reached without a segment is still to be sent to the query.
+    has_unsent_watermark: bool = False
     #: A watermark takes effect in the next batch, though it reads no segment.
     watermark_takes_effect: bool = False
 
@@ -191,12 +191,12 @@ NEXT_STEPS: tuple[tuple[Step, Callable[[Situation], bool]], ...] = (
     (
         Step.ANSWER,
         lambda now: (
-            now.prepares_for is not None and now.has_untold_watermark and now.waits_for_watermarks
+            now.prepares_for is not None and now.has_unsent_watermark and now.waits_for_watermarks
         ),
     ),
     (Step.ANSWER_BARRIER, lambda now: now.prepares_for is not None),
     # Records end when those of all channels have ended, when the readers have reported their end,
-    # or when the job is stopped. Operators finish in a batch after a first one.
+    # or when the job is stopped. Operators have a first batch before they finish.
     (
         Step.ANSWER_EVENTS,
         lambda now: now.records_become is Records.ENDED and now.operators_want_batch,

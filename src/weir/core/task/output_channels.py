@@ -7,7 +7,7 @@ consumer, each at its own pace.
 Two limits apply backpressure, that is, the producer's planning call is held:
 
 - The bound: a consumer is that many segments or bytes behind.
-- The pace: a consumer has one batch to read and another one waiting, by the batch size that it
+- The pace: a consumer has one batch to read and another waiting, by the batch size that it
   reports. A barrier waits for all segments before it, so more output would only delay it. Before
   its first report it has one segment: the first batches of a job take seconds, and all of its
   queries run theirs at once, so a producer that went on would only slow them down.
@@ -37,7 +37,7 @@ class ChannelBound:
 
 DEFAULT_BOUND = ChannelBound()
 
-#: A consumer may have two batches of segments, the one it is reading and one waiting; before its
+#: A consumer may have two batches of segments, one being read and one waiting; before its
 #: first report, only the first.
 _BATCHES_AHEAD = 2
 _BATCHES_AHEAD_AT_FIRST = 1
@@ -130,7 +130,7 @@ class OutputChannels:
             return None
         while behind and behind[0][0] <= position:
             behind.popleft()
-        oldest_needed = min((one[0][0] for one in self._behind.values() if one), default=None)
+        oldest_needed = min((lag[0][0] for lag in self._behind.values() if lag), default=None)
         free = self._appended if oldest_needed is None else oldest_needed - 1
         if free <= self._released:
             return None

@@ -32,7 +32,7 @@ class TaskPlan:
     #: Whether any of its operators prepare for a barrier in the batch before it (PROTOCOL P6).
     prepares_for_barriers: bool = False
     #: Some have code of their own for checkpoints: they take no snapshot while they finish, and a
-    #: resting query runs a batch in which they hear how a checkpoint ended.
+    #: resting query runs a batch that notifies them how a checkpoint ended.
     operators_take_part: bool = False
     #: Whether its source has Weir's own readers.
     has_own_readers: bool = False
@@ -41,7 +41,7 @@ class TaskPlan:
     #: Whether any of its operators have coordinators.
     coordinated: bool = False
     #: For sinks that do not commit at every completed checkpoint, a length of time in milliseconds:
-    #: they commit at the first one in each such span since the Unix epoch.
+    #: they commit at the first in each such span since the Unix epoch.
     commit_intervals_ms: Mapping[OperatorId, int] = field(default_factory=dict)
 
     @property

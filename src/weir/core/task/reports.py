@@ -115,7 +115,7 @@ class TaskReports:
         )
 
     def skipped(self, checkpoint_id: int) -> DeclineCheckpoint:
-        """Readers that induce checkpoints have gone on to a newer one (MISSION B4)."""
+        """Readers that induce checkpoints have gone on to a newer checkpoint (MISSION B4)."""
         return self._declined(
             checkpoint_id,
             Reason.CHECKPOINT_DECLINED_SUBSUMED,

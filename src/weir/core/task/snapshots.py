@@ -58,8 +58,8 @@ class TaskSnapshot:
             f"snapshot {n} of {vertex} holds the state of {state.vertex} at {state.position}",
         )
         invariant(
-            [(one.channel, one.position) for one in state.in_flight]
-            == [(one.channel, one.position) for one in self.in_flight],
+            [(segment.channel, segment.position) for segment in state.in_flight]
+            == [(segment.channel, segment.position) for segment in self.in_flight],
             f"snapshot {n} of {vertex} lacks the segments in flight",
         )
 
@@ -98,7 +98,7 @@ class OpenSnapshots:
 
     @property
     def any_part_running(self) -> bool:
-        """Whether a part of any snapshot is running, aborted ones included."""
+        """Whether a part of any snapshot is running, aborted snapshots included."""
         return any(
             snapshot.part is not SnapshotPart.ACKNOWLEDGED for snapshot in self._snapshots.values()
         )
@@ -109,9 +109,7 @@ class OpenSnapshots:
 
         Aborted snapshots are included.
         """
-        running = (
-            one for one in self._snapshots.values() if one.part is not SnapshotPart.ACKNOWLEDGED
-        )
+        running = (s for s in self._snapshots.values() if s.part is not SnapshotPart.ACKNOWLEDGED)
         return frozenset(segment.channel for snapshot in running for segment in snapshot.in_flight)
 
     def get(self, checkpoint_id: int) -> TaskSnapshot | None:

@@ -14,9 +14,9 @@ Rules:
 1. Triggers are taken in ascending order of their ids, one synchronous part at a time, all at the
    same position; then the call is answered. Without a trigger it is answered at once. A source does
    not wait for the batch under way, if its state outlives the planning call: once a batch of the
-   attempt is complete, its barrier goes after the last complete one (not that of a stop).
+   attempt is complete, its barrier goes after the last complete batch (not that of a stop).
 2. A stop with savepoint ends the records before its barrier (P28): with a drain, as at the end of
-   the input; without one, windows and timers stay in the state. No record flows after that: if the
+   the input; without, windows and timers stay in the state. No record flows after that: if the
    savepoint completes, the task commits and finishes; if not, the job fails over (P34).
 3. After the records have ended, no more planning calls come and the state is stable. Triggers are
    taken at once: before and during the drain at the position before it (operators with code for
@@ -201,7 +201,7 @@ class StreamTask:
         deadlines = [] if self._timer_is_due or self.outputs.is_full else [self._timer_at_ms]
         if self._overtakes_after_ms is not None:
             deadlines.append(self._gate.overtakes_at(self._overtakes_after_ms))
-        return min((one for one in deadlines if one is not None), default=None)
+        return min((at_ms for at_ms in deadlines if at_ms is not None), default=None)
 
     def on_deadline(self, now_ms: int) -> list[StreamTaskEffect]:
         """The time that ``next_deadline`` returned has been reached."""
@@ -274,7 +274,7 @@ class StreamTask:
             operators_want_batch=plan.has_operators and self._position < 0,
             input_end=ending.input_end,
             has_channels=bool(plan.inputs),
-            has_untold_watermark=gate.has_untold_watermark,
+            has_unsent_watermark=gate.has_unsent_watermark,
             watermark_takes_effect=gate.watermark_takes_effect,
             is_full=self.outputs.is_full,
             carries_events=self._carries_events,
@@ -304,8 +304,8 @@ class StreamTask:
         """Process the control entries of the channels; queue a checkpoint that is aligned."""
         effects: list[StreamTaskEffect] = []
         # What follows a barrier is read after its snapshot.
-        behind = self._triggers.is_first_aligned
-        for outcome in () if behind else self._gate.process(self._now_ms):
+        blocked = self._triggers.is_first_aligned
+        for outcome in () if blocked else self._gate.process(self._now_ms):
             if isinstance(outcome, Aligned):
                 self._triggers.add_aligned(outcome)
             else:
@@ -317,7 +317,9 @@ class StreamTask:
         self._ending.records = records
         if records is Records.ENDED:
             return []
-        return self._tell_end(finished=False) + self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+        return self._announce_end(finished=False) + self._move(
+            TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+        )
 
     def _start_drain(self) -> list[StreamTaskEffect]:
         # A query whose records were ended for it is alive, and held in the planning call.
@@ -325,7 +327,7 @@ class StreamTask:
         events = self._events.carry()
         return [StartDrain(vertex=self._vertex, position=self._position, call=call, events=events)]
 
-    def _tell_end(self, *, finished: bool) -> list[StreamTaskEffect]:
+    def _announce_end(self, *, finished: bool) -> list[StreamTaskEffect]:
         """Notify the consumers that no more records will come."""
         end = EndOfUserRecords(finished=finished, savepoint=self._ending.stops_with)
         return [*self.outputs.broadcast(end)]
@@ -337,8 +339,8 @@ class StreamTask:
         """
         if step is Step.ANSWER_IDLE:
             self._idle_at = self._position
-        is_told = step in (Step.ANSWER, Step.ANSWER_IDLE)
-        reads = is_told and not self._triggers.is_first_aligned
+        has_watermarks = step in (Step.ANSWER, Step.ANSWER_IDLE)
+        reads = has_watermarks and not self._triggers.is_first_aligned
         barrier = now.prepares_for if step is Step.ANSWER_BARRIER else None
         invariant(self._call is not None, f"{self._vertex} has no planning call to answer")
         call, self._call = self._call or 0, None
@@ -347,7 +349,7 @@ class StreamTask:
             AnswerPlanning(
                 call=call,
                 admitted=self._gate.admit(self._now_ms) if reads else (),
-                watermarks_ms=self._gate.tell_watermarks() if is_told else {},
+                watermarks_ms=self._gate.send_watermarks() if has_watermarks else {},
                 events=self._events.carry(),
                 barrier=barrier,
                 only_events=step is Step.ANSWER_EVENTS,
@@ -392,8 +394,11 @@ class StreamTask:
 
     def _decline(self, *declined: DeclineCheckpoint) -> list[StreamTaskEffect]:
         """No barrier of these checkpoints will leave the task (MISSION B3)."""
-        markers = (CancelCheckpointMarker(checkpoint_id=one.checkpoint_id) for one in declined)
-        return [*declined, *(one for marker in markers for one in self.outputs.broadcast(marker))]
+        effects: list[StreamTaskEffect] = [*declined]
+        for decline in declined:
+            marker = CancelCheckpointMarker(checkpoint_id=decline.checkpoint_id)
+            effects += self.outputs.broadcast(marker)
+        return effects
 
     def _on_sync_part_done(self, event: SyncPartDone) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -401,9 +406,9 @@ class StreamTask:
         if snapshot.aborted:
             return self._drop(checkpoint_id) + self._advance()
         self._snapshots.go_on(checkpoint_id, SnapshotPart.ASYNC)
-        told = [self._report.synchronous_part_over(checkpoint_id)] if self._plan.coordinated else []
+        over = [self._report.synchronous_part_over(checkpoint_id)] if self._plan.coordinated else []
         go_on = ContinueSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id)
-        return [*told, go_on, *self._advance()]
+        return [*over, go_on, *self._advance()]
 
     def _on_async_part_done(self, event: AsyncPartDone) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -417,7 +422,7 @@ class StreamTask:
         else:
             self._snapshots.forget(checkpoint_id)
         acknowledged = self._report.acknowledged(snapshot, event, committables)
-        return [acknowledged, *self._tell_consumed(), *self._advance()]
+        return [acknowledged, *self._report_consumed(), *self._advance()]
 
     def _on_snapshot_failed(self, event: SnapshotFailed) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -442,8 +447,8 @@ class StreamTask:
         self._ending.checkpoint_completed(
             checkpoint_id, is_final=snapshot.finished or kind.is_synchronous
         )
-        told = TellCompleted(vertex=self._vertex, checkpoint_id=checkpoint_id)
-        return [told, *self._commit_next(), *self._wake()]
+        report = TellCompleted(vertex=self._vertex, checkpoint_id=checkpoint_id)
+        return [report, *self._commit_next(), *self._wake()]
 
     def _on_aborted(self, event: NotifyCheckpointAborted) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -460,7 +465,7 @@ class StreamTask:
         return effects + self._wake()
 
     def _wake(self) -> list[StreamTaskEffect]:
-        """Let a query run that rests with nothing to read, for what its operators must hear."""
+        """Wake a resting query, so that its operators are notified of the checkpoint's end."""
         if self._plan.operators_take_part:
             self._idle_at = -1
         return self._advance()
@@ -469,7 +474,7 @@ class StreamTask:
         self._snapshots.forget(checkpoint_id)
         return [
             DropSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id),
-            *self._tell_consumed(),
+            *self._report_consumed(),
         ]
 
     def _commit_next(self) -> list[StreamTaskEffect]:
@@ -504,7 +509,9 @@ class StreamTask:
         self._call, self._triggers.outlives_call = event.call, event.outlives_call
         self._timer_at_ms = None if event.timer_in_ms is None else self._now_ms + event.timer_in_ms
         self._gate.batch.ended(self._now_ms)
-        return effects + self._tell_consumed(self._gate.consumed(event.consumed)) + self._advance()
+        return (
+            effects + self._report_consumed(self._gate.consumed(event.consumed)) + self._advance()
+        )
 
     def _on_staged(self, event: BatchStaged) -> list[StreamTaskEffect]:
         invariant(
@@ -563,7 +570,7 @@ class StreamTask:
         effects = [
             *self._complete_batch(event.position),
             *self._events.end(),
-            *self._tell_end(finished=True),
+            *self._announce_end(finished=True),
         ]
         self._ending.drained()
         if self._ending.waits_for_checkpoint:
@@ -587,17 +594,19 @@ class StreamTask:
         drained = self._ending.records is Records.DRAINED
         return [*self._events.deliver(event, may_run_batch=not drained), *self._advance()]
 
-    def _tell_consumed(self, moved: Iterable[tuple[VertexId, int]] = ()) -> list[StreamTaskEffect]:
+    def _report_consumed(
+        self, moved: Iterable[tuple[VertexId, int]] = ()
+    ) -> list[StreamTaskEffect]:
         """Notify producers how far channels were read, unless a snapshot needs segments (P27)."""
         self._held_back.update(moved)
         in_use = self._snapshots.channels_in_use
-        told = {name: position for name, position in self._held_back.items() if name not in in_use}
-        for name in told:
+        free = {name: position for name, position in self._held_back.items() if name not in in_use}
+        for name in free:
             del self._held_back[name]
         size = self._gate.batch.size
         return [
             SegmentsConsumed(vertex=name, consumer=self._vertex, position=position, batch_size=size)
-            for name, position in told.items()
+            for name, position in free.items()
         ]
 
     # ---- the end

@@ -5,15 +5,15 @@ until the query is held in a planning call and, where operators emit rows before
 (PROTOCOL P6), until a batch has carried the barrier to them.
 
 Where the readers of the task's source say themselves when a checkpoint is due (MISSION B4), the
-coordinator's trigger only says that one is wanted. It waits until all readers have reached its
-*point*, by the end of a batch; one without splits has nothing before any point. A reader that has
-reached a point reads nothing more until the checkpoint is *over* for it: the snapshot is being
-taken, or never will be, since
+coordinator's trigger only says that a checkpoint is wanted. It waits until all readers have reached
+its *point*, by the end of a batch; a reader without splits has nothing before any point. A reader
+that has reached a point reads nothing more until the checkpoint is *over* for it: the snapshot is
+being taken, or never will be, since
 
 - it belongs to an earlier attempt;
 - the checkpoint was aborted, even before the task was triggered: its coordinator knew of it;
-- a newer one is triggered, and this one was not;
-- another reader has gone on to the point of a newer one: the task declines it.
+- a newer checkpoint is triggered, and this one was not;
+- another reader has gone on to the point of a newer checkpoint: the task declines it.
 
 Readers may reach a point before the trigger comes. Once the records have ended, nothing more can
 come after any point, and triggers are taken as ever.
@@ -49,7 +49,7 @@ class WaitingTriggers:
         #: How far readers that induce checkpoints are, after the running batch and before it.
         self._staged: InducedCheckpoint | None = None
         self._reached: InducedCheckpoint | None = None
-        #: No checkpoint up to this one will be taken, except for those that wait.
+        #: No checkpoint up to this id will be taken, except for those that wait.
         self._over = allocated
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class WaitingTriggers:
         return next((aligned is not None for _, aligned in self._waiting.values()), False)
 
     def due(self, *, records_flow: bool) -> TriggerCheckpoint | None:
-        """The trigger to be taken next; None if there is none, or readers must reach its point."""
+        """The trigger to be taken next; None if none waits, or until readers reach its point."""
         first, reached = self.first, self._reached
         if first is None or not (self._induced and records_flow):
             return first
@@ -95,7 +95,7 @@ class WaitingTriggers:
         self._staged = induced
 
     def completed(self, *, ran: bool) -> list[int]:
-        """The batch is complete, if one ``ran``; return the checkpoints that readers have skipped.
+        """The last batch, if any ``ran``, is complete; return the checkpoints that readers skipped.
 
         They are removed, and the task must decline them.
         """
