@@ -103,7 +103,7 @@ class Bench:
 
     def tell(self, runner: CoordinatorRunner, *effects: CoordinatorEffect) -> None:
         for effect in effects:
-            runner.tell(effect, self.posted.put)
+            runner.submit(effect, self.posted.put)
 
     def next(self) -> CoordinatorEvent:
         return self.posted.get()

@@ -23,7 +23,7 @@ NOW_MS = 100_000
 
 def values(readings: Readings, name: str) -> dict[tuple[str, ...], float]:
     """The series of a metric by its labels."""
-    (metric,) = [one for one in METRICS if one.name == name]
+    (metric,) = [metric for metric in METRICS if metric.name == name]
     return {labels: value for labels, value in metric.read(readings) if value is not None}
 
 
@@ -39,13 +39,13 @@ def test_names_follow_prometheus_conventions() -> None:
 
 
 def test_rates_are_over_the_newest_minute() -> None:
-    """From the oldest sample of the minute; older ones do not count, and without one it is 0."""
+    """From the oldest sample of the minute; older samples do not count. Without samples it is 0."""
 
     def sample(time_ms: int, records: int, busy_ms: int) -> Sample:
-        of_one = [0] * len(COUNTERS)
-        of_one[COUNTERS.index("records_in")] = records
-        of_one[COUNTERS.index("busy_ms")] = busy_ms
-        return Sample(time_ms=time_ms, values=array("q", of_one + [0] * len(COUNTERS)))
+        of_clean = [0] * len(COUNTERS)
+        of_clean[COUNTERS.index("records_in")] = records
+        of_clean[COUNTERS.index("busy_ms")] = busy_ms
+        return Sample(time_ms=time_ms, values=array("q", of_clean + [0] * len(COUNTERS)))
 
     first, *rest = VIEW.vertices
     view = replace(VIEW, vertices=(replace(first, records_in=1_000, busy_ms=30_000), *rest))

@@ -76,7 +76,7 @@ def job_master(
     coordinated: Mapping[str, CoordinatedOperator] = MappingProxyType({}),
     **checkpointing: Any,
 ) -> JobMaster:
-    """The master of a job of these vertices: two restarts, and no interval unless one is given."""
+    """The master of a job of these vertices: two restarts, and by default no interval."""
     return JobMaster(
         job_id=JOB_ID,
         vertices={vertex: made.operators for vertex, made in plans.items()},
@@ -128,7 +128,7 @@ class FakePort:
             return self._changed.wait_for(lambda: self.calls.count(call) >= times, seconds)
 
     def step(self, vertex: str, position: int) -> None:
-        """Run one step of the newest attempt's task, up to its next planning call."""
+        """Run a step of the newest attempt's task, up to its next planning call."""
         post = self.posts[vertex, self.attempt]
         item = Committable(sink=f"{vertex}-sink", position=position, payload={"step": position})
         post(BatchStaged(position=position, committables=(item,)))

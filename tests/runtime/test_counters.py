@@ -50,7 +50,7 @@ def test_the_first_to_look_waits_for_the_counters(reads: Reads) -> None:
     assert reads.records() == 1
 
 
-def test_whoever_finds_counters_of_a_moment_ago_does_not_wait_for_new_ones(reads: Reads) -> None:
+def test_counters_of_a_moment_ago_serve_a_reader_without_waiting(reads: Reads) -> None:
     """They are read meanwhile, once for all who look."""
     reads.counters.read(threading.TIMEOUT_MAX)
     reads.now_ms = SERVE_MS - 1

@@ -1,4 +1,4 @@
-"""The dispatcher without threads: the order of effects, and an answer for each blocking one.
+"""The dispatcher without threads: the order of effects, and an answer for each that blocks.
 
 Blocking work runs when the test says so, one piece at a time, so that anything can happen in
 between.
@@ -93,11 +93,11 @@ class Coordinators:
     def __init__(self) -> None:
         self.closed = 0
 
-    def tell(self, effect: object, post: object) -> None:
+    def submit(self, effect: object, post: object) -> None:
         raise AssertionError(f"no operator has a coordinator: {effect}")
 
     def request(self, operator: str, request: object, answer: object) -> None:
-        raise AssertionError(f"nobody asks {operator}")
+        raise AssertionError(f"no request is expected: {operator}")
 
     def close(self) -> None:
         self.closed += 1
@@ -158,7 +158,7 @@ class Bench:
     def settle(self, *, holding: Collection[str] = ()) -> None:
         """Run until only work with these names is left."""
         self.deliver()
-        while work := next((one for one in self._works if one.name not in holding), None):
+        while work := next((work for work in self._works if work.name not in holding), None):
             self._works.remove(work)
             work.run()
             self.deliver()
@@ -189,7 +189,9 @@ class Bench:
     def answer(self, request: str = "r") -> AnswerRequest:
         """The only answer to a request."""
         answers = [
-            one for one in self.effects if isinstance(one, AnswerRequest) and one.request == request
+            effect
+            for effect in self.effects
+            if isinstance(effect, AnswerRequest) and effect.request == request
         ]
         (answer,) = answers
         return answer
@@ -285,7 +287,7 @@ def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> 
         NotifyCheckpointAborted,
         TellAborted,
     ]
-    # Otherwise it would take a snapshot for an aborted checkpoint, and nobody would delete it.
+    # Otherwise it would take a snapshot for an aborted checkpoint, and nothing would delete it.
     bench.port.step("b", 0)
     bench.settle()
     assert "take_snapshot 1" not in bench.port.calls
@@ -330,22 +332,24 @@ def test_a_task_reads_first_what_was_in_flight_when_it_was_restored(finished: bo
     bench.port.restored = unaligned_checkpoint(finished=finished)
     bench.run()
     admitted = [
-        one.admitted for one in bench.effects if isinstance(one, AnswerPlanning) and one.admitted
+        effect.admitted
+        for effect in bench.effects
+        if isinstance(effect, AnswerPlanning) and effect.admitted
     ]
     segment = Segment(position=3, size=9, payload={"keys": ["k"]})
     assert admitted == [(Admission(channel="a", segments=(segment,)),)]
     bench.port.plan("b", 3, consumed={"a": 3})
     bench.settle(holding=["AllocateLocation"])
-    assert any(isinstance(one, SegmentsConsumed) for one in bench.effects)
-    assert not any(isinstance(one, ReleaseSegments) for one in bench.effects)
-    assert any(isinstance(one, StartDrain) for one in bench.effects) is finished
+    assert any(isinstance(effect, SegmentsConsumed) for effect in bench.effects)
+    assert not any(isinstance(effect, ReleaseSegments) for effect in bench.effects)
+    assert any(isinstance(effect, StartDrain) for effect in bench.effects) is finished
 
 
 # -- stopping --------------------------------------------------------------------------------------
 
 
 def test_after_tasks_are_asked_to_stop_they_start_no_commit() -> None:
-    """The commit in progress ends and is waited for; the next one is left to the next attempt
+    """The commit in progress ends and is waited for; the next commit is left to the next attempt
     (P13)."""
     bench = Bench("v").run()
     for request in ("r1", "r2"):
@@ -429,7 +433,7 @@ def test_an_error_that_no_attempt_can_fix_is_final_whatever_raises_it(effect: Ta
 
 
 def test_a_hook_that_calls_exit_has_failed_and_the_job_continues() -> None:
-    """The checkpoint is aborted and counted; the next one is taken (A9)."""
+    """The checkpoint is aborted and counted; the next checkpoint is taken (A9)."""
     bench = Bench("v", hooks=("h",), tolerable_failed_checkpoints=1).run()
     bench.port.errors["trigger_hook"] = [SystemExit(1)]
     bench.post(SnapshotRequested(request="r1", kind=RequestKind.CHECKPOINT))

@@ -54,12 +54,12 @@ def test_an_error_is_reported_with_the_users_line() -> None:
         describe(raised_by(lookup))
         == f"KeyError: 'JP' (in lookup, {__file__}, line {line_of(lookup)})"
     )
-    told = describe(raised_by(read_numbers))
-    assert told.endswith(f" (in read_numbers, {__file__}, line {line_of(read_numbers)})")
+    message = describe(raised_by(read_numbers))
+    assert message.endswith(f" (in read_numbers, {__file__}, line {line_of(read_numbers)})")
 
 
 def test_an_error_without_a_line_of_user_code_is_reported_alone() -> None:
-    """So is one of Weir's own messages."""
+    """So is a message of Weir's own."""
     assert describe(ValueError("7\nand more")) == "ValueError: 7"
     assert describe(EOFError()) == "EOFError"
     coloured = "No copy\n   \x1b[31m↳\x1b[0m No write\n    \x1b[31m↳\x1b[0m No space\nand more\n"

@@ -130,7 +130,7 @@ def test_a_job_is_cancelled_while_every_start_hangs(call: str) -> None:
         assert subject.join().status is JobStatus.CANCELED
 
 
-def test_no_attempt_starts_while_a_start_of_the_last_one_hangs() -> None:
+def test_no_attempt_starts_while_a_start_of_the_last_attempt_hangs() -> None:
     """It may still run a query: the job has failed, says why, and another process can resume it."""
     subject = world()
     hang(subject, "started")
@@ -238,7 +238,7 @@ def test_threads_are_used_again() -> None:
 
 
 def test_work_that_raises_is_over() -> None:
-    """Its thread ends, and the next piece of work gets another one."""
+    """Its thread ends, and the next piece of work gets another."""
     workers = ThreadWorkers()
     previous, threading.excepthook = threading.excepthook, lambda args: None
     try:

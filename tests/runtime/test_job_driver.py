@@ -256,7 +256,7 @@ def test_tasks_that_cannot_be_stopped_end_the_run() -> None:
 
 
 def test_blocking_calls_never_run_on_the_main_thread() -> None:
-    """Only the quick ones do: answers to planning calls, new snapshot bases, the start of an
+    """Only quick calls do: answers to planning calls, new snapshot bases, the start of an
     attempt."""
     with World() as world:
         world.wait_running()
@@ -292,14 +292,14 @@ class TimedMaster:
     def __init__(self, deadline_ms: int, busy: list[JobDriver] | None = None) -> None:
         self._deadline_ms = deadline_ms
         self._busy = [] if busy is None else busy
-        self.told: list[int] = []
+        self.reported: list[int] = []
         self.events = 0
 
     def next_deadline(self) -> int:
         return self._deadline_ms
 
     def on_deadline(self, now_ms: int) -> list[object]:
-        self.told.append(now_ms)
+        self.reported.append(now_ms)
         return [JobEnded(status=JobStatus.SUSPENDED)]
 
     def handle(self, event: object, now_ms: int) -> list[object]:
@@ -326,8 +326,8 @@ def test_a_machine_never_sees_a_time_before_its_deadline() -> None:
     """Even if the clock lags behind the time that the queue has waited."""
     master = TimedMaster(20)
     driver_of(master, SlowClock()).run()
-    assert len(master.told) == 1
-    assert master.told[0] >= 20
+    assert len(master.reported) == 1
+    assert master.reported[0] >= 20
 
 
 def test_a_deadline_is_served_even_if_events_never_stop() -> None:
@@ -336,4 +336,4 @@ def test_a_deadline_is_served_even_if_events_never_stop() -> None:
     master = TimedMaster(50, drivers)
     drivers.append(driver_of(master, SlowClock()))
     assert drivers[0].run().status is JobStatus.SUSPENDED
-    assert master.told[0] >= 50
+    assert master.reported[0] >= 50

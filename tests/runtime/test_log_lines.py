@@ -1,4 +1,4 @@
-"""Lines of the log: their place in the job, their two forms, and what becomes one."""
+"""Lines of the log: their place in the job, their two forms, and their capture."""
 
 from __future__ import annotations
 
@@ -193,8 +193,8 @@ def test_py4js_trace_of_each_exception_is_not_repeated(monkeypatch: pytest.Monke
     logging.getLogger("a_library").addHandler(logging.NullHandler())
     with captured(monkeypatch) as (lines, _):
         logging.getLogger("py4j.clientserver").error("an exception")
-        logging.getLogger("a_library.part").error("this one")
-    assert said(lines) == ["ERROR a_library.part: this one"]
+        logging.getLogger("a_library.part").error("bad part")
+    assert said(lines) == ["ERROR a_library.part: bad part"]
 
 
 def test_code_may_set_up_the_root_logger_and_each_record_still_comes_once(

@@ -48,9 +48,9 @@ def test_an_intermediate_savepoint_is_in_the_story_and_in_the_timeline() -> None
         future.result()
         recorder = world.job.recorder
         assert [bar.is_savepoint for bar in recorder.checkpoints] == [True]
-    (told,) = (text for text in texts(recorder) if "completed" in text)
-    assert told.startswith("Savepoint 1 completed in ")
-    assert told.endswith(": /saved/savepoint")
+    (ended,) = (text for text in texts(recorder) if "completed" in text)
+    assert ended.startswith("Savepoint 1 completed in ")
+    assert ended.endswith(": /saved/savepoint")
 
 
 def test_a_checkpoint_that_fails_before_its_tasks_are_triggered_is_in_the_story() -> None:
@@ -67,7 +67,7 @@ def test_a_checkpoint_that_fails_before_its_tasks_are_triggered_is_in_the_story(
 def test_a_task_that_is_finished_in_the_restored_checkpoint_does_not_start() -> None:
     """Its timeline stays empty."""
     world = World("a", "b")
-    operators = tuple(replace(one, fully_finished=True) for one in plan("a").operators)
+    operators = tuple(replace(operator, fully_finished=True) for operator in plan("a").operators)
     world.port.restored = CompletedCheckpoint(
         job_id=JOB_ID,
         checkpoint_id=1,

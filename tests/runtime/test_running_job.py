@@ -148,7 +148,7 @@ def ask(world: World) -> Future[CoordinatorAnswer]:
 
 
 def test_a_request_that_no_checkpoint_contains_is_answered_with_that() -> None:
-    """Without periodic checkpoints nobody would request another one."""
+    """Without periodic checkpoints nothing would request another."""
     rules = {"v": BroadcastRules({"often": 5})}
     with World(coordinators=rules, tolerable_failed_checkpoints=1) as world:
         world.port.errors["take_snapshot"] = [StorageError("The disk is full.")]
@@ -225,7 +225,7 @@ def test_while_the_jvm_hangs_views_show_what_happens_with_the_last_counters() ->
         with patch.object(world.port, "metrics", hang):
             future = world.job.trigger_checkpoint()
             world.wait_in_progress()
-            wait_until(lambda: hanging, "somebody waits")
+            wait_until(lambda: hanging, "a reader waits")
             world.port.step("v", 0)
             future.result()
             world.wait_until(lambda: world.job.view().checkpoints.counts.completed == 1)
@@ -258,8 +258,8 @@ def test_many_looks_cost_the_main_thread_ten_views_a_second() -> None:
         assert 0 < made.call_count <= 10
 
 
-def test_who_was_answered_sees_what_it_led_to() -> None:
-    """However recently somebody last looked."""
+def test_a_requester_sees_the_effect_of_an_answered_request() -> None:
+    """However recently the view was last read."""
     with World() as world:
         world.wait_running()
         for number in range(5):
@@ -294,7 +294,7 @@ def test_a_savepoint_is_answered_and_the_job_continues() -> None:
 
 
 def test_a_savepoint_without_a_directory_is_refused() -> None:
-    """Neither the request nor the configuration names one."""
+    """Neither the request nor the configuration names a directory."""
     with World() as world:
         world.wait_running()
         error = world.job.trigger_savepoint(None).exception()
@@ -369,8 +369,8 @@ def test_every_effect_is_observed() -> None:
 def test_a_snapshot_whose_files_may_be_lost_fails_the_attempt_and_not_the_checkpoint_alone(
     part: str,
 ) -> None:
-    """The next one would take the same files, and its sync would succeed without the lost data (P9,
-    P23)."""
+    """The next snapshot would take the same files, and its sync would succeed without the lost data
+    (P9, P23)."""
     with World(tolerable_failed_checkpoints=1000) as world:
         world.wait_running()
         world.port.errors[part] = [LostWriteError("Cannot sync /shared/1/x: it may be lost.")]

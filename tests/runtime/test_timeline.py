@@ -61,9 +61,9 @@ class Watched:
 def shown(spans: object) -> list[tuple[str, int, int]]:
     assert isinstance(spans, list | tuple) or hasattr(spans, "__iter__")
     return [
-        (one.kind.value, one.start_ms - EPOCH, one.end_ms - EPOCH)
-        for one in spans
-        if isinstance(one, Span)
+        (span.kind.value, span.start_ms - EPOCH, span.end_ms - EPOCH)
+        for span in spans
+        if isinstance(span, Span)
     ]
 
 
@@ -99,7 +99,7 @@ def appended(channel: str, checkpoint_id: int, vertex: str = "v") -> ChannelAppe
 
 
 def test_a_batch_runs_from_the_answer_to_the_next_planning_call() -> None:
-    """It is told from rest by the position, which moves with each batch."""
+    """It differs from rest by the position, which moves with each batch."""
     seen = Watched()
     seen.timeline.starting()
     seen.at(100, TaskStarted(position=-1))
@@ -108,7 +108,7 @@ def test_a_batch_runs_from_the_answer_to_the_next_planning_call() -> None:
     seen.at(900, called(0))
     seen.at(1_000, AnswerPlanning(call=1))
     assert seen.query() == [("starting", 0, 100), ("batch", 100, 900), ("rested", 900, 1_000)]
-    assert [one.batch for one in seen.timeline.query] == [None, 0, None]
+    assert [span.batch for span in seen.timeline.query] == [None, 0, None]
     assert (seen.timeline.batches, seen.timeline.batch_ms) == (1, 800)
 
 
@@ -190,7 +190,7 @@ def test_a_root_waits_for_its_batch_and_then_takes_both_parts_and_commits() -> N
         ("commit", 450, 500),
     ]
     assert seen.query() == [("batch", 0, 300), ("snapshot", 300, 320)]
-    assert {one.checkpoint_id for one in seen.timeline.parts} == {7}
+    assert {span.checkpoint_id for span in seen.timeline.parts} == {7}
 
 
 def test_missing_barriers_are_told_from_unread_rows() -> None:
@@ -215,7 +215,7 @@ def test_a_channel_that_has_ended_is_not_waited_for() -> None:
     assert seen.parts() == [("alignment", 100, 300), ("catch-up", 300, 500), ("catch-up", 600, 900)]
     seen.timeline.starting()
     seen.at(1_000, appended("left", 5))
-    assert SpanKind.ALIGNMENT in {one.kind for one in seen.timeline.open_spans()}
+    assert SpanKind.ALIGNMENT in {span.kind for span in seen.timeline.open_spans()}
 
 
 def test_an_aborted_checkpoint_ends_its_alignment_as_failed() -> None:
@@ -225,10 +225,10 @@ def test_an_aborted_checkpoint_ends_its_alignment_as_failed() -> None:
     seen.at(500, NotifyCheckpointAborted(vertex="v", checkpoint_id=3))
     seen.at(600, appended("left", 4))
     seen.now_ms = 700
-    assert [one.kind for one in seen.timeline.open_spans()] == [SpanKind.ALIGNMENT]
+    assert [span.kind for span in seen.timeline.open_spans()] == [SpanKind.ALIGNMENT]
     seen.timeline.stopped()
     assert seen.parts() == [("alignment", 100, 500), ("alignment", 600, 700)]
-    assert all(one.failed for one in seen.timeline.parts)
+    assert all(span.failed for span in seen.timeline.parts)
     assert seen.timeline.open_spans() == []
 
 

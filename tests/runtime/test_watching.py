@@ -1,4 +1,4 @@
-"""Watching a job: who sees what, and that nobody who watches can harm it."""
+"""Watching a job: each watcher sees what it subscribed to, and cannot harm the job."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ class CoordinatorRunner:
             for name, coordinator in coordinators.items()
         }
 
-    def tell(self, effect: CoordinatorEffect, post: Post) -> None:
+    def submit(self, effect: CoordinatorEffect, post: Post) -> None:
         """Queue an effect for its coordinator, after all earlier ones."""
-        self._coordinators[effect.operator].tell(effect, post)
+        self._coordinators[effect.operator].submit(effect, post)
 
     def request(
         self, operator: OperatorId, request: Payload, answer: Future[CoordinatorAnswer]
@@ -149,7 +149,7 @@ class _Coordinated:
 
     # ---- from the job's main thread
 
-    def tell(self, effect: CoordinatorEffect, post: Post) -> None:
+    def submit(self, effect: CoordinatorEffect, post: Post) -> None:
         """Queue an effect.
 
         A snapshot whose checkpoint has ended by its turn is skipped. Otherwise a coordinator slower

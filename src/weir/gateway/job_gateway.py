@@ -29,7 +29,7 @@ class JobGateway(Protocol):
 
     @property
     def engine_log(self) -> str | None:
-        """The path of Spark's own log on this machine; None if there is none."""
+        """The path of Spark's own log on this machine; None if it writes no log here."""
         ...
 
     def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:

@@ -3,10 +3,10 @@
 A view is an immutable value that the main thread publishes by swapping a reference: when the job's
 status changes, before a request is answered, so that the requester sees its effect, and when a
 reader finds that the current one is older than ``_FRESH_MS``, that is, at most ten times a second
-however many readers there are.
+for any number of readers.
 
-A reader waits at most ``_PATIENCE_S`` for the JVM, and as long for the main thread. While one of
-them hangs, it gets the last view.
+A reader waits at most ``_PATIENCE_S`` for the JVM, and as long for the main thread. While either
+hangs, it gets the last view.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class LiveView:
     # ---- from any thread
 
     def newest(self) -> JobView:
-        """The current view, the last one if the main thread does not answer, or the final one."""
+        """The current view, the last if the main thread hangs, or the final view after the end."""
         if self._is_final or self._clock.now_ms() - self._looked_ms < _FRESH_MS:
             return self._view
         self._counters.read(_PATIENCE_S, serve_ms=_SERVE_MS)
@@ -108,7 +108,7 @@ class LiveView:
     # ---- on the main thread
 
     def publish(self) -> None:
-        """Replace the view; after a failure, the last one remains."""
+        """Replace the view; after a failure, the last view remains."""
         self._publish_for(Future())
 
     def finish(self) -> None:

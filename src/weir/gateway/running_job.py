@@ -73,7 +73,7 @@ class RunningJob:
         self._requests = itertools.count(1)
         self._futures: dict[str, Future[Any]] = {}
         self._over = threading.Event()
-        #: Set once somebody wants the driver to exit.
+        #: Set once the driver was asked to exit.
         self.left = threading.Event()
         self.driver = JobDriver(
             master=master,
@@ -106,7 +106,7 @@ class RunningJob:
     # ---- gateway
 
     def view(self) -> JobView:
-        """The current view, the last one if the main thread does not answer, or the final one."""
+        """The current view, the last if the main thread hangs, or the final view after the end."""
         return self._view.newest()
 
     def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:
@@ -144,7 +144,7 @@ class RunningJob:
         else:
             self._coordinators.request(operator, request, future)
             if not self._master.has_periodic_checkpoints:
-                # The answer waits for a checkpoint, which nobody else would trigger.
+                # The answer waits for a checkpoint, which nothing else would trigger.
                 asked = self.trigger_checkpoint()
                 asked.add_done_callback(lambda done: self._settle_if_failed(future, done))
         return future

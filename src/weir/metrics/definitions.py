@@ -1,11 +1,11 @@
-"""The table of metrics: what each is called and means, and how its value is read.
+"""The table of metrics: name and meaning of each, and how its value is read.
 
 Names, units and labels follow Prometheus' conventions (base units: seconds, bytes). Where Flink has
 the metric, ``flink`` is its name in Flink's REST API, whose times are milliseconds. Every series
 has the labels ``job_name`` and ``job_id``, which stay the same when a job is run again.
 
-The number of series is bounded by the job's graph: a metric has one series, or one for each vertex,
-channel, status or memory pool. No label holds a path, an error or a checkpoint's id.
+The number of series is bounded by the job's graph: a metric has one series, or a series for each
+vertex, channel, status or memory pool. No label holds a path, an error or a checkpoint's id.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One metric."""
+    """A metric: its name, its labels and how its value is read."""
 
     #: Prometheus' name; a counter's has ``_total`` at its end.
     name: str
@@ -40,7 +40,7 @@ class Metric:
     help: str
     #: Besides ``job_name`` and ``job_id``.
     labels: tuple[str, ...] = ()
-    #: Its name in Flink; "" if Flink has none such. ``{}`` stands for the value of its label.
+    #: Its name in Flink; "" if Flink does not have it. ``{}`` stands for the value of its label.
     flink: str = ""
     #: Flink's unit by Prometheus': 1000 for times.
     flink_scale: float = 1
@@ -60,8 +60,8 @@ def _of_vertices(
     value: Callable[[VertexReading], float | None],
 ) -> Callable[[Readings], Iterator[Series]]:
     def read(readings: Readings) -> Iterator[Series]:
-        for one in readings.vertices:
-            yield (one.view.vertex,), value(one)
+        for vertex in readings.vertices:
+            yield (vertex.view.vertex,), value(vertex)
 
     return read
 
@@ -164,17 +164,17 @@ def _age_s(readings: Readings) -> float | None:
 
 
 def _lag_s(readings: Readings) -> Iterator[Series]:
-    for one in readings.vertices:
-        watermark_ms = one.view.watermark_ms
+    for vertex in readings.vertices:
+        watermark_ms = vertex.view.watermark_ms
         lag = None if watermark_ms is None else (readings.now_ms - watermark_ms) / 1000
-        yield (one.view.vertex,), lag
+        yield (vertex.view.vertex,), lag
 
 
 def _channels(field: str) -> Callable[[Readings], Iterator[Series]]:
     def read(readings: Readings) -> Iterator[Series]:
-        for one in readings.vertices:
-            for channel in one.view.outputs:
-                yield (one.view.vertex, channel.consumer), float(getattr(channel, field))
+        for vertex in readings.vertices:
+            for channel in vertex.view.outputs:
+                yield (vertex.view.vertex, channel.consumer), float(getattr(channel, field))
 
     return read
 
@@ -183,7 +183,7 @@ def _part(
     value: Callable[[TaskCheckpointStats], float],
 ) -> Callable[[VertexReading], float | None]:
     """Of the vertex's part in the newest checkpoint that this driver completed."""
-    return lambda one: None if one.snapshot is None else value(one.snapshot)
+    return lambda vertex: None if vertex.snapshot is None else value(vertex.snapshot)
 
 
 def _jvm(field: str) -> Callable[[Readings], float | None]:
@@ -331,12 +331,12 @@ METRICS: tuple[Metric, ...] = (
     _vertex(
         "running",
         "Whether the task runs.",
-        lambda one: float(one.view.status is TaskStatus.RUNNING),
+        lambda vertex: float(vertex.view.status is TaskStatus.RUNNING),
     ),
     _vertex(
         "records_in_total",
         "Rows that the task has read.",
-        lambda one: one.view.records_in,
+        lambda vertex: vertex.view.records_in,
         kind=Kind.COUNTER,
         flink="numRecordsIn",
     ),
@@ -347,30 +347,30 @@ METRICS: tuple[Metric, ...] = (
         " does).",
         labels=("vertex",),
         flink="pendingRecords",
-        read=_of_vertices(lambda one: one.view.pending_records),
+        read=_of_vertices(lambda vertex: vertex.view.pending_records),
     ),
     _vertex(
         "records_committed_total",
         "Rows that its sinks have committed.",
-        lambda one: one.view.records_committed,
+        lambda vertex: vertex.view.records_committed,
         kind=Kind.COUNTER,
         flink="numRecordsOut",
     ),
     _vertex(
         "batches_total",
         "Batches that have ended.",
-        lambda one: one.view.batches,
+        lambda vertex: vertex.view.batches,
         kind=Kind.COUNTER,
     ),
     _vertex(
         "batch_duration_seconds",
         "How long the newest batch took.",
-        lambda one: one.view.batch_ms / 1000,
+        lambda vertex: vertex.view.batch_ms / 1000,
     ),
     _vertex(
         "busy_seconds_total",
         "Time in batches.",
-        lambda one: one.view.busy_ms / 1000,
+        lambda vertex: vertex.view.busy_ms / 1000,
         kind=Kind.COUNTER,
         flink="accumulateBusyTimeMs",
         flink_scale=1000,
@@ -378,7 +378,7 @@ METRICS: tuple[Metric, ...] = (
     _vertex(
         "idle_seconds_total",
         "Time with nothing to read.",
-        lambda one: one.view.rested_ms / 1000,
+        lambda vertex: vertex.view.rested_ms / 1000,
         kind=Kind.COUNTER,
         flink="accumulateIdleTimeMs",
         flink_scale=1000,
@@ -386,7 +386,7 @@ METRICS: tuple[Metric, ...] = (
     _vertex(
         "backpressured_seconds_total",
         "Time in which a consumer that lags held the task up.",
-        lambda one: one.view.held_ms / 1000,
+        lambda vertex: vertex.view.held_ms / 1000,
         kind=Kind.COUNTER,
         flink="accumulateBackPressuredTimeMs",
         flink_scale=1000,
@@ -394,7 +394,9 @@ METRICS: tuple[Metric, ...] = (
     _vertex(
         "watermark_timestamp_seconds",
         "The watermark of its newest batch.",
-        lambda one: None if one.view.watermark_ms is None else one.view.watermark_ms / 1000,
+        lambda vertex: (
+            None if vertex.view.watermark_ms is None else vertex.view.watermark_ms / 1000
+        ),
         flink="currentInputWatermark",
         flink_scale=1000,
     ),
@@ -408,13 +410,13 @@ METRICS: tuple[Metric, ...] = (
     _vertex(
         "commits_total",
         "Epochs that its sinks have committed.",
-        lambda one: one.view.commits,
+        lambda vertex: vertex.view.commits,
         kind=Kind.COUNTER,
     ),
     _vertex(
         "commit_duration_seconds",
         "How long the newest commit took, in all of its sinks.",
-        lambda one: one.view.commit_ms / 1000 if one.view.commits else None,
+        lambda vertex: vertex.view.commit_ms / 1000 if vertex.view.commits else None,
     ),
     _vertex(
         "state_bytes",

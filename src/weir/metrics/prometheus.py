@@ -36,7 +36,7 @@ class _OneScrape(Collector):
 
 
 def exposition(readings: Readings) -> str:
-    """One scrape: the job's metrics, and the standard ones of the driver's Python process."""
+    """One scrape: the job's metrics, and the standard metrics of the driver's Python process."""
     registry = CollectorRegistry()
     registry.register(_OneScrape(readings))
     ProcessCollector(registry=registry)

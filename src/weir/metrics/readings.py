@@ -1,6 +1,6 @@
 """``Readings``: what the values of all metrics are read from, at one moment.
 
-They are made when somebody asks: from the job's published view, the recorded samples and, if it
+They are made on request: from the job's published view, the recorded samples and, if it
 answers, the driver's JVM. So a metric costs the batches nothing.
 """
 
@@ -19,13 +19,13 @@ from weir.monitoring.views import JobView, VertexView
 
 #: Rates are over this much of the newest past, as Flink's are.
 RATE_MS = 60_000
-#: How many counters of a task a rate may be asked of.
+#: The place of each counter among those of its task in a sample.
 _PLACES = {name: place for place, name in enumerate(COUNTERS)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class VertexReading:
-    """One vertex, with what it did in the newest minute."""
+    """A vertex, with its rates over the newest minute."""
 
     view: VertexView
     #: Per second.
@@ -35,7 +35,7 @@ class VertexReading:
     busy: float
     rested: float
     held: float
-    #: Its part in the newest checkpoint that this driver completed; None if there is none.
+    #: Its part in the newest checkpoint that this driver completed; None before the first.
     snapshot: TaskCheckpointStats | None
 
 
@@ -82,7 +82,7 @@ def read(
     jvm: JvmView | None = None,
     jvm_process: ProcessReading | None = None,
 ) -> Readings:
-    """The readings of a view. ``samples`` are the recorded ones, oldest first."""
+    """The readings of a view. ``samples``: the recorded samples, oldest first."""
     newest = view.checkpoints.latest_completed
     parts = {} if newest is None else {part.vertex: part for part in newest.tasks}
     before = _before(samples, now_ms)
@@ -99,7 +99,7 @@ def read(
 
 
 def _before(samples: Sequence[Sample], now_ms: int) -> Sample | None:
-    """The sample from which rates are taken: the oldest one of the newest minute."""
+    """The sample from which rates are taken: the oldest of the newest minute."""
     found = None
     for sample in reversed(samples):
         if now_ms - sample.time_ms > RATE_MS:

@@ -35,7 +35,7 @@ class JvmView:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorView:
-    """One of Spark's executors. Memory in bytes."""
+    """An executor of Spark. Memory in bytes."""
 
     #: "driver" for the driver's own JVM, which runs Spark's tasks with a local master.
     executor_id: str

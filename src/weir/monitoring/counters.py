@@ -1,7 +1,7 @@
 """Reads the counters of a job's vertices on a separate thread.
 
-So a caller who looks at them never waits for a JVM that hangs. Counters that cannot be read keep
-their last values: whoever looks wants to see the job, and a user's data must not hide it.
+So a caller never waits for a JVM that hangs. Counters that cannot be read keep their last values:
+readers want to see the job, and a user's data must not hide it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Counters:
             wait((reading,), timeout=patience_s)
 
     def read_again(self, patience_s: float) -> None:
-        """Update ``newest`` by a read that begins now, not by one that is under way.
+        """Update ``newest`` by a read that begins now, after any that is under way.
 
         Waits at most ``patience_s`` seconds for each of the two.
         """

@@ -16,9 +16,9 @@ LENGTH = 4_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogLine:
-    """One record of the log."""
+    """A line of the log."""
 
-    #: Grows by one with each.
+    #: Grows by one with each line.
     number: int
     #: Milliseconds since the Unix epoch.
     time_ms: int
@@ -34,8 +34,9 @@ class LogLine:
 class LogBuffer(logging.Handler):
     """Keeps what the driver logs; a context manager that listens to all loggers.
 
-    With a handler, Python no longer writes warnings to standard error by itself. So this one does
-    for loggers that have no other handler (a library that writes none has one that does nothing).
+    With a handler, Python no longer writes warnings to standard error by itself. So this
+    handler does for loggers without another handler (a library that does not want to be heard has a
+    ``NullHandler``).
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class LogBuffer(logging.Handler):
         logging.getLogger().removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one record."""
+        """Keep a record."""
         try:
             event = event_of(record)
             trace = f"\n{event.exception}" if event.exception else ""
@@ -69,7 +70,7 @@ class LogBuffer(logging.Handler):
             last.handle(record)
 
     def add(self, time_ms: int, level: str, logger: str, text: str, *, task: str) -> None:
-        """Keep one line."""
+        """Keep a line."""
         self.lines.append(
             LogLine(
                 number=next(self._numbers),
@@ -83,10 +84,10 @@ class LogBuffer(logging.Handler):
 
 
 def _is_alone(name: str) -> bool:
-    """Whether no other handler hears this logger."""
+    """Whether no other handler gets the records of this logger."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
-        if not all(isinstance(one, LogBuffer) for one in logger.handlers):
+        if not all(isinstance(handler, LogBuffer) for handler in logger.handlers):
             return False
         logger = logger.parent if logger.propagate else None
     return True

@@ -1,4 +1,4 @@
-"""Lines of the log: where in the job one comes from, its text and JSON form, and what becomes one.
+"""Lines of the log: which part of the job writes them, their text and JSON forms, their capture.
 
 ``place`` says which step runs on this thread, so that whatever its code logs or prints can be
 attributed: the driver enters it around functions, sinks, coordinators and hooks, a worker around
@@ -39,7 +39,7 @@ _CHATTY = (_PY4J, "httpx", "httpcore", "urllib3", "openlineage", "pyiceberg")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where in the job code runs; empty where that is not known."""
+    """Where in the job code runs; empty if unknown."""
 
     task: VertexId = ""
     #: A step, a sink or a master hook.
@@ -68,8 +68,9 @@ def place(
 ) -> Iterator[None]:
     """Say where the calling thread is; what is None stays as it is."""
     before = _place.get()
-    changes = {"task": task, "step": step, "subtask": subtask}
-    _place.set(replace(before, **{name: one for name, one in changes.items() if one is not None}))  # type: ignore[arg-type]
+    given = {"task": task, "step": step, "subtask": subtask}
+    changes = {name: value for name, value in given.items() if value is not None}
+    _place.set(replace(before, **changes))  # type: ignore[arg-type]
     try:
         yield
     finally:
@@ -79,13 +80,13 @@ def place(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogEvent:
-    """One event of the log."""
+    """An event of the log."""
 
     #: Milliseconds since the Unix epoch.
     time_ms: int
     #: INFO, WARNING and so on.
     level: str
-    #: Whose log it is; ``stdout`` or ``stderr`` for what was printed.
+    #: The logger's name; ``stdout`` or ``stderr`` for what was printed.
     logger: str
     message: str
     place: Place = _NOWHERE
@@ -106,7 +107,7 @@ def pass_on(text: str, stream: TextIO) -> None:
 
 
 def as_text(event: LogEvent) -> str:
-    """The event for people, in local time. Only a stack trace adds lines to the first one."""
+    """The event for people, in local time: one line, and those of its stack trace."""
     time = datetime.fromtimestamp(event.time_ms / 1000).isoformat(" ", "milliseconds")
     label = event.place.label
     where = f" [{label}]" if label else ""
@@ -115,7 +116,7 @@ def as_text(event: LogEvent) -> str:
 
 
 def as_json(event: LogEvent) -> str:
-    """The event as one JSON object, in UTC. What is not known is left out."""
+    """The event as one JSON object, in UTC. Unknown fields are left out."""
     time = datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     fields: dict[str, Any] = {
         "time": time.replace("+00:00", "Z"),
@@ -128,7 +129,7 @@ def as_json(event: LogEvent) -> str:
         "checkpoint": event.checkpoint_id,
         "exception": event.exception,
     }
-    return json.dumps({name: one for name, one in fields.items() if one not in ("", None)})
+    return json.dumps({name: value for name, value in fields.items() if value not in ("", None)})
 
 
 def event_of(record: logging.LogRecord) -> LogEvent:
@@ -202,7 +203,7 @@ class PrintedLines(io.TextIOBase):
         return len(text)
 
     def end_line(self) -> None:
-        """Hand on what this thread has written without a line break."""
+        """Pass on what this thread has written without a line break."""
         rest, self._threads.rest = getattr(self._threads, "rest", ""), ""
         self._tell(rest)
 
@@ -305,7 +306,7 @@ class Capture:
         root.addHandler(self._handler)
         self._level = root.level
         if root.level == logging.WARNING:
-            # Python's default. A user who set another one gets it.
+            # Python's default. A level that the user has set stays.
             root.setLevel(logging.INFO)
         for name in _CHATTY:
             chatty = logging.getLogger(name)
@@ -323,7 +324,7 @@ class Capture:
         self._write(self._form(event) + "\n")
 
     def end_lines(self) -> None:
-        """Hand on what this thread has printed without a line break."""
+        """Pass on what this thread has printed without a line break."""
         for stream in self._streams:
             stream.end_line()
 

@@ -2,11 +2,11 @@
 
 1. *Timelines*, one per task (``timeline.py``): up to ``SPANS`` spans in all, and at least
    ``SPANS_MIN`` in each lane of a task.
-2. *The story*: the newest ``MOMENTS`` things that a person would want to know of, and the bars of
-   the newest ``CHECKPOINTS`` checkpoints.
-3. *Failures*: the newest ``FAILURES``, each with the story before it and what came of it.
-4. *Samples*: every ``SAMPLE_MS`` the counters of each task, for an hour. They are cumulative, so
-   that a rate is the difference of two samples over their distance, whatever happened in between.
+2. *The story*: the newest ``MOMENTS`` moments, in sentences for people, and the bars of the newest
+   ``CHECKPOINTS`` checkpoints.
+3. *Failures*: the newest ``FAILURES``, each with the story before it and its outcome.
+4. *Samples*: every ``SAMPLE_MS`` the counters of each task, for an hour. They are cumulative: a
+   rate is the difference of two samples over their distance, whatever happened in between.
 5. *The log*: the driver's newest lines, those of the story among them (``log_buffer.py``).
 
 Everything is appended on the job's main thread, except the samples, which ``Sampler`` takes on a
@@ -82,9 +82,9 @@ COUNTERS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """One thing that happened."""
+    """A sentence of the story: something that happened."""
 
-    #: Grows by one with each.
+    #: Grows by one with each moment.
     number: int
     #: Milliseconds since the Unix epoch.
     time_ms: int
@@ -97,13 +97,13 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why an attempt failed, and what came of it."""
+    """Why an attempt failed, and the outcome."""
 
     #: Milliseconds since the Unix epoch.
     time_ms: int
     attempt: int
     message: str
-    #: Bounded by whoever made it; "" for none.
+    #: Of bounded length; "" without a trace.
     trace: str
     #: The task that failed; None if it was not a task.
     vertex: VertexId | None
@@ -181,7 +181,7 @@ class Recorder:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
         #: Those that have ended; the history of checkpoints is shorter.
         self.checkpoints: deque[CheckpointBar] = deque(maxlen=CHECKPOINTS)
-        #: The driver's log; whoever runs the job enters it.
+        #: The driver's log, a context manager around the run.
         self.log = LogBuffer()
         self._numbers = itertools.count(1)
         #: The newest checkpoints whose trigger is in the story: every root is triggered.
@@ -203,7 +203,7 @@ class Recorder:
                 JobEnded: self._job_ended,
             }
         )
-        # When a checkpoint has ended, at least one of these follows at once.
+        # At least one of these follows at once when a checkpoint has ended.
         follows = (
             *(NotifyCheckpointComplete, NotifyCheckpointAborted, DiscardCheckpoint),
             *(AnswerRequest, JobStatusChanged, JobEnded),
@@ -304,7 +304,7 @@ class Recorder:
         self.log.add(moment.time_ms, level, f"weir.{kind}", text, task=vertex or "")
 
     def sample(self, view: JobView) -> None:
-        """Take a sample. One thread at a time."""
+        """Take a sample. At most one thread at a time."""
         self.samples.append(self.counted(view))
 
     def counted(self, view: JobView) -> Sample:

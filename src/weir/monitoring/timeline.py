@@ -1,10 +1,10 @@
-"""The timeline of one task: what its query did when, and the parts of its checkpoints.
+"""The timeline of a task: what its query did when, and the parts of its checkpoints.
 
-It is drawn from the events and effects of the task as they pass through the dispatcher, on the main
-thread; nothing is asked of Spark. Each task has two lanes of spans:
+It is made of the task's events and effects, on the main thread; Spark is not asked. Each task has
+two lanes of spans:
 
 1. *The query*: it runs a batch, rests in its planning call with nothing to read, is held there by a
-   full channel (backpressure) or by the synchronous part of a snapshot, starts, or drains. There is
+   full channel (backpressure) or by the synchronous part of a snapshot, starts, or drains. It does
    exactly one of these at any time, so their totals are shares of the time.
 2. *Checkpoints*: how a barrier reaches the task (a root waits for the end of its batch; others wait
    for the barriers of all channels, then read what is before them), both parts of the snapshot, and
@@ -87,13 +87,13 @@ _BEFORE_SNAPSHOT = (SpanKind.WAIT, SpanKind.ALIGNMENT, SpanKind.CATCH_UP)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
-    """One bar of the timeline."""
+    """A bar of the timeline."""
 
     kind: SpanKind
     #: Milliseconds since the Unix epoch.
     start_ms: int
     end_ms: int
-    #: The batch, for one; None otherwise.
+    #: The number of the batch; None for other spans.
     batch: int | None = None
     #: The checkpoint that it is a part of; None for what the query does.
     checkpoint_id: int | None = None
@@ -101,7 +101,7 @@ class Span:
 
 
 class TaskTimeline:
-    """What one task does. Written on the main thread, read on any."""
+    """What a task does. Written on the main thread, read on any."""
 
     def __init__(
         self,
@@ -125,19 +125,19 @@ class TaskTimeline:
         #: Ended spans of the query and of checkpoints, oldest first.
         self.query: deque[Span] = deque(maxlen=kept)
         self.parts: deque[Span] = deque(maxlen=kept)
-        #: Milliseconds in each of the query's kinds since the driver started, without the open one.
+        #: Milliseconds of each kind since the driver started, without the open span.
         self._totals = dict.fromkeys(SpanKind, 0)
         #: The totals that readers have seen, under their lock.
-        self._told = dict(self._totals)
-        self._telling = threading.Lock()
+        self._shown = dict(self._totals)
+        self._showing = threading.Lock()
         #: What the query does, and since when (monotonic); None while it does not exist.
         self._doing: tuple[SpanKind, int] | None = None
         self._resting = False
         self._position = -1
-        #: How many batches have ended, and how long the newest one took.
+        #: How many batches have ended, and how long the newest took.
         self.batches = 0
         self.batch_ms = 0
-        #: How many commits have succeeded, and how long the newest one took.
+        #: How many commits have succeeded, and how long the newest took.
         self.commits = 0
         self.commit_ms = 0
         #: Open parts by checkpoint and kind: when they began (monotonic).
@@ -188,14 +188,14 @@ class TaskTimeline:
         """How long the query did each thing since the driver started, until now.
 
         No total ever falls, since counters are made of them. What looks like a batch until Spark
-        has found nothing to read counts as one at first, and as rest in the end.
+        has found nothing to read counts as a batch at first, and as rest in the end.
         """
-        with self._telling:
+        with self._showing:
             doing, totals = self._doing, dict(self._totals)
             if doing is not None:
                 totals[doing[0]] += max(0, self._now_ms() - doing[1])
-            self._told = {kind: max(ms, self._told[kind]) for kind, ms in totals.items()}
-            return dict(self._told)
+            self._shown = {kind: max(ms, self._shown[kind]) for kind, ms in totals.items()}
+            return dict(self._shown)
 
     def open_spans(self) -> list[Span]:
         """What has begun and not ended, until now."""
@@ -252,7 +252,7 @@ class TaskTimeline:
             self._resting = False
 
     def _did(self, kind: SpanKind, took_ms: int) -> None:
-        """Add a span that ends now, or extend the last one."""
+        """Add a span that ends now, or extend the last span."""
         self._totals[kind] += took_ms
         end_ms = self._wall_ms()
         start_ms = end_ms - took_ms

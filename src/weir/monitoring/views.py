@@ -28,7 +28,7 @@ from weir.runtime.ports import StateView
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelView:
-    """What one consumer of a vertex has not processed yet."""
+    """What a consumer of a vertex has not processed yet."""
 
     consumer: VertexId
     segments: Count
@@ -48,7 +48,7 @@ class CoordinatorView:
 
 @dataclass(frozen=True, kw_only=True)
 class VertexView:
-    """One vertex of the running job."""
+    """A vertex of the running job."""
 
     vertex: VertexId
     #: Names of its steps, from sources to sinks.
@@ -66,7 +66,7 @@ class VertexView:
     pending_records: Count | None = None
     #: Rows that sinks committed since the driver started.
     records_committed: Count = 0
-    #: Batches that have ended since the driver started, and how long the newest one took.
+    #: Batches that have ended since the driver started, and how long the newest took.
     batches: Count = 0
     batch_ms: Count = 0
     #: Milliseconds since the driver started: in batches, with nothing to read, and held up by a
@@ -74,7 +74,7 @@ class VertexView:
     busy_ms: Count = 0
     rested_ms: Count = 0
     held_ms: Count = 0
-    #: Commits of all its sinks since the driver started, and how long the newest one took.
+    #: Commits of all its sinks since the driver started, and how long the newest took.
     commits: Count = 0
     commit_ms: Count = 0
     #: Its query's watermark as of the newest batch; None if it has none.
@@ -94,7 +94,7 @@ class ExceptionView:
     #: Milliseconds since the Unix epoch.
     timestamp_ms: Timestamp
     message: str
-    #: Bounded by whoever made it; "" for none.
+    #: Of bounded length; "" without a trace.
     trace: str = ""
     #: The task that failed; None if it was not a task.
     vertex: VertexId | None = None
@@ -114,7 +114,7 @@ class DriverView:
 
 @dataclass(frozen=True, kw_only=True)
 class JobBrief:
-    """A job in one line of a list."""
+    """A job as a line of a list."""
 
     job_id: str
     name: str
@@ -167,7 +167,7 @@ class JobView:
 
     @property
     def brief(self) -> JobBrief:
-        """The job in one line."""
+        """The job as a line of a list."""
         newest = self.latest_completed
         return JobBrief(
             job_id=self.job_id,

@@ -154,7 +154,7 @@ class ThreadWaits:
 
 
 class _ThreadWork:
-    """One function to run on a thread."""
+    """A function to run on a thread."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -177,10 +177,10 @@ class _ThreadWork:
 
 
 class ThreadWorkers:
-    """An unbounded pool of daemon threads that reuses idle ones.
+    """An unbounded pool of daemon threads, which are reused.
 
     A pool of fixed size would be exhausted once that many sinks, sources or file systems hang, and
-    then nobody could cancel the job. A daemon thread that hangs does not keep the process from
+    then the job could not be cancelled. A daemon thread that hangs does not keep the process from
     exiting, as an executor's thread would.
     """
 
@@ -200,7 +200,7 @@ class ThreadWorkers:
         return submitted
 
     def submit_aside(self, work: Callable[[], None]) -> None:
-        """Run a function on a thread that nobody waits for."""
+        """Run a function on a thread that nothing waits for."""
         self._run(_ThreadWork(work))
 
     def wait(self, works: Sequence[_ThreadWork], timeout_s: float) -> bool:

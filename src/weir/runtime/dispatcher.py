@@ -2,9 +2,9 @@
 
 The mailbox holds events of the job master, events for a task (``ToTask``), and calls. Rules:
 
-1. Machines are touched only in ``turn``, which one caller calls, one call at a time: the main
-   thread of ``driver.py``, or the simulator. Everyone else posts: planning calls, batch callbacks,
-   blocking work, REST, signals.
+1. Machines are touched only in ``turn``, which has a single caller: the main thread of
+   ``driver.py``, or the simulator. All others post: planning calls, batch callbacks, blocking work,
+   REST, signals.
 2. A blocking effect is handed to ``Workers`` and comes back as an event. Nothing in a turn waits.
 3. Effects are executed in the order in which machines returned them; the effects that this causes
    in other machines are queued after those. So two messages to one machine arrive in the order in
@@ -15,7 +15,7 @@ The mailbox holds events of the job master, events for a task (``ToTask``), and 
 6. The end of a job or attempt waits at most for the *patience* for anything that may hang: running
    commits, snapshots and task starts, queries that stop, and the start of an attempt that is no
    longer wanted. Work that has not ended by then is abandoned. After that, no attempt starts in
-   this process while a query of the last one may still run.
+   this process while a query of the last attempt may still run.
 
 The channels of a new attempt (``restored_entries``) hold the segments that the barrier of an
 unaligned checkpoint overtook, since those are state of their consumer (PROTOCOL P27). A producer
@@ -113,9 +113,9 @@ def restored_entries(
     plan: TaskPlan, state: TaskState | None, running: Collection[VertexId]
 ) -> Iterator[ChannelAppended]:
     """The first entries of a task's channels, given the tasks that run in the attempt."""
-    for one in state.in_flight if state is not None else ():
-        segment = Segment(position=one.position, size=one.size, payload=one.payload)
-        yield ChannelAppended(vertex=plan.vertex, channel=one.channel, entries=(segment,))
+    for kept in state.in_flight if state is not None else ():
+        segment = Segment(position=kept.position, size=kept.size, payload=kept.payload)
+        yield ChannelAppended(vertex=plan.vertex, channel=kept.channel, entries=(segment,))
     for producer in plan.inputs:
         if producer not in running:
             ends = (EndOfUserRecords(), EndOfPartition())
@@ -153,7 +153,9 @@ class Dispatcher:
         self._durable = durable
         self._coordinators = coordinators
         self._vertex_of = {
-            one.operator_id: name for name, plan in plans.items() for one in plan.operators
+            operator.operator_id: name
+            for name, plan in plans.items()
+            for operator in plan.operators
         }
         self._clock = clock
         self._workers = workers
@@ -300,8 +302,8 @@ class Dispatcher:
     def _carry_out(self, effects: list[Any], vertex: VertexId | None) -> None:
         """Execute the effects of a task, or of the job master (None).
 
-        Effects that they cause in other machines are queued after all earlier ones, so two messages
-        to one machine arrive in the order in which they were sent (MISSION C6).
+        Effects that they cause in other machines are queued after all earlier effects, so two
+        messages to one machine arrive in the order in which they were sent (MISSION C6).
         """
         self._main_thread.assert_inside()
         self._effects.extend((vertex, effect) for effect in effects)
@@ -315,7 +317,7 @@ class Dispatcher:
                 self._effects.rotate(-1)
                 continue
             if isinstance(effect, CoordinatorEffect):
-                self._coordinators.tell(effect, self._mailbox)
+                self._coordinators.submit(effect, self._mailbox)
             elif source is None:
                 self._effect_of_master(effect)
             elif isinstance(effect, ChannelAppended | SegmentsConsumed):
@@ -411,7 +413,7 @@ class Dispatcher:
 
     def _begin_stop(self, attempt: int) -> None:
         under_way, self._work_of_tasks = self._work_of_tasks, {}
-        # The tasks get no more events, so they cannot start work that nobody would wait for.
+        # The tasks get no more events, so they cannot start work that nothing would wait for.
         self._tasks = {}
 
         def stopped(left: str) -> None:
@@ -472,27 +474,27 @@ class Dispatcher:
         **callbacks: Callable[[Any], None],
     ) -> None:
         """Start work of a task. The attempt has stopped only when it has ended or is abandoned."""
-        under_way = {known: told for known, told in self._work_of_tasks.items() if not known.done()}
+        under_way = {begun: task for begun, task in self._work_of_tasks.items() if not begun.done()}
         described = _TaskWork(what=f"{what} (task {vertex!r})", runs_query=runs_query)
         self._work_of_tasks = under_way | {self._submit(work, **callbacks): described}
 
     def _stop_tasks(self, under_way: Mapping[Work, _TaskWork]) -> str:
         """Stop the queries, and wait for running work, at most for the patience.
 
-        Returns the abandoned work that may still run queries, as text; empty if there is none.
+        Returns the abandoned work that may still run queries, as text; "" if all has ended.
         """
         self._durable.stop()
         errors: list[BaseException] = []
         stop = self._submit(self._task_port.stop_tasks, on_error=errors.append)
         works = {stop: _TaskWork(what="stopping the queries", runs_query=True), **under_way}
         if not self._workers.wait(list(works), self._patience_ms / 1000):
-            hanging = [told for work, told in works.items() if not work.done()]
+            hanging = [described for work, described in works.items() if not work.done()]
             _log.warning(
                 "Abandoned work that was still running %d ms after the tasks were stopped: %s.",
                 self._patience_ms,
-                ", ".join(told.what for told in hanging),
+                ", ".join(described.what for described in hanging),
             )
-            left = ", ".join(told.what for told in hanging if told.runs_query)
+            left = ", ".join(described.what for described in hanging if described.runs_query)
             self._left_running = bool(left)
             return left
         if errors:

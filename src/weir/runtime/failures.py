@@ -9,7 +9,7 @@ Weir's own classes; those for Spark's errors are in ``spark/failures.py``:
 3. All others have a cause, by which ``core/job/restart.py`` detects that the same error recurs.
 
 *The place in user code* (``read_exception``, ``read_text``). A traceback lists frames from the
-caller down to the ``raise``. The user's frame is the deepest one that belongs neither to Weir,
+caller down to the ``raise``. The user's frame is the deepest frame that belongs neither to Weir,
 PySpark and Python's standard library nor to any installed package: an error raised in a package is
 attributed to the line that called the package. A text comes from another process (Spark's Python
 worker), embedded in the message of a Java exception::
@@ -61,7 +61,7 @@ FINAL: tuple[type[BaseException], ...] = (
     UnsupportedEnvironmentError,
     *_UNFIT_CODE,
 )
-#: Names of final exceptions, for those of which only the text is known.
+#: Names of final exceptions, for exceptions of which only the text is known.
 _FINAL_NAMES = {
     *(error.__name__ for error in _UNFIT_CODE),
     *("PickleError", "PicklingError", "UnpicklingError"),
@@ -106,13 +106,12 @@ def at_place(raised: Raised) -> str:
 def cause_of(error: BaseException) -> Cause:
     """The cause of an error raised in this process.
 
-    For a Weir error that wraps another error, this is the cause of the wrapped one, and ``UNKNOWN``
-    unless that was raised by user code.
+    For a Weir error that wraps another error, this is the cause of the wrapped error, and
+    ``UNKNOWN`` unless that was raised by user code.
     """
     root = error
-    for one in _led_to(error):
-        root = one
-        if not isinstance(one, WeirError) or one.__cause__ is None:
+    for root in _led_to(error):
+        if not isinstance(root, WeirError) or root.__cause__ is None:
             break
     raised = read_exception(root)
     if raised.place is None and root is not error:
@@ -229,7 +228,7 @@ def read_text(text: str) -> Raised | None:
         printed.append(line)
         frame = _FRAME.match(line)
         if line.endswith(HEADER.strip()):
-            # The exception read so far led to the one that follows.
+            # The exception read so far led to the next.
             raised, notes = [], []
         elif frame is not None:
             frames.append(
@@ -248,23 +247,23 @@ def read_text(text: str) -> Raised | None:
 
 def _frames(error: BaseException) -> Iterator[Frame]:
     """The frames of the exceptions that led to it, then its own."""
-    for one in reversed(list(_led_to(error))):
-        for frame, line in traceback.walk_tb(one.__traceback__):
+    for raised in reversed(list(_led_to(error))):
+        for frame, line in traceback.walk_tb(raised.__traceback__):
             yield Frame(file=frame.f_code.co_filename, line=line, function=frame.f_code.co_name)
 
 
 def _led_to(error: BaseException) -> Iterator[BaseException]:
     """The error, then those that led to it, each once: ``raise error from error`` is a circle."""
     seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        yield one
-        seen.add(id(one))
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    raised: BaseException | None = error
+    while raised is not None and id(raised) not in seen:
+        yield raised
+        seen.add(id(raised))
+        raised = raised.__cause__ or (None if raised.__suppress_context__ else raised.__context__)
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error, even of one that cannot say it."""
+    """The message of an error, even if its ``__str__`` raises."""
     try:
         return str(error)
     except Exception:

@@ -2,7 +2,7 @@
 
 Rules. Every method may block and is called on a pool thread, except those marked *quick*, which the
 main thread calls itself. Failures are exceptions; the dispatcher turns them into events, so no
-method swallows one. In production the tasks are Spark queries (``spark/query/task_port.py``). The
+method swallows them. In production the tasks are Spark queries (``spark/query/task_port.py``). The
 durable part (``weir/durable/job.py``) is the same in the simulator, over a file system and sinks
 that fail on command.
 """
@@ -75,7 +75,7 @@ class CoordinatorAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class StateView:
-    """What one stateful operator of the engine holds after the newest batch."""
+    """The state of one of the engine's stateful operators after the newest batch."""
 
     #: The engine's name for it, such as ``stateStoreSave``.
     name: str
@@ -86,7 +86,7 @@ class StateView:
 
 @dataclass(frozen=True, kw_only=True)
 class SubtaskView:
-    """One subtask in the longest part of a vertex's newest batch: under Spark, a Spark task."""
+    """A subtask in the longest part of a vertex's newest batch: under Spark, a Spark task."""
 
     #: What the batch calls the part: under Spark, the number of a stage.
     stage: int
@@ -110,7 +110,7 @@ class VertexMetrics:
     records_in_per_second: float = 0.0
     records_committed: int = 0
     parallelism: int = 1
-    #: Records that its sources had beyond its newest batch; None if they do not say.
+    #: Records that its sources had beyond its newest batch; None if unknown.
     pending_records: int | None = None
     #: The query's watermark as of its newest batch; None if it has none.
     watermark_ms: int | None = None
@@ -123,7 +123,7 @@ class TaskPort(Protocol):
     """Where the tasks of one job run."""
 
     def prepare_attempt(self, start: AttemptStart) -> None:
-        """The attempt is recorded: clean up after older ones, and be ready for its tasks."""
+        """The attempt is recorded: clean up after older attempts, and be ready for its tasks."""
         ...
 
     def start_task(
@@ -159,7 +159,7 @@ class TaskPort(Protocol):
     def checkpoint_aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
         """Notify the task's Python operators that a checkpoint was aborted. *Quick.*
 
-        The task need not have known of the checkpoint.
+        The checkpoint may be unknown to the task.
         """
         ...
 
@@ -190,8 +190,8 @@ class TaskPort(Protocol):
 class CoordinatorPort(Protocol):
     """Where the operator coordinators of one job run (MISSION C1)."""
 
-    def tell(self, effect: CoordinatorEffect, post: Callable[[CoordinatorEvent], None]) -> None:
-        """Queue an effect for the coordinator, after all earlier ones. *Quick.*
+    def submit(self, effect: CoordinatorEffect, post: Callable[[CoordinatorEvent], None]) -> None:
+        """Queue an effect for the coordinator, after all earlier effects. *Quick.*
 
         The events that the coordinator sends, and its answer, are posted in order.
         """
@@ -242,7 +242,7 @@ class DurablePort(Protocol):
         ...
 
     def trigger_hook(self, effect: TriggerHook) -> Payload | None:
-        """Ask one master hook for its state."""
+        """Ask a master hook for its state."""
         ...
 
     def record_checkpoint(self, effect: RecordCheckpoint) -> CheckpointRecorded:
@@ -254,5 +254,5 @@ class DurablePort(Protocol):
         ...
 
     def record_end(self, effect: RecordEnd) -> Recorded:
-        """Record how the job ended, then delete files that nobody needs any more."""
+        """Record how the job ended, then delete files that are no longer needed."""
         ...

@@ -62,7 +62,7 @@ def begin_task_work(
     work: Begin,
     post: PostToTask,
 ) -> None:
-    """Execute one effect of a task. ``post`` posts the task's events in this attempt."""
+    """Execute an effect of a task. ``post`` posts the task's events in this attempt."""
     match effect:
         case AnswerPlanning():
             tasks.answer_planning(effect)
@@ -125,7 +125,7 @@ def begin_task_work(
 
 
 def task_errored(error: BaseException) -> TaskErrored:
-    """The failure of a task by an error; no attempt can fix one of the pipeline's own."""
+    """The failure of a task by an error; no attempt can fix an error of the pipeline's own code."""
     return TaskErrored(message=describe(error), fatal=is_fatal(error), cause=cause_of(error))
 
 
