@@ -265,7 +265,7 @@ def test_a_superseded_job_names_its_successor_and_keeps_the_rest(before: JobReco
 )
 def test_a_job_that_has_ended_is_not_superseded(status: RecordStatus) -> None:
     """Its end stays as it is."""
-    with pytest.raises(InvariantError, match=f"{status.value} needs no end"):
+    with pytest.raises(InvariantError, match=f"{status.value} has ended already"):
         ended(status).superseded(OTHER, writer="B", timestamp_ms=10_000)
 
 

@@ -6,8 +6,9 @@ acquired again. It has ``trigger`` and ``restore``, and is not notified of compl
 happen on completion belongs in a sink.
 
 A ``CheckpointListener`` is notified of completed and aborted checkpoints (MISSION E6; PROTOCOL P13,
-P36). A step's function takes part if it is a listener or a bound method of one. A function wrapped
-with ``functools.partial`` or ``functools.wraps`` is unwrapped until a listener is found (P43).
+P36). A step's function takes part if it is a listener or a bound method of a listener. A function
+wrapped with ``functools.partial`` or ``functools.wraps`` is unwrapped until a listener is found
+(P43).
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class MasterHooks:
             return hook.trigger(effect.checkpoint_id, effect.timestamp_ms)
 
     def restore(self, checkpoint: CompletedCheckpoint | None) -> None:
-        """Restore every hook from the checkpoint, or reset it if there is none.
+        """Restore every hook from the checkpoint, or reset it without a checkpoint.
 
         Raises ``JobError`` for a state that no hook claims, unless that is allowed.
         """
@@ -132,7 +133,7 @@ class CheckpointListener:
                 self.audit.write(f"checkpoint {checkpoint_id} is complete")
 
     Calls to the listeners of one query never overlap, and completed checkpoints are reported in
-    ascending order. A call can be lost in a failure, so a later one must make up for it; what must
+    ascending order. A call can be lost in a failure, so a later call must make up for it; what must
     not be lost belongs in a sink. An exception fails the task. ``requires_final_checkpoint``:
     whether a bounded job must not end before the listener was notified of a checkpoint that covers
     the last records.
@@ -174,16 +175,19 @@ class CheckpointListeners:
         self._locks = {vertex: waits.lock() for vertex in listeners}
 
     def complete(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """Notify a vertex's listeners of completion. Raises ``ListenerError`` if one raises."""
+        """Notify a vertex's listeners of completion.
+
+        Raises ``ListenerError`` if a listener raises.
+        """
         for listener in self._listeners.get(vertex, ()):
-            self._tell(vertex, listener.notify_checkpoint_complete, checkpoint_id, "completed")
+            self._notify(vertex, listener.notify_checkpoint_complete, checkpoint_id, "completed")
 
     def aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """Notify a vertex's listeners of an abort. Raises ``ListenerError`` if one raises."""
+        """Notify a vertex's listeners of an abort. Raises ``ListenerError`` if any raises."""
         for listener in self._listeners.get(vertex, ()):
-            self._tell(vertex, listener.notify_checkpoint_aborted, checkpoint_id, "was aborted")
+            self._notify(vertex, listener.notify_checkpoint_aborted, checkpoint_id, "was aborted")
 
-    def _tell(
+    def _notify(
         self, vertex: VertexId, call: Callable[[int], None], checkpoint_id: int, what: str
     ) -> None:
         try:

@@ -88,7 +88,7 @@ from weir.storage.paths import lies_in, parent
 #: checkpoints meanwhile.
 _BEGIN_TRIES = 20
 #: The message for people when the job log has a newer attempt.
-FENCED = "another driver has taken over the job: this one stops without touching any file."
+FENCED = "another driver has taken over the job: this driver stops without touching any file."
 
 _log = logging.getLogger(__name__)
 
@@ -315,8 +315,8 @@ class DurableJob:
     def discard(self, effect: DiscardCheckpoint) -> None:
         """Delete the files that only this checkpoint uses.
 
-        Not of an aborted one whose record may still land: the next attempt, which knows whether it
-        did, resumes from it or deletes it.
+        An aborted checkpoint whose record may still land keeps its files: the next attempt, which
+        knows whether the record landed, resumes from the checkpoint or deletes it.
         """
         if not effect.subsumed and effect.checkpoint_id in self._may_land:
             return
@@ -325,7 +325,7 @@ class DurableJob:
         )
 
     def record_end(self, effect: RecordEnd) -> Recorded:
-        """Record how the job ended, then delete files that nobody needs any more."""
+        """Record how the job ended, then delete files that are no longer needed."""
         if self._winning:
             raise StorageError(
                 "It is unknown whether this attempt is recorded: the write, or the check of the"
@@ -349,7 +349,7 @@ class DurableJob:
             ),
         )
         if outcome is Recorded.WON:
-            with _only_logged("delete what the job left behind"):
+            with _only_logged("delete the job's remaining files"):
                 if effect.delete_checkpoints:
                     self._storage.discard_all(known.checkpoint_id for known in newest.checkpoints)
                 if status in (RecordStatus.FINISHED, RecordStatus.STOPPED):
@@ -384,7 +384,7 @@ class DurableJob:
             beyond = [known for known in committed if known.commit.checkpoint_id > completed]
             for known in beyond:
                 self._settle_beyond(known.target, known.sink, known.commit.checkpoint_id, completed)
-            # Before the record: an attempt that starts after this one gets higher ids.
+            # Before the record: attempts that start after it get higher ids.
             allocated = self._storage.newest_checkpoint_id()
             if (
                 self._writer is not None

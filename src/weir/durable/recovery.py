@@ -1,9 +1,10 @@
 """Chooses the checkpoint from which a job resumes (PROTOCOL P20, P21, P40).
 
-The newest record of the job log names the retained checkpoints. The job resumes from the newest one
-whose files are all as recorded. If that is not the newest of all, going back must not write rows
-twice: it is allowed only if no sink has committed beyond it, or if the user accepts duplicates. A
-job that started from a savepoint resumes from that savepoint until its first checkpoint completes.
+The newest record of the job log names the retained checkpoints. The job resumes from the newest
+checkpoint whose files are all as recorded. If it is not the newest of all, going back must not
+write rows twice: that is allowed only if no sink has committed beyond the checkpoint, or if the
+user accepts duplicates. A job that started from a savepoint resumes from that savepoint until its
+first checkpoint completes.
 
 ``older_checkpoints`` returns the retained checkpoints before it, from which the caller derives the
 files that no checkpoint needs.
@@ -34,7 +35,7 @@ def restore_point(
     """The verified checkpoint or savepoint to resume from; None for a job that has none yet.
 
     Raises ``CheckpointDamagedError`` or ``CheckpointNotFoundError`` if none can be used, and
-    ``DuplicatesError`` if a sink has committed beyond the newest usable one.
+    ``DuplicatesError`` if a sink has committed beyond the newest usable checkpoint.
     """
     damage: StorageError | None = None
     damaged_id = 0
@@ -71,7 +72,7 @@ def older_checkpoints(
 ) -> tuple[CompletedCheckpoint, ...] | None:
     """The retained checkpoints before ``restored``, oldest first.
 
-    None if one of them cannot be read or ``restored`` is not the newest: then no file may be
+    None if a checkpoint cannot be read or ``restored`` is not the newest: then no file may be
     considered unneeded.
     """
     newest = record.checkpoints[-1].checkpoint_id if record.checkpoints else None

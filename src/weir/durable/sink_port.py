@@ -2,7 +2,7 @@
 
 A failed commit is retried with exponential backoff. When retries are used up, the task fails, and
 the restored job commits again what its checkpoint had staged (PROTOCOL P13). Missing staged files
-are detected by checking each one, at two moments:
+are detected by checking each file, at two moments:
 
 1. Before a snapshot. The attempt fails: it was restored from a checkpoint that does not need the
    files, and the next attempt stages those rows again.
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import tenacity
 
 from weir.core.types import (
+    AbsolutePath,
     Committable,
     CompletedCheckpoint,
     JobId,
@@ -55,13 +56,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: How many of the newest epochs of a sink are known to a snapshot that is being flushed; one that
-#: takes longer fails where files have been moved.
+#: How many of the newest epochs of a sink are known to a snapshot that is being flushed. A snapshot
+#: during which more epochs are committed fails where files have been moved.
 _EPOCHS_KNOWN = 1_000
 
 #: Copies a staged file into a savepoint, given its path and a key unique in the savepoint.
 KeepFile: TypeAlias = Callable[[str, str], StateHandle]
-#: Copies a file of a savepoint back to where a sink staged it, durably, whatever is there.
+#: Copies a file of a savepoint back to where a sink staged it, durably; replaces an existing file.
 PutBack: TypeAlias = Callable[[StateHandle, str], None]
 
 
@@ -138,7 +139,7 @@ class SinkPort:
                 sink.open(self._context(job_id, name, attempt, written.get(name)))
 
     def resume(self) -> None:
-        """An attempt starts: commits abandoned by the one before it must not continue."""
+        """An attempt starts: commits that earlier attempts abandoned must not continue."""
         self._stopping = self._waits.event()
 
     def stop(self) -> None:
@@ -156,9 +157,9 @@ class SinkPort:
         With ``keep``, also copy every staged file (PROTOCOL P14). The sink's lock keeps commits
         from moving files meanwhile. What was committed since the barrier, under an epoch up to the
         snapshot's own ``checkpoint_id``, is left out: nothing of it is pending, and its files have
-        been moved or deleted. What a later epoch has committed is not: whoever restores a savepoint
-        into other tables needs it. Raises ``LostWriteError`` if a staged file is gone, was
-        truncated or could not be synced.
+        been moved or deleted. What a later epoch has committed is kept: a job that restores the
+        savepoint into other tables needs it. Raises ``LostWriteError`` if a staged file is gone,
+        was truncated or could not be synced.
         """
         flushed = list(committables)
         over: set[int] = set()
@@ -197,7 +198,7 @@ class SinkPort:
             self._commit_one(name, epoch, items, stopping, self._committed[name])
 
     def finish(self, names: Sequence[OperatorId], position: int) -> tuple[Committable, ...]:
-        """Let each named sink stage what it held back, as of batch ``position`` (MISSION E2)."""
+        """Stage what each named sink held back, as of batch ``position`` (MISSION E2)."""
         committables = []
         for name in names:
             with self._using(name, "finishing"):
@@ -213,9 +214,9 @@ class SinkPort:
                 self._sinks[name].close()
 
     def learn_left_out(self, checkpoint: CompletedCheckpoint) -> bool:
-        """Learn which sinks had left out checkpoints before this one; whether some were not known.
+        """Learn which sinks left out checkpoints before this one.
 
-        Those have to be opened again.
+        Returns whether some of them were not known: these have to be opened again.
         """
         items = (item for task in checkpoint.tasks for item in task.committables)
         found = {item.sink for item in items if item.left_out is not None} - self._leave_out
@@ -304,7 +305,7 @@ class SinkPort:
             if newest is not None and newest > checkpoint_id:
                 yield name, sink.describe(), newest
 
-    def written(self) -> dict[OperatorId, str]:
+    def written(self) -> dict[OperatorId, AbsolutePath]:
         """By sink, the landmarks of the targets that are known to have rows of this job."""
         return {name: mark for name, mark in self._landmarks().items() if name in self._have_rows}
 
@@ -314,12 +315,12 @@ class SinkPort:
             if written.get(name) == mark and self._file_system(mark).status(mark) is None:
                 yield name, self._sinks[name].describe()
 
-    def _landmarks(self) -> dict[OperatorId, str]:
+    def _landmarks(self) -> dict[OperatorId, AbsolutePath]:
         marks = {name: sink.landmark() for name, sink in self._sinks.items()}
         return {name: normalize(mark) for name, mark in marks.items() if mark is not None}
 
-    def tables(self) -> dict[OperatorId, str]:
-        """Where the Delta or Iceberg table of each sink is that appends to one."""
+    def tables(self) -> dict[OperatorId, AbsolutePath]:
+        """The path of the Delta or Iceberg table of each sink that appends to such a table."""
         paths = {name: sink.table_path() for name, sink in self._sinks.items()}
         return {name: normalize(path) for name, path in paths.items() if path is not None}
 
@@ -338,8 +339,8 @@ class SinkPort:
     ) -> None:
         """Put back every staged file with a copy, unless the epoch is committed.
 
-        What is there is not trusted: if its sync failed, another sync would succeed for nothing
-        (PROTOCOL P23).
+        Existing files are not trusted: if the sync of a file failed, another sync would succeed for
+        nothing (PROTOCOL P23).
         """
         if not foreign and not any(item.files for item in items):
             return
@@ -506,7 +507,8 @@ def _epoch(item: Committable, checkpoint: CompletedCheckpoint) -> int:
        checkpoint, or a later one, completed, the savepoint's job has committed the item under an id
        at or after its barrier. So an item without an epoch gets its barrier's id (P14, P19).
        If its sink has left checkpoints out, the job may also have been restored from the first of
-       them, and have committed it under that one's id; any later commit of the sink has it, too.
+       them, and have committed it under the id of that checkpoint; any later commit of the sink has
+       it, too.
     2. A later checkpoint may have completed before the savepoint. The id never exceeds the
        savepoint's, since commits beyond that count as rows that the original job wrote after the
        savepoint (P21).

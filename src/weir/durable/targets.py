@@ -10,9 +10,9 @@ and the rows that this job is about to write would be duplicated or left out::
     savepoint 7 of job A     A up to 7, and A's ancestors  A's commit 8, and any job's after 7
     nothing                  nothing                       commits of a job of its own name
 
-A target's commits are checked from the newest back to the first known one. Jobs of other names may
-write to the same target: their commits matter only if this job starts from a snapshot, since those
-jobs may have started from it too.
+A target's commits are checked from the newest back to the first known commit. Jobs of other names
+may write to the same target: their commits matter only if this job starts from a snapshot, since
+those jobs may have started from it too.
 """
 
 from __future__ import annotations
@@ -69,7 +69,12 @@ def own_commits(sinks: SinkPort, job_id: JobId) -> list[UnknownCommit]:
     found = []
     for sink, target, commits in sinks.commits(job_id):
         newest = next(
-            (one for one in commits if job_id == one.job_id or sinks.job_name == one.job_name), None
+            (
+                commit
+                for commit in commits
+                if job_id == commit.job_id or sinks.job_name == commit.job_name
+            ),
+            None,
         )
         if newest is not None and newest.job_id == job_id:
             found.append(UnknownCommit(sink=sink, target=target, commit=newest))
@@ -96,7 +101,7 @@ def check_not_begun_from_another(
     """Raise ``DuplicatesError`` if a target has rows that were pending in another savepoint.
 
     Two savepoints of one job may have the same rows pending, each under its own id. If a job that
-    started from one has committed them, no job may start from the other.
+    started from the first has committed them, no job may start from the second.
     """
     found = _committed_from_others(sinks, job_id, snapshot)
     first = next(found, None)
@@ -121,8 +126,8 @@ def _committed_from_others(
 def accepted(unknown: Iterator[UnknownCommit]) -> dict[JobId, int]:
     """Like ``known_rows``, for the commits that a user accepted."""
     found: dict[JobId, int] = {}
-    for one in unknown:
-        found[one.commit.job_id] = max(found.get(one.commit.job_id, 0), one.commit.checkpoint_id)
+    for commit in (known.commit for known in unknown):
+        found[commit.job_id] = max(found.get(commit.job_id, 0), commit.checkpoint_id)
     return found
 
 

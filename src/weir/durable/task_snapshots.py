@@ -1,6 +1,6 @@
 """``TaskSnapshots``: takes the snapshots of one task of one attempt (PROTOCOL P3, P4, P27, P43).
 
-*Synchronous part* (no batch may start, though one may be running): small entries are read into
+*Synchronous part* (no batch may start, though a batch may be running): small entries are read into
 memory. State files that the base does not have are hard-linked at once, if the file system has
 links, so that no clean-up can delete them. *Asynchronous part* (records flow): files not yet in the
 checkpoint directory are copied there, several at once if it is remote; staged output is flushed,
@@ -71,7 +71,7 @@ class RestingQuery(Protocol):
         ...
 
     def is_unchanged(self, handle: StateHandle) -> bool:
-        """Whether the file of this handle's key is still the one in the earlier checkpoint."""
+        """Whether the file of this handle's key is still the file in the earlier checkpoint."""
         ...
 
     def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
@@ -91,8 +91,8 @@ class RestingQuery(Protocol):
     ) -> Sequence[tuple[int, str] | None]:
         """Copy each source to its target, whose directory is made if ``below`` exists.
 
-        Returns size and checksum of each file whose content was seen. Raises ``StorageError`` if
-        one has vanished.
+        Returns size and checksum of each file whose content was seen. Raises ``StorageError`` if a
+        file has vanished.
         """
         ...
 
@@ -156,8 +156,9 @@ class TaskSnapshots:
         self._base = {handle.key: handle for handle in base}
         self._pending: dict[int, _Pending] = {}
         #: The new files of snapshots whose last part has ended, until their checkpoint completes or
-        #: they are dropped (their checkpoint may have been aborted already). Tasks do not hear that
-        #: an intermediate savepoint has completed: its entry stays until the attempt ends.
+        #: they are dropped (their checkpoint may have been aborted already). Tasks are not
+        #: notified that an intermediate savepoint has completed: its entry stays until the attempt
+        #: ends.
         self._written: dict[int, _NewFiles] = {}
         #: Files of acknowledged snapshots whose checkpoint is still pending.
         self._acknowledged: dict[int, tuple[StateHandle, ...]] = {}
@@ -199,7 +200,7 @@ class TaskSnapshots:
             ]
             seen = self._query.copy_all(files, pending.below)
         handles = [
-            self._handle(pending, key, one) for key, one in zip(pending.new, seen, strict=True)
+            self._handle(pending, key, file) for key, file in zip(pending.new, seen, strict=True)
         ]
         # A checkpoint finds staged output where it was staged; a savepoint may be restored
         # elsewhere (PROTOCOL P14).
@@ -247,13 +248,13 @@ class TaskSnapshots:
             fs.delete_files(list(paths))
 
     def confirm(self, checkpoint_id: int) -> None:
-        """The checkpoint completed: it is the base of the next one. Forget older snapshots.
+        """Make the completed checkpoint the base of the next snapshot, and forget older snapshots.
 
-        A savepoint is the base of none.
+        A savepoint never becomes the base.
         """
         with self._lock:
             files = self._acknowledged.get(checkpoint_id)
-            # Not the older ones: they may still have to be dropped, with the files that they wrote.
+            # Not of older snapshots, which may still have to be dropped, with all they wrote.
             self._written.pop(checkpoint_id, None)
             for older in [known for known in self._acknowledged if known <= checkpoint_id]:
                 del self._acknowledged[older]

@@ -19,7 +19,7 @@ A live driver (fresh lease) is left alone, unless ``--takeover`` is given. ``--f
 snapshot is identified by the checksum of its ``_metadata``, not by its path. Before the name is
 assigned to a new id, the old id's log records that it is superseded: a driver of the old id that is
 alive, or only seemed dead, is fenced at its next record (PROTOCOL P17), so it completes and commits
-nothing alongside the new one.
+nothing alongside the new job.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _checked_as_new(
     *,
     claims: bool,
 ) -> Submission:
-    """A job that starts in this storage, from a snapshot or without one. Changes nothing."""
+    """A job that starts in this storage, with or without a snapshot. Changes nothing."""
     checkpoint = None
     if snapshot is not None:
         checkpoint = storage.read(snapshot.path, expected_checksum=snapshot.checksum)
@@ -170,7 +170,7 @@ def _resumed(
     storage.make_job_directory()
     record = JobLog(storage.fs(storage.base_directory), storage.log_directory).newest()
     _check_resumable(name, known, record)
-    # The snapshot may have been moved: prefer the path given now to the recorded one.
+    # The snapshot may have been moved: prefer the path given now to the recorded path.
     recorded = known.from_savepoint if record is None else record.restored_from
     submission = Submission(
         job_id=known.job_id,

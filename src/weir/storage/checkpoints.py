@@ -236,7 +236,7 @@ class CheckpointStorage(Snapshots):
         """Delete the files of a claimed snapshot that its own metadata names.
 
         If it is a checkpoint, keep the files that another checkpoint beside it names. Does nothing
-        if the snapshot is gone or is another one (its ``_metadata`` does not have
+        if the snapshot is gone or is another snapshot (its ``_metadata`` does not have
         ``expected_checksum``). Raises ``JobAlreadyRunningError`` like ``check_claimable``, and
         ``StorageError`` if a link leads out of the snapshot.
         """
@@ -273,7 +273,7 @@ class CheckpointStorage(Snapshots):
             fs.delete(directory)
 
     def discard_orphans(self, retained: Iterable[CompletedCheckpoint], *, up_to: int) -> None:
-        """Delete checkpoints and shared files up to id ``up_to`` that no retained one needs.
+        """Delete files up to checkpoint id ``up_to`` that no retained checkpoint needs.
 
         Only AFTER the record "attempt began", with ``up_to`` the newest id that was allocated
         BEFORE that record: a checkpoint that is not retained and has no higher id was left behind

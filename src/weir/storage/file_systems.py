@@ -98,7 +98,7 @@ class Transfer:
         return False
 
     def copy(self, source: str, target: str) -> tuple[int, str]:
-        """Copy ``source`` to ``target``, durably, in place of what is there.
+        """Copy ``source`` to ``target``, durably; an existing file is replaced.
 
         The result is its size and checksum. Raises ``StorageError`` if the source has vanished, and
         ``LostWriteError`` if what is at ``target`` now may be lost.
@@ -108,7 +108,7 @@ class Transfer:
         return content.size, f"crc32:{content.crc:08x}"
 
     def link_or_copy_all(self, files: Sequence[tuple[str, str]]) -> list[tuple[int, str] | None]:
-        """Link or copy each (source, target), several at once if a file system is a remote one.
+        """Link or copy each (source, target), several at once if a file system is remote.
 
         The result has, for each file whose content passed through here, its size and checksum.
         Raises ``StorageError`` if a source has vanished; then no copy is under way any more.
@@ -116,7 +116,7 @@ class Transfer:
         if not files:
             return []
         at_once = max(self._file_system(path).transfers for path in files[0])
-        return in_parallel([partial(self._moved, *one) for one in files], at_once)
+        return in_parallel([partial(self._moved, *pair) for pair in files], at_once)
 
     def _moved(self, source: str, target: str) -> tuple[int, str] | None:
         source_fs, target_fs = self._file_system(source), self._file_system(target)
@@ -146,9 +146,10 @@ class _Content:
 
 
 def in_parallel(works: Sequence[Callable[[], T]], at_once: int) -> list[T]:
-    """The results of the functions, of which at most ``at_once`` run at a time.
+    """Run functions on threads, at most ``at_once`` at a time, and return their results.
 
-    Raises the first error once nothing runs any more; what had not begun by then does not begin.
+    Raises the first error, once no function runs any more. Functions that had not begun by then do
+    not begin.
     """
     if min(at_once, len(works)) <= 1:
         return [work() for work in works]
@@ -174,7 +175,7 @@ def in_parallel(works: Sequence[Callable[[], T]], at_once: int) -> list[T]:
         thread.start()
     for thread in threads:
         thread.join()
-    for error in (one.exception() for one in results if one.done()):
+    for error in (result.exception() for result in results if result.done()):
         if error is not None:
             raise error
-    return [one.result() for one in results]
+    return [result.result() for result in results]

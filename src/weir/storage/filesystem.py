@@ -21,7 +21,7 @@ from typing import Protocol
 
 #: How much of a file is held in memory to copy it or to compute its checksum.
 BLOCK_BYTES = 1 << 20
-#: An empty file that makes a directory exist where directories are prefixes. No one else's file.
+#: An empty file that makes a directory exist where directories are prefixes. Only Weir writes it.
 DIRECTORY_MARKER = ".weir.directory"
 
 
@@ -52,7 +52,7 @@ class FileSystem(Protocol):
 
     @property
     def acts_late(self) -> bool:
-        """Whether a request that failed may still be carried out later, as by an object store."""
+        """Whether a failed request may still be carried out later, as by an object store."""
         ...
 
     @property
@@ -98,7 +98,7 @@ class FileSystem(Protocol):
         ...
 
     def status(self, path: str) -> FileStatus | None:
-        """What is at the path, or None."""
+        """The status of the file or directory at the path; None if there is neither."""
         ...
 
     def is_link(self, path: str) -> bool:
@@ -130,7 +130,7 @@ class FileSystem(Protocol):
         ...
 
     def delete_files(self, paths: Sequence[str]) -> None:
-        """Delete files, none of which is a directory; no error if one is missing."""
+        """Delete files, none of which is a directory; no error if some are missing."""
         ...
 
     def rename(self, source: str, target: str) -> None:

@@ -2,15 +2,15 @@
 
 Rules of this file:
 
-1. Every record is the *full* state of the job, so the newest one is sufficient and older ones are
-   pruned.
+1. Every record is the *full* state of the job, so the newest record is sufficient and older records
+   are pruned.
 2. A record counts once its number is won. A checkpoint is complete if and only if a won record
    lists it.
 3. An attempt begins by winning the number after the record on which the decision to begin was
    based. From then on, a number taken by anyone else means that a newer attempt holds the job: this
    driver exits and touches no file.
 4. Each record carries ``writer``, a random token of the driver, so that after a create that ended
-   in doubt, the driver can tell its own record from another driver's.
+   in doubt, the driver can distinguish its own record from another driver's.
 
 A timeline with two drivers (A's machine suspends it, B takes over)::
 
@@ -25,8 +25,8 @@ number 9 of the old log for "superseded" before it assigns the name to the new i
 the old id again.
 
 A record whose sync failed exists, but may be gone after the machine crashes, and no later sync
-would report that. Its writer records the same state under the next number, which then is the newest
-and does not need the one before (rule 1).
+would report that. Its writer records the same state under the next number. That record is then the
+newest, and does not need the lost record (rule 1).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from weir.storage.records import decoded
 _logger = logging.getLogger(__name__)
 
 RECORD_VERSION = 1
-#: Records kept for people who look into the directory; the protocol needs one.
+#: Records kept for people who look into the directory; the protocol needs only the newest.
 KEPT_RECORDS = 32
 _NONE: Mapping[OperatorId, AbsolutePath] = MappingProxyType({})
 #: How often ``supersede`` retries because the driver completed a checkpoint after its log was read.
@@ -127,7 +127,8 @@ class JobRecord:
     """The state of a job as of one record.
 
     Its methods are the transitions: each checks that it may follow, and returns the next record.
-    A job is RUNNING between an attempt's begin and its end; only a FAILED one begins again.
+    A job is RUNNING from the start of an attempt to its end. After that, only a FAILED job begins
+    another attempt.
     """
 
     #: The record's number in the log.
@@ -279,7 +280,7 @@ class JobRecord:
     ) -> JobRecord:
         """The job with another completed checkpoint.
 
-        Of the earlier ones, those in ``retained`` stay. ``written`` adds targets that have visible
+        Earlier checkpoints in ``retained`` stay. ``written`` adds targets that have visible
         rows. ``claim_is_over``: the claimed snapshot has been deleted.
         """
         self._check_runs("complete a checkpoint")
@@ -338,9 +339,7 @@ class JobRecord:
 
     def superseded(self, by: JobId, *, writer: str, timestamp_ms: Timestamp) -> JobRecord:
         """The end of a job whose name is assigned to job ``by``; all else stays (PROTOCOL P20)."""
-        invariant(
-            self.status.may_be_run, f"a job that is {self.status.value} needs no end: it has one"
-        )
+        invariant(self.status.may_be_run, f"a job that is {self.status.value} has ended already")
         return replace(
             self,
             number=self.number + 1,
@@ -404,7 +403,7 @@ class JobLog:
     def supersede(
         self, *, job_id: JobId, job_name: str, by: JobId, writer: str, timestamp_ms: int
     ) -> JobRecord | None:
-        """End job ``job_id`` for whoever runs it or is about to: job ``by`` takes its place.
+        """End job ``job_id``, whether a driver runs it or is about to: job ``by`` takes its place.
 
         Wins the next number, so that the job's driver is fenced at its next record (PROTOCOL P17).
         The record carries the checkpoints over, and they stay. Returns None, and writes nothing, if
@@ -486,8 +485,8 @@ class JobLogWriter:
         """Whether the number was taken by an earlier record of ours that was reported as FAILED.
 
         An object store can carry out a request long after the client gave up on it. The record
-        appended now supersedes the late one, which therefore never counts for anyone, unless this
-        driver dies in between.
+        appended now supersedes the late record, which therefore never counts, unless this driver
+        dies in between.
         """
         entry = self._log.newest()
         return (
@@ -498,9 +497,10 @@ class JobLogWriter:
 
 
 def _win(recorder: Recorder, record: JobRecord) -> tuple[Recorded, JobRecord]:
-    """Take the record's number, or the next one if the record was written but may be lost.
+    """Take the record's number, or the next number if the record was written but may be lost.
 
-    Raises ``LostWriteError`` if that is not written: other drivers may still find the first.
+    Raises ``LostWriteError`` if the second record could not be written: other drivers may still
+    find the first.
     """
     try:
         return recorder.record(record.number, _encode(record)), record
@@ -518,7 +518,7 @@ def _prune(log: NumberedLog) -> None:
         log.prune(KEPT_RECORDS)
     except StorageError as error:
         _logger.warning(
-            "Old records in %s are kept until the next one is written: %s", log.directory, error
+            "Old records in %s are kept until the next record is written: %s", log.directory, error
         )
 
 

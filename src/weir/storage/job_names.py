@@ -2,7 +2,7 @@
 
 Running a pipeline again must find the same job, and two drivers started at the same time must agree
 on its id. So each name has a numbered log: a new generation (``--fresh``, ``--from-savepoint``) is
-the next number, and whoever takes the number first assigns the id.
+the next number, and the first driver that takes the number assigns the id.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class NameRecord:
     name: str
     #: Grows by one with each ``--fresh`` and ``--from-savepoint``; the first is 1.
     generation: Ordinal
-    #: The savepoint that this generation started from. Running from the same one again continues
-    #: this generation, wherever the savepoint lies by then.
+    #: The savepoint that this generation started from. Running from the same savepoint again
+    #: continues this generation, wherever the savepoint lies by then.
     from_savepoint: AbsolutePath | None
     #: Checksum of its ``_metadata``, which identifies it.
     snapshot_checksum: MetadataChecksum | None = None

@@ -17,7 +17,7 @@ Rules of this file:
    believed.
 
 A temporary file's name starts with a dot, ends with ``.tmp`` and is short, however long the
-target's name is. Nobody reads one that a killed process left behind.
+target's name is. Nobody reads the temporary files that killed processes leave behind.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LocalFileSystem:
 
     @property
     def transfers(self) -> int:
-        """One: a disk serves one reader or writer best."""
+        """1: a disk serves a single reader or writer best."""
         return 1
 
     def create(self, path: str, data: bytes) -> CreateResult:
@@ -161,7 +161,7 @@ class LocalFileSystem:
             return file.read()
 
     def status(self, path: str) -> FileStatus | None:
-        """What is at the path, or None."""
+        """The status of the file or directory at the path; None if there is neither."""
         target = Path(path)
         with _explained("read the status of", path):
             try:
@@ -348,7 +348,7 @@ def _status(name: str, found: os.stat_result) -> FileStatus:
 
 
 def _make_directory(directory: Path, *, mode: int = 0o777, below: Path | None = None) -> None:
-    """Make missing directories; ``mode`` is for the last one, less the umask; not ``below``."""
+    """Make missing directories, but never ``below``; ``mode``, less the umask, is for the last."""
     if directory.is_dir():
         return
     if directory == below:

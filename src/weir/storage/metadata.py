@@ -13,8 +13,8 @@ detected, and a damaged version number is not mistaken for a file of a newer Wei
 A checksum detects damage, not tampering: a snapshot may come from anywhere, and its names become
 paths that are read, written and deleted. So this is the one place that decodes a checkpoint, and it
 checks every name and number (the types of ``weir/core/types.py``, and ``_check_one_meaning``). No
-other code sees an unchecked one. Opaque texts and payloads are decoded, with the same checks, by
-the code that reads them (``records.decoded``).
+other code sees an unchecked checkpoint. Opaque texts and payloads are decoded by the code that
+reads them, with the same checks (``records.decoded``).
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ def _frame(checksum: str, body: bytes) -> bytes:
 
 
 def _different(checkpoint: CompletedCheckpoint) -> str | None:
-    """The first value that would be read back different, and its owner; None if there is none."""
+    """The first value that would be read back different, and its owner; None if all are equal."""
     payloads = [
-        (f"sink {one.sink!r}", one.payload)
+        (f"sink {committable.sink!r}", committable.payload)
         for task in checkpoint.tasks
-        for one in task.committables
+        for committable in task.committables
     ]
     states = [(f"master hook {name!r}", state) for name, state in checkpoint.hook_states.items()]
     found = ((owner, changed_part(value)) for owner, value in payloads + states)

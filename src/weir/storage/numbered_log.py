@@ -1,8 +1,8 @@
 """An append-only log that takes each number by conditional create: the one arbiter (PROTOCOL P17).
 
-Each entry is a file, named by its number with leading zeros. Whoever creates number n first has it;
-for everyone else the create fails. The next number is the newest plus one (ids may be skipped). The
-log serves three purposes: the job log, the checkpoint id counter, and the map from job name to job
+Each entry is a file, named by its number with leading zeros. The first writer that creates number n
+has it; every other create of n fails. The next number is the newest plus one (ids may be skipped).
+There are three such logs: the job log, the checkpoint id counter, and the map from job name to job
 id.
 
 **Why pruning is safe.** Old entries can be deleted, which frees their names. A writer that has been
@@ -57,8 +57,8 @@ from weir.storage.paths import join, parent
 
 _DIGITS = 20
 _NAME = re.compile(rf"[0-9]{{{_DIGITS}}}")
-#: No log comes near this number. Weir did not write a file with a higher one, which would leave no
-#: number above it.
+#: No log comes near this number. A file with a higher number was not written by Weir, and would
+#: leave no number above it.
 _NUMBER_MAX = 2**62
 #: How often ``newest`` lists again when the entry it found was pruned before it was read.
 _LIST_ATTEMPTS = 100

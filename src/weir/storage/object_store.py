@@ -9,8 +9,8 @@ Rules of this file:
    ours means created. The content could not decide, since entries of the id counter are all empty.
 2. An object appears whole or not at all: by one put, or by a multipart upload that is completed
    last and aborted if a block cannot be read. Nothing is renamed to become visible.
-3. A directory is a prefix. One that was asked for by itself has a marker object, which ``list``
-   does not show; one that must lie ``below`` another exists once it has a file.
+3. A directory is a prefix. If it was made by itself, it has a marker object, which ``list`` does
+   not show; if it was made ``below`` another directory, it exists once it has a file.
 4. What the store answers never gets into a message or a traceback as it is, since it may quote
    credentials: only its error code and its one-line message do.
 5. obstore repeats a failed request for up to a minute. Only the first look at a bucket gives up
@@ -78,7 +78,8 @@ _FAILURES = (exceptions.BaseError, ValueError, OSError)
 _REFUSAL = re.compile(r"status code: 40[13]|//169\.254\.")
 _VARIABLES = {"s3": "AWS_*", "gs": "GOOGLE_*", "az": "AZURE_*"}
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
-#: Requests for one object, which may be missing; for any other one the bucket is.
+#: Requests for one object, which may be missing; if another request finds nothing, the bucket is
+#: missing.
 _FOR_ONE = frozenset({"read", "look at", "copy", "delete"})
 _ERROR_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
 #: What the operating system says, in the debug output.
@@ -114,7 +115,8 @@ class ObjectStoreFileSystem:
                 f" and put credentials into the environment ({_VARIABLES[self._scheme]})."
             )
         starting = self._connected(_AT_START)
-        # Only the path: credentials may be for this one, and others may have odd names below it.
+        # List only this path: credentials may be for it alone, and objects elsewhere may have names
+        # that obstore does not accept.
         self._ask("reach", uri, lambda: self._client.list_with_delimiter(starting, self._key(uri)))
         self._store = self._connected(_PATIENT)
 
@@ -142,7 +144,7 @@ class ObjectStoreFileSystem:
             return GCSStore(bucket, config=config, retry_config=retries)
         if self._scheme == "az":
             return AzureStore(bucket, config=config, retry_config=retries)
-        # One request for each deletion: they are free, and not all stores have the other one.
+        # One request for each deletion: they are free, and not all stores delete in bulk.
         config["disable_bulk_delete"] = True
         return S3Store(bucket, config=config, retry_config=retries)
 
@@ -259,7 +261,7 @@ class ObjectStoreFileSystem:
                 yield bytes(view[start : start + BLOCK_BYTES])
 
     def status(self, path: str) -> FileStatus | None:
-        """What is at the path; None if nothing is."""
+        """The status of the object or directory at the path; None if there is neither."""
         size = self._size(path)
         if size is not None:
             return FileStatus(name=name_of(path), size=size, is_directory=False)
@@ -274,16 +276,16 @@ class ObjectStoreFileSystem:
     def list(self, path: str) -> list[FileStatus]:
         """Entries of a directory, sorted by name; empty if nothing has the prefix."""
         key = self._key(path)
-        found = self._ask("list", path, lambda: self._client.list_with_delimiter(self._store, key))
+        answer = self._ask("list", path, lambda: self._client.list_with_delimiter(self._store, key))
         entries = [
-            FileStatus(name=name_of(one["path"]), size=one["size"], is_directory=False)
-            for one in found["objects"]
+            FileStatus(name=name_of(found["path"]), size=found["size"], is_directory=False)
+            for found in answer["objects"]
             # Other tools mark a directory by an object of its name with a slash.
-            if one["path"] != key
+            if found["path"] != key
         ]
         entries += [
             FileStatus(name=name_of(prefix), size=0, is_directory=True)
-            for prefix in found["common_prefixes"]
+            for prefix in answer["common_prefixes"]
         ]
         return sorted(
             (entry for entry in entries if entry.name != DIRECTORY_MARKER),
@@ -291,7 +293,7 @@ class ObjectStoreFileSystem:
         )
 
     def make_directory(self, path: str, *, below: str | None = None) -> None:
-        """Write the directory's marker; with ``below``, only check that this one exists."""
+        """Write the directory's marker; with ``below``, only check that ``below`` exists."""
         if below is None:
             if self._size(join(path, DIRECTORY_MARKER)) is None:
                 self.write(join(path, DIRECTORY_MARKER), b"")
@@ -329,7 +331,7 @@ class ObjectStoreFileSystem:
     def rename(self, source: str, target: str) -> None:
         """Copy a file and delete the source. A crash in between leaves both.
 
-        Raises ``StorageError`` for a directory: nobody moves one on an object store.
+        Raises ``StorageError`` for a directory, which an object store cannot move.
         """
         self._copy(source, target)
         self.delete(source)
@@ -364,7 +366,7 @@ class ObjectStoreFileSystem:
         return path
 
     def sync(self, files: Iterable[str]) -> None:
-        """Do nothing: an object that has been put is durable."""
+        """Do nothing: an object that was put is durable."""
 
     # ---- internals
 
@@ -372,7 +374,7 @@ class ObjectStoreFileSystem:
         return path[len(self._root) + 1 :]
 
     def _size(self, path: str) -> int | None:
-        """The size of an object; None if there is none."""
+        """The size of an object; None if it does not exist."""
         key = self._key(path)
         if not key:
             return None
@@ -384,7 +386,7 @@ class ObjectStoreFileSystem:
             return None
 
     def _token(self, path: str) -> str | None:
-        """The token of the object's create ("" if it has none); None if there is no object."""
+        """The token of the object's create, "" without a token; None without an object."""
         key = self._key(path)
         try:
             found = self._ask(
@@ -406,7 +408,7 @@ class ObjectStoreFileSystem:
         pages = self._ask("list", path, lambda: iter(self._client.list(self._store, prefix)))
         while (page := self._ask("list", path, lambda: next(pages, None))) is not None:
             # Not the mark of another tool for the directory itself, which obstore cannot delete.
-            yield from (one["path"] for one in page if one["path"] != prefix)
+            yield from (found["path"] for found in page if found["path"] != prefix)
 
     def _delete(self, path: str, keys: Sequence[str]) -> None:
         try:
@@ -459,7 +461,7 @@ class ObjectStoreFileSystem:
     def _way_out(self, text: str) -> str:
         variables = _VARIABLES[self._scheme]
         if "invalid path" in text:
-            return "Delete or move the object that has this name; Weir has none like it."
+            return "Delete or move the object that has this name; Weir did not write it."
         if "BadScheme" in text:
             return "Use an https: endpoint or, on a network you trust, set AWS_ALLOW_HTTP=true."
         if _NO_BUCKET.search(text):
@@ -480,10 +482,10 @@ def _reason(text: str) -> str:
         for pattern in (_ERROR_CODE, _ERROR_MESSAGE, _CAUSE)
     )
     line = re.split(r"\n|: [<{]", text, maxsplit=1)[0]
-    told = re.sub(r"^Generic \w+ error: |\?[^\s)]*|, max_retries: .*?(?= - |$)", "", line)
-    told = told.strip().rstrip(".:")
+    said = re.sub(r"^Generic \w+ error: |\?[^\s)]*|, max_retries: .*?(?= - |$)", "", line)
+    said = said.strip().rstrip(".:")
     more = ": ".join(filter(None, (code, message) if code else (cause,))).rstrip(".")
-    return _USERINFO.sub("//", f"{told} ({more})" if more else told)[:_REASON_CHARACTERS]
+    return _USERINFO.sub("//", f"{said} ({more})" if more else said)[:_REASON_CHARACTERS]
 
 
 def _is_panic(error: BaseException) -> bool:

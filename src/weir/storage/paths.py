@@ -118,9 +118,9 @@ def real(path: str) -> str:
     return os.path.realpath(path) if is_local(path) else path
 
 
-def is_same(one: str, other: str) -> bool:
+def is_same(path: str, other: str) -> bool:
     """Whether two paths name the same place."""
-    return real(one) == real(other)
+    return real(path) == real(other)
 
 
 def is_within(path: str, directory: str) -> bool:
@@ -145,7 +145,7 @@ def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
 
 
 def as_spark_path(path: str) -> str:
-    """The path for Spark, which resolves a plain one on Hadoop's default file system."""
+    """The path for Spark, which resolves plain paths on Hadoop's default file system."""
     return f"file://{path}" if is_local(path) else path
 
 

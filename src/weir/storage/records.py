@@ -5,7 +5,7 @@ A type says what each field may be, down to the names that become parts of paths
 with it; the caller knows which file it was and what to do.
 
 msgspec works out a type when it first meets it, and the process crashes (SIGSEGV) if a second
-thread uses the type meanwhile. ``prepare`` lets one thread at a time do so.
+thread uses the type meanwhile. ``prepare`` admits one thread at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _NESTING_MAX = 100
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _PATTERN = re.compile(r" matching regex '.*'", re.DOTALL)
-#: The types that msgspec has worked out, and the lock of the thread that adds one.
+#: The types that msgspec has worked out, and the lock of the thread that adds a type.
 _prepared: set[Any] = set()
 _preparing = threading.Lock()
 _NO_BRACKET = re.compile(rb"[^\[\]{}]+")
@@ -63,7 +63,7 @@ def converted(value: Any, kind: type[T]) -> T:
 
 
 def is_canonical(data: bytes) -> bool:
-    """Whether JSON text is in its one canonical spelling: sorted, unique keys and no blanks."""
+    """Whether JSON text is spelled canonically: sorted, unique keys and no blanks."""
     try:
         return msgspec.json.encode(msgspec.json.decode(data), order="sorted") == data
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
@@ -71,5 +71,5 @@ def is_canonical(data: bytes) -> bool:
 
 
 def _not_of_its_type(error: Exception) -> ValueError:
-    """The error without a name's regular expression, which helps nobody; it keeps the location."""
+    """The error with its location, but without the regular expression of a name."""
     return ValueError(_PATTERN.sub(" in another format", str(error)))
