@@ -77,5 +77,5 @@ def test_one_token_for_both_is_one_sentence(tmp_path: Path) -> None:
         "weir.rest.reading-token-file": str(tmp_path / "token"),
         "rest.authentication.token-file": str(tmp_path / "token"),
     }
-    with pytest.raises(RestError, match="let it name another file"):
+    with pytest.raises(RestError, match="name another file"):
         _rest_server(Configuration(conf), SystemClock())

@@ -188,13 +188,13 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
     reading_token = None if reading is None else read_or_make_token(reading)
     if token is not None and token == reading_token:
         raise RestError(
-            f"{REST_READING_TOKEN_FILE.key} has the token of those who may change the job: let it"
-            " name another file."
+            f"{REST_READING_TOKEN_FILE.key} has the token of those who may change the job: name"
+            " another file."
         )
     return RestServer(
         bind_address=configuration.value(REST_BIND_ADDRESS),
         port=configuration.value(REST_PORT),
-        # Several jobs run on one machine without anybody counting ports.
+        # Several jobs can run on a machine without choosing a port for each.
         or_next=REST_PORT.key not in configuration,
         store_duration_ms=configuration.value(ASYNC_STORE_DURATION),
         security=RestSecurity(

@@ -142,7 +142,7 @@ class JobRun:
             self._running.finish()
 
     def linger(self) -> None:
-        """Let clients see how the job ended (``weir.rest.linger``), unless a signal ended it."""
+        """Keep answering clients after the end of the job (``weir.rest.linger``)."""
         status = self._running.view().status
         if self._linger_ms and status is not JobStatus.SUSPENDED:
             self._listener.note(

@@ -139,15 +139,15 @@ def source_frame(control: DataFrame, rows: DataFrame, *, schema: StructType) -> 
 def _told(control: DataFrame, *, index: int, schema: StructType) -> DataFrame:
     """The branch without rows that brings a channel's watermark."""
     watermark = _unused_name(schema)
-    told = control.filter(F.col("channel") == index).select(
+    risen = control.filter(F.col("channel") == index).select(
         *_nulls(schema), F.col("watermark").alias(watermark)
     )
-    behind = told.withWatermark(watermark, "0 seconds").filter(F.spark_partition_id() < 0)
-    return behind.select(*[_column(field) for field in schema.fields])
+    timed = risen.withWatermark(watermark, "0 seconds").filter(F.spark_partition_id() < 0)
+    return timed.select(*[_column(field) for field in schema.fields])
 
 
 def _nulls(schema: StructType) -> list[Column]:
-    """A null for each column, which the optimizer does not know to be one."""
+    """A null for each column, which the optimizer does not recognize as a null."""
     never = F.spark_partition_id() < 0
     return [
         F.when(never, F.lit(None).cast(field.dataType)).alias(field.name) for field in schema.fields
@@ -164,18 +164,20 @@ def with_event_time(step: GraphStep, schema: StructType, column: str) -> StructT
 
     Raises ``PipelineError`` if it has no such column of type ``timestamp``.
     """
-    if not any(one.name == column and isinstance(one.dataType, TimestampType) for one in schema):
+    if not any(
+        field.name == column and isinstance(field.dataType, TimestampType) for field in schema
+    ):
         raise PipelineError(
             f"Source {step.name!r} takes its watermarks from {column!r}, but its schema has no such"
-            f" column of type timestamp: {schema.simpleString()}. Name one with Watermarks(column="
-            "...), or declare it as timestamp."
+            f" column of type timestamp: {schema.simpleString()}. Name such a column with"
+            " Watermarks(column=...), or declare it as timestamp."
         )
     return StructType(
         [
             StructField(
-                one.name, one.dataType, metadata={EVENT_TIME: 0} if one.name == column else {}
+                field.name, field.dataType, metadata={EVENT_TIME: 0} if field.name == column else {}
             )
-            for one in schema.fields
+            for field in schema.fields
         ]
     )
 
@@ -227,7 +229,7 @@ def _unfit(kind: DataType) -> str | None:
         if not kind.fields:
             return "a struct without fields"
         if _repeated(kind.names) is not None:
-            return "two fields of one name"
+            return "two fields of the same name"
         parts = [field.dataType for field in kind.fields]
     return next((unfit for unfit in map(_unfit, parts) if unfit is not None), None)
 
@@ -329,11 +331,11 @@ class OutputSegments:
     def release(self, position: int) -> None:
         """Delete every segment up to ``position``. Several threads may call it at once."""
         with self._releasing:
-            released = [one for one in self._written if one <= position]
+            released = [written for written in self._written if written <= position]
             for _ in released:
                 self._written.popleft()
-        for one in released:
-            self._fs.delete(self._directory(one))
+        for written in released:
+            self._fs.delete(self._directory(written))
 
     def _directory(self, position: int) -> str:
         return join(self._path, str(position))
@@ -388,7 +390,7 @@ class ChannelSource(JavaStream):
         return jvm.frame(relation(self.proxy, output, jvm.none, unnamed, jvm.java_session))
 
     def admit(self, position: int, files: Sequence[str]) -> None:
-        """Let the next batch read a segment. Call it while the query rests.
+        """Add a segment that the next batch may read. Call it while the query rests.
 
         ``files`` are Parquet files, in Spark's notation.
         """

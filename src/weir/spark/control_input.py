@@ -6,8 +6,8 @@ the question to the driver and waits; the others use the same answer. So all of 
 the order: a query that reads channels reads exactly what the answer admits (PROTOCOL P7). A source
 that is asked again starts the next round.
 
-While the call waits the query rests. Spark does not interrupt it, so whoever stops the query
-releases the call: first ``query.stop()`` on a thread of its own; then, once the query is no longer
+While the call waits the query rests. Spark does not interrupt it, so stopping the query includes
+releasing the call: first ``query.stop()`` on a thread of its own; then, once the query is no longer
 active and Spark takes an interruption for its own, ``release`` (``weir/spark/query/runs.py``). A
 released call raises: if it returned, Spark would go on planning and run a batch without data if a
 watermark has moved.
@@ -24,14 +24,14 @@ query that reads channels (``weir/spark/channels.py``) its rows are (watermark, 
 they advance the query's watermark (P25):
 
 1. The driver's answer to a planning call carries the watermark of each channel. Watermarks that
-   have risen go into the offset, so a batch that Spark replays has the same ones.
+   have risen go into the offset, so a batch that Spark replays has the same watermarks.
 2. The batch gets a row for each channel whose watermark rose. It takes effect in the next batch, as
    it would if producer and consumer were one query. The reader of Spark's rate source makes the
    rows, so no Python worker is involved.
 3. The first batch of a run gets a row for every channel: a restarted query knows its own watermark,
-   but counts each branch as 0 until the branch has one again. If nothing else calls for that batch,
-   the offset moves to force it: windows and timers that were due at the stop fire only once a batch
-   has run.
+   but counts each branch as 0 until the branch gets its watermark again. If nothing else calls for
+   that batch, the offset moves to force it: windows and timers that were due at the stop fire only
+   once a batch has run.
 
 One object is Spark's table, scan and stream at once. A py4j proxy has no default methods, so every
 method of these interfaces is defined here. Method names are Java's.
@@ -105,7 +105,7 @@ class PlanningRounds:
         return self._answer
 
     def reply(self, answer: PlanningAnswer) -> None:
-        """Let the waiting call return."""
+        """Answer the waiting call."""
         with self._changed:
             self._reply = answer
             self._changed.notify_all()
@@ -210,7 +210,7 @@ class ControlInput(JavaStream):
         return self._jvm.array(
             self._jvm.sql_class("connector.read.InputPartition"),
             [
-                # Values from the channel's number up to the next one: one row with this timestamp.
+                # Values from the channel's number up to the next: one row with this timestamp.
                 partition(0, 1, int(channel), int(channel) + 1, ms, 0.0)
                 for channel, ms in sorted(rows.items())
             ],

@@ -123,9 +123,9 @@ def read_error(error: BaseException) -> ErrorText:
         key=key_of(raised.kind if raised is not None else kind[0] if kind else "", place, said),
         trace=shortened(
             "\n\n".join(
-                one
-                for one in (from_worker.text if from_worker else print_exception(error), root)
-                if one
+                part
+                for part in (from_worker.text if from_worker else print_exception(error), root)
+                if part
             )
         ),
     )
@@ -234,12 +234,12 @@ class TaskFailures:
     def _step(self, frames: tuple[Frame, ...]) -> str:
         users = [frame for frame in frames if frame.is_the_users]
         found = [
-            told
-            for told, function in self._steps
+            name
+            for name, function in self._steps
             if any(_contains(code, users) for code in _codes_of(function))
         ]
         return (
-            found[0] if len(found) == 1 else f"one of {', '.join(told for told, _ in self._steps)}"
+            found[0] if len(found) == 1 else f"one of {', '.join(name for name, _ in self._steps)}"
         )
 
     def _write_log(self, text: str) -> None:

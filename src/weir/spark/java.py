@@ -9,7 +9,7 @@ trip). py4j makes a new proxy each time a Python object is passed to Java, but S
 in maps: ``JavaIdentity`` keeps one proxy for the object, which equals itself.
 
 A Java object that a callback returns is named in its reply, and the JVM looks the name up when it
-reads that. But Python tells the JVM to forget an object as soon as nothing in Python refers to it.
+reads that. But Python makes the JVM forget an object as soon as nothing in Python refers to it.
 On a busy machine the JVM may do so first, and the callback then returns null to Spark. So what is
 returned is kept for a while.
 """
@@ -164,7 +164,7 @@ class JavaIdentity:
         self.proxy: Any = holder.get(0)
 
     def release(self) -> None:
-        """Let Java forget the object once no plan refers to it."""
+        """Drop Java's view of the object, once no plan refers to it."""
         self.proxy = None
         # Some of its methods return it.
         self._callbacks.forget()
@@ -211,7 +211,7 @@ class JavaStream(JavaIdentity):
 
 
 def hold_classes(gateway: Any) -> None:
-    """Let PySpark ask the JVM once, not again and again, for a class or a static method.
+    """Make PySpark ask the JVM once, not again and again, for a class or a static method.
 
     Each exception that it translates would be some thirty questions, and each batch several.
     """

@@ -1,4 +1,4 @@
-"""The datasets that a streaming DataFrame reads, as far as Spark's plan tells.
+"""The datasets that a streaming DataFrame reads, as far as Spark's plan shows.
 
 Spark's leaves say it in two forms: a file source or Delta keeps its options in a ``DataSource``, a
 newer source such as Kafka's in its relation. What is in neither, a rate source for instance, has no

@@ -1,6 +1,6 @@
 """``Frames``: the plans of one attempt's queries, built from the user's functions (MISSION F3).
 
-A vertex that reads sources gets the control input in front of its first source; one that reads
+A vertex that reads sources gets the control input in front of its first source; a vertex that reads
 channels gets it in front of each channel (``channel_frame``). For a source with a split enumerator
 the control input is all of Spark's input: the source's readers bring the rows, and it brings their
 watermark, as a channel's. Each vertex is built once, even if it has finished and is not started
@@ -70,7 +70,7 @@ class Frames:
         #: The sources' own frames.
         self._sources: dict[OperatorId, DataFrame] = {}
         steps = {
-            name: {one: pipeline.operators[one] for one in process_steps(vertex)}
+            name: {step: pipeline.operators[step] for step in process_steps(vertex)}
             for name, vertex in pipeline.vertices.items()
             if process_steps(vertex)
         }
@@ -106,7 +106,7 @@ class Frames:
         return self._sources.get(step)
 
     def layout(self, name: VertexId) -> PlanLayout | None:
-        """Which step owns what in the plan of the vertex; None if that cannot be told."""
+        """Which step owns what in the plan of the vertex; None if that is not known."""
         with self._lock:
             self.of(name)
             return self._layouts[name]
@@ -120,7 +120,7 @@ class Frames:
         return self._inputs[name]
 
     def release(self) -> None:
-        """Let Java forget the inputs and the plans that read them: the attempt has ended."""
+        """Release the inputs, and the plans that read them, in Java: the attempt has ended."""
         for inputs in self._inputs.values():
             inputs.release()
 
@@ -186,7 +186,8 @@ class Frames:
             raise
         except Exception as error:
             raise PipelineError(
-                f"The function of step {step.name!r} raised {_told(error)}. Fix it and run again."
+                f"The function of step {step.name!r} raised {_described(error)}."
+                " Fix it and run again."
             ) from error
         if step.kind is StepKind.SOURCE:
             return check_source(step.name, frame)
@@ -195,7 +196,7 @@ class Frames:
     def _enumerated(self, vertex: Vertex, step: GraphStep) -> DataFrame:
         operator = self._pipeline.operators[step.operator_id].operator
         schema = declared_schema(step, operator.output_schema or "")
-        # Spark asks it for each batch, and it tells Spark the watermark: nobody reads its rows.
+        # Spark asks it for each batch, and gets the watermark from it: nobody reads its rows.
         control = self._inputs[vertex.name].control(CHANNEL_SCHEMA)
         rows = self._processed(vertex, step, [control.filter(F.spark_partition_id() < 0)])
         watermarks = operator.watermarks if isinstance(operator, SourceOperator) else None
@@ -219,15 +220,15 @@ class Frames:
 
 
 def _check_updates(vertex: Vertex, layout: PlanLayout) -> None:
-    """Raise ``PipelineError`` if a stateful step would count changed rows as new ones."""
-    kept = {one.step: one.kind for one in layout.operators}
+    """Raise ``PipelineError`` if a stateful step would count changed rows as new rows."""
+    kept = {operator.step: operator.kind for operator in layout.operators}
     for step in vertex.steps:
         if step.operator_id in kept and vertex.updated & set(step.inputs):
             raise PipelineError(
                 f"Step {step.name!r} keeps state in Spark ({kept[step.operator_id]}) and reads"
-                " updates, so it would take each change of a row for a new row: aggregate behind a"
+                " updates, so it would take each change of a row for a new row: aggregate after a"
                 " watermark (withWatermark) instead of with output_mode='update', or use a Python"
-                " operator (Stream.process), which can tell a change by its key."
+                " operator (Stream.process), which recognizes a change by its key."
             )
 
 
@@ -251,7 +252,7 @@ def plan_layouts(
         frames.release()
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     """What the user's function raised, and on which line."""
     read = read_error(error)
     return read.said if read.place is None else f"{read.said} (in {read.place})"

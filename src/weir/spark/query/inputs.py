@@ -94,7 +94,7 @@ class QueryInputs:
         force: bool,
         source_watermark_ms: int | None = None,
     ) -> None:
-        """Admit segments, and let the waiting call return.
+        """Admit segments, and answer the waiting call.
 
         ``directory`` is the query's own; restored segments are below it. With ``force`` a batch
         runs even without rows. ``source_watermark_ms`` is the watermark of Weir's own readers.
@@ -125,7 +125,7 @@ class QueryInputs:
         return {name: position for name, position in read if position is not None}
 
     def release(self) -> None:
-        """Let Java forget the inputs and their plans: no query reads them any more."""
+        """Release the inputs and their plans in Java: no query reads them any more."""
         self.stop_waiting()
         for source in (*self._controls, *self._channels.values()):
             source.release()

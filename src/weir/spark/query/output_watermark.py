@@ -68,14 +68,14 @@ class OutputWatermarks:
     def __init__(self, query: VertexQuery, position: int, watermark_ms: int | None) -> None:
         """``watermark_ms`` is the output watermark after ``position``, the last batch so far."""
         self._query = query
-        #: By batch, of the last complete one and the one before, ascending. Replaced as a whole,
-        #: since a snapshot may be taken beside the next batch.
+        #: By batch, of the last two complete batches, ascending. Replaced as a whole, since a
+        #: snapshot may be taken beside the next batch.
         self._known = {position: watermark_ms}
         #: Whether consumers need it.
         self.is_read = False
 
     def at(self, position: int) -> int | None:
-        """The watermark after batch ``position``, the last complete one or the one before.
+        """The watermark after batch ``position``, one of the last two complete batches.
 
         None if no consumer needs it, or if there is no watermark yet.
         """
@@ -132,7 +132,7 @@ class OperatorNodes:
             place += 1
 
     def watermarks_ms(self, query: StreamingQuery) -> dict[int, int | None]:
-        """The watermark that each operator has let through, by number; None without one."""
+        """The watermark that each operator has let through, by number; None without a watermark."""
         plan = query._jsq.streamingQuery().lastExecution().executedPlan()
         found: dict[int, int | None] = {}
         for place, number in self._places.items():

@@ -53,7 +53,7 @@ def check_source(name: str, frame: object) -> DataFrame:
 
 
 def check_result(name: str, frame: object) -> DataFrame:
-    """The frame, if a transformation returned a streaming one. Raises ``PipelineError`` if not."""
+    """The frame that a transformation returned. Raises ``PipelineError`` unless it streams."""
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
@@ -105,7 +105,7 @@ def _check_leaf(name: str, leaf: Any) -> None:
 def check_bounded(vertex: str, query: StreamingQuery) -> None:
     """Check that all sources of a running ``availableNow`` query can be bounded (PROTOCOL P33).
 
-    Raises ``PipelineError`` if one cannot: Spark would fall back to one huge batch for the whole
+    Raises ``PipelineError`` if some cannot: Spark would fall back to one huge batch for the whole
     query, and only log it.
     """
     execution = query._jsq.streamingQuery()

@@ -29,7 +29,7 @@ class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
     """One source in a batch. Each source has its own form of offsets."""
 
     end_offset: Any = None
-    #: The newest one when the batch was planned; None if the source does not report it.
+    #: The newest offset when the batch was planned; None if the source does not report it.
     latest_offset: Any = None
 
     @property
@@ -43,10 +43,12 @@ class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
             latest = msgspec.convert(self.latest_offset, dict[str, dict[str, int]])
         except msgspec.ValidationError:
             return None
-        partitions = {topic: set(one) for topic, one in end.items()}
-        if not partitions or partitions != {topic: set(one) for topic, one in latest.items()}:
+        partitions = {topic: set(offsets) for topic, offsets in end.items()}
+        if not partitions or partitions != {
+            topic: set(offsets) for topic, offsets in latest.items()
+        }:
             return None
-        # A topic that was made anew begins at 0 again.
+        # A topic that was deleted and made again begins at 0.
         return sum(
             max(0, newest - end[topic][partition])
             for topic, offsets in latest.items()
@@ -67,14 +69,18 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
     def state(self) -> tuple[StateView, ...]:
         """What the stateful operators hold after the batch."""
         return tuple(
-            StateView(name=one.operator_name, rows=one.num_rows_total, size=one.memory_used_bytes)
-            for one in self.state_operators
+            StateView(
+                name=operator.operator_name,
+                rows=operator.num_rows_total,
+                size=operator.memory_used_bytes,
+            )
+            for operator in self.state_operators
         )
 
     @property
     def pending_records(self) -> int | None:
         """Records that wait in the sources that say so; None if none does."""
-        known = [one.pending_records for one in self.sources]
+        known = [source.pending_records for source in self.sources]
         counts = [count for count in known if count is not None]
         return sum(counts) if counts else None
 
@@ -116,9 +122,9 @@ def newest_subtasks(session: SparkSession, run_id: str) -> tuple[SubtaskView, ..
         info = status.getJobInfo(job)
         for stage in () if info is None else info.stageIds:
             found = _tasks_of(store, stage)
-            if sum(one.duration_ms for one in found) > sum(one.duration_ms for one in longest):
+            if sum(task.duration_ms for task in found) > sum(task.duration_ms for task in longest):
                 longest = found
-    return tuple(sorted(longest, key=lambda one: one.index))
+    return tuple(sorted(longest, key=lambda task: task.index))
 
 
 def _tasks_of(store: Any, stage: int) -> list[SubtaskView]:

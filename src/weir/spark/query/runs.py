@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _STOP_POLL_S = 0.002
 #: What to do about an aggregation whose rows never become final.
 _WITHOUT_WATERMARK = (
-    " Give the rows a watermark (withWatermark), so that each result becomes final; or let the step"
-    " emit what changes (transform(..., output_mode='update')) into a sink with a key; or use"
+    " Give the rows a watermark (withWatermark), so that each result becomes final; or make the"
+    " step emit what changes (transform(..., output_mode='update')) into a sink with a key; or use"
     " Stream.process."
 )
 

@@ -124,8 +124,8 @@ class QueryTask:
     ) -> None:
         """Run one more batch with the maximal watermark, then finish the sinks (MISSION E1, E2).
 
-        Posts ``Drained``. A query that has run no batch (one with Python operators has), or has no
-        state and no such operators, is drained at once. A query that rests in a planning call is
+        Posts ``Drained``. A query without Python operators that has run no batch, or has no state,
+        is drained at once. A query that rests in a planning call is
         stopped: the call is never answered. ``starting`` is entered while the batch's query starts.
         """
         position, query = effect.position, self._query
@@ -190,7 +190,7 @@ class QueryTask:
     # -- what others ask
 
     def watermark_ms(self, position: int) -> int | None:
-        """The output watermark after batch ``position``, the last complete one or the one before.
+        """The output watermark after batch ``position``, one of the last two complete batches.
 
         None if no consumer needs it, or if there is no watermark yet.
         """

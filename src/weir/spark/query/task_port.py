@@ -116,7 +116,7 @@ class SparkTaskPort:
         self._log = log_of(session)
 
     def close(self) -> None:
-        """Close what Spark's workers still have, and let the JVM forget the queries' inputs.
+        """Close what Spark's workers still have, and release the queries' inputs in the JVM.
 
         Call it after ``stop_tasks``.
         """
@@ -229,7 +229,7 @@ class SparkTaskPort:
                     del self._tasks[vertex]
 
     def answer_planning(self, effect: AnswerPlanning) -> None:
-        """Let a planning call return. The call of a stopped query has already returned."""
+        """Answer a planning call. The call of a stopped query has already returned."""
         with self._lock:
             task = self._calls.pop(effect.call, None)
         if task is not None:
@@ -350,7 +350,7 @@ class SparkTaskPort:
         return None if current is None else current.frames.operators(vertex)
 
     def _close_finished(self, current: _Attempt) -> None:
-        """Let operators that had finished in the restored checkpoint hear that it is complete.
+        """Notify operators that had finished in the restored checkpoint that it is complete.
 
         The driver may have died before they did, and nothing else starts them again.
         """

@@ -1,4 +1,4 @@
-"""Starts Spark's JVM warm: it maps Spark's classes from an archive instead of loading each one.
+"""Starts Spark's JVM warm: it maps Spark's classes from an archive instead of loading each class.
 
 Java calls this class data sharing (CDS). Half the cost of a short Spark session is reading,
 checking and linking some 12,000 classes; an archive of 200 MB in the user's cache directory keeps
@@ -8,8 +8,8 @@ them as they are in memory.
    ``$XDG_CACHE_HOME`` or ``~/.cache``. The fingerprint covers what the archive was made from: Java
    (path, build), Spark's jars (path, names, sizes, times) and the training program. The size is in
    the name because Java does not check it: it crashes on a truncated archive.
-2. **Use.** ``java_options`` passes the archive to the JVM. Java checks it again and ignores one
-   that does not fit; ``SILENCE`` suppresses the warning. An archive made with any collector serves
+2. **Use.** ``java_options`` passes the archive to the JVM. Java checks it again and ignores it if
+   it does not fit; ``SILENCE`` suppresses the warning. An archive made with any collector serves
    G1, Serial and Parallel. Java ignores it without compressed pointers (ZGC, heaps from 32 GB), and
    where Spark's class path begins with something else (a configuration directory with files in it).
 3. **Creation.** ``make`` runs ``class_training`` in a child process, which writes to a temporary
@@ -100,9 +100,9 @@ def java_options(
     theirs = " ".join([given, *(os.environ.get(name, "") for name in _OPTION_VARIABLES)])
     # Java refuses to start with two collectors.
     options = [
-        one
-        for one in profile.value.split()
-        if not (_COLLECTOR.match(one) and _COLLECTOR.search(theirs))
+        option
+        for option in profile.value.split()
+        if not (_COLLECTOR.match(option) and _COLLECTOR.search(theirs))
     ]
     found = find() if archive and not _OWN_ARCHIVE.search(theirs) else None
     if found is not None:
@@ -145,7 +145,7 @@ def location() -> Path:
 
 
 def find() -> Path | None:
-    """The archive for this Java and Spark; None if there is none."""
+    """The archive for this Java and Spark; None without a whole archive."""
     try:
         return _whole(location())
     except (UnsupportedEnvironmentError, OSError):
@@ -228,7 +228,7 @@ def _make(place: Path) -> Path:
 def _train(made: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in _TRAINING_WITHOUT}
     # It runs in another directory, and must import what this process imports.
-    environment["PYTHONPATH"] = os.pathsep.join(str(Path(one).resolve()) for one in sys.path)
+    environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
     with temporary_directory("weir-warmup-") as directory:
         output = Path(directory, "output")
         with output.open("wb") as file:
@@ -258,7 +258,7 @@ def _train(made: Path) -> None:
 
 
 def _prune(place: Path, made: Path) -> None:
-    """Remove archives that seem unused; a JVM that has mapped one keeps it."""
+    """Remove archives that seem unused; a JVM that has mapped an archive keeps it."""
     used: dict[Path, float] = {}
     for path in place.parent.glob("spark-*.jsa"):
         with contextlib.suppress(FileNotFoundError):

@@ -18,7 +18,7 @@ _MANAGEMENT = "java.lang.management."
 
 @dataclass(frozen=True, kw_only=True)
 class _Beans:
-    """Where the JVM tells what changes; buffers and collectors by name."""
+    """Where the JVM reports what changes; buffers and collectors by name."""
 
     memory: Any
     threads: Any
@@ -75,8 +75,8 @@ class SparkCluster:
             threads=int(beans.threads.getThreadCount()),
             classes_loaded=int(beans.classes.getLoadedClassCount()),
             collectors={
-                name: (int(one.getCollectionCount()), int(one.getCollectionTime()))
-                for name, one in beans.collectors.items()
+                name: (int(bean.getCollectionCount()), int(bean.getCollectionTime()))
+                for name, bean in beans.collectors.items()
             },
         )
 
@@ -90,8 +90,8 @@ class SparkCluster:
             memory=factory.getMemoryMXBean(),
             threads=factory.getThreadMXBean(),
             classes=factory.getClassLoadingMXBean(),
-            buffers={str(one.getName()): one for one in factory.getPlatformMXBeans(buffers)},
-            collectors={str(one.getName()): one for one in factory.getGarbageCollectorMXBeans()},
+            buffers={str(bean.getName()): bean for bean in factory.getPlatformMXBeans(buffers)},
+            collectors={str(bean.getName()): bean for bean in factory.getGarbageCollectorMXBeans()},
         )
 
     @cached_property
@@ -102,7 +102,7 @@ class SparkCluster:
         return _Constants(
             version=f"{runtime.getVmName()} - {runtime.getVmVendor()} - {runtime.getVmVersion()}",
             arch=str(system.getProperty("os.arch")),
-            options=tuple(str(one) for one in runtime.getInputArguments()),
+            options=tuple(str(argument) for argument in runtime.getInputArguments()),
             classpath=tuple(str(runtime.getClassPath()).split(":")),
             pid=int(runtime.getPid()),
         )
@@ -110,19 +110,21 @@ class SparkCluster:
     def executors(self) -> tuple[ExecutorView, ...]:
         """The executors that run Spark's tasks now.
 
-        A cluster's driver is none of them; with a local master it is the only one.
+        A cluster's driver is none of them; with a local master it is the only executor.
         """
         found = self._context._jsc.sc().statusStore().executorList(True)
         known = [found.apply(index) for index in range(found.size())]
-        views = [self._executor(one) for one in known]
-        return tuple(one for one in views if one.cores > 0)
+        views = [self._executor(executor) for executor in known]
+        return tuple(view for view in views if view.cores > 0)
 
     def threads(self, executor_id: str) -> tuple[ThreadView, ...]:
         """The Java threads of an executor; empty if it does not answer."""
         dump = self._context._jsc.sc().getExecutorThreadDump(executor_id)
         if not dump.isDefined():
             return ()
-        return tuple(ThreadView(name=str(one.threadName()), text=str(one)) for one in dump.get())
+        return tuple(
+            ThreadView(name=str(thread.threadName()), text=str(thread)) for thread in dump.get()
+        )
 
     def _executor(self, executor: Any) -> ExecutorView:
         host, _, port = str(executor.hostPort()).rpartition(":")

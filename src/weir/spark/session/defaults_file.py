@@ -1,7 +1,7 @@
 """Reads ``spark-defaults.conf``, with which Spark completes the settings of every application.
 
 Spark's launcher reads it before Java starts, so Weir has to know it too: a setting that Weir passes
-replaces the one in the file, and Java does not start with the options of both.
+replaces the options in the file, and Java does not start with the options of both.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _unescaped(text: str) -> str:
-    def unescape(one: re.Match[str]) -> str:
-        return chr(int(one[1][1:], 16)) if len(one[1]) > 1 else _CONTROL.get(one[1], one[1])
+    def unescape(match: re.Match[str]) -> str:
+        return chr(int(match[1][1:], 16)) if len(match[1]) > 1 else _CONTROL.get(match[1], match[1])
 
     return _ESCAPED.sub(unescape, text)

@@ -78,21 +78,21 @@ def check_java() -> None:
 
 @functools.cache
 def _major_version(java: Path) -> int | None:
-    """The version in the installation's ``release`` file; without one, what ``java -version`` says.
+    """The version in the installation's ``release`` file, else that of ``java -version``.
 
     None if neither has it. Reading the file saves a process.
     """
     release = java.resolve().parents[1] / "release"
     try:
-        told = re.search(r'^JAVA_VERSION="(\d+)', release.read_text(), re.MULTILINE)
+        found = re.search(r'^JAVA_VERSION="(\d+)', release.read_text(), re.MULTILINE)
     except OSError:
-        told = None
-    if told is None:
+        found = None
+    if found is None:
         output = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=False
         ).stderr
-        told = re.search(r'version "(\d+)', output)
-    return None if told is None else int(told[1])
+        found = re.search(r'version "(\d+)', output)
+    return None if found is None else int(found[1])
 
 
 def check_spark() -> None:

@@ -50,7 +50,7 @@ _WITH_SETTINGS = ("org.apache.hadoop.hdfs.HdfsConfiguration", "org.apache.hadoop
 
 
 def leave_out_pandas() -> None:
-    """Import PySpark's test tools now, and let functions of Arrow be made, without pandas."""
+    """Import PySpark's test tools now, and make functions of Arrow possible, without pandas."""
     from pyspark.sql.pandas import functions, utils
 
     if _TEST_TOOLS in sys.modules or importlib.util.find_spec("pandas") is None:
@@ -133,9 +133,9 @@ class _OnMlImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Always None: the finders after this one find the module."""
+        """Always None: the finders after it find the module."""
         if fullname == _ML:
-            # A new list, since Python is iterating over this one.
+            # A new list, since Python is iterating over the present list.
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
             self._register()
         return None

@@ -1,4 +1,4 @@
-"""The settings of a session: required ones, defaults, and those of a cheap working directory.
+"""The settings of a session: required settings, defaults, and those of a cheap working directory.
 
 - *Required*: the state store whose files are immutable and uniquely named (incremental checkpoints
   are exact only with it), Parquet timestamps that Delta readers understand, and the offset-log

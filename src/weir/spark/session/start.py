@@ -88,7 +88,7 @@ class SessionPlan:
     fast_working_directory: bool
 
     def launch(self) -> None:
-        """Start the JVM, unless the process has one.
+        """Start the JVM, unless the process already has a JVM.
 
         ``create`` would do it too; called earlier on another thread, this saves waiting.
         """
@@ -105,7 +105,7 @@ class SessionPlan:
         return conf
 
     def create(self) -> SparkSession:
-        """Make the session, or use the one that the process has.
+        """Make the session, or use the session that the process has.
 
         Raises ``UnsupportedEnvironmentError`` if the master cannot be reached.
         """
@@ -212,7 +212,7 @@ def java_options_of(conf: Mapping[str, str]) -> str:
 
 
 def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSession:
-    """Make the process's session, or use the one it has, with the options of ``plan_session``.
+    """Make the process's session, or use its present session, with the options of ``plan_session``.
 
     Raises what ``plan_session`` and ``SessionPlan.create`` raise.
     """
@@ -252,7 +252,7 @@ class LazySession:
         self._session: SparkSession | None = None
         #: Made by ``prepare``: it looks at Java and at every jar of Spark.
         self._planned: SessionPlan | None = None
-        #: The thread that starts the JVM; None if there is none.
+        #: The thread that starts the JVM; None unless ``prepare`` has begun to.
         self._launching: threading.Thread | None = None
         self._is_ours = False
 
@@ -307,7 +307,7 @@ class LazySession:
         )
 
     def share_modules(self) -> None:
-        """Let the workers of a cluster import the pipeline's own modules."""
+        """Make the pipeline's own modules importable for the workers of a cluster."""
         if not self.is_local:
             context = self.get().sparkContext
             # Spark's own directory: executors that start later fetch the file too.

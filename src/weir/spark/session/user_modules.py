@@ -17,7 +17,7 @@ from weir.runtime.failures import Frame
 
 
 def prepend_to_module_path(directory: str) -> None:
-    """Let this process, and the workers that Spark starts on this machine, import from there."""
+    """Import from there, in this process and in the workers that Spark starts on this machine."""
     if directory not in sys.path:
         sys.path.insert(0, directory)
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -26,7 +26,7 @@ def prepend_to_module_path(directory: str) -> None:
 
 
 def add_script_directory() -> None:
-    """Let workers import what lies beside the script that this process runs, if it runs one."""
+    """Make what lies beside the script that this process runs, if any, importable for workers."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is not None and main.__spec__ is None and file.endswith(".py"):
@@ -36,7 +36,7 @@ def add_script_directory() -> None:
 def workers_find_weir() -> bool:
     """Whether the workers that Spark starts on this machine will find Weir.
 
-    If it is not installed they are told where it is, but a JVM that already runs does not learn of
+    If it is not installed they get its path, but a JVM that already runs does not learn of
     it.
     """
     from pyspark import SparkContext
@@ -69,6 +69,6 @@ def write_modules(path: Path) -> list[str]:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for file in found.values():
             package = file.parent if file.name == "__init__.py" else None
-            for one in sorted(package.rglob("*.py")) if package else [file]:
-                archive.write(one, one.relative_to((package or file).parent))
+            for module in sorted(package.rglob("*.py")) if package else [file]:
+                archive.write(module, module.relative_to((package or file).parent))
     return list(found)

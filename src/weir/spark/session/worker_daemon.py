@@ -7,8 +7,8 @@ task takes its worker with it. Here the daemon has imported them. Its workers st
 share the memory.
 
 Spark's daemon imports so little because a process with several threads cannot be forked safely:
-what another thread has locked stays locked in the child. So Arrow's allocator is told to start no
-thread of its own, Spark has told NumPy's linear algebra not to (``OMP_NUM_THREADS``), and if there
+what another thread has locked stays locked in the child. So Arrow's allocator is set to start no
+thread of its own, Spark has set NumPy's linear algebra not to (``OMP_NUM_THREADS``), and if there
 is a second thread nevertheless, Spark's own daemon takes over in the same process. So it does, and
 at once, where threads cannot be counted: on anything but Linux.
 

@@ -8,7 +8,7 @@ are two ways:
 of them. It goes on as it is; only names of channels in its offsets may change. Whether a stateful
 step still fits its state is Spark's own check.
 
-*The query is made anew* (``query_assembly.py``) from the snapshot of one or more queries, operator
+*Its state is assembled* (``query_assembly.py``) from the snapshot of one or more queries, operator
 by operator.
 
 What cannot follow:
@@ -63,7 +63,7 @@ class SparkStateAssembler:
         vertices: Mapping[VertexId, Vertex],
         layouts: Callable[[], Mapping[VertexId, PlanLayout | None]],
     ) -> None:
-        """``layouts`` builds the plans of the vertices, and is called if one must be known."""
+        """``layouts`` builds the plans of the vertices, and is called if a plan must be known."""
         self._vertices = vertices
         self._layouts = layouts
         self._known: Mapping[VertexId, PlanLayout | None] | None = None
@@ -76,7 +76,7 @@ class SparkStateAssembler:
             return frozenset()
         if layout is None:
             return frozenset()
-        stateful = {one.step for one in layout.operators}
+        stateful = {operator.step for operator in layout.operators}
         kinds = (f"{StepKind.TRANSFORM.value} ", f"{StepKind.UNION.value} ")
         return frozenset(
             operator.operator_id
@@ -120,7 +120,7 @@ class SparkStateAssembler:
         if layout is None:
             refuse(
                 f"the chain ending in {vertex!r} has steps of others, and in Spark's plan of it"
-                f" Weir cannot tell which step keeps which state: {KEEP_THE_CHAIN}."
+                f" Weir does not know which step keeps which state: {KEEP_THE_CHAIN}."
             )
         assembly = QueryAssembly(
             vertices=self._vertices,
@@ -145,7 +145,7 @@ class SparkStateAssembler:
         return TaskState(
             vertex=vertex,
             position=max(task.position for task in origins),
-            operators=tuple(replace(one, fully_finished=True) for one in now.operators),
+            operators=tuple(replace(operator, fully_finished=True) for operator in now.operators),
             inputs=now.inputs,
             entries=kept,
             files=files,
@@ -153,7 +153,7 @@ class SparkStateAssembler:
                 event
                 for task in origins
                 for event in task.sent_events
-                if event.operator in {one.operator_id for one in now.operators}
+                if event.operator in {operator.operator_id for operator in now.operators}
             ),
         )
 
@@ -185,11 +185,11 @@ class SparkStateAssembler:
             return None
         channels = dict(zip(task.inputs, now.inputs, strict=True))
         for before, name in channels.items():
-            if not any(one.vertex == before for one in origins[name]):
+            if not any(origin.vertex == before for origin in origins[name]):
                 return None
         layout = _recorded(task)
         steps = {step.operator_id for step in now.steps}
-        if layout is not None and any(one.step not in steps for one in layout.operators):
+        if layout is not None and any(operator.step not in steps for operator in layout.operators):
             # Some of its state is dropped, which changes Spark's numbers.
             return None
         entries = dict(task.entries)
@@ -197,7 +197,7 @@ class SparkStateAssembler:
             if key.startswith("offsets/"):
                 entries[key] = _with_channels(entries[key], channels)
         if layout is not None:
-            renamed = (_renamed_input(one, channels) for one in layout.inputs)
+            renamed = (_renamed_input(place, channels) for place in layout.inputs)
             entries[PLAN_ENTRY] = encode_layout(
                 PlanLayout(inputs=tuple(renamed), operators=layout.operators)
             )
@@ -245,12 +245,12 @@ class SparkStateAssembler:
         return tuple(kept)
 
 
-def _renamed_input(one: PlanInput, channels: Mapping[VertexId, VertexId]) -> PlanInput:
+def _renamed_input(place: PlanInput, channels: Mapping[VertexId, VertexId]) -> PlanInput:
     """The same place, whose channel may have another name."""
-    name = channel_of(one.owner)
+    name = channel_of(place.owner)
     if name is None:
-        return one
-    return msgspec.structs.replace(one, owner=channel_owner(channels.get(name, name)))
+        return place
+    return msgspec.structs.replace(place, owner=channel_owner(channels.get(name, name)))
 
 
 def _recorded(task: TaskState) -> PlanLayout | None:

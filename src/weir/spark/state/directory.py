@@ -48,7 +48,7 @@ _EMPTY_LOG = b"v1"
 
 
 class QueryDirectory:
-    """Reads the logs of a query up to a complete batch, and edits those of one that has ended."""
+    """Reads a query's logs up to a complete batch, and edits them once the query has ended."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self.fs = fs
@@ -64,8 +64,8 @@ class QueryDirectory:
     def log_entries(self, position: int) -> dict[str, str]:
         """The log entries needed to restart after the batch, by key.
 
-        Empty before the first batch. Raises ``StorageError`` if one is missing: then the batch is
-        not committed.
+        Empty before the first batch. Raises ``StorageError`` if an entry is missing: then the
+        batch is not committed.
         """
         if position < 0:
             return {}
@@ -77,7 +77,8 @@ class QueryDirectory:
     def source_entries(self, position: int) -> tuple[dict[str, str], list[str]]:
         """The entries of ``sources/`` up to the batch: small ones as text by key, and other keys.
 
-        Larger and compacted entries are kept as files. Raises ``StorageError`` if one has vanished.
+        Larger and compacted entries are kept as files. Raises ``StorageError`` if some have
+        vanished.
         """
         inline: dict[str, str] = {}
         files: list[str] = []
@@ -117,20 +118,22 @@ class QueryDirectory:
                     self.fs.delete(self.file(f"sources/{source}/{status.name}"))
 
     def keep_compaction(self, default: int) -> None:
-        """Let Spark keep the compact interval of the restored logs of file sources.
+        """Make Spark keep the compact interval of the restored logs of file sources.
 
         Spark derives the interval from the names of the two newest compacted entries. A snapshot
-        has only one, from which Spark may derive another interval and then miss an entry that was
-        never written. So an older compacted entry is written, of which only the name is read.
-        ``default`` is the interval of new logs
+        has only the newest, from which Spark may derive another interval and then miss an entry
+        that was never written. So an older compacted entry is written, of which only the name is
+        read. ``default`` is the interval of new logs
         (``spark.sql.streaming.fileSource.log.compactInterval``).
         """
         for source in self.fs.list(self.file("sources")):
             directory = join(self.file("sources"), source.name)
             names = [entry.name for entry in self.fs.list(directory)]
-            numbers = [int(name) for one in names if (name := one.removesuffix(_COMPACT)).isdigit()]
+            numbers = [
+                int(number) for name in names if (number := name.removesuffix(_COMPACT)).isdigit()
+            ]
             compacted = max(
-                (int(one.removesuffix(_COMPACT)) for one in names if _COMPACTED.fullmatch(one)),
+                (int(name.removesuffix(_COMPACT)) for name in names if _COMPACTED.fullmatch(name)),
                 default=-1,
             )
             if compacted < 0:
@@ -165,7 +168,7 @@ class QueryDirectory:
         self._write_offsets(position, entry.with_state_partitions(partitions))
 
     def copy_offsets(self, position: int, to: int) -> None:
-        """Write the offset-log entry of a batch again as that of a later one."""
+        """Write the offset-log entry of a batch again as that of a later batch."""
         self._write_offsets(to, self._offset_entry(position))
 
     def add_state_ids(self, position: int, ids: StateIds) -> None:
@@ -206,7 +209,7 @@ class QueryDirectory:
                 if not status.is_directory and not status.name.startswith("."):
                     yield f"{directory}/{status.name}"
             return
-        # The newest compacted entry includes all earlier ones.
+        # The newest compacted entry includes all earlier entries.
         for number in range(newest, -1, -1):
             plain = f"{directory}/{number}"
             if self.fs.status(self.file(plain)) is not None:
@@ -235,8 +238,8 @@ def compaction_distance(compacted: int, newest: int, default: int) -> int:
     """The compact interval of a log, from its newest compacted and its newest entry.
 
     An entry is compacted if the interval divides its number plus one, so the interval is greater
-    than the number of entries since ``compacted``. Takes the smallest fitting one from ``default``
-    up.
+    than the number of entries since ``compacted``. Takes the smallest that fits, from
+    ``default`` up.
     """
     total = compacted + 1
     fitting = range(max(default, newest - compacted + 1), total)

@@ -225,11 +225,15 @@ def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
     """
     fs = directory.fs
     found: dict[int, OperatorMetadata] = {}
-    numbers = (int(one.name) for one in fs.list(directory.file("state")) if one.name.isdigit())
+    numbers = (
+        int(entry.name) for entry in fs.list(directory.file("state")) if entry.name.isdigit()
+    )
     for number in sorted(numbers):
         folder = f"state/{number}/_metadata"
         batches = [
-            int(one.name) for one in fs.list(directory.file(f"{folder}/v2")) if one.name.isdigit()
+            int(entry.name)
+            for entry in fs.list(directory.file(f"{folder}/v2"))
+            if entry.name.isdigit()
         ]
         # Version 2 has a file for each batch that started a run, version 1 a single file.
         path = directory.file(f"{folder}/v2/{max(batches)}" if batches else f"{folder}/metadata")
@@ -241,8 +245,8 @@ def relocate_operator_metadata(directory: QueryDirectory) -> None:
     """Rewrite the metadata of all stateful operators to be that of this directory.
 
     It names the schemas in this directory, and the operator's number in it. Files that are links
-    into a checkpoint are replaced, never changed in place. Raises ``StorageError`` if one names a
-    schema that cannot be the query's own.
+    into a checkpoint are replaced, never changed in place. Raises ``StorageError`` if
+    the metadata names a schema that cannot be the query's own.
     """
     fs = directory.fs
     for operator in fs.list(directory.file("state")):

@@ -75,7 +75,7 @@ class PlanOperator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     number: Count
     #: The name of its node in Spark's logical plan.
     kind: str
-    #: Its output watermark after the last batch, in milliseconds; None without one.
+    #: Its output watermark after the last batch, in milliseconds; None without a watermark.
     watermark_ms: Timestamp | None = None
 
     @property
@@ -92,7 +92,7 @@ class PlanOperator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PlanLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The owners in one query's plan."""
 
-    #: One for each offset in the offset log.
+    #: In the order of the offsets in the offset log.
     inputs: tuple[PlanInput, ...]
     #: By Spark's number.
     operators: tuple[PlanOperator, ...]
@@ -102,16 +102,16 @@ class PlanLayout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return PlanLayout(
             inputs=self.inputs,
             operators=tuple(
-                msgspec.structs.replace(one, watermark_ms=watermarks_ms.get(number))
-                for number, one in enumerate(self.operators)
+                msgspec.structs.replace(operator, watermark_ms=watermarks_ms.get(number))
+                for number, operator in enumerate(self.operators)
             ),
         )
 
     def matches(self, found: Mapping[int, OperatorMetadata]) -> bool:
         """Whether Spark has numbered the operators as it is assumed here."""
         return sorted(found) == list(range(len(self.operators))) and all(
-            found[number].name in _STATEFUL.get(one.kind, ())
-            for number, one in enumerate(self.operators)
+            found[number].name in _STATEFUL.get(operator.kind, ())
+            for number, operator in enumerate(self.operators)
         )
 
 
@@ -121,7 +121,7 @@ def channel_owner(vertex: VertexId) -> str:
 
 
 def channel_of(owner: str) -> VertexId | None:
-    """The vertex whose channel this is; None if it is no channel."""
+    """The vertex whose channel this is; None if it is not a channel."""
     return owner.removeprefix(_CHANNEL) if owner.startswith(_CHANNEL) else None
 
 

@@ -1,4 +1,4 @@
-"""Makes the state of one query anew, from the snapshot of the queries that had its steps.
+"""Assembles the state of one query from the snapshot of the queries that had its steps.
 
 Each query in the snapshot names the owners of its numbers (``plan_layout.py``). All of it is done
 on the snapshot's handles and log entries, so nothing is copied: a state file gets another key.
@@ -62,7 +62,7 @@ from weir.subtasks.held_state import KeptOperator, encode_kept
 
 _STATE_FILE = re.compile(r"state/(?P<number>[0-9]+)/(?P<rest>.+)")
 _SOURCE_FILE = re.compile(r"sources/(?P<number>[0-9]+)/(?P<rest>.+)")
-#: Derives the ids of queries that are made anew: no two queries may have one.
+#: Derives the ids of assembled queries: no two queries may have the same id.
 _QUERY_IDS = uuid.UUID("6f5c4c39-5a3c-4e0a-9a70-2a4b7c0a5f11")
 #: The offset of a control input and of a channel before the first batch.
 _NO_WATERMARKS = ControlOffset(control=0).encode()
@@ -126,7 +126,7 @@ class SavedQuery:
 
     @property
     def operators(self) -> frozenset[OperatorId]:
-        return frozenset(one.operator_id for one in self.task.operators)
+        return frozenset(operator.operator_id for operator in self.task.operators)
 
     @property
     def python_operators(self) -> frozenset[OperatorId]:
@@ -143,7 +143,7 @@ class _Watermarks:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryAssembly:
-    """One query that is made anew."""
+    """A query whose state is assembled."""
 
     vertices: Mapping[VertexId, Vertex]
     vertex: Vertex
@@ -184,7 +184,7 @@ class QueryAssembly:
     def _task(
         self, position: int, entries: dict[str, str], files: tuple[StateHandle, ...]
     ) -> TaskState:
-        segments = {key for one in self.in_flight for key in one.payload.get("keys", ())}
+        segments = {key for segment in self.in_flight for key in segment.payload.get("keys", ())}
         operators = self.vertex.operators
         names = {operator.operator_id for operator in operators}
         unread = [handle for task in self.tasks for handle in task.files if handle.key in segments]
@@ -208,7 +208,7 @@ class QueryAssembly:
         """The batch that the query goes on after.
 
         State keeps its version where possible, and what others have read of the query's channel
-        stays behind it.
+        stays before it.
         """
         tied = [part for part in self.parts if self._operators_of(part)]
         tied += [part for part in self.parts if self.vertex.name in part.operators]
@@ -220,28 +220,28 @@ class QueryAssembly:
         """Find the state of each stateful operator of the new plan."""
         available: dict[tuple[OperatorId, int, str], list[tuple[SavedQuery, int]]] = {}
         for part in self.parts:
-            for number, one in enumerate(part.layout.operators):
-                available.setdefault(one.key, []).append((part, number))
-        for number, one in enumerate(self.layout.operators):
-            places = available.get(one.key)
+            for number, operator in enumerate(part.layout.operators):
+                available.setdefault(operator.key, []).append((part, number))
+        for number, operator in enumerate(self.layout.operators):
+            places = available.get(operator.key)
             if not places:
-                self._refuse_new(one)
+                self._refuse_new(operator)
             self._found[number] = places.pop(0)
         steps = {step.operator_id for step in self.vertex.steps}
         for (step, _, kind), places in available.items():
             if places and step in steps:
                 self.refuse(
                     f"step {step!r} kept state in Spark that its function no longer asks for"
-                    f" ({kind}), and its query is made anew: restore the function, or give the"
+                    f" ({kind}), and its chain has changed: restore the function, or give the"
                     " step another uid and drop its state with --allow-non-restored-state."
                 )
 
-    def _refuse_new(self, one: PlanOperator) -> NoReturn:
-        known = any(one.step in part.operators for part in self.parts)
+    def _refuse_new(self, operator: PlanOperator) -> NoReturn:
+        known = any(operator.step in part.operators for part in self.parts)
         what = "now keeps other state" if known else "is new and keeps state"
         self.refuse(
-            f"step {one.step!r} {what} in Spark ({one.kind}), which starts no operator in a query"
-            f" that goes on: give it a query of its own with start_new_chain()"
+            f"step {operator.step!r} {what} in Spark ({operator.kind}), which starts no operator in"
+            f" a query that goes on: give it a query of its own with start_new_chain()"
             f"{' under another name' if known else ''}, or restore the pipeline as it was."
         )
 
@@ -263,8 +263,8 @@ class QueryAssembly:
         known = part.commit.state_ids or {}
         return {
             str(number): known[str(before)]
-            for number, (one, before) in sorted(self._found.items(), key=lambda item: item[0])
-            if one is part
+            for number, (found, before) in sorted(self._found.items(), key=lambda item: item[0])
+            if found is part
         }
 
     def _state_files(self, position: int) -> tuple[StateHandle, ...]:
@@ -286,7 +286,7 @@ class QueryAssembly:
     # -- logs
 
     def _base(self) -> SavedQuery:
-        """The query whose settings the new one goes on with."""
+        """The query whose settings the new query goes on with."""
         stateful = [part for part, _ in self._found.values()]
         base = (stateful or list(self.parts))[0]
         for part in stateful:
@@ -322,33 +322,35 @@ class QueryAssembly:
             entries[f"offsets/{position - 1}"] = offsets
         return entries
 
-    def _offset(self, one: PlanInput) -> str:
-        """The offset of one place of the new plan."""
-        before = self._input(one)
+    def _offset(self, place: PlanInput) -> str:
+        """The offset of a place of the new plan."""
+        before = self._input(place)
         if before is not None:
             part, index = before
-            if one.owner != CONTROL or part.task.inputs == self.vertex.inputs:
+            if place.owner != CONTROL or part.task.inputs == self.vertex.inputs:
                 return part.batch.offsets[index]
-        if one.owner == CONTROL:
+        if place.owner == CONTROL:
             return _NO_WATERMARKS
-        name = channel_of(one.owner)
+        name = channel_of(place.owner)
         producer = None if name is None else self.states.get(name)
         if name is None or producer is None or producer.position < 0:
             return _NO_OFFSET
         return ChannelOffset(channel=name, position=producer.position).encode()
 
-    def _input(self, one: PlanInput) -> tuple[SavedQuery, int] | None:
+    def _input(self, place: PlanInput) -> tuple[SavedQuery, int] | None:
         """Where the same source or channel was read before."""
         for part in self.parts:
             for index, known in enumerate(part.layout.inputs):
-                same = (known.owner, known.number) == (one.owner, one.number)
-                if same and (one.owner != CONTROL or part in self._roots()):
+                same = (known.owner, known.number) == (place.owner, place.number)
+                if same and (place.owner != CONTROL or part in self._roots()):
                     return part, index
         return None
 
     def _roots(self) -> list[SavedQuery]:
         """The parts that read an input of the new query, which others are downstream of."""
-        owners = {channel_of(one.owner) or one.owner for one in self.layout.inputs} - {CONTROL}
+        owners = {channel_of(place.owner) or place.owner for place in self.layout.inputs} - {
+            CONTROL
+        }
         steps = {
             step.operator_id
             for step in self.vertex.steps
@@ -360,8 +362,8 @@ class QueryAssembly:
         """The entries and files of ``sources/``, under their new numbers."""
         entries: dict[str, str] = {}
         files: dict[str, StateHandle] = {}
-        for one in self.layout.inputs:
-            before = self._input(one)
+        for place in self.layout.inputs:
+            before = self._input(place)
             if before is None:
                 continue
             part, index = before
@@ -369,11 +371,11 @@ class QueryAssembly:
             for key, text in part.task.entries.items():
                 match = _SOURCE_FILE.fullmatch(key)
                 if match is not None and match["number"] == old:
-                    entries[f"sources/{one.directory}/{match['rest']}"] = text
+                    entries[f"sources/{place.directory}/{match['rest']}"] = text
             for handle in part.task.files:
                 match = _SOURCE_FILE.fullmatch(handle.key)
                 if match is not None and match["number"] == old:
-                    key = f"sources/{one.directory}/{match['rest']}"
+                    key = f"sources/{place.directory}/{match['rest']}"
                     files[key] = replace(handle, key=key)
         return entries, tuple(files.values())
 
@@ -395,53 +397,53 @@ class QueryAssembly:
                 next_ms=min(found[part.task.vertex].next_ms for part in roots),
             )
             if downstream:
-                told_ms = min(self._told_ms(part) for part in roots)
+                output_ms = min(self._saved_output_ms(part) for part in roots)
                 [first, *others] = downstream
                 base = found[first.task.vertex]
                 for part in others:
                     if found[part.task.vertex] != base:
                         self._refuse_watermarks(first, part)
-                return replace(base, next_ms=max(base.next_ms, told_ms))
+                return replace(base, next_ms=max(base.next_ms, output_ms))
             return base
         for part in downstream:
             own = found[part.task.vertex]
             passed_ms = min([base.last_ms, *(self._let_through_ms(root) for root in holding)])
             if own.last_ms > passed_ms:
                 self._refuse_watermarks(holding[0], part)
-            scans = any(one.scans_from_last_watermark for one in self._operators_of(part))
+            scans = any(operator.scans_from_last_watermark for operator in self._operators_of(part))
             if scans and own.last_ms != passed_ms:
                 self.refuse(
-                    f"the chain ending in {part.task.vertex!r} was joined with the one that it"
+                    f"the chain ending in {part.task.vertex!r} was joined with the chain that it"
                     " reads, but has not yet handled its newest watermark, and Spark's"
                     " transformWithState would not find the timers up to it: restore the chains"
-                    " apart, let the input rest, and take the savepoint then."
+                    " apart, pause the input, and take the savepoint then."
                 )
         return base
 
-    def _refuse_watermarks(self, one: SavedQuery, other: SavedQuery) -> None:
+    def _refuse_watermarks(self, first: SavedQuery, other: SavedQuery) -> None:
         self.refuse(
-            f"the chains ending in {one.task.vertex!r} and {other.task.vertex!r} were joined into"
-            f" the one ending in {self.vertex.name!r}, but had different watermarks, and a query"
-            f" in Spark has one for all of its state: {KEEP_THE_CHAIN}."
+            f"the chains ending in {first.task.vertex!r} and {other.task.vertex!r} were joined into"
+            f" the chain ending in {self.vertex.name!r}, but had different watermarks, and a query"
+            f" in Spark has one watermark for all of its state: {KEEP_THE_CHAIN}."
         )
 
     def _of_part(self, part: SavedQuery) -> _Watermarks:
-        """The watermarks of a query, as they are for the steps of the new one."""
+        """The watermarks of a query, as they are for the steps of the new query."""
         upstream = self._upstream()
         held = [
-            one
-            for one in part.layout.operators
-            if one.step in upstream or one.step not in self._pipeline()
+            operator
+            for operator in part.layout.operators
+            if operator.step in upstream or operator.step not in self._pipeline()
         ]
         if held or part.python_operators & upstream:
-            passed_ms = min([part.watermark_ms, *(one.watermark_ms or 0 for one in held)])
+            passed_ms = min([part.watermark_ms, *(operator.watermark_ms or 0 for operator in held)])
             return _Watermarks(last_ms=passed_ms, next_ms=passed_ms)
         return _Watermarks(last_ms=part.watermark_ms, next_ms=part.next_watermark_ms)
 
     def _operators_of(self, part: SavedQuery) -> list[PlanOperator]:
         """The part's stateful operators that are in the new query."""
         return [
-            part.layout.operators[number] for one, number in self._found.values() if one is part
+            part.layout.operators[number] for found, number in self._found.values() if found is part
         ]
 
     def _holds(self, part: SavedQuery) -> bool:
@@ -451,10 +453,11 @@ class QueryAssembly:
 
     def _let_through_ms(self, part: SavedQuery) -> int:
         """The watermark that the part's operators in the new query had let through."""
-        passed = [one.watermark_ms or 0 for one in self._operators_of(part)]
+        passed = [operator.watermark_ms or 0 for operator in self._operators_of(part)]
         return min([part.watermark_ms, *passed])
 
-    def _told_ms(self, part: SavedQuery) -> int:
+    def _saved_output_ms(self, part: SavedQuery) -> int:
+        """The output watermark that the part had; 0 without a watermark."""
         return saved_watermark_ms(part.task) or 0
 
     def _output_watermark_ms(self, watermarks: _Watermarks) -> int:
@@ -464,7 +467,9 @@ class QueryAssembly:
 
     def _upstream(self) -> frozenset[OperatorId]:
         """The steps upstream of the vertex's own, in other vertices."""
-        by_name = {step.operator_id: step for one in self.vertices.values() for step in one.steps}
+        by_name = {
+            step.operator_id: step for vertex in self.vertices.values() for step in vertex.steps
+        }
         own = {step.operator_id for step in self.vertex.steps}
         found: set[OperatorId] = set()
         waiting = list(own)
@@ -476,7 +481,9 @@ class QueryAssembly:
         return frozenset(found - own)
 
     def _pipeline(self) -> frozenset[OperatorId]:
-        return frozenset(step.operator_id for one in self.vertices.values() for step in one.steps)
+        return frozenset(
+            step.operator_id for vertex in self.vertices.values() for step in vertex.steps
+        )
 
 
 def python_state(
@@ -487,7 +494,7 @@ def python_state(
     kept: dict[OperatorId, KeptOperator] = {}
     files: list[StateHandle] = []
     for task in tasks:
-        own = {name: one for name, one in kept_operators(task).items() if name in steps}
+        own = {name: state for name, state in kept_operators(task).items() if name in steps}
         kept |= own
         named = [f"{DIRECTORY}/{name}/" for name in own]
         files += [

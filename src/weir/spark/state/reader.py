@@ -1,12 +1,12 @@
-"""Reads what a snapshot holds of one vertex: its progress without a JVM, its keyed state with one.
+"""Reads a vertex's state in a snapshot: its progress without a JVM, its keyed state with Spark.
 
 *Without a JVM* (``contents_of``): the entries of Spark's logs are kept inside the metadata, and the
 names of the state files say to which stateful operator and partition of Spark's plan they belong.
 
 *With Spark* (``StateReader``):
 
-1. The directory that Spark's readers expect is rebuilt in a temporary one, as for a restore:
-   entries are written; files are linked, or copied if the file system is another one or has no
+1. The directory that Spark's readers expect is rebuilt in a temporary directory, as for a restore:
+   entries are written; files are linked, or copied if they are on another file system or it has no
    links.
 2. Spark's metadata in it lists the stateful operators of the vertex, and Spark's ``statestore``
    source reads the stores of each.
@@ -19,7 +19,7 @@ can be used for views:
 stateful operator                  its frames
 =================================  ========================================
 aggregation, session windows,      ``state``
-duplicates, one store in general
+duplicates, a single store in general
 stream-stream join                 ``left``, ``right``
 transformWithState                 each state variable by its name; ``timers`` if it has a time mode
 several in one vertex              the same with the number appended: ``state_0``, ``left_1``
@@ -85,7 +85,7 @@ _FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 @dataclass(frozen=True, kw_only=True)
 class StatefulOperator:
-    """What a snapshot holds of one stateful operator of Spark's plan."""
+    """The state of one stateful operator of Spark's plan in a snapshot."""
 
     #: Spark's number for it in the query, from 0.
     number: int
@@ -158,9 +158,9 @@ def input_positions_of(task: TaskState, path: str) -> dict[OperatorId, list[Any]
     positions: dict[OperatorId, list[Any]] = {}
     try:
         inputs, offsets = decode_layout(text).inputs, decode_offsets(entry).offsets
-        for one, offset in zip(inputs, offsets, strict=True):
-            if one.owner != CONTROL and channel_of(one.owner) is None:
-                positions.setdefault(one.owner, []).append(_decoded_offset(offset))
+        for place, offset in zip(inputs, offsets, strict=True):
+            if place.owner != CONTROL and channel_of(place.owner) is None:
+                positions.setdefault(place.owner, []).append(_decoded_offset(offset))
     except ValueError as error:
         raise unfit(task, path, error) from error
     return positions
@@ -177,8 +177,8 @@ class StateReader:
     """Reads the keyed state of one checkpoint or savepoint.
 
     The session and a temporary directory are made when needed. Without ``session``, the process's
-    session is used; if there is none, a local one is made, and stopped by ``close``. The session's
-    Spark tasks must see the driver's temporary directory, as with a local master.
+    session is used; if it has none, a local session is made, and stopped by ``close``. The Spark
+    tasks of the session must see the driver's temporary directory, as with a local master.
     """
 
     def __init__(self, session: SparkSession | None = None) -> None:
@@ -225,7 +225,7 @@ class StateReader:
         return dict(known)
 
     def _rebuild(self, checkpoint: CompletedCheckpoint, task: TaskState) -> QueryDirectory:
-        """Rebuild the vertex's query directory below the temporary one."""
+        """Rebuild the vertex's query directory below the temporary directory."""
         path = join(self._temporary_directory(), str(next(self._numbers)))
         self.file_systems(path).make_directory(path)
         storage = CheckpointStorage(
@@ -285,9 +285,9 @@ def query_frames(frames: Mapping[str, DataFrame], sql: str) -> DataFrame:
     for name, frame in frames.items():
         # Names may be the user's own, and come from the snapshot.
         quoted = name.replace("`", "``")
-        with _told_in_one_sentence({name: frame}):
+        with _raising_one_sentence({name: frame}):
             frame.createOrReplaceTempView(f"`{quoted}`")
-    with _told_in_one_sentence(frames):
+    with _raising_one_sentence(frames):
         return session.sql(sql)
 
 
@@ -306,7 +306,7 @@ def first_rows(frame: DataFrame, limit: int) -> list[tuple[str | None, ...]]:
     # Two columns of a query may share a name.
     names = [f"column_{number}" for number in range(len(frame.columns))]
     shown = frame.toDF(*names).selectExpr(*[f"CAST({name} AS STRING)" for name in names])
-    with _told_in_one_sentence({"the answer": frame}):
+    with _raising_one_sentence({"the answer": frame}):
         return [tuple(row) for row in shown.limit(limit).collect()]
 
 
@@ -316,7 +316,7 @@ def rows_as_json(frame: DataFrame, limit: int | None) -> Iterator[str]:
     Raises ``ConfigurationError`` if they cannot be computed.
     """
     rows = frame if limit is None else frame.limit(limit)
-    with _told_in_one_sentence({"the answer": frame}):
+    with _raising_one_sentence({"the answer": frame}):
         objects = rows.selectExpr(
             "to_json(struct(*), map('ignoreNullFields', 'false'))"
         ).toLocalIterator()
@@ -324,7 +324,7 @@ def rows_as_json(frame: DataFrame, limit: int | None) -> Iterator[str]:
 
 
 @contextmanager
-def _told_in_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
+def _raising_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
     """Turn what Spark raises into ``ConfigurationError``, and keep PySpark from printing it too."""
     from pyspark.logger import PySparkLogger
 
@@ -346,8 +346,8 @@ def _told_in_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
 
 
 def _read_stores(session: SparkSession, directory: QueryDirectory) -> dict[str, DataFrame]:
-    # Spark takes all other settings of the state store from the query's offset log, but this one
-    # from the session, when a frame is loaded.
+    # Spark takes all other settings of the state store from the query's offset log, but this
+    # setting from the session, when a frame is loaded.
     before = session.conf.get(_FORMAT_VERSION) or "1"
     session.conf.set(_FORMAT_VERSION, REQUIRED[_FORMAT_VERSION])
     try:
@@ -370,7 +370,7 @@ def _frames(session: SparkSession, directory: QueryDirectory) -> dict[str, DataF
 
 
 def _stores(operator: OperatorMetadata) -> Iterator[tuple[str, dict[str, str]]]:
-    """The name of each store of an operator, and the options that let Spark read it."""
+    """The name of each store of an operator, and the options with which Spark reads it."""
     if operator.name == _JOIN:
         yield "left", {"joinSide": "left"}
         yield "right", {"joinSide": "right"}

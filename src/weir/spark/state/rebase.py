@@ -69,14 +69,14 @@ def rebased(session: SparkSession, directory: QueryDirectory, state: TaskState) 
     return replace(
         state,
         entries={key: text for key, text in state.entries.items() if not is_joined(key)},
-        files=tuple(one for one in state.files if not is_joined(one.key)),
+        files=tuple(file for file in state.files if not is_joined(file.key)),
     )
 
 
 def _rewritten(
     session: SparkSession, own: QueryDirectory, position: int, state: TaskState
 ) -> StateIds:
-    """Let Spark write the state again; return the ids by operator, partition and store."""
+    """Make Spark write the state again; return the ids by operator, partition and store."""
     jvm = Jvm(session)
     try:
         rewriter = jvm.sql_class("execution.streaming.state.StateRewriter")(
@@ -106,5 +106,5 @@ def _rewritten(
     while keys.hasNext():
         operator: Any = keys.next()
         partitions = found.apply(operator)
-        ids[str(operator)] = [[str(one) for one in stores] for stores in partitions]
+        ids[str(operator)] = [[str(unique_id) for unique_id in stores] for stores in partitions]
     return ids

@@ -15,7 +15,7 @@ cases:
      b+1, which has the offsets of b and reads nothing. The query goes on with b+2.
 
 As a result, b+1 is the position of the task, reported with ``TaskStarted``, and of the next
-snapshot. The state files are those that ``commits/b+1`` lists, and none of the restored ones. The
+snapshot. The state files are those that ``commits/b+1`` lists, and none of the restored files. The
 logs of sources and the segments of channels are not affected: the offsets are the same, and
 positions in a channel only have to grow.
 
@@ -60,7 +60,7 @@ class StatePartitions:
         self._differ = any(number not in (None, self._default) for number in self._asked.values())
         self._with_operators = {name for name, vertex in vertices.items() if process_steps(vertex)}
         self._order = {name: number for number, name in enumerate(vertices)}
-        #: The queries that wait to start, and whether one is starting.
+        #: The queries that wait to start, and whether a query is starting.
         self._waiting: set[VertexId] = set()
         self._is_starting = False
         self._changed = threading.Condition()
@@ -134,7 +134,7 @@ class StatePartitions:
         if vertex in self._with_operators:
             excluded = self._session.conf.get(EXCLUDED_RULES, None)
             conf = self._session.conf
-            settings |= {one: to for one, to in DEFAULTS.items() if conf.get(one, None) is None}
+            settings |= {key: to for key, to in DEFAULTS.items() if conf.get(key, None) is None}
             settings |= SETTINGS | {
                 EXCLUDED_RULES: ",".join(filter(None, [excluded, EMPTY_RELATION_RULE]))
             }

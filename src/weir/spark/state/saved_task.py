@@ -1,4 +1,4 @@
-"""Checks what a snapshot holds of one query, before any of it is written to a directory for Spark.
+"""Checks a query's state in a snapshot, before any of it is written to a directory for Spark.
 
 The format of names and numbers in the metadata is checked when it is decoded
 (``weir/storage/metadata.py``). These checks concern what they and Spark's own log entries mean to a
@@ -99,7 +99,7 @@ def kept_operators(state: TaskState) -> dict[OperatorId, KeptOperator]:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorStateSize:
-    """What one state of a Python operator takes in a snapshot."""
+    """The size of one state of a Python operator in a snapshot."""
 
     operator: OperatorId
     #: ``keyed`` (values, maps, lists and timers by key), ``raw``, or ``lists``: all that belong to
@@ -187,12 +187,12 @@ def _newest_by_directory(state: TaskState) -> dict[int, int | None]:
     offsets = decode_offsets(text).offsets
     layout = state.entries.get(PLAN_ENTRY)
     if layout is not None:
-        directories = [one.directory for one in decode_layout(layout).inputs]
+        directories = [place.directory for place in decode_layout(layout).inputs]
         if len(directories) != len(offsets):
             raise ValueError(f"{PLAN_ENTRY!r} does not fit offsets/{state.position}")
     elif len(set(offsets)) == len(offsets):
         directories = list(range(len(offsets)))
     else:
-        # Perhaps one source in several places, which has one directory.
+        # Perhaps a source in several places, which has one directory.
         return {}
     return dict(zip(directories, map(log_offset, offsets), strict=True))

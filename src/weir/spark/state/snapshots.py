@@ -1,7 +1,7 @@
-"""The contents of a Spark query's snapshots, and restoring a query's directory from one.
+"""The contents of a Spark query's snapshots, and restoring a query's directory from a snapshot.
 
 ``durable/task_snapshots.py`` takes the snapshots. Small log entries go into the metadata; larger
-ones and the state files that Spark's own lists name (``files.py``) are kept as files. They
+entries and the state files that Spark's own lists name (``files.py``) are kept as files. They
 are hard-linked at once, so that Spark's clean-up cannot delete them: into the checkpoint directory
 if both lie on one local file system, else beside the query's directory. A file system without links
 keeps only the original names until the files are copied.
@@ -64,7 +64,7 @@ class QueryState:
         self._restored_layout = None if restored is None else restored.entries.get(PLAN_ENTRY)
         self._state_files = StateFiles(
             directory,
-            [one.key for one in restored.files if not one.key.startswith(f"{DIRECTORY}/")]
+            [file.key for file in restored.files if not file.key.startswith(f"{DIRECTORY}/")]
             if restored
             else [],
             # The commit log of the restored batch is read too: a rescaled query has nothing else.
@@ -96,7 +96,7 @@ class QueryState:
         return entries, sources + keys + self._state_files.keys(position)
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
-        """The payload and files of an in-flight segment: its producer's, or restored ones."""
+        """The payload and files of an in-flight segment: its producer's, or restored files."""
         files = keyed_files(segment, self._directory.path)
         return kept_payload(segment.payload, files), files
 
@@ -105,7 +105,7 @@ class QueryState:
         return self._directory.file(key)
 
     def is_unchanged(self, handle: StateHandle) -> bool:
-        """Whether the file is still the one of an earlier checkpoint.
+        """Whether the file is still that of an earlier checkpoint.
 
         State files have unique names, so they are. Schemas have not, but they are few and small:
         their checksums are compared.
@@ -168,7 +168,7 @@ def restore_directory(
         checked = replace(
             state,
             entries={key: text for key, text in state.entries.items() if not is_joined(key)},
-            files=tuple(one for one in state.files if not is_joined(one.key)),
+            files=tuple(file for file in state.files if not is_joined(file.key)),
         )
     check_saved_task(checked, checkpoint.external_path)
     made: set[str] = set()
