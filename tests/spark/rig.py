@@ -63,11 +63,11 @@ class Landing:
     def rows(self, file: int) -> list[tuple[int, datetime]]:
         """The rows of a file."""
         ids = range(file * self.rows_per_file, (file + 1) * self.rows_per_file)
-        return [(one, START + self._step * one) for one in ids]
+        return [(number, START + self._step * number) for number in ids]
 
     def ids(self, *files: int) -> list[int]:
         """The ids of the rows of some files."""
-        return [one for file in files for one, _ in self.rows(file)]
+        return [number for file in files for number, _ in self.rows(file)]
 
     def land(self, files: int) -> None:
         """Add this many files; they are read in order."""

@@ -143,7 +143,7 @@ def segment(frame: DataFrame, path: Path) -> list[Path]:
 
 
 def joined(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Each row with the even numbers near in time: an odd one is emitted half a minute late."""
+    """Each row with the even numbers near in time: an odd row is emitted half a minute late."""
     lefts = left.withWatermark("ts", "20 seconds").alias("l")
     evens = right.filter("id % 2 = 0").withWatermark("ts", "20 seconds").alias("r")
     near = "l.id = r.id AND r.ts BETWEEN l.ts - INTERVAL 30 SECONDS AND l.ts + INTERVAL 30 SECONDS"
@@ -164,7 +164,7 @@ def counted(frame: DataFrame) -> DataFrame:
 
 def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int, int | None]:
     """Run the join, one file and one segment per batch; return the output watermark after each."""
-    told: dict[int, int | None] = {}
+    watermarks: dict[int, int | None] = {}
     with Running(spark, tmp_path / "producer") as run:
         source = landing.source(spark)
         frame = joined(run.control(source.schema).union(source), landing.source(spark))
@@ -174,10 +174,10 @@ def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int,
         for _ in range(4):
             position = run.step()
             watermark = run.directory.commit_entry(position).next_watermark_ms
-            told[position] = output_watermark_ms(run.query, watermark, stateful=True)
-            assert told[position] is None or told[position] < watermark - 30_000
+            watermarks[position] = output_watermark_ms(run.query, watermark, stateful=True)
+            assert watermarks[position] is None or watermarks[position] < watermark - 30_000
             assert output_watermark_ms(run.query, 0, stateful=True) is None
-    return told
+    return watermarks
 
 
 @pytest.mark.slow
@@ -188,9 +188,9 @@ def test_a_windowed_count_after_a_channel_keeps_what_an_outer_join_emits_late(
     (P25)."""
     landing = Landing(tmp_path / "in")
     landing.land(4)
-    told = produced(spark, tmp_path, landing)
-    assert list(told) == [0, 1, 2, 3]
-    assert told[0] is None
+    watermarks = produced(spark, tmp_path, landing)
+    assert list(watermarks) == [0, 1, 2, 3]
+    assert watermarks[0] is None
     rows, newest, dropped = Rows(), 0, 0
     schema = joined(landing.source(spark), landing.source(spark)).schema
     for positions in ([0, 1], [2, 3]):
@@ -210,14 +210,14 @@ def test_a_windowed_count_after_a_channel_keeps_what_an_outer_join_emits_late(
                 dropped += sum(time // 60 * 60 + 60 <= newest - 20 for time in times)
                 newest = max(newest, *times)
                 run.admit(position, files)
-                ms = told[position]
+                ms = watermarks[position]
                 run.step({} if ms is None else {0: ms})
             if positions[-1] == 3:
                 run.step({0: SPARK_MAX_WATERMARK_MS})
                 run.step()
             rows += run.rows()
     assert dropped > 0, (
-        "a watermark derived anew from the rows would have lost nothing: a weak test"
+        "a watermark derived again from the rows would have lost nothing: a weak test"
     )
     table = landing.table(spark)
     expected = Counter(tuple(row) for row in counted(joined(table, table)).collect())
@@ -254,8 +254,8 @@ def test_a_join_of_two_channels_loses_no_row_when_one_has_none_in_a_batch(
 def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_event_time(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Minutes from two channels, one ended at once, and from one without a watermark, counted by
-    five minutes."""
+    """Minutes from two channels, one ended at once, and from a channel without a watermark, counted
+    by five minutes."""
     landing = Landing(tmp_path / "in")
     landing.land(6)
 
@@ -300,10 +300,10 @@ def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_eve
 def test_the_control_input_reports_what_rose_and_in_a_new_run_everything(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """To the millisecond in any time zone; a run's first batch needs no trigger, a replayed one is
-    the same (P25)."""
+    """To the millisecond in any time zone; a run's first batch needs no trigger, a replayed batch
+    is the same (P25)."""
 
-    def told(run: Running) -> list[list[tuple[Any, ...]]]:
+    def watermark_rows(run: Running) -> list[list[tuple[Any, ...]]]:
         run.start(run.control().select("channel", F.unix_millis("watermark")))
         answers: list[dict[int, int]] = [{}, {0: 1_000}, {0: 999, 1: SPARK_MAX_WATERMARK_MS}, {}]
         for answer in answers:
@@ -314,13 +314,13 @@ def test_the_control_input_reports_what_rose_and_in_a_new_run_everything(
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         with Running(spark, tmp_path / "query") as run:
-            assert told(run) == [[], [(0, 1_000)], [(1, SPARK_MAX_WATERMARK_MS)]]
+            assert watermark_rows(run) == [[], [(0, 1_000)], [(1, SPARK_MAX_WATERMARK_MS)]]
         everything = [(0, 1_000), (1, SPARK_MAX_WATERMARK_MS)]
         with Running(spark, tmp_path / "query") as run:
-            assert told(run) == [everything]
+            assert watermark_rows(run) == [everything]
         (tmp_path / "query" / "commits" / "3").unlink()
         with Running(spark, tmp_path / "query") as run:
-            assert told(run) == [everything]
+            assert watermark_rows(run) == [everything]
             assert list(run.steps) == [3]
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -475,7 +475,7 @@ def test_six_channels_are_read_at_what_one_answer_admits(
 def test_the_directory_of_an_empty_batch_is_deleted_at_the_next_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Otherwise a step whose output stays empty would leave one for each batch."""
+    """Otherwise a step whose output stays empty would leave a directory for each batch."""
     output = OutputSegments(LocalFileSystem(), str(tmp_path))
     assert [output.write(spark.range(0), position) for position in range(3)] == [None] * 3
     segment = output.write(spark.range(5), 3)

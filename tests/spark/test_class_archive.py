@@ -74,7 +74,7 @@ def test_the_name_says_what_the_archive_fits(place: Path, tmp_path: Path) -> Non
 
 
 def test_the_archive_is_used_once_it_is_there_and_whole(place: Path, trained: list[Path]) -> None:
-    """Without an archive there are no options; a truncated one does not count."""
+    """Without an archive there are no options; a truncated archive does not count."""
     assert (class_archive.find(), class_archive.java_options(), class_archive.is_settled()) == (
         None,
         JvmProfile.LASTING.value,
@@ -167,7 +167,7 @@ def test_what_cannot_be_made_is_not_tried_again_at_once(
 def test_a_cache_directory_that_cannot_be_used_is_named(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever requested it gets one sentence; all others run without an archive."""
+    """A user who requested it gets one sentence; all others run without an archive."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert class_archive.find() is None
@@ -193,7 +193,7 @@ def test_archives_that_nobody_uses_go(place: Path, trained: list[Path]) -> None:
 def test_nothing_is_made_later_where_it_is_not_wanted(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not in tests, not if there is one already, and not without Java."""
+    """Not in tests, not if an archive exists, and not without Java."""
     started: list[object] = []
     monkeypatch.setattr(subprocess, "Popen", lambda *given, **_: started.append(given))
     monkeypatch.setenv(class_archive.NO_WARMUP, "1")

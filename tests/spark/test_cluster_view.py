@@ -19,12 +19,12 @@ def test_the_jvm_and_its_one_executor_are_seen(spark: SparkSession) -> None:
     assert jvm.threads > 10 and jvm.classes_loaded > 1_000
     assert {"direct", "mapped"} <= set(jvm.buffers)
     assert sum(count for count, _ in jvm.collectors.values()) >= 0 and jvm.collectors
-    assert any("spark" in one for one in jvm.classpath)
+    assert any("spark" in entry for entry in jvm.classpath)
     children = psutil.Process().children(recursive=True)
-    assert jvm.pid in [one.pid for one in children]
+    assert jvm.pid in [child.pid for child in children]
     (driver,) = cluster.executors()
     assert (driver.executor_id, driver.cores) == ("driver", spark.sparkContext.defaultParallelism)
     assert 0 <= driver.memory_used < driver.memory_max
     threads = cluster.threads("driver")
-    assert any("java.lang" in one.text for one in threads)
+    assert any("java.lang" in thread.text for thread in threads)
     assert cluster.threads("7") == ()

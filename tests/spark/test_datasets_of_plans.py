@@ -1,4 +1,4 @@
-"""Which datasets Spark's plan tells."""
+"""Which datasets Spark's plan shows."""
 
 from __future__ import annotations
 

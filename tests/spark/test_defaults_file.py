@@ -86,7 +86,7 @@ def test_of_the_file_only_what_weir_would_replace_is_passed(file: Path) -> None:
 
 
 def test_the_master_in_the_file_is_used(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As spark-submit does, unless the job names one."""
+    """As spark-submit does, unless the job names a file."""
     from pyspark import SparkContext
 
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)

@@ -199,12 +199,12 @@ def _parse(code: str) -> int:
     return int(code)
 
 
-def _told_of(function: Callable[[str], int]) -> TaskErrored:
+def _failure_of(function: Callable[[str], int]) -> TaskErrored:
     """The description of a failing function to which only the step ``looked_up`` refers."""
-    return _told(function, looks_up=function)
+    return _failure_in(function, looks_up=function)
 
 
-def _told(
+def _failure_in(
     function: Callable[[str], int], *, looks_up: Callable[[str], int] = _lookup
 ) -> TaskErrored:
     """The description of a function that fails in the vertex ``parsed``."""
@@ -233,16 +233,19 @@ def test_a_failure_names_the_step_whose_function_is_or_refers_to_the_one_that_fa
     """Spark does not say which step it was; if it cannot be determined, the whole chain is
     named."""
     at = _lookup.__code__.co_firstlineno + 1
-    told = _told(_lookup)
+    failure = _failure_in(_lookup)
     assert (
-        told.message
+        failure.message
         == f"KeyError: 'JP' (in _lookup, {__file__}, line {at}; step 'looked_up'; batch 7; log:"
         " /w/spark.log)"
     )
-    assert (told.fatal, told.cause.key) == (False, f"KeyError in _lookup, {__file__}, line {at}")
-    assert "; step 'parsed'; " in _told(_parse).message
+    assert (failure.fatal, failure.cause.key) == (
+        False,
+        f"KeyError in _lookup, {__file__}, line {at}",
+    )
+    assert "; step 'parsed'; " in _failure_in(_parse).message
     everyone = "; one of step 'codes', step 'looked_up', step 'parsed', sink 'out'; "
-    assert everyone in _told(lambda code: {}[code]).message
+    assert everyone in _failure_in(lambda code: {}[code]).message
 
 
 class _Proxy:
@@ -279,12 +282,14 @@ def test_the_users_variables_cannot_prevent_the_report_of_a_failure() -> None:
     def unreadable(code: str) -> int:
         raise UnreadableError(code)
 
-    told = _told_of(with_rate(False))
-    assert told.message.startswith("NameError: ")
-    assert "; step 'looked_up'; " in told.message
-    assert "; step 'looked_up'; " in _told_of(_through_a_proxy).message
-    told = _told_of(unreadable)
-    assert told.message.startswith("UnreadableError: (its message cannot be read) (in unreadable, ")
+    failure = _failure_of(with_rate(False))
+    assert failure.message.startswith("NameError: ")
+    assert "; step 'looked_up'; " in failure.message
+    assert "; step 'looked_up'; " in _failure_of(_through_a_proxy).message
+    failure = _failure_of(unreadable)
+    assert failure.message.startswith(
+        "UnreadableError: (its message cannot be read) (in unreadable, "
+    )
 
 
 def test_an_error_of_the_function_of_a_sink_names_the_sink() -> None:
@@ -304,5 +309,5 @@ def test_an_error_of_the_function_of_a_sink_names_the_sink() -> None:
     session: Any = None
     with pytest.raises(KeyError) as raised:
         stage(None, 1)
-    told = TaskFailures(session, vertex, pipeline, None).errored(raised.value, "batch 7")
-    assert told.message.endswith("; sink 'out'; batch 7)")
+    failure = TaskFailures(session, vertex, pipeline, None).errored(raised.value, "batch 7")
+    assert failure.message.endswith("; sink 'out'; batch 7)")

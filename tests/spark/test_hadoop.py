@@ -1,8 +1,8 @@
 """The contract of ``weir.storage.filesystem``, with its create, on Hadoop's ``file:`` URIs.
 
 Two creates that race are not tried here: that one of them loses is what HDFS promises, while
-Hadoop's local file system looks first and then renames. Weir never uses that one: plain paths and
-``file:`` go to ``LocalFileSystem``.
+Hadoop's local file system looks first and then renames. Weir never uses that file system: plain
+paths and ``file:`` go to ``LocalFileSystem``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_a_name_that_is_taken_is_not_overwritten(
 
 
 def test_write_creates_and_replaces(fs: HadoopFileSystem, base: str, tmp_path: Path) -> None:
-    """A shorter text leaves nothing of the longer one."""
+    """A shorter text leaves nothing of the longer text."""
     fs.write(f"{base}/one", b"a longer content")
     fs.write(f"{base}/one", b"short")
     assert fs.read(f"{base}/one") == b"short"
@@ -116,7 +116,7 @@ def test_making_a_directory_again_is_not_an_error(fs: HadoopFileSystem, base: st
 
 
 def test_a_directory_is_not_made_below_one_that_is_gone(fs: HadoopFileSystem, base: str) -> None:
-    """As with an unmounted volume; below an existing one it is made."""
+    """As with an unmounted volume; below an existing directory it is made."""
     fs.make_directory(f"{base}/job")
     with pytest.raises(StorageError):
         fs.make_directory(f"{base}/gone/log", below=f"{base}/gone")

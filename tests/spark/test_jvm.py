@@ -54,7 +54,7 @@ def test_what_a_callback_returns_is_kept_until_the_jvm_has_surely_read_the_reply
 
 
 def test_a_released_object_is_forgotten_though_java_was_given_it_again(spark: SparkSession) -> None:
-    """Spark's factories return themselves; one that ends after a few calls would stay for ever."""
+    """Spark's factories return themselves; after a few calls such an object would stay."""
     jvm = Jvm(spark)
 
     class Itself(Maker):

@@ -94,10 +94,10 @@ class StoredJob:
 
     def proceed(self, checkpoint_id: int) -> tuple[TaskState, ...]:
         """The asynchronous part of every task."""
-        return tuple(one.proceed(checkpoint_id)[0] for one in self.snapshots.values())
+        return tuple(snapshots.proceed(checkpoint_id)[0] for snapshots in self.snapshots.values())
 
     def record(self, checkpoint_id: int, tasks: tuple[TaskState, ...]) -> CompletedCheckpoint:
-        """Complete the checkpoint, and delete the one before it."""
+        """Complete the checkpoint, and delete the checkpoint before it."""
         outcome = self.job.record_checkpoint(
             RecordCheckpoint(
                 checkpoint_id=checkpoint_id,
@@ -140,7 +140,7 @@ def cost(
 ) -> Counter[str]:
     """The formula of docs/DEPLOYMENT.md: requests of a checkpoint of that many tasks.
 
-    ``new`` files are written. ``unneeded`` ones of the subsumed checkpoint are deleted, from that
+    ``new`` files are written. ``unneeded`` files of the subsumed checkpoint are deleted, from that
     many directories of earlier checkpoints (``touched``), some of which become empty.
     """
     return Counter(
@@ -168,7 +168,7 @@ def test_a_checkpoint_costs_the_requests_that_the_docs_name(
         query.snapshot_state(query.step())
     job.checkpoint()
     made = 6
-    # The first one's directory keeps the schemas.
+    # The first checkpoint's directory keeps the schemas.
     assert object_store.counted() == cost(
         tasks, 3 * tasks, unneeded=made * tasks, touched=made, emptied=made - 1
     )
@@ -185,11 +185,11 @@ def test_the_synchronous_part_asks_nothing_of_the_store(
     assert object_store.counted() == {}
     job.record(n, job.proceed(n))
     job.checkpoint()
-    asked = Counter(one for one in object_store.requests if "/shared/" in one.key)
-    written = {one.key: times for one, times in asked.items() if one.kind == "PUT"}
+    asked = Counter(request for request in object_store.requests if "/shared/" in request.key)
+    written = {request.key: times for request, times in asked.items() if request.kind == "PUT"}
     # Metadata, schema and one changelog of each task; then one more changelog.
     assert list(written.values()) == [1] * 3 * 4
-    assert not [one for one in asked if one.kind == "GET"]
+    assert not [request for request in asked if request.kind == "GET"]
 
 
 def test_a_restore_fetches_what_the_checkpoint_holds(
@@ -243,7 +243,7 @@ def test_a_file_that_arrives_damaged_fails_the_restore_and_not_the_checkpoint(
 def test_a_store_that_is_away_declines_a_checkpoint_and_damages_none(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of the failed one is left, and the next one completes."""
+    """Nothing of the failed checkpoint is left, and the next checkpoint completes."""
     monkeypatch.setitem(module._PATIENT, "retry_timeout", timedelta(seconds=0.2))
     job = StoredJob(object_store, tmp_path, 2)
     first = job.checkpoint()

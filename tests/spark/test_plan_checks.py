@@ -247,7 +247,7 @@ def by_cast(frame: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("step", "told"),
+    ("step", "report"),
     [
         (by_udf, ("KeyError: 1", "strict")),
         (by_arrow, ("KeyError: 1", "strict_batches")),
@@ -259,11 +259,11 @@ def test_an_error_of_the_user_in_a_batch_is_reported_with_its_line_its_step_and_
     landing: Landing,
     tmp_path: Path,
     step: Callable[[DataFrame], DataFrame],
-    told: tuple[str, str],
+    report: tuple[str, str],
 ) -> None:
     """It may be transient, and has a trace of both languages; the next attempt would recognize
     it."""
-    said, where = told
+    said, where = report
     job = Job("checks")
     job.source("numbers", landing.source).transform("strictly", step).sink("out", Collected())
     with Rig(spark, job, tmp_path / "query") as rig:

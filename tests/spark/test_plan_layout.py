@@ -46,14 +46,14 @@ def test_spark_numbers_state_from_the_root_of_the_plan_down_and_from_left_to_rig
         rig.wait_for(RecordsEnded)
         layout = rig.task.layout()
     assert layout is not None
-    assert [(one.step, one.number, one.kind) for one in layout.operators] == [
+    assert [(operator.step, operator.number, operator.kind) for operator in layout.operators] == [
         ("by_minute", 0, "Aggregate"),
         ("paired", 0, "Join"),
         ("once", 0, "Deduplicate"),
         ("once", 0, "Deduplicate"),
     ]
-    assert all(one.watermark_ms for one in layout.operators)
-    assert [one.owner for one in layout.inputs] == ["", "numbers", "", "numbers"]
-    directories = tuple(one.directory for one in layout.inputs)
+    assert all(operator.watermark_ms for operator in layout.operators)
+    assert [place.owner for place in layout.inputs] == ["", "numbers", "", "numbers"]
+    directories = tuple(place.directory for place in layout.inputs)
     assert directories == rig.directory.source_ids
     assert decode_layout(encode_layout(layout)) == layout

@@ -3,7 +3,7 @@
 The script plays the job master around one production ``StreamTask``: it triggers checkpoints at
 given positions, lets a step of the first attempt fail, and starts the next attempt from the newest
 checkpoint. What the query posts and what the machine asks for, in order, is the trace. It contains
-no times and no sizes, and a planning call at the position of the last one counts once: how often a
+no times and no sizes, and a planning call at the position of the last call counts once: how often a
 query that has nothing to do asks is no part of the protocol.
 """
 
@@ -375,9 +375,9 @@ def test_the_model_of_a_query_and_real_spark_tell_the_same_story(
 ) -> None:
     """Checkpoints, a failing step, a restore, the end of the input and the drain, in the same
     order."""
-    told = trace_of_spark(spark, tmp_path)
+    expected = trace_of_spark(spark, tmp_path)
     for seed in range(20):
-        assert trace_of_model(seed) == told
-    assert told.count("errored") == 1
-    assert told[-1] == "FINISHED"
-    assert f"started at {max(SCRIPT[0])}" in told
+        assert trace_of_model(seed) == expected
+    assert expected.count("errored") == 1
+    assert expected[-1] == "FINISHED"
+    assert f"started at {max(SCRIPT[0])}" in expected

@@ -99,7 +99,7 @@ def test_state_goes_from_2_to_5_to_3_partitions(
 def test_a_query_without_state_just_runs_with_the_new_number(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """No batch is added, and the next one knows the number."""
+    """No batch is added, and the next batch has the number."""
     landing = Landing(tmp_path / "in")
     landing.land(2)
     query = Query(lambda frame: frame.repartition("id"))

@@ -356,7 +356,7 @@ def test_the_base_is_never_a_pending_checkpoint(world: World, query: FakeQuery) 
 
 
 def test_the_base_is_the_newest_confirmed_checkpoint(world: World, query: FakeQuery) -> None:
-    """Even if it was confirmed after a later one had been taken."""
+    """Even if it was confirmed after a later checkpoint had been taken."""
     world.take(1)
     query.step()
     world.take(2)
@@ -422,7 +422,7 @@ def test_a_savepoint_is_not_a_base(world: World, tmp_path: Path) -> None:
 
 
 def test_a_changed_schema_is_written_again(world: World, query: FakeQuery) -> None:
-    """Schemas keep their names, so they are compared with the ones recorded in the base."""
+    """Schemas keep their names, so they are compared with the schemas recorded in the base."""
     first = world.take(1)
     world.snapshots.confirm(1)
     (query.path / SCHEMA_FILE).unlink()
@@ -601,7 +601,7 @@ def test_a_restored_directory_has_the_same_files_and_a_snapshot_of_it_is_the_sam
 def test_what_runs_in_a_restored_directory_leaves_the_checkpoint_alone(
     world: World, tmp_path: Path
 ) -> None:
-    """Entries are written anew, and edits are new files renamed over the linked ones."""
+    """Entries are written again, and edits are new files renamed over the linked files."""
     state = world.take(1)
     before = hashes(world.base)
     directory = restored(world, 1, state, tmp_path / "restored")

@@ -36,7 +36,7 @@ def test_the_distance_is_one_that_the_log_can_have(
 
 
 def test_an_older_compacted_entry_is_named_beside_the_restored_one(tmp_path: Path) -> None:
-    """As Spark leaves them: it derives the distance from its two newest ones. Other sources have no
+    """As Spark leaves them: it derives the distance from the two newest. Other sources have no
     such log."""
     for name in ("0/19.compact", "0/20", "0/21", "1/4", "2/offset", "3/9.compact"):
         (tmp_path / "sources" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -50,6 +50,6 @@ def test_an_older_compacted_entry_is_named_beside_the_restored_one(tmp_path: Pat
 
 
 def test_a_query_without_sources_is_left_alone(tmp_path: Path) -> None:
-    """For example one that only reads channels."""
+    """For example a query that only reads channels."""
     QueryDirectory(LocalFileSystem(), str(tmp_path)).keep_compaction(10)
     assert list(tmp_path.iterdir()) == []

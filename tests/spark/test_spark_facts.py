@@ -42,7 +42,7 @@ def ids_by_step(sink: Collected) -> dict[int, list[int]]:
 
 
 def copy_keys(rig: Rig, keys: list[str], target: Path) -> None:
-    """Copy these files of a query's directory into another one."""
+    """Copy these files of a query's directory into another directory."""
     for key in keys:
         (target / key).parent.mkdir(parents=True, exist_ok=True)
         (target / key).write_bytes((rig.path / key).read_bytes())

@@ -47,14 +47,14 @@ def vertices(*cuts: str, label: bool = False, middle: bool = False) -> dict[str,
 
 
 def aggregation(step: str, watermark_ms: int | None = None) -> PlanOperator:
-    """The one stateful operator of a step."""
+    """The only stateful operator of a step."""
     return PlanOperator(step=step, number=0, kind="Aggregate", watermark_ms=watermark_ms)
 
 
 def reading(owner: str) -> tuple[PlanInput, ...]:
     """The control input, and a source or a channel."""
     inputs = (("", 0), (owner, 1))
-    return tuple(PlanInput(owner=one, number=0, directory=place) for one, place in inputs)
+    return tuple(PlanInput(owner=owner, number=0, directory=place) for owner, place in inputs)
 
 
 def task(
@@ -69,21 +69,21 @@ def task(
     """A task as a snapshot has it after a batch; each operator has one changelog."""
     operators = () if layout is None else layout.operators
     inputs = () if layout is None else layout.inputs
-    offsets = ['{"control": 7}', *(_offset(one.owner, position) for one in inputs[1:])]
+    offsets = ['{"control": 7}', *(_offset(place.owner, position) for place in inputs[1:])]
     conf = CONF | {"spark.sql.shuffle.partitions": partitions}
     metadata = json.dumps({"batchWatermarkMs": last_ms, "batchTimestampMs": 5, "conf": conf})
     entry = "\n".join(("v1", metadata, *offsets))
     commit: dict[str, Any] = {"nextBatchWatermarkMs": next_ms}
     if operators:
         commit["stateUniqueIds"] = {
-            str(number): [[unique_id(one.step)]] for number, one in enumerate(operators)
+            str(number): [[unique_id(operator.step)]] for number, operator in enumerate(operators)
         }
     entries = {
         "metadata": '{"id":"6f5c4c39-5a3c-4e0a-9a70-2a4b7c0a5f12"}',
         f"offsets/{position}": entry,
         f"commits/{position}": f"v2\n{json.dumps(commit)}",
     }
-    if "orders" in {one.owner for one in inputs}:
+    if "orders" in {place.owner for place in inputs}:
         entries["sources/1/4"] = "v1\n{}"
     if layout is not None:
         entries[PLAN_ENTRY] = encode_layout(layout)
@@ -94,8 +94,8 @@ def task(
         inputs=vertex.inputs,
         entries=entries,
         files=tuple(
-            handle(f"state/{number}/0/{position + 1}_{unique_id(one.step)}.zip", one.step)
-            for number, one in enumerate(operators)
+            handle(f"state/{number}/0/{position + 1}_{unique_id(operator.step)}.zip", operator.step)
+            for number, operator in enumerate(operators)
         ),
     )
 
@@ -131,9 +131,9 @@ def assembled(
     assembler = SparkStateAssembler(now, lambda: layouts)
     origins = {
         name: tuple(
-            one
-            for one in tasks
-            if {operator.operator_id for operator in one.operators}
+            task
+            for task in tasks
+            if {operator.operator_id for operator in task.operators}
             & {operator.operator_id for operator in vertex.operators}
         )
         for name, vertex in now.items()
@@ -163,7 +163,7 @@ def commit(state: TaskState) -> dict[str, Any]:
 
 def owners(state: TaskState) -> dict[str, str]:
     """Whose state each key has."""
-    return {one.key: one.path.removeprefix("shared/1/") for one in state.files}
+    return {file.key: file.path.removeprefix("shared/1/") for file in state.files}
 
 
 def test_a_query_with_another_last_step_goes_on_as_it_is() -> None:
@@ -197,7 +197,7 @@ def test_the_parts_of_a_query_that_was_cut_have_the_state_of_their_steps() -> No
     assert commit(lower)["stateUniqueIds"] == {"0": [[unique_id("days")]]}
     assert offsets(upper)[1] == ['{"control": 7}', ORDERS]
     assert upper.entries["sources/1/4"] == "v1\n{}"
-    assert [json.loads(one) for one in offsets(lower)[1]] == [
+    assert [json.loads(offset) for offset in offsets(lower)[1]] == [
         {"control": 0},
         {"channel": "hours", "position": 9},
     ]

@@ -1,4 +1,4 @@
-"""A query stopped while it rests in its planning call, or close to one, ends without an error."""
+"""A query stopped while it rests in its planning call, or close to it, ends without an error."""
 
 from __future__ import annotations
 
