@@ -124,7 +124,7 @@ BANNED_IN_CORE = {
 }  # fmt: skip
 #: Rooms that ask a ``Kernel`` for the time, for waits, for chance and for names, and what they must
 #: not import or call.
-ROOMS_WITH_KERNEL = ("storage", "durable")
+ROOMS_WITH_KERNEL = ("storage", "durable", "sinks")
 BANNED_WITH_KERNEL = {"random", "secrets", "time", "uuid", "tenacity.nap"}
 BANNED_CALLS_WITH_KERNEL = {"os.urandom", "stop_after_delay", "wait_random"}
 BANNED_CALLS_IN_CORE = {"id", "hash", "open", "print", "input"}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import deltalake
-from deltalake import CommitProperties, Schema, Transaction, transaction
+from deltalake import CommitProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 from obstore.store import MemoryStore
@@ -19,22 +18,20 @@ from weir.kernel import MACHINE
 from weir.sim.engine.disk import Disk
 from weir.sim.engine.loop import Loop, Process
 from weir.sim.stores.bucket import Bucket, SimObjectStore
-from weir.sim.stores.delta import DeltaLog, simulated_delta
+from weir.sim.stores.delta import DeltaLog, SimDeltaClient
 from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.world import NobodyWatches
+from weir.sinks.delta.client import DeltaClient
 from weir.storage.object_store import ObjectStoreFileSystem
 
 
-def simulated(story: Callable[[Network], Iterator[Any]], *contexts: Any) -> list[Any]:
+def simulated(story: Callable[[Network], Iterator[Any]]) -> list[Any]:
     """What a story says in a simulated process to which nothing happens."""
     loop, process, said = Loop(), Process("p"), list[Any]()
     rates = Rates(refused=0, answer_lost=0, late=0, slow=0, others=0, until_us=0)
     network = Network(loop, Random(1), rates, lambda _: None)
-    with ExitStack() as stack:
-        for one in contexts:
-            stack.enter_context(one(network))
-        loop.spawn(process, lambda: said.extend(story(network)))
-        loop.run(lambda: False, 60_000_000)
+    loop.spawn(process, lambda: said.extend(story(network)))
+    loop.run(lambda: False, 60_000_000)
     return said
 
 
@@ -72,14 +69,13 @@ def test_the_simulated_bucket_answers_the_file_system_as_obstore_does() -> None:
     steps = simulated(
         lambda network: requests_of(
             SimObjectStore("s3://bucket/job", Bucket(network, lambda _: None), MACHINE)
-        ),
-        lambda _: nullcontext(),
+        )
     )
     assert len(real) > 8
     assert steps == real
 
 
-def transactions_of(uri: str) -> Iterator[Any]:
+def transactions_of(client: DeltaClient, uri: str) -> Iterator[Any]:
     """What the log of a table says to writers that do not know of each other."""
 
     def properties(name: str, version: int) -> CommitProperties:
@@ -93,37 +89,37 @@ def transactions_of(uri: str) -> Iterator[Any]:
     schema = Schema.from_json(
         '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
     )
-    yield deltalake.DeltaTable.is_deltatable(uri, None)
-    transaction.create_table_with_add_actions(
-        uri,
-        schema,
-        [file("a")],
-        mode="error",
-        partition_by=[],
-        storage_options=None,
-        commit_properties=properties("x", 1),
+
+    def table() -> deltalake.DeltaTable:
+        found = client.load(uri, None)
+        assert found is not None
+        return found
+
+    yield client.load(uri, None) is None
+    client.create_with_files(
+        uri, schema, [], None, files=[file("a")], properties=properties("x", 1)
     )
-    first, stale, other = (deltalake.DeltaTable(uri) for _ in range(3))
-    for table, name, added in ((first, "x", "b"), (stale, "x", "c"), (other, "y", "d")):
+    first, stale, other = table(), table(), table()
+    for writer, name, added in ((first, "x", "b"), (stale, "x", "c"), (other, "y", "d")):
         try:
-            table.create_write_transaction(
+            writer.create_write_transaction(
                 [file(added)], "append", schema, [], commit_properties=properties(name, 2)
             )
         except DeltaError as error:
             yield isinstance(error, DeltaError)
-        table.update_incremental()
-        yield table.version(), table.transaction_version("x"), table.transaction_version("y")
+        writer.update_incremental()
+        yield writer.version(), writer.transaction_version("x"), writer.transaction_version("y")
     yield sorted(other.get_add_actions().column("path").to_pylist())
 
 
 def test_the_simulated_log_answers_writers_as_delta_rs_does(tmp_path: Path) -> None:
     """Of two writers of one application transaction one is refused; another writer is not."""
-    real = list(transactions_of(str(tmp_path / "table")))
+    real = list(transactions_of(DeltaClient(), str(tmp_path / "table")))
     steps = simulated(
-        lambda _: transactions_of("/table"),
-        lambda network: simulated_delta(
-            DeltaLog(network, Disk(NobodyWatches()), "/table", lambda: None)
-        ),
+        lambda network: transactions_of(
+            SimDeltaClient(DeltaLog(network, Disk(NobodyWatches()), "/table", lambda: None)),
+            "/table",
+        )
     )
     assert len(real) == 6
     assert steps == real

@@ -12,22 +12,23 @@ import pytest
 from tests.sinks.postgres_database import JOB, Database, Frame
 
 from weir.errors import WeirError
-from weir.sim.engine.loop import Loop, Process
+from weir.kernel import MACHINE, Kernel
+from weir.sim.engine.loop import Loop, Process, SimWaits
 from weir.sim.stores.faults import Network, Rates
-from weir.sim.stores.postgres import Server, simulated_connections
+from weir.sim.stores.postgres import PostgresTableAtServer, Server
 from weir.sinks import Batch, PostgresTable, SinkContext
 from weir.storage.local import LocalFileSystem
 
 
-def opened(dsn: str, attempt: int) -> PostgresTable:
+def opened(sink: PostgresTable, attempt: int, kernel: Kernel) -> PostgresTable:
     """The sink of a driver that begins an attempt."""
-    sink = PostgresTable(dsn, "out")
     context = SinkContext(
         job_id=JOB,
         job_name="orders",
         sink="out",
         attempt=attempt,
         file_system=lambda _: LocalFileSystem(),
+        kernel=kernel,
     )
     sink.check(context)
     sink.open(context)
@@ -43,10 +44,13 @@ def staged(sink: PostgresTable, position: int, *partitions: list[int]) -> Any:
 
 
 def story(
-    dsn: str, rows: Callable[[], list[int]], tables: Callable[[], list[str]]
+    sink: Callable[[], PostgresTable],
+    kernel: Kernel,
+    rows: Callable[[], list[int]],
+    tables: Callable[[], list[str]],
 ) -> Iterator[Any]:
     """What two attempts of a job see: staging, repeated commits, clean, rows that are gone."""
-    first = opened(dsn, 1)
+    first = opened(sink(), 1, kernel)
     yield first.newest_committed()
     # A task that ran twice has staged rows that nobody reported.
     twice, late = staged(first, 0, [1, 2], [3]), staged(first, 1, [4])
@@ -57,12 +61,12 @@ def story(
     yield first.commit(1, [one]), first.commit(1, [one]), first.newest_committed()
     yield rows(), tables()
     pending = first.flush([staged(first, 2, [5])])
-    second = opened(dsn, 2)
+    second = opened(sink(), 2, kernel)
     yield second.commit(2, [two]), rows()
     second.clean(2)
     yield tables(), second.newest_committed()
-    for sink in (first, second):
-        yield refused(sink, pending)
+    for driver in (first, second):
+        yield refused(driver, pending)
     yield rows(), second.newest_committed()
 
 
@@ -76,14 +80,25 @@ def refused(sink: PostgresTable, payloads: list[Any]) -> tuple[str, str]:
     raise AssertionError("nothing is lost")
 
 
-def simulated_steps(story: Callable[[Server], Iterator[Any]]) -> list[Any]:
+def virtual(loop: Loop, process: Process) -> Kernel:
+    """The kernel of a simulated process."""
+    random = Random(1)
+    return Kernel(
+        now_ms=lambda: loop.now_us // 1_000,
+        wall_ms=lambda: loop.now_us // 1_000,
+        sleep=SimWaits(loop, process).sleep,
+        chance=random.random,
+        new_name=lambda: random.randbytes(16).hex(),
+    )
+
+
+def simulated_steps(story: Callable[[Server, Kernel], Iterator[Any]]) -> list[Any]:
     """What a story says over a simulated server to which nothing else happens."""
     loop, process, said = Loop(), Process("p"), list[Any]()
     rates = Rates(refused=0, answer_lost=0, late=0, slow=0, others=0, until_us=0)
     server = Server(Network(loop, Random(1), rates, lambda _: None), lambda: None)
-    with simulated_connections(server):
-        loop.spawn(process, lambda: said.extend(story(server)))
-        loop.run(lambda: False, 60_000_000)
+    loop.spawn(process, lambda: said.extend(story(server, virtual(loop, process))))
+    loop.run(lambda: False, 60_000_000)
     return said
 
 
@@ -95,10 +110,18 @@ def shown(database: Database) -> list[int]:
 def test_the_simulated_server_answers_the_sink_as_a_real_one(database: Database) -> None:
     """Every step of two attempts has the same result over both."""
     database.sql("CREATE TABLE out (id bigint)")
-    real = list(story(database.dsn, partial(shown, database), database.staging))
+    real = list(
+        story(
+            lambda: PostgresTable(database.dsn, "out"),
+            MACHINE,
+            partial(shown, database),
+            database.staging,
+        )
+    )
     simulated = simulated_steps(
-        lambda server: story(
-            "host=db",
+        lambda server, kernel: story(
+            lambda: PostgresTableAtServer(server, "host=db", "out"),
+            kernel,
             lambda: sorted(server.database.target),
             lambda: sorted(server.database.staging),
         )
@@ -115,10 +138,10 @@ def test_of_two_sessions_the_simulated_server_lets_one_wait_for_the_other(
     loop, process = Loop(), Process("p")
     rates = Rates(refused=0, answer_lost=0, late=0, slow=0, others=0, until_us=0)
     server = Server(Network(loop, Random(1), rates, lambda _: None), lambda: None)
-    found: list[int] = []
+    kernel, found = virtual(loop, process), list[int]()
 
     def first() -> None:
-        sink = opened("host=db", 1)
+        sink = opened(PostgresTableAtServer(server, "host=db", "out"), 1, kernel)
         with contextlib.suppress(ValueError), sink._session("a") as session:
             sink._ledger.lock(session)
             loop.sleep(process, 1_000_000)
@@ -127,12 +150,11 @@ def test_of_two_sessions_the_simulated_server_lets_one_wait_for_the_other(
                 raise ValueError
 
     def second() -> None:
-        sink = opened("host=db", 2)
+        sink = opened(PostgresTableAtServer(server, "host=db", "out"), 2, kernel)
         with sink._session("b") as session:
             found.append(sink._ledger.lock(session))
 
-    with simulated_connections(server):
-        loop.spawn(process, first)
-        loop.spawn(process, second, 200_000)
-        loop.run(lambda: False, 60_000_000)
+    loop.spawn(process, first)
+    loop.spawn(process, second, 200_000)
+    loop.run(lambda: False, 60_000_000)
     assert found == [7 if committed else 0]

@@ -456,6 +456,7 @@ class SinkPort:
             session=self._session,
             landmark=landmark,
             leaves_out=name in self._leave_out,
+            kernel=self._kernel,
         )
 
 

@@ -43,6 +43,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.core.types import Count, JobId, OperatorId, Ordinal, Payload, Timestamp
+from weir.kernel import MACHINE, Kernel
 from weir.lineage.datasets import Dataset
 from weir.storage.filesystem import FileSystem
 
@@ -72,6 +73,8 @@ class SinkContext:
     leaves_out: bool = False
     #: The sink's landmark when the job last had rows at the target; None if it had none.
     landmark: str | None = None
+    #: The clock, waits and names. The simulator passes its own, so that it can replay a run.
+    kernel: Kernel = MACHINE
 
     @property
     def is_in_other_name(self) -> bool:

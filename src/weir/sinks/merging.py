@@ -13,8 +13,6 @@ from __future__ import annotations
 import abc
 import logging
 import re
-import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -137,7 +135,7 @@ class Merging(Generic[A]):
             if damaged_file(context.file_system(root), sizes) is None:
                 return known
         # A directory that was never there: a commit that seemed to fail may name its files.
-        below = f"{attempts}-{context.attempt}/m{epoch}-{uuid.uuid4().hex[:8]}"
+        below = f"{attempts}-{context.attempt}/m{epoch}-{context.kernel.new_name()[:8]}"
         try:
             files = _merge_small(
                 staged, merger, context, root=root, below=below, target_size=self._target_size
@@ -271,9 +269,9 @@ class ReplacedFiles:
     """Staged files whose rows were committed in others, until nobody can need them any more."""
 
     def __init__(self) -> None:
-        #: When, in monotonic seconds, and the files, by their batch's directory. A batch of which
-        #: no file was added has only these, and what has no rows.
-        self._files: deque[tuple[float, dict[str, list[Added]]]] = deque()
+        #: When, in monotonic milliseconds, and the files, by their batch's directory. A batch of
+        #: which no file was added has only these, and what has no rows.
+        self._files: deque[tuple[int, dict[str, list[Added]]]] = deque()
         self._kept: set[str] = set()
 
     def add(self, staged: Sequence[Added], added: Sequence[Added], context: SinkContext) -> None:
@@ -291,32 +289,29 @@ class ReplacedFiles:
                 batches.setdefault(one.batch, []).append(one)
         self._kept |= batches.keys() & {one.batch for one in staged if one.full_path in paths}
         if batches:
-            self._files.append((time.monotonic(), batches))
+            self._files.append((context.kernel.now_ms(), batches))
 
-    def are_due(self, kept_s: float) -> bool:
+    def are_due(self, context: SinkContext, kept_s: float) -> bool:
         """Whether some were replaced that long ago."""
-        return bool(self._files) and time.monotonic() - self._files[0][0] >= kept_s
+        now_ms = context.kernel.now_ms()
+        return bool(self._files) and now_ms - self._files[0][0] >= kept_s * 1000
 
     def delete(
-        self,
-        kept_s: float,
-        file_system: Callable[[str], FileSystem],
-        *,
-        named: frozenset[str] = frozenset(),
+        self, context: SinkContext, kept_s: float, *, named: frozenset[str] = frozenset()
     ) -> None:
         """Delete those, and the directories of batches of which nothing was added.
 
         Not those whose paths are in ``named``: a table has them, from another snapshot of the same
         rows. What cannot be deleted is left to the table's own clean-up.
         """
-        while self.are_due(kept_s):
+        while self.are_due(context, kept_s):
             for batch, files in self._files.popleft()[1].items():
                 free = [one.full_path for one in files if one.path not in named]
                 whole = batch not in self._kept and len(free) == len(files)
                 self._kept.discard(batch)
                 with suppress(StorageError):
                     for path in [batch] if whole else free:
-                        file_system(files[0].root).delete(path)
+                        context.file_system(files[0].root).delete(path)
 
 
 def groups_to_merge(

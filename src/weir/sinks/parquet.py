@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, TypeAlias
 
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import is_local
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -26,7 +25,7 @@ _TEXT_MAX_CHARACTERS = 32
 #: Every decimal with this many digits survives a round trip through a double.
 _DOUBLE_DIGITS = 15
 
-#: How much of a remote file's end is read at first: most footers are shorter.
+#: How much of a file's end is read at first: most footers are shorter.
 _FOOTER_BYTES = 64 * 1024
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -92,13 +91,11 @@ def count_rows(file_system: FileSystem, path: str) -> int:
 
 
 def read_metadata(file_system: FileSystem, path: str) -> pq.FileMetaData:
-    """The footer of one file. Of a remote file, only the end is read."""
+    """The footer of one file, of which only the end is read."""
     # Not at the top: importing a sink would load pyarrow before anything else can start.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if is_local(path):
-        return pq.read_metadata(path)
     end = file_system.read_end(path, _FOOTER_BYTES)
     # The file ends with the footer's length, in four bytes, and ``PAR1``.
     length = int.from_bytes(end[-8:-4], "little") + 8

@@ -12,20 +12,17 @@ What the sink assumes of delta-rs, and what may happen there:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
-import deltalake
 import msgspec
-from deltalake import transaction
 from deltalake.exceptions import CommitFailedError
 
 from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome
-from weir.sinks.delta import sink as delta_module
+from weir.sinks.delta.client import DeltaClient
+from weir.sinks.delta.sink import DeltaTable
 
 #: How often delta-rs takes the next version.
 _TRIES = 15
@@ -143,28 +140,37 @@ class SimDeltaTable:
         self._log.append(len(self._versions), _version(actions, commit_properties))
 
 
-@contextmanager
-def simulated_delta(log: DeltaLog) -> Iterator[None]:
-    """Let every process find the one table."""
+class SimDeltaClient(DeltaClient):
+    """Stands in for delta-rs: every process finds the one table."""
 
-    def create(_: str, __: object, actions: Sequence[Any], **given: Any) -> None:
-        version = _version(actions, given["commit_properties"])
-        log.network.travel()
-        if log.network.outcome("the first version") is not Outcome.ANSWERED:
+    def __init__(self, log: DeltaLog) -> None:
+        self._log = log
+
+    def load(self, *_: object) -> Any:
+        """The table, if it has a version."""
+        return SimDeltaTable(self._log) if self._log.versions() else None
+
+    def create_with_files(self, *_: object, files: Sequence[Any], properties: Any) -> None:
+        """Create the first version. Raises ``CommitFailedError``."""
+        version, network = _version(files, properties), self._log.network
+        network.travel()
+        if network.outcome("the first version") is not Outcome.ANSWERED:
             raise CommitFailedError("Simulated: the log cannot be written")
-        if not log.create(0, version):
+        if not self._log.create(0, version):
             raise CommitFailedError("Simulated: the table exists")
-        log.network.travel()
+        network.travel()
 
-    def opened(*_: object, **__: object) -> SimDeltaTable:
-        return SimDeltaTable(log)
+    def log(self, *_: object) -> Any:
+        """The log, as ``TableLog`` reads it."""
+        return _SimLog(self._log)
 
-    opened.is_deltatable = lambda *_: bool(log.versions())  # type: ignore[attr-defined]
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(deltalake, "DeltaTable", opened))
-        stack.enter_context(patch.object(transaction, "create_table_with_add_actions", create))
-        stack.enter_context(patch.object(delta_module, "TableLog", partial(_SimLog, log)))
-        yield
+
+class DeltaTableOverLog(DeltaTable):
+    """The product's sink over a simulated log."""
+
+    def __init__(self, path: str, log: DeltaLog) -> None:
+        super().__init__(path)
+        self._client = SimDeltaClient(log)
 
 
 class _SimLog:
@@ -172,7 +178,7 @@ class _SimLog:
 
     oldest = 0
 
-    def __init__(self, log: DeltaLog, *_: object, **__: object) -> None:
+    def __init__(self, log: DeltaLog) -> None:
         self._log = log
 
     def entries(self) -> Iterator[Any]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +22,6 @@ from weir.errors import WeirError
 from weir.sim.engine.disk import ProcessFileSystem
 from weir.sim.engine.loop import Process
 from weir.sim.stores.faults import Network, calling_process
-from weir.sinks import parquet
 
 #: How many rows a Spark task has at most.
 _TASK_ROWS = 2
@@ -159,13 +157,6 @@ class SimFrame:
         if failures:
             raise failures[0]
         return results
-
-
-@contextmanager
-def simulated_footers() -> Iterator[None]:
-    """Read the footers of staged files from the simulated disk."""
-    with patch.object(parquet, "is_local", lambda _: False):
-        yield
 
 
 @cache

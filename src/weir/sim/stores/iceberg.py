@@ -12,12 +12,9 @@ What the sink assumes of a catalog, and what may happen there:
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -36,7 +33,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_m
 
 from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome
-from weir.sinks.iceberg import target as iceberg_target
+from weir.sinks.iceberg.sink import IcebergTable
 
 NAME = ("shop", "out")
 #: How many commits a roll-back undoes at most.
@@ -253,11 +250,12 @@ class _Staged:
         self.table_metadata = metadata
 
 
-@contextmanager
-def simulated_catalog(catalog: Catalog) -> Iterator[None]:
-    """Let every process find the one catalog."""
-    with patch.object(iceberg_target, "load_catalog", lambda *_, **__: catalog):
-        yield
+class IcebergTableInCatalog(IcebergTable):
+    """The product's sink over a simulated catalog."""
+
+    def __init__(self, catalog: IcebergCatalog) -> None:
+        super().__init__("sim", ".".join(NAME))
+        self.target._client = lambda *_, **__: catalog
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:

@@ -23,16 +23,15 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import psycopg
 from psycopg.sql import Composable
 
 from weir.sim.stores.faults import Network, Outcome, calling_process
-from weir.sinks.postgres import session as postgres_session
 from weir.sinks.postgres.session import _IDLE_TIMEOUT_MS, _LOCK_TIMEOUT_MS
+from weir.sinks.postgres.sink import PostgresTable
 
 #: How often who waits for a lock looks again, in virtual microseconds.
 _LOOK_US = 20_000
@@ -493,21 +492,18 @@ def _unpacked(data: bytes) -> list[tuple[int, ...]]:
     return rows
 
 
-@contextmanager
-def simulated_connections(server: Server) -> Iterator[None]:
-    """Connect every process to the server; what waits for it does so on virtual time."""
-    network = server.network
+class PostgresTableAtServer(PostgresTable):
+    """The product's sink over a simulated server."""
 
-    def connect(conninfo: str, **_: object) -> Connection:
-        found = re.search(r"application_name='(.*?)'", conninfo)
-        return Connection(server, "" if found is None else found[1])
+    def __init__(self, server: Server, dsn: str, table: str) -> None:
+        super().__init__(dsn, table)
+        self._connect = partial(_connection, server)
 
-    def sleep(seconds: float) -> None:
-        network.loop.sleep(calling_process(), round(seconds * 1e6))
 
-    clock = SimpleNamespace(monotonic=lambda: network.loop.now_us / 1e6, sleep=sleep)
-    with patch.object(psycopg, "connect", connect), patch.object(postgres_session, "time", clock):
-        yield
+def _connection(server: Server, conninfo: str, **_: object) -> Any:
+    """What ``psycopg.connect`` does."""
+    found = re.search(r"application_name='(.*?)'", conninfo)
+    return Connection(server, "" if found is None else found[1])
 
 
 def _with_rows(database: Database, table: str, rows: list[tuple[int, int]]) -> Database:

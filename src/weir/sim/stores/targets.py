@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from typing import Protocol
 
 from weir.sim.engine.disk import Disk
-from weir.sim.stores.delta import DeltaLog, simulated_delta
+from weir.sim.stores.delta import DeltaLog, DeltaTableOverLog
 from weir.sim.stores.faults import Network
 from weir.sim.stores.frame import rows_of
-from weir.sim.stores.iceberg import NAME, IcebergCatalog, simulated_catalog
-from weir.sim.stores.postgres import Server, simulated_connections
+from weir.sim.stores.iceberg import IcebergCatalog, IcebergTableInCatalog
+from weir.sim.stores.postgres import PostgresTableAtServer, Server
 from weir.sinks.base import Sink
-from weir.sinks.delta.sink import DeltaTable
 from weir.sinks.files.sink import Files
-from weir.sinks.iceberg.sink import IcebergTable
-from weir.sinks.postgres.sink import PostgresTable
 
 ROOT = "/target"
 
@@ -70,10 +66,6 @@ class StoreTarget(Protocol):
         """Something happens to the store itself."""
         ...
 
-    def simulated(self) -> AbstractContextManager[None]:
-        """Entered while the run lasts: the sink's client library reaches the store."""
-        ...
-
 
 class PostgresTarget:
     """A table on a PostgreSQL server. Half of what strikes it is a standby that lags behind."""
@@ -85,7 +77,7 @@ class PostgresTarget:
 
     def sink(self) -> Sink:
         """See ``StoreTarget``."""
-        return PostgresTable("host=db dbname=shop", "out")
+        return PostgresTableAtServer(self.server, "host=db dbname=shop", "out")
 
     def rows(self) -> list[int]:
         """See ``StoreTarget``."""
@@ -115,12 +107,6 @@ class PostgresTarget:
         self._network.tell("FAULT a standby that lagged behind takes over")
         self.has_gone_back = True
         self.has_lost_rows |= self.server.fail_over()
-
-    @contextmanager
-    def simulated(self) -> Iterator[None]:
-        """See ``StoreTarget``."""
-        with simulated_connections(self.server):
-            yield
 
 
 def _number(session: str) -> int:
@@ -165,11 +151,6 @@ class FilesTarget(_OnDisk):
             for row in rows_of(self._disk.files[path])
         ]
 
-    @contextmanager
-    def simulated(self) -> Iterator[None]:
-        """See ``StoreTarget``."""
-        yield
-
 
 class DeltaTarget(_OnDisk):
     """A Delta table on the simulated disk; its log has faults of its own, too."""
@@ -180,18 +161,12 @@ class DeltaTarget(_OnDisk):
 
     def sink(self) -> Sink:
         """See ``StoreTarget``."""
-        return DeltaTable(ROOT)
+        return DeltaTableOverLog(ROOT, self._log)
 
     def rows(self) -> list[int]:
         """See ``StoreTarget``; a file that is gone has no rows."""
         paths = [f"{ROOT}/{file}" for one in self._log.versions() for file in one.files]
         return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
-
-    @contextmanager
-    def simulated(self) -> Iterator[None]:
-        """See ``StoreTarget``."""
-        with simulated_delta(self._log):
-            yield
 
 
 class IcebergTarget:
@@ -207,7 +182,7 @@ class IcebergTarget:
 
     def sink(self) -> Sink:
         """See ``StoreTarget``."""
-        return IcebergTable("sim", ".".join(NAME))
+        return IcebergTableInCatalog(self.catalog)
 
     def rows(self) -> list[int]:
         """See ``StoreTarget``; a file that is gone has no rows."""
@@ -226,12 +201,6 @@ class IcebergTarget:
         if self.catalog.roll_back():
             self._network.tell("FAULT the table is rolled back")
             self.has_gone_back = self.has_lost_rows = True
-
-    @contextmanager
-    def simulated(self) -> Iterator[None]:
-        """See ``StoreTarget``."""
-        with simulated_catalog(self.catalog):
-            yield
 
 
 def new_target(

@@ -31,10 +31,8 @@ says so.
 
 from __future__ import annotations
 
-import random as global_random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
@@ -66,7 +64,7 @@ from weir.sim.engine.loop import Loop, Process, SimWaits
 from weir.sim.engine.story import Story
 from weir.sim.stores.bucket import Bucket, SimObjectStore
 from weir.sim.stores.faults import Network, Rates
-from weir.sim.stores.frame import SimFrame, simulated_footers
+from weir.sim.stores.frame import SimFrame
 from weir.sim.stores.targets import Kind, new_target
 from weir.sinks.base import Batch
 from weir.storage.checkpoints import CheckpointStorage
@@ -173,7 +171,7 @@ class StoreDriver:
             now_ms=lambda: self._now_ms,
             wall_ms=lambda: self._now_ms,
             sleep=self._waits.sleep,
-            chance=global_random.random,
+            chance=world.chance,
             new_name=world.new_name,
         )
         self._connect = partial(SimObjectStore, BASE_DIRECTORY, world.bucket, self._kernel)
@@ -383,13 +381,13 @@ class StoresWorld:
         """Draw a run. ``kind``: the sink; None: the seed decides."""
         self.seed = seed
         random = self._random = Random(f"stores {seed}")
-        # Retries of commits draw their jitter from here.
-        global_random.seed(seed)
         drawn = random.choices(list(Kind), weights=[one.weight for one in Kind])[0]
         self.kind = kind or drawn
         self.loop = Loop()
         self._story = Story()
         self._names = Random(f"names {seed}")
+        #: Retries of commits draw their jitter from here.
+        self.chance = Random(seed).random
         self.network = Network(self.loop, Random(random.random()), _rates(random), self.tell)
         self.disk = Disk(NobodyWatches())
         self.disk_faults = _DiskFaults(Random(random.random()), lambda: self.network.over)
@@ -415,24 +413,21 @@ class StoresWorld:
 
     def run(self) -> StoresResult:
         """Run to the end."""
-        with ExitStack() as stack:
-            stack.enter_context(simulated_footers())
-            stack.enter_context(self.target.simulated())
-            self._supervise()
-            for strike, mean_us in self._timed():
-                self._arm(strike, mean_us)
-            limit_us = self.network.until_us + _PATIENCE_S * 1_000_000
-            over = self.loop.run(lambda: self._is_over or bool(self._violation), limit_us)
-            if not over and self._violation is None:
-                self.broken(f"the job did not finish within {_PATIENCE_S} s after the last fault")
-            if self._violation is None:
-                # Whoever is late must do no harm either.
-                self.loop.run(lambda: bool(self._violation), self.loop.now_us + _AFTERWARDS_US)
-                self._settle()
-            for driver in self._drivers:
-                self.loop.kill(driver.process)
-                self.loop.kill(driver.executors)
-            self.loop.end()
+        self._supervise()
+        for strike, mean_us in self._timed():
+            self._arm(strike, mean_us)
+        limit_us = self.network.until_us + _PATIENCE_S * 1_000_000
+        over = self.loop.run(lambda: self._is_over or bool(self._violation), limit_us)
+        if not over and self._violation is None:
+            self.broken(f"the job did not finish within {_PATIENCE_S} s after the last fault")
+        if self._violation is None:
+            # Whoever is late must do no harm either.
+            self.loop.run(lambda: bool(self._violation), self.loop.now_us + _AFTERWARDS_US)
+            self._settle()
+        for driver in self._drivers:
+            self.loop.kill(driver.process)
+            self.loop.kill(driver.executors)
+        self.loop.end()
         return StoresResult(
             seed=self.seed,
             violation=self._violation,

@@ -50,8 +50,8 @@ from weir.core.types import Count, Payload, Timestamp
 from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
 from weir.lineage.datasets import Dataset, file_dataset
 from weir.sinks.base import Commit, SinkContext
+from weir.sinks.delta.client import DeltaClient
 from weir.sinks.delta.log import (
-    TableLog,
     add_action,
     batches_in_log,
     commit_metadata,
@@ -153,6 +153,8 @@ class DeltaTable(FileSink):
 
     _payload_type = _Payload
     _staging_prefix = "weir-"
+    #: Reaches delta-rs; the simulator has its own.
+    _client = DeltaClient()
 
     def __init__(
         self,
@@ -284,7 +286,7 @@ class DeltaTable(FileSink):
         self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
         # This reads the list of the table's files, so not at each commit.
-        if self._replaced.are_due(2 * KEPT_S):
+        if self._replaced.are_due(self._context, 2 * KEPT_S):
             self._delete_replaced(KEPT_S)
         rows = self._commit_filled(epoch, filled) if filled else 0
         for empty in (payload for payload in payloads if not payload["files"]):
@@ -296,10 +298,10 @@ class DeltaTable(FileSink):
         self._delete_replaced(0.0)
 
     def _delete_replaced(self, kept_s: float) -> None:
-        if self._replaced.are_due(kept_s):
+        if self._replaced.are_due(self._context, kept_s):
             table = self._load()
             named = frozenset() if table is None else files_in_log(table)
-            self._replaced.delete(kept_s, self._context.file_system, named=named)
+            self._replaced.delete(self._context, kept_s, named=named)
 
     def newest_committed(self) -> int | None:
         """The version of this job's application transaction in the table (PROTOCOL P21)."""
@@ -311,9 +313,8 @@ class DeltaTable(FileSink):
         table = self._load()
         if table is None:
             return iter(())
-        return TableLog(context.sink, self._root, self._storage_options, table=table).commits(
-            among=_LOG_ENTRIES
-        )
+        log = self._client.log(context.sink, self._root, self._storage_options, table)
+        return log.commits(among=_LOG_ENTRIES)
 
     def clean(self, attempt: int) -> None:
         """Delete dead attempts' batches above their mark, and Spark's hidden leftovers (P22)."""
@@ -362,14 +363,14 @@ class DeltaTable(FileSink):
 
     def _load(self) -> deltalake.DeltaTable | None:
         """The table at its newest version, or None if it does not exist yet."""
-        import deltalake
+        from deltalake.exceptions import DeltaError
 
         try:
             if self._table is not None:
                 self._table.update_incremental()
-            elif deltalake.DeltaTable.is_deltatable(self._uri, self._storage_options):
-                self._table = deltalake.DeltaTable(self._uri, storage_options=self._storage_options)
-        except (deltalake.exceptions.DeltaError, OSError) as error:
+            else:
+                self._table = self._client.load(self._uri, self._storage_options)
+        except (DeltaError, OSError) as error:
             self._table = None
             raise SinkError(
                 f"The log of {self.describe()} cannot be read ({error}): check the table and the"
@@ -416,7 +417,8 @@ class DeltaTable(FileSink):
         """The payload with the figures from its files' footers, and without files without rows."""
         files = []
         for file in payload["files"]:
-            details = described(self._file_system, join(self._root, self._staged(payload, file)))
+            path = join(self._root, self._staged(payload, file))
+            details = described(self._file_system, path, self._context.kernel)
             if details["rows"]:
                 files.append({**file, "partition": partition_values(file["path"]), **details})
         return {**payload, "files": files, "flushed": True}
@@ -442,7 +444,7 @@ class DeltaTable(FileSink):
                 files = self._merging.files(
                     epoch,
                     self._staged_in(payloads),
-                    DeltaMerger(self._context.file_system, self._partition_by),
+                    DeltaMerger(self._context, self._partition_by),
                     self._context,
                     root=self._root,
                     attempts=self._attempts_prefix,
@@ -495,7 +497,7 @@ class DeltaTable(FileSink):
         files: Sequence[Added],
     ) -> None:
         """Add the files in one log entry, which creates the table if needed."""
-        from deltalake import Schema, transaction
+        from deltalake import Schema
 
         self._check_staged_for_mode(payloads)
         schemas = list(dict.fromkeys(payload["schema"] for payload in payloads))
@@ -513,14 +515,13 @@ class DeltaTable(FileSink):
         actions = [add_action(one.path, one.file) for one in files]
         properties = self._commit_properties(epoch, payloads)
         if table is None:
-            transaction.create_table_with_add_actions(
+            self._client.create_with_files(
                 self._uri,
                 schema_of_rows,
-                actions,
-                mode="error",
-                partition_by=list(self._partition_by),
-                storage_options=self._storage_options,
-                commit_properties=properties,
+                self._partition_by,
+                self._storage_options,
+                files=actions,
+                properties=properties,
             )
             return
         self._check_table(table)
@@ -555,15 +556,10 @@ class DeltaTable(FileSink):
         schema: deltalake.Schema,
     ) -> None:
         """Replace or insert the newest row of each key, in one log entry."""
-        from deltalake import DeltaTable as DeltaLakeTable
-
         if table is None:
             # An entry of its own: whoever finds it goes on from here.
-            table = DeltaLakeTable.create(
-                self._uri,
-                schema,
-                partition_by=list(self._partition_by),
-                storage_options=self._storage_options,
+            table = self._client.create(
+                self._uri, schema, self._partition_by, self._storage_options
             )
         else:
             self._check_table(table)
@@ -617,7 +613,7 @@ class DeltaTable(FileSink):
     def _version_of(self, table: deltalake.DeltaTable, epoch: int) -> int:
         """The version that committed this epoch, or the oldest whose entry still exists."""
         context = self._context
-        log = TableLog(context.sink, self._root, self._storage_options, table=table)
+        log = self._client.log(context.sink, self._root, self._storage_options, table)
         for entry in log.entries():
             commit = entry.commit
             own = commit is not None and (commit.job_id, commit.sink) == (

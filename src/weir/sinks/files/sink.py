@@ -36,7 +36,6 @@ Payload::
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
@@ -320,7 +319,7 @@ class Files(FileSink):
     def _entry(self, epoch: int, files: int) -> _LedgerEntry:
         context = self._context
         commit = Commit(
-            timestamp_ms=time.time_ns() // 1_000_000,
+            timestamp_ms=context.kernel.wall_ms(),
             job_id=context.job_id,
             job_name=context.job_name,
             job_directory=context.job_directory or "",

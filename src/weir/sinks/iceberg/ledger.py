@@ -14,7 +14,6 @@ commit, and the table has gone back if that one is no longer behind the current 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -114,7 +113,7 @@ def next_record(
         sink=context.sink,
         epoch=epoch,
         attempt=context.attempt,
-        timestamp_ms=time.time_ns() // 1_000_000,
+        timestamp_ms=context.kernel.wall_ms(),
         snapshot=str(snapshot_id),
         sequence=sequence,
         marks=sorted(marks.items()),

@@ -249,7 +249,7 @@ class IcebergTable(FileSink):
         """
         self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
-        self._replaced.delete(KEPT_S, self._context.file_system)
+        self._replaced.delete(self._context, KEPT_S)
         rows = self._commit_filled(epoch, filled) if filled else 0
         for empty in (payload for payload in payloads if not payload["files"] and self._root):
             self._delete_batch(empty)
@@ -257,7 +257,7 @@ class IcebergTable(FileSink):
 
     def close(self) -> None:
         """Delete the staged files whose rows were committed in others."""
-        self._replaced.delete(0.0, self._context.file_system)
+        self._replaced.delete(self._context, 0.0)
 
     def newest_committed(self) -> int | None:
         """The epoch in this sink's property of the table (PROTOCOL P21)."""

@@ -66,6 +66,9 @@ class IcebergTarget:
     be unknown), and ``SinkError`` for what does not.
     """
 
+    #: Reaches the catalog; the simulator has its own.
+    _client: Callable[..., Catalog] = staticmethod(load_catalog)
+
     def __init__(self, catalog: str | Mapping[str, str], table: str, *, place: str) -> None:
         """``place`` is the sink, for messages."""
         self._place = place
@@ -189,7 +192,7 @@ class IcebergTarget:
 
     def _loaded_catalog(self) -> Catalog:
         if self._catalog is None:
-            catalog = load_catalog(self._catalog_name, **self._properties)
+            catalog = self._client(self._catalog_name, **self._properties)
             catalog.properties.setdefault(
                 "py-io-impl", f"{DurableFileIO.__module__}.{DurableFileIO.__name__}"
             )

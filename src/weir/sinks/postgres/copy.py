@@ -9,14 +9,13 @@ rows, and which only the run that counts reports to the driver. The others' rows
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from weir.errors import SinkMismatchError
-from weir.sinks.postgres.session import connected, quoted
+from weir.sinks.postgres.session import Connect, connected, quoted
 from weir.sinks.postgres.types import StagedColumn
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 REPORT = "writer long, rows long"
 #: Names of a staged row's own columns: which run of a task wrote it, and its number there.
 WRITER, ROW = "weir_writer", "weir_row"
+#: Writers' ids are below this: two runs practically never draw the same.
+_WRITERS = 2**62
 #: PostgreSQL counts from 2000, Arrow from 1970: days in between.
 _EPOCHS_APART = 10_957
 _DAY_US = 86_400_000_000
@@ -63,9 +64,11 @@ class CopyRows:
     place: str
     #: The name of the connection, by which it is ended if the attempt is dead.
     session: str
+    connect: Connect
+    #: ``Kernel.new_name``: other parts of the kernel, once pickled, would repeat themselves.
+    new_name: Callable[[], str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
@@ -76,8 +79,10 @@ class CopyRows:
         """Copy the rows; return the report."""
         import pyarrow as pa
 
-        writer = secrets.randbits(62)
-        with connected(self.parameters, self.place, name=self.session) as connection:
+        writer = int(self.new_name(), 16) % _WRITERS
+        with connected(
+            self.parameters, self.place, name=self.session, connect=self.connect
+        ) as connection:
             rows = self._copy(connection, _marked(batches, writer))
         return pa.RecordBatch.from_pydict(
             {"writer": pa.array([writer], pa.int64()), "rows": pa.array([rows], pa.int64())}

@@ -21,7 +21,6 @@ nothing here. They are older than every checkpoint of this job, and have the num
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -130,7 +129,7 @@ class History:
                 epoch,
                 committed,
                 self.context.leaves_out,
-                datetime.fromtimestamp(time.time(), UTC),
+                datetime.fromtimestamp(self.context.kernel.wall_ms() / 1000, UTC),
                 self.context.job_id,
                 self.context.sink,
             ],

@@ -13,16 +13,18 @@ between. A session's settings hold for one transaction:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from weir.errors import SinkError, StorageError, UnsupportedEnvironmentError
+from weir.kernel import Kernel
 
 if TYPE_CHECKING:
     import psycopg
 
+#: Opens a connection, as ``psycopg.connect`` does.
+Connect: TypeAlias = Callable[..., "psycopg.Connection"]
 #: Parameters that are secrets, or as good as one.
 _SECRETS = (
     "password",
@@ -44,7 +46,7 @@ _CREATE_LOCK = 0x77656972
 _LOCK_TIMEOUT_MS = 20_000
 _IDLE_TIMEOUT_MS = 10_000
 #: How long to wait for terminated sessions, which may still stage something.
-_SESSIONS_END_S = 5.0
+_SESSIONS_END_MS = 5_000
 _POLL_S = 0.02
 _SETTINGS = f"""
     SELECT set_config('lock_timeout', '{_LOCK_TIMEOUT_MS}', true),
@@ -93,9 +95,16 @@ def parameters_of(dsn: str) -> dict[str, str]:
     return {**_DEFAULTS, **parameters}
 
 
+def connect(conninfo: str, **options: Any) -> psycopg.Connection:
+    """Open a connection of psycopg's."""
+    import psycopg
+
+    return psycopg.connect(conninfo, **options)
+
+
 @contextmanager
 def connected(
-    parameters: Mapping[str, str], place: str, *, name: str = "weir"
+    parameters: Mapping[str, str], place: str, *, name: str = "weir", connect: Connect = connect
 ) -> Iterator[psycopg.Connection]:
     """A connection in a transaction, which is committed at the end; closed in any case.
 
@@ -111,7 +120,7 @@ def connected(
             **{**parameters, "client_encoding": "utf8", "application_name": name}
         )
         # A pooler in transaction mode knows no prepared statements.
-        with psycopg.connect(conninfo, prepare_threshold=None) as connection:
+        with connect(conninfo, prepare_threshold=None) as connection:
             # Each statement sees what others have committed before it; a default may differ.
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             connection.execute(_SETTINGS)
@@ -151,10 +160,12 @@ def create_once(
         connection.execute(f"CREATE {kind.upper()} IF NOT EXISTS {name} {rest}")
 
 
-def wait_until_ended(connection: psycopg.Connection, sessions: Sequence[str]) -> None:
+def wait_until_ended(
+    connection: psycopg.Connection, sessions: Sequence[str], kernel: Kernel
+) -> None:
     """Wait until terminated sessions with these names are gone."""
-    deadline = time.monotonic() + _SESSIONS_END_S
-    while time.monotonic() < deadline:
+    deadline_ms = kernel.now_ms() + _SESSIONS_END_MS
+    while kernel.now_ms() < deadline_ms:
         # A transaction sees the sessions as they were when it first looked.
         connection.execute("SELECT pg_stat_clear_snapshot()")
         found = connection.execute(
@@ -164,7 +175,7 @@ def wait_until_ended(connection: psycopg.Connection, sessions: Sequence[str]) ->
         ).fetchone()
         if found is None:
             return
-        time.sleep(_POLL_S)
+        kernel.sleep(_POLL_S)
 
 
 def is_violation(error: BaseException) -> bool:

@@ -66,6 +66,8 @@ from weir.sinks.postgres.prepared import (
     rows_committed_by_hand,
 )
 from weir.sinks.postgres.session import (
+    Connect,
+    connect,
     connected,
     is_violation,
     parameters_of,
@@ -118,6 +120,9 @@ class PostgresTable(Sink):
     Raises ``SinkError`` for arguments that contradict each other or a password in ``dsn``, and
     ``UnsupportedEnvironmentError`` if psycopg or pgpq is not installed.
     """
+
+    #: Reaches the server; the simulator has its own.
+    _connect: Connect = staticmethod(connect)
 
     def __init__(
         self,
@@ -225,6 +230,8 @@ class PostgresTable(Sink):
             columns=columns,
             place=self.describe(),
             session=self._session_name,
+            connect=self._connect,
+            new_name=self._context.kernel.new_name,
         )
         selected = frame.selectExpr(*staging_expressions(schema))
         reports = selected.mapInArrow(copy, REPORT).collect()
@@ -327,7 +334,7 @@ class PostgresTable(Sink):
                 " AND application_name = ANY (%s)",
                 [dead],
             )
-            wait_until_ended(connection, dead)
+            wait_until_ended(connection, dead, self._context.kernel)
             check_none_waits(connection, self._ledger, place=self.describe())
         self._staging.clean(attempt)
 
@@ -522,7 +529,7 @@ class PostgresTable(Sink):
         target.check_key(self._key, place=self.describe())
 
     def _session(self, name: str) -> AbstractContextManager[psycopg.Connection]:
-        return connected(self._parameters, self.describe(), name=name)
+        return connected(self._parameters, self.describe(), name=name, connect=self._connect)
 
     @property
     def _session_name(self) -> str:

@@ -10,7 +10,6 @@ that makes the epoch's rows visible, so a query sees both or neither::
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -281,7 +280,7 @@ class Ledger:
                 *self._key,
                 epoch,
                 rows,
-                datetime.fromtimestamp(time.time(), UTC),
+                datetime.fromtimestamp(self.context.kernel.wall_ms() / 1000, UTC),
                 self.context.job_name,
                 self.context.job_directory or "",
                 self.context.attempt,
