@@ -41,7 +41,7 @@ def workers_find_weir() -> bool:
     """
     from pyspark import SparkContext
 
-    directory = str(Path(__file__).resolve().parents[2])
+    directory = str(Path(__file__).resolve().parents[3])
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if directory in (*site.getsitepackages(), site.getusersitepackages(), *inherited):
         return True
