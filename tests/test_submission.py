@@ -319,7 +319,7 @@ def test_another_savepoint_at_the_same_path_starts_a_new_job(base: str, tmp_path
 def written_by(job_id: str, name: str = NAME) -> FakeSink:
     """A sink whose target has a commit of this job."""
     sink = FakeSink()
-    sink.told = [
+    sink.recorded_commits = [
         Commit(
             timestamp_ms=NOW_MS,
             job_id=job_id,

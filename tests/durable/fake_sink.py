@@ -22,7 +22,7 @@ class FakeSink(Sink):
         self.errors: list[Exception] = []
         self.newest: int | None = None
         #: The commits that the target reports, newest first.
-        self.told: list[Commit] = []
+        self.recorded_commits: list[Commit] = []
         #: What it stages when it finishes.
         self.held_back: Payload | None = None
         #: The Delta table that it claims to append to.
@@ -69,7 +69,7 @@ class FakeSink(Sink):
         return self.newest
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
-        return iter(self.told)
+        return iter(self.recorded_commits)
 
     def clean(self, attempt: int) -> None:
         self.calls.append(("clean", self.name, attempt))

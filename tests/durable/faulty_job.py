@@ -334,7 +334,7 @@ class Driver:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the driver has ended without being told to."""
+        """Whether the driver has ended by itself."""
         return not self._thread.is_alive()
 
     def step(self, patience_s: float = math.inf) -> bool:
@@ -374,8 +374,8 @@ class Driver:
     def _awaits_barrier(self) -> bool:
         """Whether a checkpoint waits for the planning call after a batch."""
         return any(
-            one.status == "IN_PROGRESS" and one.checkpoint_id not in self.task.reached
-            for one in self.job.view().checkpoints.history
+            known.status == "IN_PROGRESS" and known.checkpoint_id not in self.task.reached
+            for known in self.job.view().checkpoints.history
         )
 
     def _run(self) -> None:
@@ -467,8 +467,9 @@ def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
             assert completes_again(driver, note), failures
     faults.crash()
     check(root, completed)
-    told = [*failures, *driver.notes, *(one.message for one in driver.job.view().exceptions)]
-    assert not failures or any(reason in text for reason in REASONS for text in told), told
+    exceptions = driver.job.view().exceptions
+    messages = [*failures, *driver.notes, *(failure.message for failure in exceptions)]
+    assert not failures or any(reason in text for reason in REASONS for text in messages), messages
     return seen, failures
 
 
@@ -484,13 +485,13 @@ def completes_again(driver: Driver, note: object) -> bool:
 
 def check(root: Path, completed: list[CompletedCheckpoint]) -> None:
     """Check that the next driver restores the newest checkpoint, with each row once per table."""
-    newest = [one for one in completed if not one.kind.is_savepoint][-1]
+    newest = [known for known in completed if not known.kind.is_savepoint][-1]
     driver = Driver(root)
     restored = driver.durable.begin_attempt().restored
     assert restored is not None
     assert not driver.notes, driver.notes
     assert restored.checkpoint_id == newest.checkpoint_id
-    for savepoint in (one for one in completed if one.kind.is_savepoint):
+    for savepoint in (known for known in completed if known.kind.is_savepoint):
         driver.storage.verify(driver.storage.read(savepoint.external_path))
     positions = range(restored.tasks[0].position + 1)
     expected = sorted([*positions, *(position + 100 for position in positions)])

@@ -325,7 +325,7 @@ def test_an_attempt_that_could_not_be_recorded_for_certain_does_not_fence_its_ow
 def test_staged_output_that_could_not_be_put_back_durably_is_put_back_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, found: bytes
 ) -> None:
-    """Every attempt writes it anew and trusts nothing that it finds there (P14, P23)."""
+    """Every attempt writes it again and trusts no file that it finds there (P14, P23)."""
     staged = tmp_path / "t" / "staged"
 
     class StagedSink(FakeSink):

@@ -158,7 +158,7 @@ def test_a_hook_that_has_not_come_back_holds_up_no_other() -> None:
 
 
 def test_a_hook_that_came_back_is_called_again() -> None:
-    """Even one that came back with an error."""
+    """Even a call that raised an error."""
     hooks = Hooks()
     hooks.a.during = lambda: refused(lambda: hooks.trigger("a"))
     hooks.trigger("a")

@@ -86,7 +86,7 @@ def driver(tmp_path: Path, files: LosingFiles) -> Driver:
 def test_the_next_driver_resumes_from_a_checkpoint_whose_record_landed_late(
     tmp_path: Path, driver: Driver, files: LosingFiles
 ) -> None:
-    """Its record supersedes the one before, so its files must still be there."""
+    """Its record supersedes the record before, so its files must still be there."""
     assert lose_a_record(driver, files) == 2
     files.land()
     restored = Driver(tmp_path, JOB).job.begin_attempt().restored

@@ -1,4 +1,4 @@
-"""Checkpoint listeners: which functions are one, and when they are called.
+"""Checkpoint listeners: which functions are listeners, and when they are called.
 
 MISSION E6; PROTOCOL P13, P36, P43.
 """
@@ -18,10 +18,10 @@ from weir.durable.hooks import CheckpointListener, listener_of
 from weir.errors import ListenerError
 
 
-class Told(CheckpointListener):
+class Notified(CheckpointListener):
     """Records its notifications; ``work`` is the function of a step."""
 
-    def __init__(self, name: str = "told", calls: list[tuple[Any, ...]] | None = None) -> None:
+    def __init__(self, name: str = "notified", calls: list[tuple[Any, ...]] | None = None) -> None:
         self.name = name
         self.calls: list[tuple[Any, ...]] = [] if calls is None else calls
 
@@ -39,18 +39,18 @@ class Told(CheckpointListener):
 
 
 def test_a_function_takes_part_by_itself_by_its_object_or_by_what_it_wraps() -> None:
-    """Wrapped functions are unwrapped until one takes part (P43)."""
-    told = Told()
+    """Wrapped functions are unwrapped until a listener is found (P43)."""
+    notified = Notified()
 
-    @functools.wraps(told.work)
+    @functools.wraps(notified.work)
     def wrapper(frame: object) -> object:
-        return told.work(frame)
+        return notified.work(frame)
 
-    assert listener_of(told) is told
-    assert listener_of(told.work) is told
-    assert listener_of(functools.partial(told.work)) is told
-    assert listener_of(wrapper) is told
-    assert listener_of(functools.partial(wrapper)) is told
+    assert listener_of(notified) is notified
+    assert listener_of(notified.work) is notified
+    assert listener_of(functools.partial(notified.work)) is notified
+    assert listener_of(wrapper) is notified
+    assert listener_of(functools.partial(wrapper)) is notified
 
 
 def test_an_ordinary_function_takes_no_part() -> None:
@@ -65,8 +65,8 @@ def test_listeners_are_notified_in_the_order_of_the_chain_once_the_sinks_have_co
 ) -> None:
     """The sink's target contains the checkpoint by then (P13)."""
     calls: list[tuple[Any, ...]] = []
-    told = [Told("first", calls), Told("second", calls)]
-    driver = Driver(tmp_path, "0" * 32, sinks=sink_port(FakeSink("out", calls)), listeners=told)
+    notified = [Notified("first", calls), Notified("second", calls)]
+    driver = Driver(tmp_path, "0" * 32, sinks=sink_port(FakeSink("out", calls)), listeners=notified)
     driver.job.begin_attempt()
     calls.clear()
     driver.job.commit_sinks(CommitSinks(vertex="a", checkpoint_id=1, payloads={"out": ()}))
@@ -82,12 +82,12 @@ def test_listeners_are_notified_in_the_order_of_the_chain_once_the_sinks_have_co
 
 def test_listeners_of_other_tasks_are_not_notified(tmp_path: Path) -> None:
     """Each task's listeners are called once its own sinks have committed."""
-    told = Told()
-    driver = Driver(tmp_path, "0" * 32, listeners=[told])
+    notified = Notified()
+    driver = Driver(tmp_path, "0" * 32, listeners=[notified])
     driver.job.begin_attempt()
     driver.job.commit_sinks(CommitSinks(vertex="b", checkpoint_id=1, payloads={}))
     driver.job.tell_aborted(TellAborted(vertex="b", checkpoint_id=2))
-    assert told.calls == []
+    assert notified.calls == []
 
 
 def test_a_listener_that_raises_fails_its_task_in_a_sentence_that_names_it(tmp_path: Path) -> None:

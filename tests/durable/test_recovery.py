@@ -201,8 +201,8 @@ def test_metadata_that_is_gone_counts_as_damaged(world: World) -> None:
 def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_replaced_by_an_older_one(
     world: World,
 ) -> None:
-    """Such a read proves nothing about the checkpoint: the attempt fails, and the next one can use
-    it (P21)."""
+    """Such a read proves nothing about the checkpoint: the attempt fails, and the next attempt can
+    use it (P21)."""
     world.files.unreadable = 1
     with pytest.raises(StorageError, match="the network is down") as caught:
         world.restore(accept_duplicates=True)
@@ -256,7 +256,7 @@ def test_after_the_first_checkpoint_the_savepoint_is_not_needed(
 
 
 def test_the_older_retained_checkpoints_stay_known(world: World) -> None:
-    """Oldest first, without the one that is restored."""
+    """Oldest first, without the restored checkpoint."""
     older = older_checkpoints(world.record(), world.restore(), world.storage)
     assert older is not None
     assert [checkpoint.checkpoint_id for checkpoint in older] == [4, 5]

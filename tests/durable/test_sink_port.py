@@ -195,7 +195,7 @@ def test_what_only_a_later_checkpoint_has_committed_stays_in_a_savepoint(tmp_pat
 
 
 def test_what_another_job_has_committed_says_nothing_of_the_own_output(tmp_path: Path) -> None:
-    """The ids of a job that starts from a savepoint begin anew (P19)."""
+    """The ids of a job that starts from a savepoint begin at 1 again (P19)."""
     port = sink_port(MovingSink(tmp_path))
     port.commit_again(checkpoint((item("out", 1, epoch=9),)), never)
     own = replace(item("out", 2), barrier=1)
@@ -427,7 +427,7 @@ def test_an_intermediate_savepoint_keeps_the_staged_files_under_one_lock(tmp_pat
 
 
 def test_a_savepoints_copies_are_put_back_and_then_committed(tmp_path: Path) -> None:
-    """Also over a file that is there: whoever put it there may not have synced it (P14, P23)."""
+    """Also over an existing file, which may never have been synced (P14, P23)."""
     sink = StagingSink(tmp_path)
     (tmp_path / "4-b").touch()
     put_back: list[tuple[str, str]] = []
@@ -580,10 +580,10 @@ def test_going_back_is_refused_once_rows_beyond_may_be_visible(
 def test_a_savepoint_commits_rows_under_the_first_id_that_its_job_may_have_used(
     marks: dict[str, int], epoch: int
 ) -> None:
-    """A job restored from a checkpoint that a sink had left out commits them under that one's id,
-    and whoever commits them later does so under a later one (P14, P19, P21)."""
-    one = replace(item("s", 1), **marks)
-    savepoint = replace(checkpoint((one,)), kind=SnapshotKind.SAVEPOINT)
+    """A job restored from a checkpoint that a sink had left out commits them under its id,
+    and a job that commits them later does so under a later id (P14, P19, P21)."""
+    staged = replace(item("s", 1), **marks)
+    savepoint = replace(checkpoint((staged,)), kind=SnapshotKind.SAVEPOINT)
     assert list(pending_of(savepoint)["s"]) == [epoch]
 
 

@@ -206,7 +206,7 @@ def test_a_step_that_is_gone_is_refused_unless_its_state_may_be_dropped(
 
 
 def test_a_renamed_step_inside_a_chain_counts_as_gone() -> None:
-    """The new name starts without the old one's state, so the user must accept that."""
+    """The new name starts without the state of the old name, so the user must accept that."""
     now = changed("t_count", "s_orders", "t_clear", "t_count", "o_counts")
     assert "'t_clean'" in refusal(now)
     check(now, allow=True)
@@ -384,7 +384,7 @@ def test_a_chain_that_reads_the_same_channels_continues() -> None:
 
 
 def test_a_chain_that_reads_other_channels_is_refused() -> None:
-    """It identifies their watermarks by their order: a wrong one would drop rows as late."""
+    """It identifies their watermarks by their order: a wrong order would drop rows as late."""
     chains: Chains = {**LINKED, "s_users": ("s_users", "o_users")}
     sentence = linked({"t_count": ("s_users", "s_orders")}, chains=chains)
     assert sentence is not None

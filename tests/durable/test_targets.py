@@ -33,10 +33,10 @@ def commit(job_id: str, checkpoint_id: int, *, name: str = "orders", attempt: in
     )
 
 
-def told(*commits: Commit) -> FakeSink:
+def with_commits(*commits: Commit) -> FakeSink:
     """A sink whose target reports these commits, newest first."""
     sink = FakeSink()
-    sink.told = list(commits)
+    sink.recorded_commits = list(commits)
     return sink
 
 
@@ -81,7 +81,7 @@ def backup(tmp_path: Path) -> Path:
 def test_an_attempt_is_refused_where_a_target_is_beyond_the_newest_record(backup: Path) -> None:
     """Ids would restart below those in the table, and its sink would mistake new epochs for old
     ones (P19)."""
-    sink = told(commit(JOB, 4))
+    sink = with_commits(commit(JOB, 4))
     with pytest.raises(
         DuplicatesError,
         match=r"FakeSink.*checkpoint 4 of this job.*end with checkpoint 2.*--accept",
@@ -94,7 +94,7 @@ def test_a_refused_attempt_leaves_no_record(backup: Path) -> None:
     """Once the newer records are back, the job goes on as if nothing had happened."""
     log = sorted((backup / "checkpoints" / JOB / "log").iterdir())
     with pytest.raises(DuplicatesError):
-        driver(backup, told(commit(JOB, 4))).job.begin_attempt()
+        driver(backup, with_commits(commit(JOB, 4))).job.begin_attempt()
     assert sorted((backup / "checkpoints" / JOB / "log").iterdir()) == log
 
 
@@ -103,7 +103,7 @@ def test_an_attempt_is_refused_where_the_records_are_gone_and_a_target_has_rows(
 ) -> None:
     """The job's directory was deleted, and its name still refers to it."""
     with pytest.raises(DuplicatesError, match="have no completed checkpoint"):
-        driver(tmp_path, told(commit(JOB, 4))).job.begin_attempt()
+        driver(tmp_path, with_commits(commit(JOB, 4))).job.begin_attempt()
 
 
 def test_a_sink_that_knows_only_its_newest_epoch_refuses_too(backup: Path) -> None:
@@ -120,7 +120,7 @@ def test_an_attempt_continues_where_no_target_is_beyond_the_newest_record(
     backup: Path, newest: int
 ) -> None:
     """The copy is as new as the tables, so nothing is lost or duplicated."""
-    start = driver(backup, told(commit(JOB, newest))).job.begin_attempt()
+    start = driver(backup, with_commits(commit(JOB, newest))).job.begin_attempt()
     assert start.restored is not None
     assert start.restored.checkpoint_id == 2
 
@@ -129,7 +129,7 @@ def test_accepted_duplicates_continue_with_ids_and_attempts_above_what_the_targe
     backup: Path,
 ) -> None:
     """No epoch and no staging directory is reused from before the records went back (P19, P22)."""
-    later = driver(backup, told(commit(JOB, 4, attempt=9)), accept_duplicates=True)
+    later = driver(backup, with_commits(commit(JOB, 4, attempt=9)), accept_duplicates=True)
     assert later.job.begin_attempt().attempt == 10
     assert later.complete().checkpoint_id == 5
 
@@ -138,10 +138,10 @@ def test_a_later_driver_does_not_need_the_word_again_once_a_checkpoint_has_compl
     backup: Path,
 ) -> None:
     """Its records have caught up with its targets by then."""
-    later = driver(backup, told(commit(JOB, 4, attempt=9)), accept_duplicates=True)
+    later = driver(backup, with_commits(commit(JOB, 4, attempt=9)), accept_duplicates=True)
     later.job.begin_attempt()
     later.complete()
-    assert driver(backup, told(commit(JOB, 4, attempt=9))).job.begin_attempt().attempt == 11
+    assert driver(backup, with_commits(commit(JOB, 4, attempt=9))).job.begin_attempt().attempt == 11
 
 
 # -- other generations -----------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_a_later_driver_does_not_need_the_word_again_once_a_checkpoint_has_compl
 def test_a_later_generation_of_the_name_stops_the_job_whose_name_was_put_back(backup: Path) -> None:
     """The names were part of the copy, and a job started from a savepoint since has written to the
     same table."""
-    sink = told(commit(STRANGER, 1), commit(JOB, 2))
+    sink = with_commits(commit(STRANGER, 1), commit(JOB, 2))
     with pytest.raises(DuplicatesError, match=f"another job of the same name, {STRANGER}"):
         driver(backup, sink).job.begin_attempt()
     assert [call for call in sink.calls if call[0] in ("commit", "clean")] == []
@@ -158,14 +158,14 @@ def test_a_later_generation_of_the_name_stops_the_job_whose_name_was_put_back(ba
 
 def test_a_job_of_another_name_may_write_to_the_same_target(backup: Path) -> None:
     """Nothing says that their rows overlap."""
-    sink = told(commit(STRANGER, 1, name="returns"), commit(JOB, 2))
+    sink = with_commits(commit(STRANGER, 1, name="returns"), commit(JOB, 2))
     assert driver(backup, sink).job.begin_attempt().attempt == 2
 
 
 def test_an_accepted_generation_is_known_from_the_first_checkpoint_on(tmp_path: Path) -> None:
-    """An accepted one is an ancestor of everything that follows, even where a table gets no
+    """An accepted job is an ancestor of everything that follows, even where a table gets no
     rows."""
-    sink = told(commit(STRANGER, 5))
+    sink = with_commits(commit(STRANGER, 5))
     accepting = driver(tmp_path, sink, accept_duplicates=True)
     accepting.job.begin_attempt()
     assert accepting.complete().ancestors == {STRANGER: 5}
@@ -180,18 +180,18 @@ def test_a_new_job_is_refused_a_target_of_its_namesake_and_the_error_has_its_rec
     with pytest.raises(
         DuplicatesError, match=rf"{STRANGER}.*\(its records are in /elsewhere/{STRANGER}\)"
     ):
-        check_before_begin(sink_port(told(commit(STRANGER, 5))), JOB, None)
+        check_before_begin(sink_port(with_commits(commit(STRANGER, 5))), JOB, None)
 
 
 def test_a_new_job_may_write_where_jobs_of_other_names_have_written() -> None:
     """Several pipelines may append to one table."""
-    check_before_begin(sink_port(told(commit(STRANGER, 5, name="returns"))), JOB, None)
+    check_before_begin(sink_port(with_commits(commit(STRANGER, 5, name="returns"))), JOB, None)
 
 
 def test_a_namesake_is_found_past_a_job_of_another_name() -> None:
     """The two took turns."""
     with pytest.raises(DuplicatesError, match=STRANGER):
-        sink = told(commit(ORIGIN, 9, name="returns"), commit(STRANGER, 5))
+        sink = with_commits(commit(ORIGIN, 9, name="returns"), commit(STRANGER, 5))
         check_before_begin(sink_port(sink), JOB, None)
 
 
@@ -201,43 +201,43 @@ def test_a_snapshot_is_refused_where_any_job_has_committed_since(tmp_path: Path,
     with pytest.raises(
         DuplicatesError, match=f"job {name!r} .{STRANGER}. has since committed checkpoint 1"
     ):
-        sink = told(commit(STRANGER, 1, name=name), commit(ORIGIN, 7))
+        sink = with_commits(commit(STRANGER, 1, name=name), commit(ORIGIN, 7))
         check_before_begin(sink_port(sink), JOB, snapshot(tmp_path))
 
 
 def test_a_snapshot_is_refused_where_its_own_job_has_moved_on(tmp_path: Path) -> None:
     """Checkpoint 8 is not part of it."""
     with pytest.raises(DuplicatesError, match=f"{ORIGIN}. has since committed checkpoint 8"):
-        check_before_begin(sink_port(told(commit(ORIGIN, 8))), JOB, snapshot(tmp_path))
+        check_before_begin(sink_port(with_commits(commit(ORIGIN, 8))), JOB, snapshot(tmp_path))
 
 
 def test_a_snapshot_is_taken_where_its_own_commits_are_the_newest(tmp_path: Path) -> None:
     """What came before them is not checked."""
-    sink = told(commit(ORIGIN, 7), commit(STRANGER, 90))
+    sink = with_commits(commit(ORIGIN, 7), commit(STRANGER, 90))
     check_before_begin(sink_port(sink), JOB, snapshot(tmp_path))
 
 
 def test_a_savepoint_is_refused_where_a_job_has_committed_what_another_savepoint_had_pending(
     tmp_path: Path,
 ) -> None:
-    """Nothing completed between the two, so the second one has the same rows pending (P14)."""
+    """Nothing completed in between, so the second savepoint has the same rows pending (P14)."""
     from_first = replace(commit(ORIGIN, 5), job_directory=f"/elsewhere/{STRANGER}")
     pending = Committable(sink="out", position=3, payload={})
     state = TaskState(vertex="v", position=3, operators=(), committables=(pending,))
     second = replace(snapshot(tmp_path), tasks=(state,))
 
     with pytest.raises(DuplicatesError, match=f"{STRANGER}. has started from that job's che"):
-        check_before_begin(sink_port(told(from_first)), JOB, second)
+        check_before_begin(sink_port(with_commits(from_first)), JOB, second)
     # What the origin itself committed is not in the savepoint any more.
-    check_before_begin(sink_port(told(commit(ORIGIN, 5))), JOB, second)
+    check_before_begin(sink_port(with_commits(commit(ORIGIN, 5))), JOB, second)
     # The same start again commits the same epoch.
     first = replace(second, checkpoint_id=5)
-    check_before_begin(sink_port(told(from_first)), JOB, first)
+    check_before_begin(sink_port(with_commits(from_first)), JOB, first)
 
 
 def test_a_snapshot_knows_the_rows_of_the_jobs_that_its_job_went_on_from(tmp_path: Path) -> None:
     """A table without rows for a whole generation still shows the previous one."""
-    sink = sink_port(told(commit(STRANGER, 5)))
+    sink = sink_port(with_commits(commit(STRANGER, 5)))
     check_before_begin(sink, JOB, snapshot(tmp_path, ancestors={STRANGER: 5}))
     with pytest.raises(DuplicatesError):
         check_before_begin(sink, JOB, snapshot(tmp_path, ancestors={STRANGER: 4}))
@@ -331,7 +331,7 @@ def test_another_target_of_the_same_step_may_be_empty(tmp_path: Path, table: Pat
 
 
 def test_a_sink_without_a_landmark_is_never_missed(tmp_path: Path, table: Path) -> None:
-    """Nobody can tell whether its target exists."""
+    """Whether its target exists is unknown."""
     assert not table.exists()
     assert driver(tmp_path, FakeSink()).job.begin_attempt().restored is not None
 

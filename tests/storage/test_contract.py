@@ -51,7 +51,7 @@ def test_create_makes_the_file_with_all_of_its_content(files: Files) -> None:
 def test_create_says_that_a_name_is_taken_and_leaves_the_file_alone(
     files: Files, data: bytes
 ) -> None:
-    """A second create of the same name changes nothing, even one with the same content."""
+    """A second create of the same name changes nothing, even with the same content."""
     first = data and b"first"
     files.fs.create(f"{files.base}/a", first)
     assert files.fs.create(f"{files.base}/a", data) is CreateResult.ALREADY_EXISTS
@@ -60,7 +60,7 @@ def test_create_says_that_a_name_is_taken_and_leaves_the_file_alone(
 
 
 def test_write_replaces_the_whole_content(files: Files) -> None:
-    """A shorter text leaves nothing of the longer one."""
+    """A shorter text leaves nothing of the longer text."""
     files.fs.write(f"{files.base}/a", b"a longer text")
     files.fs.write(f"{files.base}/a", b"short")
     assert files.fs.read(f"{files.base}/a") == b"short"
@@ -106,7 +106,7 @@ def test_status_distinguishes_files_directories_and_nothing(files: Files) -> Non
 
 
 def test_list_is_sorted_one_level_deep_and_empty_for_what_is_missing(files: Files) -> None:
-    """Also with names that begin like another one's, or need escapes in a URL."""
+    """Also with names that begin like another file's, or need escapes in a URL."""
     names = ["a b%20c", "aa", "ä~#?+&=", "[1]"]
     for name in names:
         files.fs.write(f"{files.base}/{name}", b"1")
@@ -130,7 +130,7 @@ def test_a_directory_is_not_made_below_one_that_is_gone(files: Files) -> None:
 
 
 def test_delete_takes_files_and_whole_directories_and_nothing(files: Files) -> None:
-    """A missing path is not an error, and a name that begins the same way is another one's."""
+    """A missing path is not an error, and a name that begins the same way is another file's."""
     files.fs.make_directory(f"{files.base}/a/b")
     files.fs.write(f"{files.base}/a/b/c", b"")
     files.fs.write(f"{files.base}/a/b/d", b"")
@@ -155,7 +155,7 @@ def test_rename_replaces_a_file(files: Files) -> None:
 def test_link_or_copy_leaves_a_target_of_the_same_size_and_replaces_any_other(
     files: Files,
 ) -> None:
-    """A file that a crash cut short is replaced; a complete one is not copied again."""
+    """A file that a crash cut short is replaced; a complete file is not copied again."""
     for name, data in {"a": b"data", "same": b"DATA", "short": b"da"}.items():
         files.fs.write(f"{files.base}/{name}", data)
     assert files.fs.link_or_copy(f"{files.base}/a", f"{files.base}/same") is False
@@ -168,7 +168,7 @@ def test_link_or_copy_leaves_a_target_of_the_same_size_and_replaces_any_other(
 def test_a_file_is_read_and_written_in_blocks_and_its_checksum_is_that_of_all(
     files: Files,
 ) -> None:
-    """Also a file of several parts, and an empty one."""
+    """Also a file of several parts, and an empty file."""
     path = f"{files.base}/a"
     data = os.urandom(1000) * (20 * BLOCK_BYTES // 1000)
     files.fs.write_blocks(path, (data[:5], data[5:-5], data[-5:]))

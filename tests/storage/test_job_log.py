@@ -170,7 +170,7 @@ def test_a_driver_that_slept_through_pruning_is_fenced(log: JobLog) -> None:
 
 
 def test_a_record_that_does_not_follow_the_newest_is_not_written(log: JobLog) -> None:
-    """Neither one derived from an older record nor another attempt's."""
+    """Neither a record derived from an older record nor another attempt's."""
     writer = begin(log, "A", None)
     stale = writer.newest.checkpoint_completed(reference(2), timestamp_ms=1)
     complete(writer, 1)
@@ -295,7 +295,7 @@ def test_an_attempt_and_an_end_whose_records_may_not_last_are_recorded_again(
 
 
 def test_a_job_that_is_superseded_keeps_everything_but_how_it_ended(log: JobLog) -> None:
-    """Whoever continues it must still find its tables, their rows and what it claimed (P20)."""
+    """A job that continues it must still find its tables, their rows and what it claimed (P20)."""
     writer = log.begin_attempt(
         JobRecord.first_attempt(
             job_id=JOB,
@@ -394,7 +394,7 @@ def test_an_unknown_name_has_no_record(names: JobNames) -> None:
 
 
 def test_a_name_stands_for_the_job_of_its_newest_generation(names: JobNames) -> None:
-    """``--fresh`` and ``--from-savepoint`` assign a new one (PROTOCOL P19, P20)."""
+    """``--fresh`` and ``--from-savepoint`` assign a new job (PROTOCOL P19, P20)."""
     assert names.assign("orders", "a" * 32, from_savepoint=None, after=0) is Recorded.WON
     assert names.assign("orders", "b" * 32, from_savepoint="/s/1", after=1) is Recorded.WON
     assert names.lookup("orders") == NameRecord(

@@ -14,7 +14,7 @@ from weir.storage.job_log import CheckpointReference, JobRecord, Origin, RecordK
 OTHER = "f" * 32
 ORIGIN = Origin(job_id="e" * 32, checkpoint_id=3)
 
-#: Every field has a value, so that a transition that drops one is noticed.
+#: Every field has a value, so that a transition that drops a field is noticed.
 RUNNING = JobRecord(
     number=8,
     kind=RecordKind.CHECKPOINT_COMPLETED,
@@ -218,14 +218,14 @@ def test_an_end_may_delete_the_checkpoints() -> None:
 def test_an_end_that_contradicts_itself_is_refused(
     end: Callable[[JobRecord], JobRecord], words: str
 ) -> None:
-    """Only a stopped job has a savepoint, and only a failed one a failure."""
+    """Only a stopped job has a savepoint, and only a failed job a failure."""
     with pytest.raises(InvariantError, match=words):
         end(RUNNING)
 
 
 @pytest.mark.parametrize("status", [status for status in RecordStatus if status.value != "running"])
 def test_a_job_does_not_end_twice(status: RecordStatus) -> None:
-    """A failed one has to begin again first."""
+    """A failed job has to begin again first."""
     with pytest.raises(InvariantError, match=f"{status.value} cannot end"):
         ended(status).ended(RecordStatus.FINISHED, timestamp_ms=10_000)
 

@@ -64,7 +64,7 @@ def test_a_new_file_and_its_directory_are_synced(
 def test_the_content_is_synced_before_the_name_appears(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the sync fails, neither the file nor a temporary one exists."""
+    """If the sync fails, neither the file nor a temporary file exists."""
     monkeypatch.setattr(os, "fsync", failing(errno.EIO))
     with pytest.raises(StorageError, match="check the disk"):
         fs.create(f"{tmp_path}/a", b"data")
@@ -130,7 +130,7 @@ def test_a_leftover_of_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> Non
 def test_a_write_that_fails_leaves_the_old_content(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the disk is full, the old file stays and no temporary one does."""
+    """When the disk is full, the old file stays and no temporary file does."""
     fs.write(f"{tmp_path}/a", b"old")
     monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(StorageError, match="no space left"):

@@ -130,7 +130,7 @@ def test_metadata_that_knows_no_segments_in_flight_is_read_as_without_any() -> N
 
 
 def test_the_checkpoint_is_where_it_was_found() -> None:
-    """A moved savepoint has its new path, since the file does not contain the old one."""
+    """A moved savepoint has its new path, since the file does not contain the old path."""
     data = encode(SAMPLE)
     assert decode(data, "/elsewhere") == replace(SAMPLE, external_path="/elsewhere")
     assert PATH.encode() not in data

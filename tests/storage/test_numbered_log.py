@@ -48,7 +48,7 @@ def test_the_newest_entry_is_the_one_with_the_highest_number(log: NumberedLog) -
 
 
 def test_a_number_is_taken_once(log: NumberedLog) -> None:
-    """The second writer is refused, and the first one's entry stays."""
+    """The second writer is refused, and the first writer's entry stays."""
     fill(log, 1)
     assert log.append(1, b"other") is CreateResult.ALREADY_EXISTS
     assert log.read(1) == b"1"
@@ -92,7 +92,7 @@ def test_a_stale_writer_cannot_win_a_number_that_was_pruned(log: NumberedLog) ->
 
 
 def test_a_log_that_is_pruned_while_it_is_read_is_listed_again(tmp_path: Path) -> None:
-    """The newest entry of the listing is gone when it is read, so there is a newer one."""
+    """The newest entry of the listing is gone when it is read, so there is a newer entry."""
 
     class PrunedMeanwhile(LocalFileSystem):
         listings = 0

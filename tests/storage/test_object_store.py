@@ -98,7 +98,7 @@ def test_a_create_that_was_never_answered_is_read_back(
 def test_a_create_that_stays_in_doubt_is_a_storage_error(
     base: str, object_store: ObjectStore
 ) -> None:
-    """Whoever asked must read it back."""
+    """The caller must read it back."""
     fs = FileSystems()(base)
     object_store.go_down(60)
     with pytest.raises(StorageError, match=r"Could not create s3://.*/a: .*503.*SlowDown"):
@@ -274,7 +274,7 @@ def test_a_folder_that_another_tool_has_made_is_not_deleted_without_end(
     """An object whose name ends with a slash, as the console of S3 makes it."""
     fs.write(f"{base}/chk-6/a", b"a")
     object_store.put(f"{base}/chk-6/")
-    assert [one.name for one in fs.list(f"{base}/chk-6")] == ["a"]
+    assert [entry.name for entry in fs.list(f"{base}/chk-6")] == ["a"]
     fs.delete(f"{base}/chk-6")
     assert (fs.list(f"{base}/chk-6"), fs.status(f"{base}/chk-6")) == ([], None)
 
@@ -426,7 +426,7 @@ def most_at_once(store: ObjectStore, work: Callable[[], object]) -> int:
                 gathered.set()
         gathered.wait()
         gathered.set()
-        # Long enough for one too many.
+        # Long enough for one request too many.
         time.sleep(0.05)
         with lock:
             now -= 1

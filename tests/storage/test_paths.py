@@ -107,7 +107,7 @@ def test_what_cannot_be_a_path_is_refused_in_a_sentence(path: str, words: str) -
 def test_a_relative_path_below_a_directory_that_is_gone_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or below one whose name is not UTF-8: nothing that Weir writes could name it."""
+    """Or below a directory whose name is not UTF-8: nothing that Weir writes could name it."""
     for name in ("gone", os.fsdecode(b"caf\xe9")):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)

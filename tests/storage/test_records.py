@@ -41,7 +41,7 @@ for _ in range(100):
     "read", ["decoded(msgspec.json.encode(value), kind)", "converted(value, kind)"]
 )
 def test_threads_that_meet_a_type_for_the_first_time_do_not_crash_the_process(read: str) -> None:
-    """msgspec dereferences null if a thread uses a type that another one is still working out."""
+    """msgspec dereferences null if two threads use a type that it has not worked out."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.replace("READ", read)],
         capture_output=True,

@@ -90,7 +90,7 @@ def test_a_file_system_without_conditional_create_is_refused(base: Path) -> None
 
 
 def test_two_drivers_with_one_process_id_may_probe_a_directory_at_once(base: Path) -> None:
-    """Drivers in containers often have the same one, and none takes the other's probe for its own
+    """Drivers in containers often have the same id, and none takes the other's probe for its own
     (PROTOCOL P17)."""
     other = CheckpointStorage(FileSystems(), str(base), JOB)
 
@@ -129,7 +129,7 @@ def test_a_checkpoint_is_read_back_from_its_directory_or_its_file(
 
 
 def test_metadata_that_the_record_does_not_name_is_damaged(storage: CheckpointStorage) -> None:
-    """It is intact, but not the one that the job record completed."""
+    """It is intact, but not the checkpoint on record."""
     taken = take(storage, 1)
     checksum = storage.write_metadata(taken)
     storage.write_metadata(replace(taken, attempt=9))
@@ -341,8 +341,8 @@ def test_discarding_everything_keeps_log_and_ids(storage: CheckpointStorage, bas
 
 
 def test_what_dead_attempts_left_behind_is_deleted(storage: CheckpointStorage, base: Path) -> None:
-    """Only the retained checkpoint and the shared files that it names survive, whoever wrote
-    them."""
+    """Only the retained checkpoint and the shared files that it names survive, whichever attempt
+    wrote them."""
     job = storage.job_directory
     old, own = put(job, "shared/3/old", b"old"), put(job, "shared/5/own", b"own")
     unneeded = [
@@ -477,7 +477,7 @@ def test_a_driver_that_slept_touches_no_checkpoint_of_a_newer_attempt(
 
 
 def test_the_newest_id_is_known_before_one_is_taken(storage: CheckpointStorage) -> None:
-    """Zero for a job that never took one."""
+    """Zero for a job that never took a checkpoint."""
     assert storage.newest_checkpoint_id() == 0
     assert storage.next_checkpoint_id() == 1
     assert storage.newest_checkpoint_id() == 1
