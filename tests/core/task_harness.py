@@ -18,6 +18,7 @@ from weir.core.messages.task import (
     OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
+    ReportAborted,
     SinksCommitted,
     SnapshotFailed,
     StreamTaskEffect,
@@ -25,7 +26,6 @@ from weir.core.messages.task import (
     SyncPartDone,
     TakeSnapshot,
     TaskStarted,
-    TellAborted,
 )
 from weir.core.status import has_ended
 from weir.core.task.plan import TaskPlan
@@ -142,7 +142,7 @@ class TaskHarness:
         notified = (
             []
             if has_ended(self.task.status)
-            else [TellAborted(vertex=VERTEX, checkpoint_id=checkpoint_id)]
+            else [ReportAborted(vertex=VERTEX, checkpoint_id=checkpoint_id)]
         )
         effects = self.send(NotifyCheckpointAborted(vertex=VERTEX, checkpoint_id=checkpoint_id))
         assert effects[: len(notified)] == notified

@@ -13,10 +13,10 @@ from weir.core.messages.task import (
     CommitSinks,
     ContinueSnapshot,
     DropSnapshot,
+    ReportCompleted,
     TakeSnapshot,
     TaskErrored,
     TaskStarted,
-    TellCompleted,
 )
 from weir.core.status import next_task_status
 from weir.core.types import SnapshotKind, TaskStatus
@@ -48,8 +48,8 @@ def commit(checkpoint_id: int, **payloads: tuple[dict[str, object], ...]) -> Com
     )
 
 
-def confirm(checkpoint_id: int) -> TellCompleted:
-    return TellCompleted(vertex=VERTEX, checkpoint_id=checkpoint_id)
+def confirm(checkpoint_id: int) -> ReportCompleted:
+    return ReportCompleted(vertex=VERTEX, checkpoint_id=checkpoint_id)
 
 
 def declined(effects: list[object]) -> list[tuple[int, str]]:

@@ -32,11 +32,11 @@ from weir.core.messages.task import (
     Drained,
     PlanningCalled,
     RecordsEnded,
+    ReportAborted,
     SinksCommitted,
     StartDrain,
     SyncPartDone,
     TakeSnapshot,
-    TellAborted,
 )
 from weir.core.task.output_channels import ChannelBound, OutputChannels
 from weir.core.task.plan import TaskPlan
@@ -154,7 +154,7 @@ def test_an_aborted_alignment_lets_records_flow_again() -> None:
     task.get("a", barrier(1))
     task.get("a", segment(0))
     assert kinds(task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1))) == [
-        "TellAborted",
+        "ReportAborted",
         "AnswerPlanning",
     ]
 
@@ -294,7 +294,7 @@ def test_a_resting_task_runs_a_batch_for_operators_that_hear_how_a_checkpoint_en
     task.do(BatchStaged(position=0, committables=()))
     assert AnswerPlanning(call=2) in task.plan(0, **{"in": 0})
     assert task.plan(0) == []
-    report = TellAborted(vertex="v", checkpoint_id=1)
+    report = ReportAborted(vertex="v", checkpoint_id=1)
     assert task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1)) == [
         report,
         AnswerPlanning(call=3),

@@ -13,7 +13,7 @@ import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
 from tests.spec.durable import Driver
 
-from weir.core.messages.task import CommitSinks, TellAborted
+from weir.core.messages.task import CommitSinks, ReportAborted
 from weir.durable.hooks import CheckpointListener, listener_of
 from weir.errors import ListenerError
 
@@ -70,7 +70,7 @@ def test_listeners_are_notified_in_the_order_of_the_chain_once_the_sinks_have_co
     driver.job.begin_attempt()
     calls.clear()
     driver.job.commit_sinks(CommitSinks(vertex="a", checkpoint_id=1, payloads={"out": ()}))
-    driver.job.tell_aborted(TellAborted(vertex="a", checkpoint_id=2))
+    driver.job.report_aborted(ReportAborted(vertex="a", checkpoint_id=2))
     assert [call[:3] for call in calls if call[0] != "clean"] == [
         ("commit", "out", 1),
         ("complete", "first", 1),
@@ -86,7 +86,7 @@ def test_listeners_of_other_tasks_are_not_notified(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "0" * 32, listeners=[notified])
     driver.job.begin_attempt()
     driver.job.commit_sinks(CommitSinks(vertex="b", checkpoint_id=1, payloads={}))
-    driver.job.tell_aborted(TellAborted(vertex="b", checkpoint_id=2))
+    driver.job.report_aborted(ReportAborted(vertex="b", checkpoint_id=2))
     assert notified.calls == []
 
 

@@ -33,10 +33,10 @@ from weir.core.messages.task import (
     Drained,
     DropSnapshot,
     PlanningCalled,
+    ReportAborted,
     StartDrain,
     TakeSnapshot,
     TaskStarted,
-    TellAborted,
 )
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
@@ -219,8 +219,8 @@ class FakePort:
     def commit_sinks(self, effect: CommitSinks) -> None:
         self._called(f"commit_sinks {effect.checkpoint_id}", effect)
 
-    def tell_aborted(self, effect: TellAborted) -> None:
-        self._called(f"tell_aborted {effect.checkpoint_id}", effect)
+    def report_aborted(self, effect: ReportAborted) -> None:
+        self._called(f"report_aborted {effect.checkpoint_id}", effect)
 
     def allocate(self, effect: AllocateLocation) -> tuple[int, str | None]:
         self._called("allocate", effect)

@@ -44,11 +44,11 @@ from weir.core.messages.task import (
     AnswerPlanning,
     CloseOperators,
     CommitSinks,
+    ReportAborted,
     StartDrain,
     StreamTaskEvent,
     TaskErrored,
     TaskWork,
-    TellAborted,
 )
 from weir.core.status import JobStatus
 from weir.core.task.stream_task import StreamTask
@@ -285,7 +285,7 @@ def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> 
     ] == [
         TriggerCheckpoint,
         NotifyCheckpointAborted,
-        TellAborted,
+        ReportAborted,
     ]
     # Otherwise it would take a snapshot for an aborted checkpoint, and nothing would delete it.
     bench.port.step("b", 0)
@@ -415,7 +415,7 @@ def test_a_task_whose_start_calls_exit_has_failed_and_the_job_is_restarted() -> 
     [
         StartDrain(vertex="v", position=0),
         CloseOperators(vertex="v"),
-        TellAborted(vertex="v", checkpoint_id=1),
+        ReportAborted(vertex="v", checkpoint_id=1),
     ],
 )
 def test_an_error_that_no_attempt_can_fix_is_final_whatever_raises_it(effect: TaskWork) -> None:

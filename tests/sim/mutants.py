@@ -30,7 +30,7 @@ from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     NotifyCheckpointComplete,
 )
-from weir.core.messages.task import TellCompleted
+from weir.core.messages.task import ReportCompleted
 from weir.core.task.commits import PendingCommits
 from weir.core.task.snapshots import OpenSnapshots
 from weir.core.task.stream_task import StreamTask
@@ -213,7 +213,7 @@ def pending_base_for_an_increment() -> AbstractContextManager[None]:
             and snapshot.trigger.kind is SnapshotKind.CHECKPOINT
         ):
             effects = [
-                TellCompleted(vertex=self._vertex, checkpoint_id=event.checkpoint_id),
+                ReportCompleted(vertex=self._vertex, checkpoint_id=event.checkpoint_id),
                 *effects,
             ]
         return effects

@@ -37,13 +37,13 @@ from weir.core.messages.task import (
     OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
+    ReportCompleted,
     SinksCommitted,
     StartDrain,
     SyncPartDone,
     TakeSnapshot,
     TaskErrored,
     TaskStarted,
-    TellCompleted,
 )
 from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
@@ -141,7 +141,7 @@ class Script:
             case AcknowledgeCheckpoint(checkpoint_id=n, state=state):
                 self._newest = (n, state)
                 return [NotifyCheckpointComplete(vertex="v", checkpoint_id=n)]
-            case TellCompleted(checkpoint_id=n):
+            case ReportCompleted(checkpoint_id=n):
                 self._port.checkpoint_completed("v", n)
             case CommitSinks(checkpoint_id=n, payloads=payloads):
                 self._tell(f"commit {n}: {sum(len(staged) for staged in payloads.values()) > 0}")

@@ -35,7 +35,7 @@ from weir.core.messages.job import (
     RecordEnd,
     TriggerHook,
 )
-from weir.core.messages.task import CommitSinks, TellAborted
+from weir.core.messages.task import CommitSinks, ReportAborted
 from weir.core.status import JobStatus
 from weir.core.types import (
     CompletedCheckpoint,
@@ -246,7 +246,7 @@ class DurableJob:
         if first:
             self._sinks.clean(attempt)
 
-    def tell_aborted(self, effect: TellAborted) -> None:
+    def report_aborted(self, effect: ReportAborted) -> None:
         """Notify the task's listeners that a checkpoint was aborted."""
         self._listeners.aborted(effect.vertex, effect.checkpoint_id)
 

@@ -29,10 +29,10 @@ from weir.core.messages.task import (
     CommitSinks,
     ContinueSnapshot,
     DropSnapshot,
+    ReportAborted,
     StartDrain,
     StreamTaskEvent,
     TakeSnapshot,
-    TellAborted,
 )
 from weir.core.task.plan import TaskPlan
 from weir.core.types import (
@@ -233,7 +233,7 @@ class DurablePort(Protocol):
         """Commit the epoch in every sink of the task, with retries; then notify its listeners."""
         ...
 
-    def tell_aborted(self, effect: TellAborted) -> None:
+    def report_aborted(self, effect: ReportAborted) -> None:
         """Notify the task's checkpoint listeners that a checkpoint was aborted."""
         ...
 

@@ -15,6 +15,8 @@ from weir.core.messages.task import (
     ContinueSnapshot,
     DropSnapshot,
     OperatorsClosed,
+    ReportAborted,
+    ReportCompleted,
     SinkCommitFailed,
     SinksCommitted,
     SnapshotFailed,
@@ -23,8 +25,6 @@ from weir.core.messages.task import (
     TakeSnapshot,
     TaskErrored,
     TaskWork,
-    TellAborted,
-    TellCompleted,
 )
 from weir.core.types import VertexId
 from weir.errors import LostWriteError, OperatorError
@@ -88,7 +88,7 @@ def begin_task_work(
         case DropSnapshot():
             drop = tasks.drop_snapshot
             work("dropping a snapshot", lambda: drop(effect), on_error=log_error("drop a snapshot"))
-        case TellCompleted(checkpoint_id=n):
+        case ReportCompleted(checkpoint_id=n):
             tasks.checkpoint_completed(vertex, n)
         case StartDrain():
             work(
@@ -115,11 +115,11 @@ def begin_task_work(
                     )
                 ),
             )
-        case TellAborted(checkpoint_id=n):
+        case ReportAborted(checkpoint_id=n):
             tasks.checkpoint_aborted(vertex, n)
             work(
                 f"reporting that checkpoint {n} was aborted",
-                lambda: durable.tell_aborted(effect),
+                lambda: durable.report_aborted(effect),
                 on_error=lambda e: post(task_errored(e)),
             )
 

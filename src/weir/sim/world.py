@@ -41,10 +41,10 @@ from weir.core.messages.task import (
     CommitSinks,
     ContinueSnapshot,
     DropSnapshot,
+    ReportAborted,
+    ReportCompleted,
     StartDrain,
     TakeSnapshot,
-    TellAborted,
-    TellCompleted,
 )
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointType, CompletedCheckpoint, JobId, Recorded, VertexId
@@ -96,14 +96,14 @@ _AMONG_TASKS = (
     ChannelAppended,
     CloseOperators,
     CommitSinks,
-    TellCompleted,
+    ReportCompleted,
     ContinueSnapshot,
     DropSnapshot,
     ReleaseSegments,
     SegmentsConsumed,
     StartDrain,
     TakeSnapshot,
-    TellAborted,
+    ReportAborted,
 )
 
 
@@ -466,7 +466,7 @@ class World:
             calm = self._stage is not None and self._stage.calm
             if self._unexplained >= (1 if calm else _UNEXPLAINED):
                 self._auditor.broken(f"the job fails, and no fault explains it: {effect.message}")
-        elif isinstance(effect, TellCompleted):
+        elif isinstance(effect, ReportCompleted):
             self._unexplained = 0
 
     def _ask_to_end(self) -> None:

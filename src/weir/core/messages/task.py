@@ -280,7 +280,7 @@ class DropSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TellCompleted:
+class ReportCompleted:
     """The checkpoint, or the savepoint with which the job stops, is complete.
 
     Operators are notified, and the task's next incremental snapshot is based on it (PROTOCOL P4).
@@ -332,7 +332,7 @@ class CommitSinks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TellAborted:
+class ReportAborted:
     """Notify the task's checkpoint listeners that the checkpoint was aborted.
 
     Owes ``TaskErrored`` if a listener raises.
@@ -348,11 +348,11 @@ TaskWork: TypeAlias = (
     | TakeSnapshot
     | ContinueSnapshot
     | DropSnapshot
-    | TellCompleted
+    | ReportCompleted
     | StartDrain
     | CloseOperators
     | CommitSinks
-    | TellAborted
+    | ReportAborted
     | ReleaseSegments
 )
 

@@ -7,7 +7,7 @@ stable. That is when snapshots are taken::
     PlanningCalled(4)         a trigger waits: TakeSnapshot(position 4); the call is held
     SyncPartDone              ContinueSnapshot, AnswerPlanning; records flow while files are copied
     AsyncPartDone             AcknowledgeCheckpoint
-    NotifyCheckpointComplete  TellCompleted, CommitSinks .... SinksCommitted
+    NotifyCheckpointComplete  ReportCompleted, CommitSinks .... SinksCommitted
 
 Rules:
 
@@ -77,6 +77,8 @@ from weir.core.messages.task import (
     OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
+    ReportAborted,
+    ReportCompleted,
     SinkCommitFailed,
     SinksCommitted,
     SnapshotFailed,
@@ -86,8 +88,6 @@ from weir.core.messages.task import (
     SyncPartDone,
     TaskErrored,
     TaskStarted,
-    TellAborted,
-    TellCompleted,
 )
 from weir.core.status import OperatorStatus, Records, has_ended, next_task_status
 from weir.core.task.barrier_handler import Aligned
@@ -447,13 +447,13 @@ class StreamTask:
         self._ending.checkpoint_completed(
             checkpoint_id, is_final=snapshot.finished or kind.is_synchronous
         )
-        report = TellCompleted(vertex=self._vertex, checkpoint_id=checkpoint_id)
+        report = ReportCompleted(vertex=self._vertex, checkpoint_id=checkpoint_id)
         return [report, *self._commit_next(), *self._wake()]
 
     def _on_aborted(self, event: NotifyCheckpointAborted) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
         effects: list[StreamTaskEffect] = [
-            TellAborted(vertex=self._vertex, checkpoint_id=checkpoint_id)
+            ReportAborted(vertex=self._vertex, checkpoint_id=checkpoint_id)
         ]
         self._triggers.drop(checkpoint_id)
         self._gate.barriers.aborted(checkpoint_id)
