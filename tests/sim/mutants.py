@@ -48,6 +48,7 @@ from weir.sim.engine.job import SimJob
 from weir.sim.engine.table import SimTable
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import CreateResult
+from weir.storage.job_log import JobLogWriter, JobRecord, RecordStatus
 from weir.storage.numbered_log import NumberedLog, Recorder
 
 Variant = Callable[[], AbstractContextManager[None]]
@@ -379,8 +380,8 @@ def a_fenced_driver_that_still_commits() -> AbstractContextManager[None]:
     """A driver counts a record as won although its number is taken (P17)."""
     append = DurableJob._append
 
-    def append_and_go_on(self: DurableJob, writer: Any, **fields: Any) -> Recorded:
-        outcome = append(self, writer, **fields)
+    def append_and_go_on(self: DurableJob, writer: JobLogWriter, record: JobRecord) -> Recorded:
+        outcome = append(self, writer, record)
         return Recorded.WON if outcome is Recorded.FENCED else outcome
 
     return _with(patch.object(DurableJob, "_append", append_and_go_on))
@@ -447,15 +448,19 @@ def finished_before_an_aborted_part_has_ended() -> AbstractContextManager[None]:
 
 def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:
     """A driver that started before the job's end begins an attempt after it (P20)."""
-    win_attempt = DurableJob._win_attempt
+    attempt_began, win_attempt = JobRecord.attempt_began, DurableJob._win_attempt
+
+    def began_again(self: JobRecord, **known: Any) -> JobRecord:
+        running = replace(self, status=RecordStatus.RUNNING, savepoint=None)
+        return attempt_began(running, **known)
 
     def win_late(self: DurableJob, committed: Any) -> Any:
         # The job is stopped while the driver starts.
-        self._log._sleep(0.3)
+        self._kernel.sleep(0.3)
         return win_attempt(self, committed)
 
     return _with(
-        patch.object(DurableJob, "_check_goes_on", lambda self, newest: None),
+        patch.object(JobRecord, "attempt_began", began_again),
         patch.object(DurableJob, "_win_attempt", win_late),
         patch.object(faults_module, "_TIMED_RATES_MS", (100.0, 400.0)),
         # A drained job has nothing left to write twice.
