@@ -21,6 +21,9 @@ a vertex if
 A step has a *name*, which users see, and an *id*, by which its state is found after a restart: its
 ``uid`` if given, its name otherwise. A step that keeps its uid can therefore be renamed. A
 vertex has the id of its last step.
+
+A source that meets a channel is therefore read by a vertex of its own, through a channel. The same
+cut lets a bounded source meet an unbounded source.
 """
 
 from __future__ import annotations

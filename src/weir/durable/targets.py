@@ -13,6 +13,20 @@ and the rows that this job is about to write would be duplicated or left out::
 A target's commits are checked from the newest back to the first known commit. Jobs of other names
 may write to the same target: their commits matter only if this job starts from a snapshot, since
 those jobs may have started from it too.
+
+The check runs before a name is given to another job and before a record is written. A position of
+each table, stored in the checkpoint, would show the same, but would have to be requested at every
+checkpoint.
+
+A snapshot of another job is refused where that job has committed beyond it. The sinks are asked
+under the origin's id: an intermediate savepoint may have overtaken a checkpoint, and what was
+staged for that checkpoint keeps its id, under which the origin may have committed it.
+
+**Nothing is created where something was.** Only a start creates the job's directory. Logs, ids, the
+lease and checkpoints create what lies below it, and fail if the directory is gone. A record says
+which targets have rows, by a landmark that exists as long as the rows do (``Sink.landmark``), and
+an attempt waits if a landmark is missing. Otherwise a volume that is unmounted for a moment would
+get a second history in its place, which the mount hides again.
 """
 
 from __future__ import annotations

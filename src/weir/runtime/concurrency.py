@@ -3,6 +3,12 @@
 Production runs them on threads, the simulator on coroutines in virtual time. Code off the main
 thread uses these ports and nothing from ``threading`` or ``time``, so that the simulator can run it
 unchanged, interrupt it at any blocking call, and replay it. Nothing else in Weir reads the time.
+
+What blocks has a thread of its own; idle threads are reused. A pool of a fixed size is full once
+that many sinks or sources hang, and then nobody could cancel the job. Whatever ends a job waits for
+hanging calls no longer than ``task.cancellation.timeout``, and the process then ends without them.
+A commit that returns in a newer attempt goes no further. If a start or a query does not end, the
+job fails, and another process resumes it.
 """
 
 from __future__ import annotations

@@ -22,6 +22,10 @@ worker), embedded in the message of a Java exception::
     weir: in step 'enrich', subtask 0                       <- a note; Weir's start with "weir: "
 
     at org.apache.spark.api.python.BasePythonRunner...    <- Java's
+
+The code that sees a failure derives its cause, for instance the exception's class and the line of
+the pipeline; the core only compares causes. A passing failure (a connection, a time-out, storage)
+has no cause, so a job is never given up during an outage.
 """
 
 from __future__ import annotations

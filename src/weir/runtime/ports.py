@@ -5,6 +5,10 @@ main thread calls itself. Failures are exceptions; the dispatcher turns them int
 method swallows them. In production the tasks are Spark queries (``spark/query/task_port.py``). The
 durable part (``weir/durable/job.py``) is the same in the simulator, over a file system and sinks
 that fail on command.
+
+Storage and Spark are two ports: the durable part is protocol, so the simulator must be able to run
+it; the Spark part is a binding, so the simulator must not. Neither knows the other; the dispatcher
+uses both.
 """
 
 from __future__ import annotations

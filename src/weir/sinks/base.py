@@ -34,6 +34,12 @@ Worked timeline, with numbered batches::
 
 ``stage`` is called on the query's thread and may overlap any other method. The others may be called
 on any driver thread, but never two of one sink at once.
+
+Weir's own tables and ``Files`` show nothing of an epoch without rows: an idle job must not add a
+table version every second. (A user's sink gets it, with no payloads.) That the epoch was empty, and
+not forgotten, follows from the job log (it completed) and from the metadata of that or any later
+checkpoint (nothing of it is pending). Each commit names the directory of these records, where
+``weir.read_consistent`` looks.
 """
 
 from __future__ import annotations

@@ -13,6 +13,12 @@ task has already written the same rows for downstream tasks, those files are lin
 directory and Spark writes nothing.
 
 This module imports no pyspark: it only calls methods of the frame that it is given.
+
+A savepoint carries the staged files that the sink names (``Sink.staged_files``). The snapshot links
+or copies them. A restore writes them again before it commits under the origin's transaction ids,
+since a file that is already there may be a file whose sync failed. A checkpoint carries no staged
+files, since they outlive it. A checkpoint restored at other targets is refused: its files are not
+there.
 """
 
 from __future__ import annotations

@@ -35,6 +35,15 @@ they advance the query's watermark (P25):
 
 One object is Spark's table, scan and stream at once. A py4j proxy has no default methods, so every
 method of these interfaces is defined here. Method names are Java's.
+
+Nothing but watermarks moves the control input's offset: a barrier is a point in the driver's order
+of events, and a drain does not plan.
+
+It is a source of Spark's second interface (V2), since bounded queries can end with such a source.
+As an object of the driver it answers a planning call in 0.3 ms, and the query needs no Python
+process. The price is that it depends on Spark's internal classes, as channels do:
+``tests/spark/test_channel_input.py`` and ``tests/spark/test_spark_facts.py`` (slow) fail by name
+where a release of Spark differs.
 """
 
 from __future__ import annotations

@@ -8,6 +8,10 @@ Spark does not say to which step of a chain a failing function belongs. Python o
 themselves, with the subtask and the records (``subtasks/worker.py``). For other functions it is the
 step whose function contains a failing line, or refers to a function that does; if that is not
 exactly one step, the report names all steps of the chain.
+
+The failure of a batch does not travel through Spark: ``QueryTask`` keeps what the batch raised and
+throws one short sentence, since Spark runs a recursive regular expression over the text of the
+exception. The full traceback goes to Spark's log and to REST.
 """
 
 from __future__ import annotations

@@ -15,6 +15,11 @@ Rules of this file, beside those of ``snapshots.py``:
 2. Deleting a claimed snapshot removes only files that its own ``_metadata`` names, wherever links
    lead. So its ``_metadata`` is renamed first, not removed: an interrupted deletion resumes from
    it.
+
+A claimed snapshot is deleted once the job retains as many checkpoints of its own as it keeps
+(``num-retained``). A savepoint is deleted as a whole; of another job's checkpoint, only the files
+that none of that job's other checkpoints name. A checkpoint whose driver lives cannot be claimed,
+since that driver's next checkpoints refer to the same files.
 """
 
 from __future__ import annotations

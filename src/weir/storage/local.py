@@ -18,6 +18,9 @@ Rules of this file:
 
 A temporary file's name starts with a dot, ends with ``.tmp`` and is short, however long the
 target's name is. Nobody reads the temporary files that killed processes leave behind.
+
+So a failed sync in a snapshot fails the attempt, whose restored tasks write new files; a commit
+writes the files in doubt again; and the job log takes the next number for the same state.
 """
 
 from __future__ import annotations

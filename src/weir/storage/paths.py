@@ -14,6 +14,9 @@ that is not UTF-8), is refused there with an explanation.
 Symbolic links can give one place two spellings. Paths are stored as they were written, so that a
 link may be moved together with its target; but whenever two paths are *compared*, and before
 anything is deleted for a user, links are resolved (``real``, ``is_same``, ``is_within``).
+
+The snapshot that a job starts from is stored as its real directory: a link such as ``latest`` may
+name another snapshot tomorrow.
 """
 
 from __future__ import annotations

@@ -11,6 +11,13 @@ It gives the subtasks their orders for each batch and takes up their results. Se
 
 All N subtasks must run in every batch, empty ones too, so that every event is handled. A batch in
 which a subtask did not run is an error, never a gap.
+
+A snapshot needs no batch, since state is handed over after every batch anyway. Only operators with
+a ``snapshot_state`` are called for a checkpoint, and only operators that emit rows before the
+barrier get a batch.
+
+A final checkpoint keeps the state of operators that commit by themselves, although they have
+finished: if the driver dies before they are notified of it, the next driver notifies them.
 """
 
 from __future__ import annotations

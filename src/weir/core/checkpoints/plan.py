@@ -6,6 +6,12 @@
 3. A FINISHED task takes no part: the completed checkpoint marks all its operators as fully finished
    (MISSION D1, D4).
 4. While a task has any other status, no checkpoint can be taken.
+
+No operator is partly finished. A task is one query, which ends as a whole, so all of its operators
+are finished or none is: a reader that has nothing left to read still runs in each batch, with its
+state, until all readers have ended. A restore at another parallelism redistributes the states of
+all of them. So no checkpoint is refused because of union list state, as in Flink
+(``PartialFinishingNotSupportedByStateException``): every subtask is there to give its part.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ That is the timer, the queue, the allocation of the location, and the pre-checks
 The timer is a time, not a handle: ``next_trigger_ms``. It is None while the scheduler is off, if
 there is no interval, and while a periodic request waits in the queue (it is set again when that
 request runs or is dropped, PROTOCOL P38), so two timers cannot exist (MISSION A2).
+
+A user's request before all tasks run is declined with the names of the tasks that do not run yet. A
+declined request is not a failed checkpoint: nothing was tried.
 """
 
 from __future__ import annotations

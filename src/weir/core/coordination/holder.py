@@ -31,6 +31,9 @@ acknowledgement::
 With several checkpoints in flight an event is held until every checkpoint before it is open. The
 held events are therefore one queue, in which checkpoints that close the gateway are entries as
 well; events before the first of these are free to go.
+
+An operator's coordinator may go on after the operator has finished (rule 6); no checkpoint waits
+for events that nobody will handle.
 """
 
 from __future__ import annotations

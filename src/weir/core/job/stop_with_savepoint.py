@@ -9,6 +9,14 @@ Before it starts, the job master has stopped the scheduler and aborted pending c
 for a checkpoint whose record is being written, takes the savepoint, waits until every task has
 committed it and is FINISHED, and records the end. Each request for the stop is answered once, in
 ENDED or in FAILED, and all get the same answer.
+
+A stop that fails after its trigger is a failover, never a way back: once consumers were notified
+that no more records come, nobody could revoke that in order. The restored attempt resumes from the
+newest checkpoint.
+
+The savepoint is also a restore point. Once its record is won, its rows are committed, so after a
+crash before the end of the job, the job must resume from the savepoint and not from the checkpoint
+before it.
 """
 
 from __future__ import annotations

@@ -11,6 +11,13 @@ the job is stopped; those of a task with channels end when the records of all ch
 The final checkpoint is the first completed checkpoint that covers all of the task's output (P29). A
 task that needs none (P36) is done after its drain. Operators are closed once, after everything
 else.
+
+A natural end wins over a stop without a drain: if the input is used up when the stop arrives, the
+task drains, as it would have a moment later, and its savepoint says finished.
+
+A task that has ended takes part in checkpoints until its consumers have read everything. Otherwise
+a task that only waits for its consumers would decline every checkpoint, and a stop would fail the
+job over.
 """
 
 from __future__ import annotations

@@ -25,6 +25,11 @@ end among its entries needs no barrier of its own.
 producer that had finished by then. So the task can be a root, which the coordinator triggers itself
 (P31), and still have segments to read. Its trigger becomes a barrier in each channel (``trigger``),
 and is processed like any other barrier.
+
+A batch that read less or more than was admitted fails its task, since going on would lose records,
+or put records of the next checkpoint into this checkpoint. If a watermark were sent one batch
+later, each window would close a batch later, and a consumer that has caught up would need an extra
+batch for every watermark.
 """
 
 from __future__ import annotations

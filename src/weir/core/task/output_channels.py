@@ -13,6 +13,9 @@ Two limits apply backpressure, that is, the producer's planning call is held:
   queries run theirs at once, so a producer that went on would only slow them down.
 
 Barriers pass in either case.
+
+The bound is meant for bursts of small segments; with large segments it would make every barrier
+wait for all of them.
 """
 
 from __future__ import annotations

@@ -42,6 +42,17 @@ which may align a checkpoint; then ``next_step`` decides what the task does.
 ``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is
 dropped when its part ends (P43). Events that arrive after FINISHED or FAILED change nothing else.
 The machine relies on in-order delivery: triggers and completions come with growing ids.
+
+Why the barrier of a source does not wait for the batch under way: a checkpoint then costs no more
+where batches take minutes, and consumers have less to read before the barrier. In return, the rows
+of that batch become visible with the next checkpoint. The task does wait
+
+- if Python operators take part: a batch changes their state in place;
+- if Spark's operators have state: a snapshot asks the plan of the last batch for their watermarks,
+  and asking in every planning call would cost each batch;
+- if it reads channels: an admitted segment is either before the barrier or after it;
+- for the savepoint of a stop;
+- until the attempt's first batch is complete: the checkpoint would contain nothing new.
 """
 
 from __future__ import annotations

@@ -17,6 +17,12 @@ being taken, or never will be, since
 
 Readers may reach a point before the trigger comes. Once the records have ended, nothing more can
 come after any point, and triggers are taken as ever.
+
+The subtasks keep the point of such a checkpoint, and the core passes it on. A reader that has
+reported a checkpoint's id keeps the id in its state, since its next batch may run in another
+process. The answer to the planning call says when the checkpoint is over. An event of the
+coordinator could not: a closed gateway would hold it back. Nor could a notification: it comes when
+the checkpoint completes, long after the barrier.
 """
 
 from __future__ import annotations

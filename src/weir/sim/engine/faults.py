@@ -14,6 +14,18 @@ and that the job would not know of must never be written again::
                                                     a start from another one
     volume not mounted  nothing                     at all
     ==================  ==========================  ====================================
+
+In a run of 20,000 seeds, counted when graphs had at most three vertices, every fault struck at
+least a hundred times in every state of the protocol, from CREATED over ALLOCATING, TRIGGERING,
+WAITING, FINALIZING and COMMITTING to FAILING and RESTARTING, with these exceptions:
+
+- A driver is FINISHED or FAILED for a millisecond or two, between its last record and its end, so
+  faults rarely strike there.
+- A write in doubt needs a create, and there is hardly any while hooks run (TRIGGERING) and while a
+  driver leaves (SUSPENDED).
+- A query fails only while queries run, a hook only while it is called, and a commit only while a
+  commit runs (including the recommit at the start of an attempt). An executor is late only once its
+  query was stopped. In other states these faults strike when two checkpoints overlap.
 """
 
 from __future__ import annotations

@@ -15,6 +15,9 @@ both directions, and in every completed checkpoint each subtask agrees with the 
 
 The coordinator and each attempt of a subtask process their messages one by one, and leave in
 ``out`` what the master has not received yet.
+
+This run found a subtask that had handled all its events and then failed, yet stayed in checkpoints
+that waited for the events of others.
 """
 
 from __future__ import annotations

@@ -1,1 +1,12 @@
-"""Weir's own sinks and its object storage over simulated stores that fail and answer late."""
+"""Weir's own sinks and its object storage over simulated stores that fail and answer late.
+
+The sinks, ``SinkPort``, the job log, the checkpoint storage and the object store's file system are
+the product's, down to pyiceberg. What lies below them is simulated: obstore's requests, psycopg's
+connections, an Iceberg catalog, delta-rs with the log of a table, and the disk. The modules of the
+stores say what may happen in each.
+
+A statement that the simulated PostgreSQL server does not know fails the run, so a sink that needs a
+new statement must teach it to ``postgres.py``. Tests run the sinks and the file system over the
+simulated server, bucket and log, and over a real server, obstore and delta-rs, and compare each
+step.
+"""

@@ -27,6 +27,10 @@ says so.
    the completion, deletes what is subsumed, and commits. Some checkpoints are given up after they
    were flushed (P12), and some commits wait for the next checkpoint (P5).
 3. When the input has ended and everything is committed, it closes the sink and says so.
+
+The driver is a short model, since recovery as a whole is the subject of the other runs. It falls
+back from a damaged checkpoint unless the sink may show rows beyond the older one: ``Files`` marks
+an epoch before its first file gets its name, and the mark becomes the ledger's entry.
 """
 
 from __future__ import annotations

@@ -36,6 +36,12 @@ Payload::
      "files": [{"path": "country=US/part-0.parquet", "size": 451,
                 "partition": {"country": "US"}, "rows": 3,
                 "statistics": <JSON text>, "modified_ms": 1700000000000}]}
+
+Why the staging directory is not hidden: VACUUM skips names that begin with ``_`` and would never
+clean up. The price is that a VACUUM with a short retention deletes files that are still to be
+committed. So every staged file is checked (existence, size) before a snapshot takes it, where a
+loss fails the attempt, which stages the rows again, and before the commit, where a loss is final
+and named, and nothing becomes visible.
 """
 
 from __future__ import annotations

@@ -14,6 +14,11 @@ until then nobody may see it. So rows are staged before their ids are known. How
 
 A name that the mapping keeps for a column that was dropped or renamed is refused for a new one:
 older files without ids would show their values in it.
+
+If the table changed when rows are staged, it would show a column of rows that may never be
+committed, and need a transaction of its own, before and after which a driver can die. If the id
+were predicted, it would be another column's once another writer has added a column first, and
+nothing could take the files.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ epoch that nobody remembers would be committed twice. The property stays.
 
 A table that was rolled back still has the property. So the ledger also says which snapshot was the
 commit, and the table has gone back if that one is no longer behind the current snapshot.
+
+A marker file beside the table could not change with the table in one transaction.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ The columns themselves stay in the files. Text has a ``v`` in front, since Spark
 of an empty string like that of a null. Spark cannot compute ``bucket`` as Iceberg defines it (its
 hash has another seed), so tables with such a field are refused, and so are types whose text is not
 exact.
+
+pyiceberg takes the values of files that it is given from the files' bounds, which fails for a
+column without bounds.
 """
 
 from __future__ import annotations

@@ -17,6 +17,12 @@ one keeps its own.
 
 Rows that were pending in another job's savepoint are committed in that job's name, whose ids mean
 nothing here. They are older than every checkpoint of this job, and have the number 0.
+
+Why a column for each job: numbers that go on above the older job's would differ from the ids in the
+job's records and in every other table, and numbering the older rows again would write the whole
+table. A further column costs nothing, and both histories stay right. Which job has which column is
+on record beside the ledger, by the table's oid, since a table that is created again is another
+table.
 """
 
 from __future__ import annotations

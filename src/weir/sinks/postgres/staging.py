@@ -3,6 +3,10 @@
 A table takes the batches between two checkpoints, so an epoch's rows lie in one or two. It is
 dropped when all its batches are committed. Deleted rows would stay behind, and slow every commit
 down, whenever something keeps VACUUM from removing them.
+
+One table for each batch would fill the catalogue, and one for the whole attempt would have to be
+emptied by ``DELETE``. ``PREPARE TRANSACTION`` needs no table, but would hold locks, and VACUUM, for
+as long as a checkpoint takes, and most servers have it off.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ operation.
 for each place in the plan that reads a source, so a source that is read in several places (a stream
 joined with itself; the control input in front of each channel) occurs several times. Directories
 are numbered by distinct source. Neither log has the mapping, so the running query is asked, once.
+
+A snapshot of a query that reads channels carries the answer.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 The Python operators get their orders, the segment of the vertex's channel is written, every sink
 runs phase one, and the operators' results are collected.
+
+The sinks of a vertex that writes a channel take their rows from the segment. Reading the segment
+costs less than computing the rows again or keeping them in memory, and all sinks get the same rows
+even from a plan that is not deterministic. A plain Parquet sink does not even read it: the
+segment's files get a second name in the sink's staging directory.
 """
 
 from __future__ import annotations

@@ -19,6 +19,14 @@ them as they are in memory.
 4. **In the background.** ``make_later`` starts a detached process of the lowest priority, for
    ``weir run``. A failure is remembered for a week in ``<name>.failed``, so that not every run
    tries again.
+
+The heap decides about the rest (``JvmProfile``): a job with up to 8 GB gets the parallel collector,
+and its optimizing compiler starts on code later than by default; a larger one keeps Java's
+defaults. The user's own options win. A JVM that only reads saved state and exits gets the quick
+compiler and the serial collector.
+
+``make setup`` and ``weir warmup`` build the archive, in a minute of both cores; a demo or one run
+of the tests on a new machine would gain less than that. Jars appended to the class path do no harm.
 """
 
 from __future__ import annotations

@@ -13,6 +13,10 @@ after the end of the input slips in.
 
 A query that reads channels has no ``sources/``: what it has read is in its offsets
 (``weir/spark/channels.py``).
+
+Editing the watermark in Spark's commit log and forcing a batch would fire the windows too. But
+Spark would then ask the sources, and records that arrived after the end of the input would meet the
+maximal watermark and be dropped.
 """
 
 from __future__ import annotations

@@ -21,6 +21,10 @@ positions in a channel only have to grow.
 
 If no number is requested, nothing changes: a query restored on a machine with more cores keeps its
 number.
+
+The queries of a job therefore start one after the other, in the order of the graph: each copies the
+session's settings, which may differ by vertex. The first rows flow while the plans of the
+downstream queries are built.
 """
 
 from __future__ import annotations
