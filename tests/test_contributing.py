@@ -138,7 +138,7 @@ def test_paths_on_the_page_exist() -> None:
     named += re.findall(r"bin/(?:pytest|python)\b.* ((?:tests|scripts)[\w/.]+)", TEXT)
     assert {"docs/ARCHITECTURE.md", "tests/sim", "scripts/rest_api.py"} <= set(named)
     for path in named:
-        assert "NAME" in path or (ROOT / path).exists(), path
+        assert "NAME" in path or "DAY" in path or (ROOT / path).exists(), path
 
 
 def test_commands_on_the_page_exist() -> None:
@@ -152,5 +152,6 @@ def test_commands_on_the_page_exist() -> None:
     known = set(get_command(cli).commands)  # type: ignore[attr-defined]
     assert {"sim", "checkpoints", "inspect"} <= commands <= known
     modules = re.findall(r"python -m ([\w.]+)", TEXT)
-    assert modules == ["benchmarks.overhead"]
-    assert (ROOT / "benchmarks" / "overhead.py").is_file()
+    assert "benchmarks.overhead" in modules
+    for module in modules:
+        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), module
