@@ -3,7 +3,7 @@
 Merged files lie below the table's data location, in the directory of the attempt that commits. A
 commit that adds such files first writes ``_committed`` beside them. A dead attempt's merged files
 are deleted only without it: with it they may be some table's, even if the table in the catalog
-shows nothing of them (``iceberg_leftovers``).
+shows nothing of them (``leftovers.py``).
 
 A batch of which no file was added is not noted as committed. So the note also says which originals
 may be deleted later: those above it, which no commit can have added.

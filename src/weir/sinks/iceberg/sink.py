@@ -10,14 +10,14 @@ No JVM library is needed. How the rows of one batch become visible:
 2. ``flush``: the files and the directories above them are synced, and their footers are read for
    the metrics by which readers skip files. Files without rows are dropped here.
 3. ``commit``: one transaction adds a snapshot with all files of the epoch and sets the sink's
-   property (``iceberg_ledger``), which has the epoch. It holds only if the table's current snapshot
+   property (``ledger.py``), which has the epoch. It holds only if the table's current snapshot
    is the one that was loaded. So of two drivers that commit an epoch, the second meets a conflict,
    looks again, and finds the epoch (PROTOCOL P18). Whether a commit landed whose answer was lost is
    found out the same way. Iceberg does not check that the files exist, so the sink checks each of
    them first.
 4. ``clean``: the property also has the highest position that was committed from each attempt. A
    dead attempt's batch is deleted if its position is above that mark, and above the one that its
-   own directory has (``iceberg_leftovers``), since the table in the catalog may be another one.
+   own directory has (``leftovers.py``), since the table in the catalog may be another one.
 
 An epoch without rows leaves the table alone; it is on record in the job's own log (P15).
 
@@ -26,7 +26,7 @@ Payload::
     {"directory": "weir-0a1b2c3d-orders-1", "position": 7, "flushed": true, "after": 12,
      "owner": "5f0c..", "table": "9a7e..-..", "location": "s3://lake/orders/data",
      "schema": <Iceberg's JSON text>, "spec": <Iceberg's JSON text>,
-     "files": [<iceberg_files.StagedDataFile>, ..]}
+     "files": [<files.StagedDataFile>, ..]}
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ of none. Spark writes the ids of columns and of struct fields, but not those of 
 keys and map values. A file with only some ids is read differently by different engines. So files
 of rows with a list or a map, at any depth, get none: readers then find the fields by the table's
 ``schema.name-mapping.default``, which the first such commit adds. The same holds for rows with a
-field that the table lacks, whose id is known only once they are committed (``iceberg_evolution``).
+field that the table lacks, whose id is known only once they are committed (``evolution.py``).
 Files of all other rows have their ids, and are independent of names.
 
 The *rows' schema* has the table's ids for the columns that the rows have, and ids from ``NEW_IDS``

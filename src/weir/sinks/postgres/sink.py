@@ -4,9 +4,9 @@ What is not yet committed lies in ordinary (logged) tables of the schema ``weir`
 is empty after a crash of the server, and a checkpoint is acknowledged on the strength of its rows.
 
 1. ``stage``: each Spark task copies its rows into a staging table of the attempt, in a transaction
-   of its own (``postgres_copy``). Readers of the target see nothing of it.
+   of its own (``copy.py``). Readers of the target see nothing of it.
 2. ``flush``: the rows are on disk since their transaction was committed; the next batch begins a
-   new staging table (``postgres_staging``).
+   new staging table (``staging.py``).
 3. ``commit``: one transaction locks the sink's row in ``weir.commits``, inserts the epoch's rows
    into the target and enters the epoch in that row. A repeated commit finds the epoch there. Two
    drivers that commit the same epoch wait for each other at the lock (PROTOCOL P18). Before the
@@ -21,8 +21,8 @@ With ``mode="upsert"`` only the last row of a key counts within an epoch: the on
 ``order_by`` a row never replaces one with a greater value, so the result does not depend on where
 one checkpoint ends and the next begins.
 
-``schema_evolution`` changes the target within the commit (``postgres_schema``); ``epoch_column``
-keeps the number of each row's checkpoint (``postgres_history``).
+``schema_evolution`` changes the target within the commit (``evolution.py``); ``epoch_column``
+keeps the number of each row's checkpoint (``history.py``).
 
 An epoch without rows leaves the database alone; it is on record in the job's own log (P15).
 
