@@ -61,8 +61,8 @@ class OperatorContext(Protocol):
     def watermark_ms(self) -> int | None:
         """The watermark, in milliseconds since the epoch.
 
-        None before there is one, and if the operator's input has no event time. In ``finish``, at
-        the end of the input or of a drain, it is ``2**63 - 1`` in any case, as in Flink.
+        None before the first watermark, and if the operator's input has no event time. In
+        ``finish``, at the end of the input or of a drain, it is always ``2**63 - 1``, as in Flink.
         """
         ...
 
@@ -111,7 +111,8 @@ class Operator:
     the first two.
 
     Between two calls of a batch an operator can use its attributes as it likes, but a batch that
-    leaves another value in one fails: only state survives. ``transient`` names the exceptions.
+    changes the value of an attribute fails: only state survives. ``transient`` names the
+    exceptions.
     """
 
     #: The schema of the output, as a Spark ``StructType`` or DDL; None: the same as the input.
@@ -120,7 +121,7 @@ class Operator:
     output_schema: str | StructType | None = None
 
     #: The schemas of the side outputs by tag, each as ``output_schema``. ``context.output`` emits
-    #: rows to one, and ``Stream.side_output`` is its stream.
+    #: rows to a side output, and ``Stream.side_output`` is its stream.
     side_outputs: Mapping[str, str | StructType] = {}
 
     #: Names of attributes that may be lost between two batches, since ``open`` or the operator's
@@ -166,7 +167,7 @@ class Operator:
         """
 
     def end_batch(self) -> Batches:
-        """Called once per batch after its records and timers, even if it has none."""
+        """Called once per batch after its records and timers, even if there are none."""
 
     def end_input(self) -> Batches:
         """No more records will come: the input has ended, or the job is drained."""
@@ -232,9 +233,9 @@ class PandasOperator(Operator):
         where = f"{type(self).__name__}.process_frame"
         frames = self.process_frame(to_pandas(batch))
         return [
-            one
+            records
             for frame in emitted(frames, pd.DataFrame, "DataFrames", where)
-            for one in pa.Table.from_pandas(frame, preserve_index=False).to_batches()
+            for records in pa.Table.from_pandas(frame, preserve_index=False).to_batches()
         ]
 
 
@@ -266,7 +267,7 @@ def overrides(operator: Operator, method: str) -> bool:
 
 def transient_attributes(operator: Operator) -> frozenset[str]:
     """The names in ``transient``, of the operator's class and of its bases."""
-    of_bases = (vars(one).get("transient", ()) for one in type(operator).__mro__)
+    of_bases = (vars(cls).get("transient", ()) for cls in type(operator).__mro__)
     return frozenset(operator.transient).union(*of_bases)
 
 
@@ -276,7 +277,7 @@ def takes_snapshots(operator: Operator) -> bool:
 
 
 def takes_part(operator: Operator) -> bool:
-    """Whether an operator has code of its own for snapshots, or hears how checkpoints ended."""
+    """Whether an operator has code of its own for snapshots, or for the end of checkpoints."""
     return (
         takes_snapshots(operator)
         or overrides(operator, "notify_checkpoint_complete")

@@ -33,7 +33,7 @@ class CoOperator(Operator):
     Like ``Operator``, with ``process_batch1`` and ``process_batch2`` in place of ``process_batch``.
     Both work on the same state: with ``key_by``, keys of both inputs are one key space. Nothing is
     known of the order between rows of the two inputs. The watermark is the lesser of the inputs'
-    watermarks (PROTOCOL P25); an input without an event time has none, and does not hold it back.
+    watermarks (PROTOCOL P25); an input without an event time does not hold it back.
 
     ``output_schema`` must be declared.
     """

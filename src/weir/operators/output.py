@@ -58,13 +58,13 @@ class Outputs:
         if len(self._schemas) == 1:
             return batch
         columns: dict[str, pa.Array] = {}
-        for one, schema in self._schemas.items():
+        for output, schema in self._schemas.items():
             for field in schema:
-                name = tagged_column(one, field.name) if one else field.name
+                name = tagged_column(output, field.name) if output else field.name
                 columns[name] = (
-                    batch.column(field.name) if one == tag else pa.nulls(len(batch), field.type)
+                    batch.column(field.name) if output == tag else pa.nulls(len(batch), field.type)
                 )
-            if one == MAIN_OUTPUT:
+            if output == MAIN_OUTPUT:
                 columns[OUTPUT] = pa.array([tag or None] * len(batch), pa.string())
         return pa.RecordBatch.from_pydict(columns)
 
@@ -80,10 +80,11 @@ def record_batches(given: object, where: str) -> Iterator[pa.RecordBatch]:
 
 
 def emitted(given: object, kind: type[T], kinds: str, where: str) -> Iterator[T]:
-    """The values of one type that a method returned or yields; none for None.
+    """Yield the values that a method returned or yields, all of one type; nothing for None.
 
     ``kinds`` and ``where`` name the type and the method, for messages.
-    Raises ``PipelineError`` for a single one, which would fall into its columns, and for others.
+    Raises ``PipelineError`` for a single value, which would fall apart into its columns, and for
+    values of other types.
     """
     if given is None:
         return
@@ -91,10 +92,10 @@ def emitted(given: object, kind: type[T], kinds: str, where: str) -> Iterator[T]
         raise PipelineError(
             f"{where} returned a {type(given).__name__}: return a list of {kinds}, or yield them."
         )
-    for one in given:
-        if not isinstance(one, kind):
-            raise PipelineError(f"{where} emitted a {type(one).__name__}: emit {kinds}.")
-        yield one
+    for value in given:
+        if not isinstance(value, kind):
+            raise PipelineError(f"{where} emitted a {type(value).__name__}: emit {kinds}.")
+        yield value
 
 
 def to_pandas(batch: pa.RecordBatch) -> pd.DataFrame:

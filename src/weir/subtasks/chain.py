@@ -9,8 +9,8 @@ It gives the subtasks their orders for each batch and takes up their results. Se
                   files that it names
     close         everything is committed: the last notifications, then ``close``
 
-All N subtasks must run in every batch, empty ones too, so that every event is handled. A batch in
-which a subtask did not run is an error, never a gap.
+All N subtasks must run in every batch, even without rows, so that every event is handled. If a
+subtask did not run in a batch, that is an error, never a gap.
 
 A snapshot needs no batch, since state is handed over after every batch anyway. Only operators with
 a ``snapshot_state`` are called for a checkpoint, and only operators that emit rows before the
@@ -172,14 +172,14 @@ class OperatorChain:
         self._held: dict[int, dict[OperatorId, HeldState]] = {}
         self._directory: StateDirectory | None = None
         self._restored_checkpoint_id: int | None = None
-        #: The last batch, whose state the next one starts from.
+        #: The last batch, whose state the next batch starts from.
         self._version = -1
         #: By operator: the columns of its key, each a name and a type, now and in what it restores.
         self._keys: dict[OperatorId, tuple[tuple[str, str], ...]] = {}
         self._saved_keys: dict[OperatorId, tuple[tuple[str, str], ...]] = {}
         #: The operators whose input has an event time.
         self._timed: set[OperatorId] = set()
-        #: The watermark of the last batch, and the next batch's; None before there is one.
+        #: The watermark of the last batch, and the next batch's; None before the first.
         self._watermark_ms: int | None = None
         self._next_watermark_ms: int | None = None
         #: Channels whose records have ended: known to the operators, and with the next batch.
@@ -224,7 +224,9 @@ class OperatorChain:
         kept = _kept(directory)
         # Earlier versions did not keep the key.
         self._saved_keys = {
-            name: one.key for name, one in kept.items() if one.key and (one.groups or one.keyed)
+            name: operator.key
+            for name, operator in kept.items()
+            if operator.key and (operator.groups or operator.keyed)
         }
         for name in self._steps:
             self._check_key(name)
@@ -245,7 +247,7 @@ class OperatorChain:
         if isinstance(effect, StartDrain):
             self._ending = set(self._vertex.inputs)
         else:
-            at_end = (one for one, ms in effect.watermarks_ms.items() if ms == MAX_WATERMARK_MS)
+            at_end = (name for name, ms in effect.watermarks_ms.items() if ms == MAX_WATERMARK_MS)
             self._ending = set(at_end)
         # Rows of the drain's batch would meet the maximal watermark.
         self._reads = isinstance(effect, AnswerPlanning) and not effect.only_events
@@ -255,10 +257,10 @@ class OperatorChain:
     def forces_batch(self, answer: AnswerPlanning, *, first: bool, ends_by_itself: bool) -> bool:
         """Take up the answer's orders; return whether the next batch must run, even without rows.
 
-        Forced are the ``first`` batch, without which operators would never be opened, and one with
-        events, a barrier, or news for operators (``has_news``). Where the query ends by itself when
-        its input is used up, only a barrier forces a batch right after a forced one, or the query
-        would not end as long as there are events.
+        The ``first`` batch is forced, since operators would never be opened without it, and so is a
+        batch with events, a barrier, or news for operators (``has_news``). Where the query ends by
+        itself when its input is used up, only a barrier forces a batch right after a forced batch,
+        or the query would not end as long as there are events.
         """
         self.take_orders(answer)
         news = bool(answer.events) or self.has_news
@@ -267,37 +269,37 @@ class OperatorChain:
         return self._forced
 
     def planned(self, next_watermark_ms: int) -> None:
-        """All batches so far are complete, and the next one will have this watermark.
+        """All batches so far are complete, and the next will have this watermark.
 
         It is 0 before any event time is known.
         """
         self._next_watermark_ms = next_watermark_ms or None
 
     def resume_at(self, watermark_ms: int | None) -> None:
-        """The watermark of the last batch before this attempt, before the first one in it.
+        """The watermark of the last batch before this attempt, called before its first batch.
 
         Operators go on with it if they have seen it. Otherwise, as in snapshots of earlier
         versions, the first batch moves it.
         """
         seen = [self._held[self._version][name].watermark_ms for name in self._timed]
-        known = [one for one in (*seen, watermark_ms or None) if one is not None]
+        known = [time_ms for time_ms in (*seen, watermark_ms or None) if time_ms is not None]
         self._watermark_ms = min(known) if len(known) == len(seen) + 1 else None
 
     @property
     def has_news(self) -> bool:
-        """Whether an operator waits for a batch, even one without rows.
+        """Whether an operator waits for a batch, even without rows.
 
         Checkpoints have ended of which it wants to be notified, a timer is due, or a reader wants
         to read.
         """
-        told = any(self._hears(name, self.completed, self.aborted) for name in self._steps)
-        told = told or any(self._ending_inputs(name) for name in self._steps)
-        told = told or self._readers.may_go_on(self._induced_over)
-        return told or self.emits_for_watermark or self.timer_in_ms == 0
+        waits = any(self._wants_notice(name, self.completed, self.aborted) for name in self._steps)
+        waits = waits or any(self._ending_inputs(name) for name in self._steps)
+        waits = waits or self._readers.may_go_on(self._induced_over)
+        return waits or self.emits_for_watermark or self.timer_in_ms == 0
 
     @property
     def emits_for_watermark(self) -> bool:
-        """Whether the next batch's watermark lets an operator emit rows that are older than it."""
+        """Whether the next batch's watermark makes an operator emit rows that are older than it."""
         moves_to = self._moves_to_ms(self._next_watermark_ms)
         return moves_to is not None and any(
             overrides(self._steps[name].operator, "on_watermark")
@@ -309,7 +311,7 @@ class OperatorChain:
     def output_watermark_ms(self, reached_ms: int | None) -> int | None:
         """The watermark for consumers of a query that has reached ``reached_ms``.
 
-        It stays behind while operators have yet to emit rows that are older (PROTOCOL P25).
+        It is held back while operators have yet to emit older rows (PROTOCOL P25).
         """
         if not reached_ms or not self.emits_for_watermark:
             return reached_ms
@@ -317,9 +319,9 @@ class OperatorChain:
 
     @property
     def source_watermark_ms(self) -> int | None:
-        """The watermark of the source's readers for the next batch; None without news of it.
+        """The watermark of the source's readers for the next batch; None to leave it as it is.
 
-        A batch before a barrier, or one that only carries events, gets none.
+        A batch before a barrier, or with events only, gets no watermark.
         """
         return self._readers.watermark_ms if self._reads and self._barrier is None else None
 
@@ -327,7 +329,7 @@ class OperatorChain:
     def timer_in_ms(self) -> int | None:
         """How long until a processing-time timer is due, or a reader wants to read; or None."""
         held = self._held[self._version].values()
-        times = [one.earliest_ms(TimeDomain.PROCESSING) for one in held]
+        times = [state.earliest_ms(TimeDomain.PROCESSING) for state in held]
         times += self._readers.reads_at_ms
         earliest = earliest_of(times)
         return None if earliest is None else max(0, earliest - self._clock.wall_ms())
@@ -367,12 +369,12 @@ class OperatorChain:
         sent: list[SentEvent] = []
         after: dict[OperatorId, HeldState] = {}
         rows_read = 0
-        for name, one in self._steps.items():
+        for name, step in self._steps.items():
             found = self._subtasks.results(name, batch)
-            if found.keys() != set(range(one.parallelism)):
+            if found.keys() != set(range(step.parallelism)):
                 raise PipelineError(
                     f"Operator {name!r} ran as the subtasks {sorted(found)} in batch {batch}, not"
-                    f" as 0 to {one.parallelism - 1}: the steps after it in its query must not"
+                    f" as 0 to {step.parallelism - 1}: the steps after it in its query must not"
                     " change partitions (coalesce, union with itself); otherwise start a new"
                     " query for them with start_new_chain()."
                 )
@@ -402,7 +404,7 @@ class OperatorChain:
             induced=self._readers.induced if self._vertex.is_externally_induced else None,
         )
 
-    # -- between two batches, and after the last one
+    # -- between two batches, and after the last
 
     def snapshot(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
         """Take the snapshot of every operator, in the order of the chain (PROTOCOL P6, P43).
@@ -443,12 +445,12 @@ class OperatorChain:
     def close(self) -> None:
         """Notify the operators of the checkpoints that have ended, then close them (MISSION E5).
 
-        Raises ``OperatorError`` if one raises.
+        Raises ``OperatorError`` if an operator raises.
         """
         completed, aborted = _taken(self.completed), _taken(self.aborted)
         for name in self._steps:
             call = CloseCall(setup=self._setup(name), completed=completed, aborted=aborted)
-            news = self._hears(name, completed, aborted)
+            news = self._wants_notice(name, completed, aborted)
             for subtask, result in sorted(self._call(name, call, restore=news).items()):
                 if isinstance(result, CallFailed):
                     raise OperatorError(
@@ -490,9 +492,11 @@ class OperatorChain:
         """
         if not isinstance(self._steps[name].operator, CoOperator):
             return ()
-        [step] = (one for one in self._vertex.steps if one.operator_id == name)
+        [step] = (candidate for candidate in self._vertex.steps if candidate.operator_id == name)
         ending = self._ending - self._ended
-        return tuple(number for number, one in enumerate(step.inputs, start=1) if one in ending)
+        return tuple(
+            number for number, upstream in enumerate(step.inputs, start=1) if upstream in ending
+        )
 
     def _moves_to_ms(self, watermark_ms: int | None) -> int | None:
         """The watermark if it is news to operators."""
@@ -503,7 +507,7 @@ class OperatorChain:
     def _call_snapshot(self, name: OperatorId, effect: TakeSnapshot) -> None:
         """Call ``snapshot_state`` of all subtasks, and take up the state after it.
 
-        Raises ``OperatorError`` if one raises; that subtask goes on from the state before.
+        Raises ``OperatorError`` if a subtask raises; it goes on from the state before.
         """
         call = SnapshotCall(
             setup=self._setup(name),
@@ -511,7 +515,9 @@ class OperatorChain:
             timestamp_ms=effect.timestamp_ms,
         )
         results = self._call(name, call, restore=True)
-        states = {one: state for one, state in results.items() if isinstance(state, SubtaskState)}
+        states = {
+            subtask: state for subtask, state in results.items() if isinstance(state, SubtaskState)
+        }
         before = self._held[self._version][name]
         after = before.after(states)
         self._held[self._version][name] = after
@@ -529,7 +535,7 @@ class OperatorChain:
         """
         results = dict(self._subtasks.call(name, call))
         every = range(self._steps[name].parallelism)
-        missing = tuple(one for one in every if one not in results)
+        missing = tuple(subtask for subtask in every if subtask not in results)
         if restore and missing:
             results |= self._subtasks.call(name, msgspec.structs.replace(call, restore=missing))
             invariant(
@@ -551,7 +557,7 @@ class OperatorChain:
             " the step another uid, to begin without this state."
         )
 
-    def _hears(self, name: OperatorId, completed: Sized, aborted: Sized) -> bool:
+    def _wants_notice(self, name: OperatorId, completed: Sized, aborted: Sized) -> bool:
         """Whether the operator wants to be notified of one of these checkpoints."""
         operator = self._steps[name].operator
         return (bool(completed) and overrides(operator, "notify_checkpoint_complete")) or (
@@ -566,7 +572,7 @@ class OperatorChain:
         lists, before = kept.lists, kept.parallelism
         parallelism = self._steps[name].parallelism
         if lists:
-            found = [decode_lists(lists[one].contents(self._read)) for one in sorted(lists)]
+            found = [decode_lists(lists[subtask].contents(self._read)) for subtask in sorted(lists)]
             if before != parallelism or any_union(found):
                 dealt = redistributed(found, parallelism)
                 lists = {
@@ -613,7 +619,12 @@ class OperatorChain:
 
 
 def _files(held: Mapping[int, Mapping[OperatorId, HeldState]]) -> set[str]:
-    return {file for of_batch in held.values() for one in of_batch.values() for file in one.files}
+    return {
+        file
+        for of_batch in held.values()
+        for held_state in of_batch.values()
+        for file in held_state.files
+    }
 
 
 def _is_due(time_ms: int | None, until_ms: int) -> bool:
@@ -624,8 +635,8 @@ def _listed(key: Iterable[Iterable[str]]) -> str:
     return ", ".join(f"{name!r} ({kind})" for name, kind in key) or "nothing"
 
 
-def _taken(told: deque[int]) -> tuple[int, ...]:
-    return tuple(told.popleft() for _ in range(len(told)))
+def _taken(ids: deque[int]) -> tuple[int, ...]:
+    return tuple(ids.popleft() for _ in range(len(ids)))
 
 
 def _kept(directory: StateDirectory) -> dict[OperatorId, KeptOperator]:

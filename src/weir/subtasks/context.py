@@ -44,13 +44,13 @@ class Context:
     side_outputs: Collection[str] = ()
     #: Rows for side outputs, with their tags, since they were last taken.
     emitted: list[tuple[str, pa.RecordBatch]] = field(default_factory=list)
-    #: Whether a batch is there to take them.
+    #: Whether a batch is running that takes them.
     may_emit: bool = False
 
     def output(self, tag: str, batch: pa.RecordBatch) -> None:
         """See ``OperatorContext``."""
         if tag not in self.side_outputs:
-            declared = ", ".join(repr(one) for one in self.side_outputs) or "none"
+            declared = ", ".join(repr(output) for output in self.side_outputs) or "none"
             raise PipelineError(
                 f"Operator {self.operator_id!r} emits to the side output {tag!r}, but declares"
                 f" {declared}: add it to side_outputs, with its schema."

@@ -72,7 +72,7 @@ class HeldState:
         return files_of(self)
 
     def earliest_ms(self, domain: TimeDomain) -> int | None:
-        """When the next timer is due; None if there is none."""
+        """When the next timer is due; None without timers."""
         return earliest_of(found.of(domain) for found in self.timers.values())
 
     def after(self, results: Mapping[int, SubtaskState]) -> HeldState:
@@ -104,9 +104,9 @@ def encode_kept(kept: Mapping[OperatorId, KeptOperator]) -> str:
 def files_of(state: HeldState | KeptOperator) -> set[str]:
     """All files that hold part of an operator's state."""
     located: list[Location | LayerLocation] = [*state.lists.values()]
-    located += [one for groups in state.groups.values() for one in groups.values()]
-    located += [one for by in state.keyed.values() for layers in by.values() for one in layers]
-    return {one.file for one in located if one.file is not UNSET}
+    located += [location for groups in state.groups.values() for location in groups.values()]
+    located += [layer for by in state.keyed.values() for layers in by.values() for layer in layers]
+    return {location.file for location in located if location.file is not UNSET}
 
 
 def dealt_layers(
@@ -148,4 +148,4 @@ def dealt_timers(
 
 def earliest_of(times_ms: Iterable[int | None]) -> int | None:
     """The earliest of the times that are known."""
-    return min((one for one in times_ms if one is not None), default=None)
+    return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)

@@ -1,7 +1,7 @@
 """The messages between the driver and the subtasks of Python operators, as JSON.
 
 For each batch of a query, each of its operators gets a ``BatchOrder``, which all of its subtasks
-read, and each subtask reports a ``BatchResult``. Between two batches, or after the last one, a
+read, and each subtask reports a ``BatchResult``. Between two batches, or after the last, a
 subtask is called: by a ``SnapshotCall``, which it answers with its ``SubtaskState``, or a
 ``CloseCall``, which it answers with ``Closed``. Either may end as ``CallFailed``.
 
@@ -29,7 +29,7 @@ from weir.sources.operator import ReaderReport
 #: The number of a subtask. An operator has no more subtasks than key groups.
 Subtask: TypeAlias = Annotated[int, Meta(ge=0, lt=KEY_GROUPS)]
 KeyGroup: TypeAlias = Annotated[int, Meta(ge=0, lt=KEY_GROUPS)]
-#: The first key group of a range, or the one after its last.
+#: The first key group of a range, or the last plus 1.
 KeyGroupBound: TypeAlias = Annotated[int, Meta(ge=0, le=KEY_GROUPS)]
 #: The path of a file of state below the directory of operators: the operator's id, and a name.
 StateFile: TypeAlias = Annotated[str, Meta(pattern=rf"\A{NAME}/[A-Za-z0-9_-]{{1,200}}\Z")]
@@ -38,7 +38,7 @@ M = TypeVar("M")
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message, or a part of one."""
+    """A message, or a part of a message."""
 
 
 class FilePart(Message, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class FilePart(Message, frozen=True, kw_only=True):
 class LayerLocation(FilePart, frozen=True, kw_only=True):
     """Where a layer of keyed state is (``weir/operators/state/keyed.py``)."""
 
-    #: The key groups that count: the first, and the one after the last.
+    #: The key groups that count: the first, and the last plus 1.
     groups: tuple[KeyGroupBound, KeyGroupBound]
     #: Keys with a value after this layer; unset in layers from another parallelism.
     keys: Count | UnsetType = UNSET
@@ -80,7 +80,7 @@ class Location(Message, frozen=True, kw_only=True):
     length: Count | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        place = [one is not UNSET for one in (self.file, self.offset, self.length)]
+        place = [part is not UNSET for part in (self.file, self.offset, self.length)]
         if (self.inline is UNSET) != all(place) or any(place) != all(place):
             raise ValueError("a location is neither bytes nor a part of a file")
 
@@ -104,7 +104,7 @@ class Location(Message, frozen=True, kw_only=True):
 
 
 class NextTimers(Message, frozen=True, kw_only=True):
-    """When the next timer of a subtask is due, in each domain; None if there is none."""
+    """When the next timer of a subtask is due, in each domain; None without timers."""
 
     #: The watermark, in milliseconds.
     event: int | None
@@ -112,7 +112,7 @@ class NextTimers(Message, frozen=True, kw_only=True):
     processing: int | None
 
     def of(self, domain: TimeDomain) -> int | None:
-        """The one in this domain."""
+        """The time in this domain."""
         return self.event if domain is TimeDomain.EVENT else self.processing
 
 
@@ -146,7 +146,7 @@ class SubtaskSetup(Message, frozen=True, kw_only=True):
     has_event_time: bool
     #: Milliseconds since the Unix epoch, on the driver's clock.
     now_ms: Timestamp
-    #: The watermark of the last batch, in milliseconds; None before there is one.
+    #: The watermark of the last batch, in milliseconds; None before the first.
     watermark_ms: int | None
 
 
@@ -166,11 +166,11 @@ class BatchOrder(Message, frozen=True, kw_only=True):
     moves_to_ms: int | None
     #: Whether the input of all subtasks ends with this batch (``Operator.finish``).
     finish: bool
-    #: The checkpoint whose barrier follows the batch; None without one.
+    #: The checkpoint whose barrier follows the batch; None without a barrier.
     barrier: Ordinal | None
     #: Of a source's readers: whether the batch may emit rows.
     may_read: bool
-    #: Of a source's readers: those at the point of a checkpoint up to this one go on.
+    #: Of a source's readers: those at the point of a checkpoint up to this id go on.
     induced_over: Count
     #: Of a source's readers: how far the slowest split is, in milliseconds of event time; None if
     #: that is not known.
@@ -213,7 +213,7 @@ class KeyedChange(Message, frozen=True, kw_only=True):
 
     #: How many of them stay, from the oldest on.
     stay: Count
-    #: The layer that follows these; None if there is none.
+    #: The layer that follows these, or None.
     follows: LayerLocation | None
 
 

@@ -39,11 +39,11 @@ class SourceReaders:
     def input_ended(self) -> bool:
         """Whether there are readers, and all of them have ended.
 
-        What they reported last counts: one that had ended in the checkpoint may get splits again,
-        since each attempt has a new enumerator.
+        What they reported last counts: a reader that had ended in the checkpoint may get splits
+        again, since each attempt has a new enumerator.
         """
         return bool(self._readers) and all(
-            one in self._reported and self._reported[one].ended for one in self._readers
+            reader in self._reported and self._reported[reader].ended for reader in self._readers
         )
 
     @property
@@ -54,12 +54,12 @@ class SourceReaders:
     @property
     def induced(self) -> InducedCheckpoint:
         """How far they are, if they induce checkpoints (MISSION B4)."""
-        points = [one.stands_at for one in self._reported.values() if one.has_splits]
+        points = [report.stands_at for report in self._reported.values() if report.has_splits]
         newest = max((point for point in points if point is not None), default=0)
         return InducedCheckpoint(newest, by_all=all(point == newest for point in points))
 
     def may_go_on(self, induced_over: int) -> bool:
-        """Whether a reader stands at the point of a checkpoint up to this one."""
+        """Whether a reader stands at the point of a checkpoint up to this id."""
         points = (report.stands_at for report in self._reported.values())
         return any(point is not None and point <= induced_over for point in points)
 
@@ -70,5 +70,5 @@ class SourceReaders:
 
     @property
     def watermark_ms(self) -> int | None:
-        """The lowest watermark of all readers' splits; None if there is none."""
+        """The lowest watermark of all readers' splits; None if it is unknown."""
         return lowest_of(report.time for report in self._reported.values()).watermark_ms

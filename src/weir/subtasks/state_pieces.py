@@ -1,6 +1,6 @@
 """Writes the state that a subtask hands over, as pieces of files.
 
-Small pieces share a file. A large one has a file of its own, so its bytes leave the checkpoints
+Small pieces share a file. A large piece has a file of its own, so its bytes leave the checkpoints
 once it is replaced, and not only with all that happened to be written together with it.
 """
 
@@ -20,7 +20,7 @@ NewFile = Callable[[], tuple[str, io.IOBase]]
 
 
 class StatePieces:
-    """The pieces of one subtask after one batch. ``close`` must follow the last one."""
+    """The pieces of one subtask after one batch. ``close`` must follow the last piece."""
 
     def __init__(self, new_file: NewFile) -> None:
         self._new_file = new_file
@@ -80,7 +80,7 @@ class Piece(io.RawIOBase):
         return size
 
     def close(self) -> None:
-        """Close the file, if there is one."""
+        """Close the file, if one is open."""
         if self._out is not None:
             self._out.close()
         super().close()

@@ -1,7 +1,7 @@
 """Runs subtasks of Python operators in a worker process: batches, and calls between them.
 
 ``SubtaskFunction`` runs one subtask for one batch, as the driver's order says (``chain.py``,
-``messages.py``). If the process that ran the last batch runs the next one too, its operator goes on
+``messages.py``). If the process that ran the last batch also runs the next, its operator goes on
 as it is (``WorkerProcess``); otherwise the operator is restored from the state that the order
 names. ``SubtaskSetup`` says when it may go on.
 """
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: From this watermark on, no time passes any more: 9999-12-31T23:59:59Z, the last one that Spark
-#: can represent.
+#: From this watermark on, no time passes any more: 9999-12-31T23:59:59Z, the last time that
+#: Spark can represent.
 END_OF_TIME_MS = 253_402_300_799_000
 #: State of up to this many bytes travels inside messages, larger state in a file of its own.
 INLINE_BYTES = SHARED_BYTES_MAX
@@ -142,17 +142,17 @@ class WorkerProcess:
         """The subtasks of an operator that are here with the state that the driver has."""
         return sorted(
             subtask
-            for (name, subtask), one in self._warm.items()
-            if name == operator_id and _is_current(one, setup, subtask)
+            for (name, subtask), warm in self._warm.items()
+            if name == operator_id and _is_current(warm, setup, subtask)
         )
 
     def take(self, operator_id: OperatorId, subtask: int) -> _Warm | None:
         """Remove a subtask, until it is kept again."""
         return self._warm.pop((operator_id, subtask), None)
 
-    def keep(self, operator_id: OperatorId, subtask: int, one: _Warm) -> None:
+    def keep(self, operator_id: OperatorId, subtask: int, warm: _Warm) -> None:
         """Keep a subtask for its next batch or call."""
-        self._warm[operator_id, subtask] = one
+        self._warm[operator_id, subtask] = warm
 
     def forget_others(self, operator_id: OperatorId, setup: SubtaskSetup, batch: int) -> None:
         """Close subtasks that have run elsewhere since, or belong to another attempt.
@@ -166,8 +166,8 @@ class WorkerProcess:
 
     def state(self, operator_id: OperatorId, subtask: int) -> StateStore | None:
         """The state of a subtask that is here."""
-        one = self._warm.get((operator_id, subtask))
-        return None if one is None else one.state
+        warm = self._warm.get((operator_id, subtask))
+        return None if warm is None else warm.state
 
     def close_all(self, operator_id: OperatorId) -> None:
         """Close all subtasks of an operator, whatever they belong to.
@@ -223,12 +223,12 @@ class SubtaskFunction:
         """
         run = BatchRun(order, self._context(order.setup, subtask), process)
         try:
-            one = run.begin(self._operator)
+            warm = run.begin(self._operator)
             rows = 0
-            for tag, emitted in run.batches(one, (self._split(one, batch) for batch in batches)):
+            for tag, emitted in run.batches(warm, (self._split(warm, batch) for batch in batches)):
                 rows += emitted.num_rows
                 yield self._outputs.rows(tag, emitted)
-            report(run.result(one, rows))
+            report(run.result(warm, rows))
         except BaseException as error:
             # Also if nobody wants the rest of the rows.
             run.close_after_failure()
@@ -242,14 +242,14 @@ class SubtaskFunction:
         """Call a subtask outside of a batch. An error is returned as ``CallFailed``."""
         run = SubtaskRun(call, self._context(call.setup, subtask), process)
         try:
-            one = run.begin(self._operator)
+            warm = run.begin(self._operator)
             if isinstance(call, CloseCall):
                 run.close()
                 return Closed()
             context = SnapshotContext(
                 checkpoint_id=call.checkpoint_id, timestamp_ms=call.timestamp_ms
             )
-            return run.handed_over(one, context)
+            return run.handed_over(warm, context)
         except Exception as error:
             # Nothing that a failed snapshot did to the state remains.
             run.close_after_failure()
@@ -265,7 +265,7 @@ class SubtaskFunction:
             side_outputs=tuple(self._side_outputs),
         )
 
-    def _split(self, one: _Warm, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _split(self, warm: _Warm, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records without the key group column."""
         import pyarrow as pa
 
@@ -274,7 +274,7 @@ class SubtaskFunction:
         records = batch.select(batch.schema.names[:-1])
         keys = [records.column(name) for name in self._keys]
         names = list(self._keys.values())
-        one.state.begin_batch(
+        warm.state.begin_batch(
             keys[0] if len(keys) == 1 else pa.StructArray.from_arrays(keys, names),
             batch.column(batch.num_columns - 1),
         )
@@ -293,7 +293,7 @@ class SubtaskRun:
         """``context`` is for a subtask that the process has not run yet."""
         self._order = order
         self._setup = order.setup
-        #: The batch; in a call, the last one.
+        #: The batch; in a call, the last batch.
         self._batch = order.batch if isinstance(order, BatchOrder) else order.setup.version
         self._process = process
         self._context = context
@@ -307,32 +307,32 @@ class SubtaskRun:
     def begin(self, operator: Operator) -> _Warm:
         """The subtask as the last batch left it, after this order's notifications and events."""
         # Removed until it is handed over: after a failure it is not fit for the next batch.
-        one = self._process.take(self._operator_id, self._subtask)
+        warm = self._process.take(self._operator_id, self._subtask)
         order, setup = self._order, self._setup
         batch = order if isinstance(order, BatchOrder) else None
-        if one is None or not _is_current(one, setup, self._subtask):
-            if one is not None:
-                close_stale(self._operator_id, one.operator)
-            one = self._restored(operator)
-        self._open = one.operator
+        if warm is None or not _is_current(warm, setup, self._subtask):
+            if warm is not None:
+                close_stale(self._operator_id, warm.operator)
+            warm = self._restored(operator)
+        self._open = warm.operator
         self._process.forget_others(self._operator_id, setup, self._batch)
-        one.context.watermark_ms = setup.watermark_ms
-        one.context.processing_time_ms = setup.now_ms
-        one.context.may_emit = one.context.may_send = batch is not None
-        one.context.drops_events = isinstance(order, CloseCall)
-        self._expire(one.state)
-        one.context.may_read = batch is not None and batch.may_read
-        one.context.induced_over = 0 if batch is None else batch.induced_over
-        one.context.slowest_ms = None if batch is None else batch.slowest_ms
+        warm.context.watermark_ms = setup.watermark_ms
+        warm.context.processing_time_ms = setup.now_ms
+        warm.context.may_emit = warm.context.may_send = batch is not None
+        warm.context.drops_events = isinstance(order, CloseCall)
+        self._expire(warm.state)
+        warm.context.may_read = batch is not None and batch.may_read
+        warm.context.induced_over = 0 if batch is None else batch.induced_over
+        warm.context.slowest_ms = None if batch is None else batch.slowest_ms
         if not isinstance(order, SnapshotCall):
             for number in order.completed:
-                one.operator.notify_checkpoint_complete(number)
+                warm.operator.notify_checkpoint_complete(number)
             for number in order.aborted:
-                one.operator.notify_checkpoint_aborted(number)
-        one.context.drops_events = False
+                warm.operator.notify_checkpoint_aborted(number)
+        warm.context.drops_events = False
         for event in () if batch is None else batch.events.get(self._subtask, ()):
-            one.operator.handle_operator_event(event)
-        return one
+            warm.operator.handle_operator_event(event)
+        return warm
 
     def close(self) -> None:
         """Close the operator, unless it stays in the process."""
@@ -349,7 +349,7 @@ class SubtaskRun:
     def _expire(self, state: StateStore) -> None:
         """Forget the state whose time has come when the batch or call begins.
 
-        At the end of the input no more time has passed, so that ``finish`` finds what is there.
+        At the end of the input no more time has passed, so that ``finish`` finds all state.
         """
         state.set_time(TimeDomain.PROCESSING, self._setup.now_ms)
         watermark_ms = self._setup.watermark_ms
@@ -358,41 +358,41 @@ class SubtaskRun:
         for domain in TimeDomain:
             state.expire(domain)
 
-    def handed_over(self, one: _Warm, snapshot: SnapshotContext | None = None) -> SubtaskState:
+    def handed_over(self, warm: _Warm, snapshot: SnapshotContext | None = None) -> SubtaskState:
         """Take the snapshot, if one is wanted; return the state.
 
         The subtask stays in this process, for the next batch or call.
         """
-        state = one.state
+        state = warm.state
         if snapshot is not None:
-            one.operator.snapshot_state(snapshot)
-        if isinstance(one.operator, ListCheckpointed):
+            warm.operator.snapshot_state(snapshot)
+        if isinstance(warm.operator, ListCheckpointed):
             kept = state.list_state(_LIST)
             # If the operator raises, the list stays empty.
             kept.clear()
-            kept.update(one.operator.snapshot_list(snapshot) or [])
+            kept.update(warm.operator.snapshot_list(snapshot) or [])
         lists = self._kept(state.dump_lists())
-        self._check_attributes(one)
-        one.version, one.run = self._batch, self._process.run_id()
-        one.context.may_emit = False
-        self._process.keep(self._operator_id, self._subtask, one)
+        self._check_attributes(warm)
+        warm.version, warm.run = self._batch, self._process.run_id()
+        warm.context.may_emit = False
+        self._process.keep(self._operator_id, self._subtask, warm)
         self._open = None
         keyed, groups = self._changed(state)
         timers = NextTimers(
             event=_earliest(state, TimeDomain.EVENT),
             processing=_earliest(state, TimeDomain.PROCESSING),
         )
-        return SubtaskState(run=one.run, lists=lists, keyed=keyed, groups=groups, timers=timers)
+        return SubtaskState(run=warm.run, lists=lists, keyed=keyed, groups=groups, timers=timers)
 
-    def _check_attributes(self, one: _Warm) -> None:
+    def _check_attributes(self, warm: _Warm) -> None:
         """Raise ``PipelineError`` if an attribute changed that another process would not have.
 
         A change deep inside of an object goes unnoticed.
         """
-        if isinstance(one.operator, ListCheckpointed):
+        if isinstance(warm.operator, ListCheckpointed):
             return
-        for name, (value, length) in _attributes(one.operator).items():
-            before = one.attributes.get(name)
+        for name, (value, length) in _attributes(warm.operator).items():
+            before = warm.attributes.get(name)
             if before is None or not _same(value, length, *before):
                 raise PipelineError(
                     f"Operator {self._operator_id!r} changed its attribute {name!r} while it ran,"
@@ -419,7 +419,7 @@ class SubtaskRun:
         }
         memory = StateMemory(setup.state_memory_bytes)
         keyed = {
-            name: [Layer(self._mapped(name, one, memory), one.groups) for one in layers]
+            name: [Layer(self._mapped(name, layer, memory), layer.groups) for layer in layers]
             for name, by_subtask in setup.keyed.items()
             if (layers := by_subtask.get(self._subtask))
         }
@@ -465,15 +465,15 @@ class SubtaskRun:
         pieces = StatePieces(self._new_file)
         keyed: dict[str, KeyedChange] = {}
         groups: dict[str, dict[int, Location]] = {}
-        for name, one in state.keyed.items():
+        for name, keyed_state in state.keyed.items():
             piece = pieces.piece()
-            written = one.next_layer(piece)
+            written = keyed_state.next_layer(piece)
             if written is not None:
                 stay, follows = written
                 layer = None
                 if follows:
                     part, bounds = pieces.located(piece), (owned.start, owned.stop)
-                    layer = LayerLocation.of(part, groups=bounds, keys=len(one))
+                    layer = LayerLocation.of(part, groups=bounds, keys=len(keyed_state))
                 keyed[name] = KeyedChange(stay=stay, follows=layer)
         for name, raw in state.raw.items():
             groups[name] = {}
@@ -514,71 +514,71 @@ class BatchRun(SubtaskRun):
     _order: BatchOrder
 
     def batches(
-        self, one: _Warm, records: Iterable[pa.RecordBatch]
+        self, warm: _Warm, records: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The output for the records, then that of the end of the input and of a barrier.
 
         Each batch comes with the tag of its side output, or ``MAIN_OUTPUT``.
         """
-        for emitted in self._emitted(one, records):
-            yield from one.context.taken()
+        for emitted in self._emitted(warm, records):
+            yield from warm.context.taken()
             yield MAIN_OUTPUT, emitted
-        yield from one.context.taken()
+        yield from warm.context.taken()
 
-    def _emitted(self, one: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _emitted(self, warm: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = 0
         for number, batch in enumerate(records):
             self.at = f", its record batch {number} (rows {rows} to {rows + batch.num_rows - 1})"
-            yield from self._rows(one, "process_batch", batch)
+            yield from self._rows(warm, "process_batch", batch)
             rows += batch.num_rows
         self.at = ""
-        yield from self._move_time(one)
-        one.state.end_batch()
-        yield from self._rows(one, "end_batch")
-        if isinstance(one.operator, CoOperator):
+        yield from self._move_time(warm)
+        warm.state.end_batch()
+        yield from self._rows(warm, "end_batch")
+        if isinstance(warm.operator, CoOperator):
             for number in self._order.ended_inputs:
-                yield from self._rows(one, "end_input_of", number)
+                yield from self._rows(warm, "end_input_of", number)
         if self._order.finish:
-            yield from self._rows(one, "end_input")
-            yield from self._rows(one, "finish")
+            yield from self._rows(warm, "end_input")
+            yield from self._rows(warm, "finish")
         if self._order.barrier is not None:
-            yield from self._rows(one, "prepare_snapshot_pre_barrier", self._order.barrier)
+            yield from self._rows(warm, "prepare_snapshot_pre_barrier", self._order.barrier)
 
-    def _rows(self, one: _Warm, method: str, *arguments: object) -> Iterator[pa.RecordBatch]:
+    def _rows(self, warm: _Warm, method: str, *arguments: object) -> Iterator[pa.RecordBatch]:
         """What a call emits. Raises ``PipelineError`` for anything but record batches."""
-        where = f"{type(one.operator).__name__}.{method}"
-        return record_batches(getattr(one.operator, method)(*arguments), where)
+        where = f"{type(warm.operator).__name__}.{method}"
+        return record_batches(getattr(warm.operator, method)(*arguments), where)
 
-    def _move_time(self, one: _Warm) -> Iterator[pa.RecordBatch]:
+    def _move_time(self, warm: _Warm) -> Iterator[pa.RecordBatch]:
         """Call the timers that are due and, if the watermark has moved, the operator."""
-        yield from self._fire(one, TimeDomain.PROCESSING, self._setup.now_ms)
+        yield from self._fire(warm, TimeDomain.PROCESSING, self._setup.now_ms)
         moves_to = self._order.moves_to_ms
         if moves_to is not None:
-            one.context.watermark_ms = moves_to
+            warm.context.watermark_ms = moves_to
             if moves_to < END_OF_TIME_MS:
-                one.state.set_time(TimeDomain.EVENT, moves_to)
+                warm.state.set_time(TimeDomain.EVENT, moves_to)
         # Records may have registered timers that are due, whether or not it has moved.
-        if (watermark_ms := one.context.watermark_ms) is not None:
-            yield from self._fire(one, TimeDomain.EVENT, watermark_ms)
+        if (watermark_ms := warm.context.watermark_ms) is not None:
+            yield from self._fire(warm, TimeDomain.EVENT, watermark_ms)
         if moves_to is not None:
-            yield from self._rows(one, "on_watermark", moves_to)
+            yield from self._rows(warm, "on_watermark", moves_to)
             # Not before, since timers may be for times at which it was still there.
-            one.state.expire(TimeDomain.EVENT)
+            warm.state.expire(TimeDomain.EVENT)
 
-    def _fire(self, one: _Warm, domain: TimeDomain, until_ms: int) -> Iterator[pa.RecordBatch]:
+    def _fire(self, warm: _Warm, domain: TimeDomain, until_ms: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        while timers := next((t for t in one.state.timers if t.is_due(domain, until_ms)), None):
+        while timers := next((t for t in warm.state.timers if t.is_due(domain, until_ms)), None):
             for due in timers.due(until_ms):
-                one.state.begin_batch(due.keys, due.groups)
+                warm.state.begin_batch(due.keys, due.groups)
                 batch = pa.RecordBatch.from_arrays([due.keys, due.times_ms], ["key", "time_ms"])
-                yield from self._rows(one, "on_timer", timers, batch)
+                yield from self._rows(warm, "on_timer", timers, batch)
 
-    def result(self, one: _Warm, rows: int) -> BatchResult:
+    def result(self, warm: _Warm, rows: int) -> BatchResult:
         """Hand over the subtask, which has emitted this many rows."""
-        state = self.handed_over(one)
-        sent, one.context.sent = one.context.sent, []
-        return BatchResult(state=state, sent=sent, rows=rows, reader=one.context.reported)
+        state = self.handed_over(warm)
+        sent, warm.context.sent = warm.context.sent, []
+        return BatchResult(state=state, sent=sent, rows=rows, reader=warm.context.reported)
 
 
 def close_stale(operator_id: OperatorId, operator: Operator) -> None:
@@ -593,15 +593,15 @@ def close_stale(operator_id: OperatorId, operator: Operator) -> None:
 
 
 def _earliest(state: StateStore, domain: TimeDomain) -> int | None:
-    """When the next timer of the domain is due; None if there is none."""
+    """When the next timer of the domain is due; None without timers."""
     times = [timers.earliest_ms() for timers in state.timers if timers.domain is domain]
-    return min((one for one in times if one is not None), default=None)
+    return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
 
-def _is_current(one: _Warm, setup: SubtaskSetup, subtask: int) -> bool:
+def _is_current(warm: _Warm, setup: SubtaskSetup, subtask: int) -> bool:
     """Whether the subtask has the state that the driver has."""
     expected = (setup.token, setup.version, setup.runs.get(subtask))
-    return (one.token, one.version, one.run) == expected
+    return (warm.token, warm.version, warm.run) == expected
 
 
 def _attributes(operator: Operator) -> _Attributes:
@@ -628,4 +628,4 @@ def key_columns(key_by: Sequence[Sequence[str]]) -> dict[str, str]:
     """The columns that hold the key in an operator's records: the name of each, and of its part."""
     if len(key_by) == 1:
         return {name: name for name in key_by[0]}
-    return {tagged_column("key", name): name for one in key_by[:1] for name in one}
+    return {tagged_column("key", name): name for columns in key_by[:1] for name in columns}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The values as another type. Raises ``pa.ArrowException`` if one does not fit."""
+    """The values as another type. Raises ``pa.ArrowException`` if a value does not fit."""
     import pyarrow as pa
 
     if values.type == kind:
@@ -47,9 +47,9 @@ def check_lengths(given: str, **arrays: pa.Array) -> None:
 
     ``given`` starts the message.
     """
-    if len({len(one) for one in arrays.values()}) > 1:
+    if len({len(array) for array in arrays.values()}) > 1:
         lengths = " and ".join(
-            f"{len(one)} {name.replace('_', ' ')}" for name, one in arrays.items()
+            f"{len(array)} {name.replace('_', ' ')}" for name, array in arrays.items()
         )
         raise OperatorStateError(f"{given} {lengths}: give as many of each.")
 

@@ -58,7 +58,7 @@ class Expiry:
 
     def __init__(self, ttl: TimeToLive, memory: StateMemory) -> None:
         self.ttl = ttl
-        #: The time; None: there is none yet.
+        #: The time; None before the first.
         self.now_ms: int | None = None
         self._memory = memory
         #: Places below it have room.
@@ -66,7 +66,7 @@ class Expiry:
         self._clear()
 
     def restart(self) -> Column:
-        """Places are numbered anew. Returns when each of the old ones was used."""
+        """Places have new numbers. Returns when each old place was used."""
         before = self._used_ms
         self._clear()
         return before

@@ -1,9 +1,9 @@
 """``KeyIndex``: finds keys by whole Arrow arrays, and numbers them in the order of their addition.
 
 It is a hash table in NumPy arrays. Each key has a 64-bit code. A slot of the table holds the number
-of a key, which is its *place*, and a key whose slot is taken goes to the next one that is free. All
-keys of a call look at their slots together, then those that have not found theirs at the next ones,
-and so on. A third of the slots is free, so a key looks at few, whatever exists.
+of a key, which is its *place*, and a key whose slot is taken goes to the next free slot. All
+keys of a call look at their slots together, then those that have not found theirs look at the next
+slots, and so on. A third of the slots is free, so a key looks at few, whatever exists.
 
 Numbers, dates and times are their own codes, and are not kept twice. Other keys have a hash; what
 is found by it is compared, and keys with the same hash are just neighbours. Null has no slot.
@@ -33,7 +33,7 @@ NOWHERE = -1
 _STEP = 1 << 18
 #: Values of more bytes are hashed one by one.
 _WORDWISE_BYTES_MAX = 256
-#: Odd, and unknown to whoever chooses keys, who could choose those that meet in one slot.
+#: Odd, and secret: an attacker who knew it could choose keys that all meet in one slot.
 _SECRET = np.uint64(secrets.randbits(64) | 1)
 _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
 
@@ -72,9 +72,9 @@ class KeyIndex:
         return 8 * self._count if self._keys is None else self._keys.nbytes
 
     def find(self, keys: pa.Array) -> Places:
-        """The place of each key; ``NOWHERE`` for an unknown one.
+        """The place of each key; ``NOWHERE`` for an unknown key.
 
-        Raises ``OperatorStateError`` for keys of a type that the known ones do not have.
+        Raises ``OperatorStateError`` for keys of another type than that of the known keys.
         """
         places: Places = np.full(len(keys), NOWHERE, np.int64)
         if not self._count or not len(keys):
@@ -163,14 +163,14 @@ class KeyIndex:
         slots, numbers = self._first_slots(codes), places.astype(np.int32) + 1
         while len(numbers):
             free = self._slots[slots] == 0
-            # One of those that meet in a slot stays there.
+            # Of the keys that meet in a slot, one stays there.
             self._slots[slots[free]] = numbers[free]
             lost = self._slots[slots] != numbers
             slots, numbers = self._next_slots(slots[lost]), numbers[lost]
 
     def _enlarge(self) -> None:
         size = max(16, 1 << (2 * self._count - 1).bit_length())
-        self._slots = np.zeros(0, np.int32)  # its bytes are free before the new ones are needed
+        self._slots = np.zeros(0, np.int32)  # freed before the new array is allocated
         self._slots = self._memory.zeros(size, np.int32)
         for start in range(0, self._count, _STEP):
             places: Places = np.arange(start, min(start + _STEP, self._count), dtype=np.int64)
@@ -273,7 +273,7 @@ def _hashed_words(starts: Places, lengths: Places, data: pa.Buffer | None) -> Ha
     if len(long):
         raw = memoryview(data)
         ends = starts + lengths
-        hashes[long] = _hashed_one_by_one([bytes(raw[starts[one] : ends[one]]) for one in long])
+        hashes[long] = _hashed_one_by_one([bytes(raw[starts[row] : ends[row]]) for row in long])
     return hashes
 
 
@@ -282,19 +282,19 @@ def _hashed_one_by_one(values: list[Any]) -> Hashes:
     return hashes
 
 
-def _equal(one: pa.Array, other: pa.Array) -> Mask:
+def _equal(left: pa.Array, right: pa.Array) -> Mask:
     """Whether the keys of two arrays are equal, row by row; null equals null."""
-    if pa.types.is_struct(one.type):
-        same = np.ones(len(one), bool)
-        for field, of_other in zip(one.flatten(), other.flatten(), strict=True):
-            same &= _equal(field, of_other)
+    if pa.types.is_struct(left.type):
+        same = np.ones(len(left), bool)
+        for field, of_right in zip(left.flatten(), right.flatten(), strict=True):
+            same &= _equal(field, of_right)
         return same
-    equal = pc.equal(one, other)
+    equal = pc.equal(left, right)
     both: Mask = pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
     if equal.null_count:
-        both |= pc.and_(one.is_null(), other.is_null()).to_numpy(zero_copy_only=False)
-    if pa.types.is_floating(one.type):
+        both |= pc.and_(left.is_null(), right.is_null()).to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(left.type):
         both |= pc.and_(
-            pc.fill_null(pc.is_nan(one), False), pc.fill_null(pc.is_nan(other), False)
+            pc.fill_null(pc.is_nan(left), False), pc.fill_null(pc.is_nan(right), False)
         ).to_numpy(zero_copy_only=False)
     return both

@@ -1,14 +1,15 @@
 """Keyed state of Python operators (MISSION B7): values by key.
 
 ``KeyedState`` holds one value per key, and reads and writes whole Arrow arrays of keys at once. A
-Python call per key would be too slow, so there is none: ``KeyIndex`` looks up keys, NumPy gathers
+Python call per key would be too slow. Instead, ``KeyIndex`` looks up keys, and NumPy gathers
 and scatters values, at a cost by the batch and not by the keys that exist. As in Spark, ``0.0`` and
 ``-0.0`` are the same key, and so are all NaN.
 
 It is handed over in *layers*, which cost by what changed as well. A layer has the rows that changed
-in a batch, and what a later layer says about a key counts. A layer that is not at least twice as
-large as the next one is written again together with it, so there are few, and a row is written a
-logarithmic number of times. A deleted key has a row without life; the first layer has none such.
+in a batch; for each key the latest layer that has it counts. A layer that is not at least twice as
+large as the next layer is written again together with it, so there are few layers, and a row is
+written a logarithmic number of times. A deleted key has a row that is not live, except in the first
+layer, which leaves it out.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from weir.operators.state.value_column import value_column
 
 #: How many keys ``items`` returns at a time, and how many rows of a layer lie in one Arrow batch.
 _ITEMS = 100_000
-#: How many places are united in one go.
+#: How many places are united at a time.
 _UNITED = 1 << 20
 #: The columns of a layer with times of use, which have one name for each domain.
 _TIMES = {f"used_{domain.value}_ms" for domain in TimeDomain}
@@ -67,13 +68,13 @@ class KeyedState:
         self._compound = compound
         #: Its memory, also for what finds its places.
         self.memory = memory or StateMemory()
-        #: How often places were numbered anew.
+        #: How often places got new numbers.
         self.compactions = 0
         self._value_type = value_type
         self._default = pa.scalar(default, value_type)
         #: The places that changed since the last layer was written, by call.
         self._touched: list[Places] = []
-        #: Rows of the first layer (None: none is written), and the places in each later one.
+        #: Rows of the first layer (None: none is written), and the places in each later layer.
         self._first_rows: int | None = None
         self._layers: list[Places] = []
         #: The keys of the current batch, and their groups.
@@ -128,7 +129,7 @@ class KeyedState:
             self._expiry.use(places)
 
     def delete(self, keys: pa.Array) -> None:
-        """Forget the values of keys; those without one are ignored."""
+        """Forget the values of keys; keys without a value are ignored."""
         places = self._index.find(normal_keys(keys))
         self.drop(ascending(places[self._has(places)]))
 
@@ -182,7 +183,7 @@ class KeyedState:
             self.drop(places)
 
     def drop(self, places: Places) -> None:
-        """Forget the values at places, each of which has one."""
+        """Forget the values at places, each of which has a value."""
         if not len(places):
             return
         self._live.values[places] = False
@@ -203,7 +204,7 @@ class KeyedState:
 
     @property
     def places(self) -> int:
-        """How many places there are, also without a value. New keys get the next ones."""
+        """How many places there are, also without a value. New keys get the next places."""
         return len(self._index)
 
     def are_live(self, places: Places) -> Mask:
@@ -212,7 +213,7 @@ class KeyedState:
         return live
 
     def places_of(self, keys: pa.Array) -> Places:
-        """The place of each key; ``NOWHERE`` for one that never had a value."""
+        """The place of each key; ``NOWHERE`` for a key that never had a value."""
         return self._index.find(normal_keys(keys))
 
     def keys_at(self, places: Places) -> pa.Array:
@@ -224,10 +225,10 @@ class KeyedState:
         return pa.array(self._groups.values[self.places_of(keys)].astype(np.int32))
 
     def next_layer(self, sink: IOBase) -> tuple[int, bool] | None:
-        """Write what has changed since the last call; None: nothing has.
+        """Write what has changed since the last call; return None if nothing has.
 
-        Otherwise how many of the layers so far stay, and whether a layer follows them: none does if
-        the state is empty now.
+        Otherwise return how many of the layers so far stay, and whether a layer follows them: not
+        if the state is empty now.
         """
         if not self._touched:
             return None
@@ -283,15 +284,15 @@ class KeyedState:
             [self._index.keys_at(places), self._values.get(places)], ["key", "value"]
         )
 
-    def _union(self, one: Places, other: Places) -> Places:
+    def _union(self, left: Places, right: Places) -> Places:
         """The places that are in at least one of two ascending arrays."""
-        if len(one) + len(other) <= _UNITED:
-            return ascending(one, other)
-        union = self.memory.zeros(len(one) + len(other), np.int64)
+        if len(left) + len(right) <= _UNITED:
+            return ascending(left, right)
+        union = self.memory.zeros(len(left) + len(right), np.int64)
         end = 0
         for start in range(0, len(self._index), _UNITED):
             bounds = (start, start + _UNITED)
-            parts = [whole[slice(*np.searchsorted(whole, bounds))] for whole in (one, other)]
+            parts = [whole[slice(*np.searchsorted(whole, bounds))] for whole in (left, right)]
             part = ascending(*parts)
             union[end : end + len(part)] = part
             end += len(part)
@@ -460,7 +461,7 @@ def layer_rows(layer: Layer, name: str) -> Iterator[pa.RecordBatch]:
     """The rows of a layer that are in its key groups: ``key``, ``value``, ``group``, ``live``.
 
     Of state that expires also the time of its last use (``TimeToLive.column``). They come in
-    batches, at least one unless the layer is empty.
+    batches, at least one batch unless the layer is empty.
 
     Raises ``OperatorStateError`` if it cannot be read.
     """
@@ -493,17 +494,17 @@ def layer_rows(layer: Layer, name: str) -> Iterator[pa.RecordBatch]:
         ) from error
 
 
-def _equal_values(one: pa.Array, other: pa.Array) -> bool:
+def _equal_values(left: pa.Array, right: pa.Array) -> bool:
     """Whether all values are equal; NaN equals itself."""
-    if not pa.types.is_floating(one.type):
-        return bool(one.equals(other))
-    first, second = (each.to_numpy(zero_copy_only=False) for each in (one, other))
-    same_nulls = bool(one.is_null().equals(other.is_null()))
+    if not pa.types.is_floating(left.type):
+        return bool(left.equals(right))
+    first, second = (each.to_numpy(zero_copy_only=False) for each in (left, right))
+    same_nulls = bool(left.is_null().equals(right.is_null()))
     return same_nulls and np.array_equal(first, second, equal_nan=True)
 
 
 def _times_of_use(rows: pa.RecordBatch, column: str) -> Places:
-    """The time of the last use of each row; ``UNKNOWN`` for rows without one in this column."""
+    """The time of the last use of each row; ``UNKNOWN`` for rows without a time in this column."""
     if column not in rows.schema.names:
         return np.full(len(rows), UNKNOWN, np.int64)
     times: Places = rows[column].fill_null(UNKNOWN).to_numpy()
@@ -523,8 +524,8 @@ def nth_occurrence(keys: pa.Array) -> Places:
 
 def _coded(keys: pa.Array) -> pd.DataFrame:
     """Numbers that are equal in two rows if the keys are, a column for each field."""
-    coded = [one.dictionary_encode(null_encoding="encode").indices for one in _leaves(keys)]
-    return pd.DataFrame({number: one.to_numpy() for number, one in enumerate(coded)})
+    coded = [leaf.dictionary_encode(null_encoding="encode").indices for leaf in _leaves(keys)]
+    return pd.DataFrame({number: codes.to_numpy() for number, codes in enumerate(coded)})
 
 
 def _leaves(keys: pa.Array) -> list[pa.Array]:

@@ -69,7 +69,7 @@ class KeyedListState:
         self.lengths.put(keys.take(pa.array(last)), pa.array(positions[last] + 1))
 
     def get(self, keys: pa.Array) -> pa.Array:
-        """The list of each key, as an Arrow list array; an empty list for a key without one."""
+        """The list of each key, as an Arrow list array; an empty list for an unknown key."""
         lengths = self._lengths(keys)
         values = self.elements.get(_all_pairs(keys, lengths))
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -80,7 +80,7 @@ class KeyedListState:
         return self.lengths.get(keys)
 
     def clear(self, keys: pa.Array) -> None:
-        """Forget the lists of keys; those without one are ignored."""
+        """Forget the lists of keys; keys without a list are ignored."""
         keys = normal_keys(keys)
         keys = keys.take(pa.array(first_rows(keys)))
         self.elements.delete(_all_pairs(keys, self._lengths(keys)))

@@ -16,7 +16,7 @@ from weir.operators.state.memory import StateMemory
 from weir.operators.state.runs import Runs
 from weir.operators.state.types import Layer
 
-#: How many entries are looked at in one go.
+#: How many entries are examined at a time.
 _STEP = 100_000
 
 
@@ -133,13 +133,14 @@ class _ByKey:
         return live
 
     def _restart(self) -> None:
-        """Places are numbered anew."""
+        """Start again, since places have new numbers."""
         self._compactions = self._state.compactions
         #: Numbers the keys of the stream.
         self._keys = KeyIndex(self._state.memory)
-        #: The places of entries by the number of their key, also of removed ones, which may return.
+        #: The places of entries by the number of their key, also of removed entries, which may
+        #: return.
         self._runs = Runs(lambda places: np.ones(len(places), bool), self._state.memory)
-        #: How many places are there.
+        #: How many places it has seen.
         self._known = 0
 
     def _take_new(self) -> None:

@@ -166,7 +166,7 @@ class StateMemory:
         except OSError as error:
             raise OperatorStateError(
                 f"Keyed state cannot be spilled to {directory}: {error.strerror or error}"
-                f" ({size} bytes were needed). Make room there, let spark.local.dir name another"
+                f" ({size} bytes were needed). Make room there, set spark.local.dir to another"
                 " directory, or raise weir.operators.state-memory."
             ) from error
 

@@ -1,7 +1,7 @@
 """``RowLog``: Arrow values of any type, numbered in the order of their addition.
 
-They lie in chunks, of which small ones are merged as more come. Large ones stay as they are, in
-files if the state's memory is full.
+They lie in chunks. Small chunks are merged as more come; large chunks stay as they are, in files if
+the state's memory is full.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from weir.operators.state.memory import StateMemory
 
-#: Chunks are not merged into larger ones.
+#: The most bytes of a merged chunk.
 _CHUNK_BYTES_MAX = 32 * 1024 * 1024
 
 
@@ -24,7 +24,7 @@ class RowLog:
         self._memory = memory
         self._kind = kind
         self._chunks: list[pa.Array] = []
-        #: The first number of each chunk, and the next one.
+        #: The first number of each chunk, and the next free number.
         self._starts = [0]
 
     def __len__(self) -> int:

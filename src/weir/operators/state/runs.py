@@ -1,7 +1,7 @@
 """``Runs``: places of a keyed state by a number: a time, or the number of a key.
 
 They lie in ascending *runs*, which are merged as they grow, so that a search costs by what it
-finds. Large ones are not merged any more: there are few, and merging them would need as much memory
+finds. Large runs are not merged any more: there are few, and merging them would need as much memory
 again. A place that is no longer wanted stays in its run until it is merged or taken.
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 from weir.operators.state.key_index import Places, ascending
 from weir.operators.state.memory import StateMemory
 
-#: How many places are looked at in one go for the first that is still wanted.
+#: How many places are examined at a time for the first that is still wanted.
 _LOOK_AHEAD = 1024
-#: Runs are not merged into longer ones.
+#: The longest merged run, in places.
 _MERGED_MAX = 1 << 20
 
 
@@ -74,7 +74,7 @@ class Runs:
         return np.concatenate(found)
 
     def first(self) -> int | None:
-        """The lowest number of a place that is still wanted; None if there is none."""
+        """The lowest number of a place that is still wanted; None without such a place."""
         runs = [cut for run in self._runs if (cut := self._from_first(run)) is not None]
         self._runs = runs
         return min((int(run.numbers[0]) for run in runs), default=None)
@@ -84,7 +84,7 @@ class Runs:
         return len(last.numbers) < 2 * len(run.numbers) and count <= _MERGED_MAX
 
     def _from_first(self, run: _Run) -> _Run | None:
-        """The run from its first place that is still wanted; None if there is none."""
+        """The run from its first place that is still wanted; None without such a place."""
         for start in range(0, len(run.places), _LOOK_AHEAD):
             live = self._are_live(run.places[start : start + _LOOK_AHEAD])
             if live.any():

@@ -75,7 +75,7 @@ class BytesSerializer:
         return data
 
 
-#: The default serializer of states, and the one for raw state.
+#: The default serializer of states, and the serializer of raw state.
 JSON = JsonSerializer()
 BYTES = BytesSerializer()
 
@@ -184,7 +184,7 @@ class StateStore:
         self._keyed_lists: dict[str, KeyedListState] = {}
         self._raw: dict[str, RawKeyedState] = {}
         self._timers: dict[str, Timers] = {}
-        #: The time of each domain for state that expires; none before the first watermark.
+        #: The time of each domain for state that expires; no event time before the first watermark.
         self._times: dict[TimeDomain, int] = {}
         #: The checkpoint or savepoint that the attempt started from (Flink:
         #: ``getRestoredCheckpointId``); None if there was none. The state may be newer, since a
@@ -221,7 +221,7 @@ class StateStore:
         or also its last read with ``TtlUpdate.ON_READ_AND_WRITE``. Time is the driver's clock when
         the batch began, or the watermark with ``TimeDomain.EVENT``. Timers up to a watermark still
         find what it makes expire, and the end of a drain makes nothing expire. Raises
-        ``OperatorStateError`` for a ``ttl_ms`` below 1, and by event time if the input has none.
+        ``OperatorStateError`` for a ``ttl_ms`` below 1, and for event time if the input has none.
         """
         # Here, since the driver needs the rest of this module, but neither pyarrow nor numpy.
         from weir.operators.state.keyed import KeyedState
@@ -350,7 +350,7 @@ class StateStore:
             keyed.expire(domain)
 
     def trim(self) -> None:
-        """Between two batches: let the system have the memory that spilled state does not need."""
+        """Between two batches: free the memory that spilled state does not need."""
         if self._memory is not None:
             self._memory.trim()
 
@@ -361,7 +361,7 @@ class StateStore:
 
     @property
     def keyed(self) -> Mapping[str, KeyedState]:
-        """The keyed states by name, with those of maps and timers, without raw ones."""
+        """The keyed states by name, with those of maps and timers, without raw state."""
         return self._keyed
 
     @property
@@ -398,7 +398,7 @@ class StateStore:
     def _begin(self, kept: str, state: KeyedState) -> None:
         """Take up a new state in the midst of a batch or before it.
 
-        Raises ``OperatorStateError`` if one of another kind is kept under the same name.
+        Raises ``OperatorStateError`` if a state of another kind has the same name.
         """
         if kept in self._keyed:
             raise OperatorStateError(
@@ -442,7 +442,7 @@ class StateStore:
         if name in saved:
             raise OperatorStateError(
                 f"The state {name!r} was saved as {was} and is now requested as {wanted}: request"
-                " it as it was, or give the new one another name."
+                " it as it was, or give the new state another name."
             )
 
     def _list(
@@ -454,8 +454,8 @@ class StateStore:
             if saved.kind != redistribution.value:
                 raise OperatorStateError(
                     f"The state {name!r} was saved as a {saved.kind} state and is now requested as"
-                    f" a {redistribution.value} state: request it as it was, or give the new one"
-                    " another name."
+                    f" a {redistribution.value} state: request it as it was, or give the new"
+                    " state another name."
                 )
             state = self._lists[name] = ListState(redistribution, serializer, saved.items)
         return state
@@ -491,17 +491,17 @@ def redistributed(subtasks: list[Lists], parallelism: int) -> list[Lists]:
     """
     dealt: list[Lists] = [{} for _ in range(parallelism)]
     newest = {name: saved for lists in subtasks for name, saved in lists.items()}
-    for name, one in newest.items():
+    for name, example in newest.items():
         found = [lists[name].items for lists in subtasks if name in lists]
         elements = [item for items in found for item in items]
         for number, lists in enumerate(dealt):
             items = found[0]
-            if one.kind == Redistribution.SPLIT.value and len(subtasks) == parallelism:
+            if example.kind == Redistribution.SPLIT.value and len(subtasks) == parallelism:
                 kept = subtasks[number].get(name)
                 items = [] if kept is None else kept.items
-            elif one.kind == Redistribution.SPLIT.value:
+            elif example.kind == Redistribution.SPLIT.value:
                 items = elements[number::parallelism]
-            elif one.kind == Redistribution.UNION.value:
+            elif example.kind == Redistribution.UNION.value:
                 items = elements
-            lists[name] = one._replace(items=items)
+            lists[name] = example._replace(items=items)
     return dealt

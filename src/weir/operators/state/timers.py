@@ -58,8 +58,8 @@ class Timers:
     def register(self, keys: pa.Array, times_ms: pa.Array) -> None:
         """Set a timer for each row: the key, and when, in milliseconds since the epoch.
 
-        Times may also be timestamps, of which fractions of a millisecond count as a whole one. A
-        timer that is set already stays as it is, and one in the past is due at once. Keys are those
+        Times may also be timestamps, rounded up to whole milliseconds. A timer that is set already
+        stays as it is, and a timer in the past is due at once. Keys are those
         of the records or timers being processed. Raises ``OperatorStateError`` for another key, and
         for a time that is null.
         """
@@ -96,11 +96,11 @@ class Timers:
         return self._state
 
     def earliest_ms(self) -> int | None:
-        """When the next timer is due; None if there are none."""
+        """When the next timer is due; None without timers."""
         return self._runs.first()
 
     def is_due(self, domain: TimeDomain, until_ms: int) -> bool:
-        """Whether they are of this domain, and one is due until then."""
+        """Whether the timers are of this domain, and one of them is due by then."""
         earliest = self.earliest_ms() if domain is self.domain else None
         return earliest is not None and earliest <= until_ms
 
@@ -114,12 +114,12 @@ class Timers:
             for turn in range(int(turns.max()) + 1):
                 self._registered_ms = None
                 # An earlier turn may have deleted some.
-                group = self._set_ones(timers.filter(pa.array(turns == turn)))
+                group = self._still_set(timers.filter(pa.array(turns == turn)))
                 if len(group):
                     yield self._fired(group)
                 if self._registered_ms is not None and self._registered_ms <= until_ms:
                     # It may come before the next turn of its key.
-                    rest = self._set_ones(timers.filter(pa.array(turns > turn)))
+                    rest = self._still_set(timers.filter(pa.array(turns > turn)))
                     self._runs.add(_times(rest), self._state.places_of(rest))
                     break
 
@@ -145,7 +145,7 @@ class Timers:
         timers = self._state.keys_at(places)
         return timers.take(pa.array(np.argsort(_times(timers), kind="stable")))
 
-    def _set_ones(self, timers: pa.StructArray) -> pa.StructArray:
+    def _still_set(self, timers: pa.StructArray) -> pa.StructArray:
         return timers.filter(self._state.contains(timers))
 
     def _fired(self, timers: pa.StructArray) -> DueTimers:
@@ -155,7 +155,7 @@ class Timers:
         return DueTimers(timers.field("key"), timers.field("time_ms"), groups)
 
     def _rebuild_if_compacted(self) -> None:
-        """Make the runs again if the state has numbered its places anew."""
+        """Rebuild the runs if the state has given its places new numbers."""
         if self._compactions != self._state.compactions:
             self._rebuild()
 

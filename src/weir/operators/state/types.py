@@ -14,7 +14,7 @@ KEY_GROUPS = 128
 
 def groups_of(subtask: int, parallelism: int) -> range:
     """The key groups of a subtask."""
-    first, end = (-(-one * KEY_GROUPS // parallelism) for one in (subtask, subtask + 1))
+    first, end = (-(-number * KEY_GROUPS // parallelism) for number in (subtask, subtask + 1))
     return range(first, end)
 
 
@@ -22,7 +22,7 @@ class Layer(NamedTuple):
     """A part of a keyed state: an Arrow stream, of which only the rows of some groups count."""
 
     data: bytes | pa.Buffer
-    #: The first key group, and the one after the last.
+    #: The first key group, and the last plus 1.
     groups: tuple[int, int]
 
 
@@ -36,7 +36,7 @@ class TimeDomain(enum.Enum):
 
 
 class TtlUpdate(enum.Enum):
-    """What starts the time to live of an entry anew."""
+    """What restarts the time to live of an entry."""
 
     #: A write.
     ON_CREATE_AND_WRITE = "write"

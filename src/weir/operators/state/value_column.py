@@ -11,7 +11,7 @@ from weir.operators.state.key_index import NOWHERE, Places
 from weir.operators.state.memory import Column, StateMemory
 from weir.operators.state.row_log import RowLog
 
-#: A log with so many values more than twice those that count is written anew.
+#: A log is rewritten when it has this many values more than twice those that count.
 _LEFT_OVER_MAX = 100_000
 
 
