@@ -262,7 +262,9 @@ def test_send_says_what_the_coordinator_refuses_and_which_operators_have_one(
     )
     unknown = weir("send", "orders", "scores", "{}", "-m", address)
     assert unknown.exit_code == 1
-    assert "no operator 'scores' with a coordinator; those with one: score" in unknown.stderr
+    assert (
+        "no operator 'scores' with a coordinator; those with a coordinator: score" in unknown.stderr
+    )
 
 
 @pytest.mark.parametrize(

@@ -596,9 +596,7 @@ def test_rules_are_changed_while_a_job_runs_and_outlive_its_failure(place: Place
                 RestError, match="there is no rule 'c' to remove; the rules are: a, b"
             ):
                 client.send("mark", {"remove": ["c"]})
-            with pytest.raises(
-                RestError, match="no operator 'marks' with a coordinator; those with one: mark"
-            ):
+            with pytest.raises(RestError, match="; those with a coordinator: mark"):
                 client.send("marks", {})
             place.land(1)
             wait_until(lambda: _marked(place)["a=1,b=2"] > 0, "the change reaches the rows")

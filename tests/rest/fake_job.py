@@ -224,7 +224,8 @@ class FakeGateway:
     def send_to_coordinator(self, operator: str, request: Payload) -> Future[CoordinatorAnswer]:
         if operator != "score":
             raise CoordinatorError(
-                f"The job has no operator {operator!r} with a coordinator; those with one: score."
+                f"The job has no operator {operator!r} with a coordinator;"
+                " those with a coordinator: score."
             )
         return self._call("send", json.dumps(request))
 

@@ -64,7 +64,7 @@ def test_an_operator_without_a_coordinator_is_not_found(http: httpx.Client) -> N
     """The message names the operators that have one."""
     answer = http.post(SCORE.replace("score", "scores"), json={"request": {}})
     assert answer.status_code == 404
-    assert "those with one: score" in answer.json()["errors"][0]
+    assert "those with a coordinator: score" in answer.json()["errors"][0]
 
 
 def test_a_body_that_is_malformed_is_refused_with_what_it_may_hold(http: httpx.Client) -> None:

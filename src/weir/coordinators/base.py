@@ -1,6 +1,6 @@
 """``OperatorCoordinator``: the part of an operator that runs in the driver (MISSION C1).
 
-There is one for all subtasks of the operator, and they exchange events with it. Weir ensures that
+All subtasks of the operator exchange events with one coordinator. Weir ensures that
 both sides agree after every failure: an event sent before the coordinator's snapshot for a
 checkpoint is handled by the subtask before its own snapshot for that checkpoint; an event sent
 after it is not (PROTOCOL P2).
@@ -135,13 +135,14 @@ class OperatorCoordinator(abc.ABC):
 
         With a future, the coordinator takes other calls until it completes it. The snapshot is
         taken at that moment (MISSION C3): the result contains every event sent and handled before,
-        and none later. So complete it where no other call can come in between: on the coordinator's
-        thread (``call_async``, ``run_in_coordinator``), as the last act of a call. Another thread
-        must exclude calls by a lock; if it completes the future while the coordinator handles an
-        operator's event, the checkpoint is declined, since either order could be meant.
+        and no later event. So complete it where no other call can come in between: on the
+        coordinator's thread (``call_async``, ``run_in_coordinator``), as the last act of a call.
+        Another thread must exclude calls by a lock; if it completes the future while the
+        coordinator handles an operator's event, the checkpoint is declined, since either order
+        could be meant.
 
-        A future that fails, or is cancelled, fails only this checkpoint, which counts as a failed
-        one. A future that is never completed lets it expire; completing it later has no effect. An
+        A future that fails, or is cancelled, fails only this checkpoint, which counts as failed. If
+        a future is never completed, the checkpoint expires; completing it later has no effect. An
         exception from the call itself fails the job, as from every other call.
         """
 

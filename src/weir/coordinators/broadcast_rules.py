@@ -100,7 +100,7 @@ class BroadcastRules(OperatorCoordinator):
         if new and not self._accepts_new:
             raise ValueError(
                 f"there is no rule {new[0]!r} to set; the rules are: {', '.join(known)} (allow new"
-                " ones with BroadcastRules(..., new_rules='accept'))"
+                " rules with BroadcastRules(..., new_rules='accept'))"
             )
         self._rules = {
             name: rule for name, rule in self._rules.items() if name not in removed

@@ -19,7 +19,7 @@ class Rejects:
     operator: OperatorId
     #: The total number, including those that are not kept.
     count: int
-    #: The newest ones, oldest first.
+    #: The newest rejects, oldest first.
     newest: tuple[Payload, ...]
 
 
@@ -28,7 +28,7 @@ def rejects_in(states: Mapping[OperatorId, Payload]) -> list[Rejects]:
     found = []
     for operator, state in states.items():
         newest = state.get("rejects")
-        if isinstance(newest, list) and all(isinstance(one, dict) for one in newest):
+        if isinstance(newest, list) and all(isinstance(reject, dict) for reject in newest):
             # Any coordinator may use these names, perhaps for something else.
             said = state.get("rejected")
             count = said if type(said) is int else len(newest)

@@ -2,7 +2,7 @@
 
 An answer is a promise: it is given when the changes of the request are durable, not when they are
 made. So each request waits for the first snapshot that the coordinator takes after it, and then for
-the completion of that checkpoint or a later one.
+the completion of that or a later checkpoint.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ class OpenRequests:
 
     def snapshot(self, checkpoint_id: int) -> None:
         """The coordinator takes a snapshot, which contains all requests handled so far."""
-        for one in self._open:
-            one.snapshot = checkpoint_id if one.snapshot is None else one.snapshot
+        for request in self._open:
+            request.snapshot = checkpoint_id if request.snapshot is None else request.snapshot
 
     def completed(self, checkpoint_id: int) -> None:
         """A checkpoint is durable: answer the requests that it contains."""
-        for one in self._open:
-            if one.snapshot is not None and one.snapshot <= checkpoint_id:
+        for request in self._open:
+            if request.snapshot is not None and request.snapshot <= checkpoint_id:
                 _settle(
-                    one.future, CoordinatorAnswer(answer=one.answer, checkpoint_id=checkpoint_id)
+                    request.future,
+                    CoordinatorAnswer(answer=request.answer, checkpoint_id=checkpoint_id),
                 )
-        self._open = [one for one in self._open if not one.future.done()]
+        self._open = [request for request in self._open if not request.future.done()]
 
     def restored(self, checkpoint_id: int | None) -> None:
         """The job was restored: answer the requests in the checkpoint, and fail the rest."""
@@ -72,8 +73,8 @@ class OpenRequests:
         )
 
     def _fail(self, why: str) -> None:
-        for one in self._open:
-            self.refuse(one.future, why)
+        for request in self._open:
+            self.refuse(request.future, why)
         self._open = []
 
 

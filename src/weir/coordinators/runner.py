@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 #: How long the end of the driver waits for coordinators to close, in seconds.
 _CLOSING_S = 10.0
-#: How many ended checkpoints to remember. A snapshot of a forgotten one is taken in vain.
+#: How many ended checkpoints to remember. A snapshot for a forgotten checkpoint is useless.
 _REMEMBERED = 64
 
 Post = Callable[[CoordinatorEvent], None]
@@ -73,7 +73,7 @@ class CoordinatorRunner:
         }
 
     def submit(self, effect: CoordinatorEffect, post: Post) -> None:
-        """Queue an effect for its coordinator, after all earlier ones."""
+        """Queue an effect for its coordinator, after all earlier effects."""
         self._coordinators[effect.operator].submit(effect, post)
 
     def request(
@@ -86,26 +86,27 @@ class CoordinatorRunner:
         if operator not in self._coordinators:
             known = ", ".join(self._coordinators) or "none"
             raise CoordinatorError(
-                f"The job has no operator {operator!r} with a coordinator; those with one: {known}."
+                f"The job has no operator {operator!r} with a coordinator; those with a"
+                f" coordinator: {known}."
             )
         self._coordinators[operator].request(request, answer)
 
     def close(self) -> None:
         """Close every coordinator; wait for it, at most ``_CLOSING_S`` seconds in total."""
-        for one in self._coordinators.values():
-            one.begin_close()
+        for coordinator in self._coordinators.values():
+            coordinator.begin_close()
         if self._coordinators:
             self._all_closed.wait(_CLOSING_S)
-        for one in self._coordinators.values():
-            if not one.closed.is_set():
+        for coordinator in self._coordinators.values():
+            if not coordinator.closed.is_set():
                 _log.warning(
                     "The coordinator of %r did not close within %.0f s.",
-                    one.operator_id,
+                    coordinator.operator_id,
                     _CLOSING_S,
                 )
 
     def _on_closed(self) -> None:
-        if all(one.closed.is_set() for one in self._coordinators.values()):
+        if all(coordinator.closed.is_set() for coordinator in self._coordinators.values()):
             self._all_closed.set()
 
 
@@ -205,9 +206,9 @@ class _Coordinated:
 
     def _lose_in_flight(self, why: str) -> None:
         lost, self._in_flight = self._in_flight, {}
-        for one in lost.values():
-            if one.set_running_or_notify_cancel():
-                one.set_exception(self._lost(why))
+        for future in lost.values():
+            if future.set_running_or_notify_cancel():
+                future.set_exception(self._lost(why))
 
     def _lost(self, why: str) -> CoordinatorError:
         return CoordinatorError(f"An event of the coordinator of {self._name!r} was lost: {why}.")
@@ -364,7 +365,7 @@ class _Coordinated:
         if isinstance(effect, ResetCoordinator):
             self._reset(effect, post)
         elif self._attempt:
-            self._tell(effect)
+            self._handle(effect)
 
     def _reset(self, effect: ResetCoordinator, post: Post) -> None:
         self._attempt, self._parallelism, self._post = effect.attempt, effect.parallelism, post
@@ -375,7 +376,7 @@ class _Coordinated:
         self._requests.restored(effect.checkpoint_id if effect.own else None)
         self._coordinator.reset_to_checkpoint(effect.checkpoint_id, effect.state)
 
-    def _tell(self, effect: CoordinatorEffect) -> None:
+    def _handle(self, effect: CoordinatorEffect) -> None:
         coordinator, attempt = self._coordinator, self._attempt
         match effect:
             case SnapshotCoordinator(checkpoint_id=n):

@@ -7,12 +7,12 @@ runs in each subtask, in Spark's Python workers, and reads the splits that it wa
 Who keeps what in a checkpoint (MISSION C2; PROTOCOL P2, P41):
 
 1. A split is either with the enumerator or with one reader. The enumerator's state has the splits
-   that are not assigned, or what lets it find them again; the readers' state has the others, each
-   with the position up to which its rows were emitted.
+   that are not assigned, or what it needs to find them again; the readers' state has the others,
+   each with the position up to which its rows were emitted.
 2. Every assignment made before the enumerator's snapshot is in a reader's snapshot of the same
-   checkpoint, and none made after it is. So after a restore each split is in one place again, and
-   is read on from its position.
-3. If the parallelism has changed, the readers' splits are distributed anew.
+   checkpoint; assignments made after it are not. So after a restore each split is in one place
+   again, and is read on from its position.
+3. If the parallelism has changed, the readers' splits are distributed again.
 4. An open split request is in no checkpoint: the runtime repeats it in the next attempt.
 
 Splits and enumerator states are stored as JSON, never as a pickle.
@@ -61,9 +61,9 @@ SplitT = TypeVar("SplitT", bound=SourceSplit)
 class SplitSerializer(Generic[SplitT]):
     """Converts splits to JSON values and back (Flink: ``SimpleVersionedSerializer``).
 
-    This one serves dataclasses and ``msgspec.Struct``s of JSON values, dates and ``Decimal``; what
-    it reads back is checked against the types of the fields. To change the fields of a split, raise
-    ``version`` and override ``decode`` to read the older versions.
+    This class serves dataclasses and ``msgspec.Struct``s of JSON values, dates and ``Decimal``;
+    what it reads back is checked against the types of the fields. To change the fields of a split,
+    raise ``version`` and override ``decode`` to read the older versions.
     """
 
     #: Stored with each split.
@@ -95,11 +95,11 @@ class SplitSerializer(Generic[SplitT]):
         try:
             return converted(data, self._kind)
         finally:
-            for one in _dataclasses_in(self._kind):
+            for cls in _dataclasses_in(self._kind):
                 # What msgspec keeps in a class cannot be pickled with it, and Spark pickles the
-                # classes of a pipeline file anew in each attempt.
-                if "__msgspec_cache__" in vars(one):
-                    del one.__msgspec_cache__
+                # classes of a pipeline file again in each attempt.
+                if "__msgspec_cache__" in vars(cls):
+                    del cls.__msgspec_cache__
 
 
 @cache
@@ -108,11 +108,11 @@ def _dataclasses_in(kind: type) -> frozenset[Any]:
     found: set[Any] = set()
     left: list[Any] = [kind]
     while left:
-        one = left.pop()
-        left += get_args(one)
-        if isinstance(one, type) and is_dataclass(one) and one not in found:
-            found.add(one)
-            left += get_type_hints(one).values()
+        nested = left.pop()
+        left += get_args(nested)
+        if isinstance(nested, type) and is_dataclass(nested) and nested not in found:
+            found.add(nested)
+            left += get_type_hints(nested).values()
     return frozenset(found)
 
 
@@ -175,9 +175,9 @@ class SplitEnumeratorContext(Protocol):
 
 
 class SplitEnumerator(abc.ABC, Generic[SplitT]):
-    """Finds splits and assigns them to readers. Runs in the driver, one for the source.
+    """Finds splits and assigns them to readers. Runs in the driver, once per source.
 
-    Calls never overlap. A slow one delays the checkpoints that wait for the enumerator's snapshot:
+    Calls never overlap. A slow call delays the checkpoints that wait for the enumerator's snapshot:
     leave blocking work to ``context.call_async``. An exception fails the job, which is then
     restored from its newest checkpoint with a new enumerator.
     """
@@ -195,7 +195,7 @@ class SplitEnumerator(abc.ABC, Generic[SplitT]):
 
     @abc.abstractmethod
     def handle_split_request(self, subtask: int) -> None:
-        """A reader asks for splits: assign some now or later, or signal that there are none.
+        """A reader asks for splits: assign some now or later, or signal that no more will come.
 
         It does not ask again before either has happened.
         """
@@ -222,8 +222,8 @@ class SplitEnumerator(abc.ABC, Generic[SplitT]):
         """What is not assigned, as a map of JSON values, for ``Source.restore_enumerator``.
 
         It must not be changed afterwards. ``encode_splits`` makes splits part of it. If the readers
-        induce checkpoints, this is where the external system is told that this one is wanted:
-        events sent from here reach the readers before the checkpoint can be taken.
+        induce checkpoints, request this checkpoint from the external system here:
+        events sent from this call reach the readers before the checkpoint can be taken.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -287,8 +287,8 @@ class SplitRecords:
     """What a reader has read of one split (Flink: ``RecordsWithSplitIds``)."""
 
     split_id: str
-    #: Rows with the columns of the source's schema, in any order. None: there are none at the
-    #: moment, of which ``Watermarks`` with ``idle_after_ms`` must hear.
+    #: Rows with the columns of the source's schema, in any order. None: no rows at the
+    #: moment, which ``Watermarks`` with ``idle_after_ms`` must know.
     batch: pa.RecordBatch | None = None
     #: Nothing is left to read; the split leaves the reader's state.
     finished: bool = False
@@ -315,7 +315,7 @@ class SourceReader(abc.ABC, Generic[SplitT]):
 
     @abc.abstractmethod
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """Take splits: newly assigned ones, or those of a snapshot, each at its position."""
+        """Take splits: newly assigned splits, or those of a snapshot, each at its position."""
 
     def notify_no_more_splits(self) -> None:
         """No more splits will be assigned in this attempt."""
@@ -359,18 +359,18 @@ class ExternallyInducedSourceReader(SourceReader[SplitT]):
     For systems that define their own consistent points: the source sets ``externally_induced``.
     ``SplitEnumerator.snapshot_state`` asks such a system for a point; where a reader meets it, its
     part of the checkpoint ends. The checkpoint is taken when all readers with splits have met the
-    point, each at its own, and those that are there read nothing meanwhile. If one never meets it,
-    the checkpoint expires, and all read on.
+    point, each at its own, and those at the point read nothing meanwhile. If a reader never meets
+    it, the checkpoint expires, and all read on.
     """
 
     @abc.abstractmethod
     def should_trigger_checkpoint(self) -> int | None:
         """The id of a checkpoint whose point has been reached, or None.
 
-        Called after each result of ``read``, and after the last one: rows yielded so far are in the
-        checkpoint, and all later ones are not. A reader of several splits says the id when all of
-        them are there. If it returns one, ``read`` is not resumed, and not called again before the
-        checkpoint is taken or aborted. An id up to ``context.induced_over`` is ignored.
+        Called after each result of ``read``, and after the last: rows yielded so far are in the
+        checkpoint, and all later rows are not. A reader of several splits returns the id when all
+        of them are at the point. After an id, ``read`` is not resumed, and not called again before
+        the checkpoint is taken or aborted. An id up to ``context.induced_over`` is ignored.
         """
 
 
@@ -436,7 +436,10 @@ def encode_splits(serializer: SplitSerializer[SplitT], splits: Iterable[SplitT])
 
 def decode_splits(serializer: SplitSerializer[SplitT], encoded: object) -> list[SplitT]:
     """The splits that ``encode_splits`` got. Raises ``ValueError`` for anything else."""
-    return [serializer.decode(one.version, one.split) for one in converted(encoded, list[_Encoded])]
+    return [
+        serializer.decode(encoded_split.version, encoded_split.split)
+        for encoded_split in converted(encoded, list[_Encoded])
+    ]
 
 
 class _Encoded(msgspec.Struct, frozen=True):

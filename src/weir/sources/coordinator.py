@@ -3,10 +3,10 @@
 The messages::
 
     coordinator  {"attempt": "7-2"} to a reader that runs (restored checkpoint, attempt)
-                 (forces a batch: a resting query runs none on its own)
+                 (forces a batch: a resting query runs no batch on its own)
     reader       {"request": "7-2"}
-                 (once, until splits or their end have come; repeated in each attempt, since an
-                 enumerator forgets it, and ignored if it is from an earlier one)
+                 (once, until splits or their end have come; repeated in each attempt, since a
+                 new enumerator does not know it, and ignored if it is from an earlier attempt)
     coordinator  {"splits": [{"version": 1, "split": {...}}, ...]}
     coordinator  {"no_more_splits": true}
     both         {"event": {...}} from the user's code
@@ -40,15 +40,15 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
         self._restored: int | None = None
         #: The name of the attempt, for requests.
         self._attempt = ""
-        #: The splits assigned since the newest snapshot, and before each one that has not ended,
-        #: with their subtasks.
+        #: The splits assigned since the newest snapshot, and before each snapshot that has not
+        #: ended, with their subtasks.
         self._assigned: list[tuple[int, SplitT]] = []
         self._assigned_before: dict[int, list[tuple[int, SplitT]]] = {}
 
     # -- the contract of coordinators
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """Start an enumerator with this state, or a new one.
+        """Start an enumerator with this state, or without state.
 
         Raises ``CoordinatorStateError`` if the source does not take the state.
         """
@@ -86,14 +86,14 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
         self._gateways.pop(subtask, None)
         self._asking.discard(subtask)
         after = [
-            (number, one)
-            for number, one in sorted(self._assigned_before.items())
+            (number, splits)
+            for number, splits in sorted(self._assigned_before.items())
             if checkpoint_id is None or number > checkpoint_id
         ]
-        lists = [*(one for _, one in after), self._assigned]
-        lost = [split for one in lists for to, split in one if to == subtask]
-        for one in lists:
-            one[:] = [(to, split) for to, split in one if to != subtask]
+        lists = [*(splits for _, splits in after), self._assigned]
+        lost = [split for assigned in lists for to, split in assigned if to == subtask]
+        for assigned in lists:
+            assigned[:] = [(to, split) for to, split in assigned if to != subtask]
         if lost:
             self._running.add_splits_back(lost, subtask)
 
@@ -117,7 +117,7 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """What was assigned before it cannot get lost any more."""
-        for number in [one for one in self._assigned_before if one <= checkpoint_id]:
+        for number in [earlier for earlier in self._assigned_before if earlier <= checkpoint_id]:
             del self._assigned_before[number]
         self._running.notify_checkpoint_complete(checkpoint_id)
 
@@ -135,7 +135,7 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
 
     def assign_splits(self, splits: Sequence[SplitT], subtask: int) -> None:
         """See ``SplitEnumeratorContext``."""
-        names = ", ".join(repr(one.split_id) for one in splits)
+        names = ", ".join(repr(known.split_id) for known in splits)
         gateway = self._gateway(subtask, f"assigned {names} to")
         try:
             encoded = encode_splits(self._serializer, splits)

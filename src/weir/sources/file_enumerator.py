@@ -28,20 +28,20 @@ Rules:
 **Known files** (``KnownFiles``): the files that were assigned already, in a state that does not
 grow without bound.
 
-1. Files are identified by name. The name of an assigned file is kept as long as the file is there,
+1. Files are identified by name. The name of an assigned file is kept as long as the file exists,
    whatever its times are. So a file that arrives late, with an old modification time, is known to
    be new.
 2. The name of a removed file is kept until the latest modification time is more than
-   ``retention_ns`` past the latest one when the file was missed. Modification times of the
+   ``retention_ns`` past the latest time when the file was missed. Modification times of the
    directory's files are compared with each other, never with a clock.
 3. Once names have been forgotten, a file with an unknown name is *doubtful* if it is not younger
    than the latest modification time when those files were missed: it may be one of them that has
-   come back, or a new one that is late. It is neither read nor skipped, but reported by name. Also
-   doubtful is a file with the name of a removed one that is too young to be that file.
+   come back, or a new file that is late. It is neither read nor skipped, but reported by name. Also
+   doubtful is a file with the name of a removed file that is too young to be that file.
 4. An empty listing forgets nothing: a directory that is not mounted is empty too.
 
 So no file is lost or read twice silently, and the state is bounded by the files in the directory
-and the recently removed ones. A file with a time in the future makes rule 2 forget earlier names
+and the recently removed files. A file with a time in the future makes rule 2 forget earlier names
 sooner, and keep the names of files removed after it for longer.
 """
 
@@ -134,7 +134,7 @@ class KnownFiles:
     def look(
         self, files: Collection[FoundFile], waiting: Collection[str]
     ) -> tuple[list[FoundFile], list[FoundFile]]:
-        """Take up a listing of all files; return the new ones and the doubtful ones (rule 3).
+        """Take up a listing of all files; return the new and the doubtful files (rule 3).
 
         ``waiting`` are names that an earlier listing had as new and that are not assigned yet.
         """
@@ -169,12 +169,12 @@ class KnownFiles:
 
 _log = logging.getLogger(__name__)
 
-#: The most files in one event; how many rejected files and rows are kept, the newest ones.
+#: The most files in one event; how many of the newest rejected files and rows are kept.
 MAX_SPLITS = 10_000
 MAX_REJECTS = 1_000
 _DOUBTFUL = (
     "the file may have been read already: it is not newer than removed files whose names are"
-    " forgotten (FileSource(name_retention=...)), or has the name of a removed one. Move it away;"
+    " forgotten (FileSource(name_retention=...)), or has the name of a removed file. Move it away;"
     " if it was not read, copy it in again with another name and a new modification time"
 )
 _MISSING = (
@@ -371,7 +371,7 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         They stay expected, since the checkpoint that records the rejects may fail.
         """
         self._expected -= there | self._known.names
-        said = {one["file"] for one in self._rejects if one["why"] == _MISSING}
+        said = {reject["file"] for reject in self._rejects if reject["why"] == _MISSING}
         for name in sorted(self._expected - said):
             self._reject(name, _MISSING)
 

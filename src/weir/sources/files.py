@@ -42,10 +42,10 @@ class FileSource(Source[FileSplit]):
 
     A file may be removed once a completed checkpoint has its rows. Checkpoints keep the names of
     files that were read: of those still there, and for ``name_retention`` of those removed. So each
-    file is read exactly once, even one that arrives late with an old modification time, unless its
-    name may be one that was forgotten: then it is not read, and is reported by name (see
+    file is read exactly once, even if it arrives late with an old modification time, unless its
+    name may have been forgotten: then it is not read, and is reported by name (see
     ``on_error``). Do not reuse a name while it is kept: the file is not read, and is reported only
-    if its modification time is too late for the removed one.
+    if its modification time is too late for the removed file.
 
     Args:
         path: A local directory.

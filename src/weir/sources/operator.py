@@ -10,8 +10,9 @@
     processes of one attempt. With the message that wakes the reader a new attempt begins, whose
     enumerator knows nothing of either.
 
-If the readers induce checkpoints (MISSION B4), a third one, ``induced``, has the checkpoint at
-whose point the reader stands. It reads nothing more until the task says that this one is over.
+If the readers induce checkpoints (MISSION B4), a third list, ``induced``, has the checkpoint at
+whose point the reader stands. It reads nothing more until the task says that this checkpoint is
+over.
 """
 
 from __future__ import annotations
@@ -53,12 +54,12 @@ class ReaderTaskContext(OperatorContext, Protocol):
 
     @property
     def may_read(self) -> bool:
-        """Whether this batch may emit rows of the source: not the last one of a drain."""
+        """Whether this batch may emit rows of the source: not the last batch of a drain."""
         ...
 
     @property
     def induced_over(self) -> int:
-        """Readers at the point of a checkpoint up to this one go on (``AnswerPlanning``)."""
+        """Readers at the point of a checkpoint up to this id go on (``AnswerPlanning``)."""
         ...
 
     @property
@@ -119,22 +120,22 @@ class SourceOperator(Operator, Generic[SplitT]):
             )
 
     def initialize_state(self, state: StateStore) -> None:
-        """Give the reader the splits that it had. Raises ``OperatorStateError`` for wrong ones."""
+        """Give the reader its former splits. Raises ``OperatorStateError`` for wrong splits."""
         self._kept = state.list_state("splits")
         self._flags = state.list_state("reader")
         self._induced = state.list_state("induced") if self.source.externally_induced else None
         try:
             kept = converted(self._kept.get(), list[_Kept])
-            splits = [self._serializer.decode(one.version, one.split) for one in kept]
+            splits = [self._serializer.decode(saved.version, saved.split) for saved in kept]
             converted(self._flags.get(), list[tuple[bool, bool, str]])
         except ValueError as error:
             raise OperatorStateError(
                 f"The splits of source {self._name!r} in the checkpoint cannot be read ({error}):"
-                " let its SplitSerializer read their version, or restore from another checkpoint."
+                " make its SplitSerializer read their version, or restore from another checkpoint."
             ) from error
-        for one, split in zip(kept, splits, strict=True):
+        for saved, split in zip(kept, splits, strict=True):
             self._splits[split.split_id] = split
-            self._times.add(split.split_id, one.watermark_ms, one.quiet_ms)
+            self._times.add(split.split_id, saved.watermark_ms, saved.quiet_ms)
         if splits:
             self._reader.add_splits(splits)
         self._reader.start()
@@ -146,7 +147,7 @@ class SourceOperator(Operator, Generic[SplitT]):
         elif "splits" in event:
             self._request_due = False
             self._set_flags(requested=False, ended=self._ended)
-            self._add([self._decoded(one) for one in event["splits"]])
+            self._add([self._decoded(payload) for payload in event["splits"]])
         elif "no_more_splits" in event:
             self._request_due = False
             self._set_flags(requested=False, ended=True)
@@ -188,7 +189,7 @@ class SourceOperator(Operator, Generic[SplitT]):
 
     @property
     def induced_over(self) -> int:
-        """Checkpoints up to this one are over for the reader."""
+        """Checkpoints up to this id are over for the reader."""
         return self._task.induced_over
 
     # -- inside
@@ -213,8 +214,8 @@ class SourceOperator(Operator, Generic[SplitT]):
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         """Read a batch's rows, at most up to the point of a checkpoint."""
-        for one in self._reader.read(self.source.max_rows_per_batch):
-            batch = self._taken(one)
+        for rows in self._reader.read(self.source.max_rows_per_batch):
+            batch = self._taken(rows)
             if batch is not None:
                 yield batch
             if self._reaches_point():
@@ -247,7 +248,7 @@ class SourceOperator(Operator, Generic[SplitT]):
         if name not in self._splits or name in self._finished:
             raise PipelineError(
                 f"The reader of source {self._name!r} has read split {name!r}, which it does not"
-                " have: let read() yield only splits that were added, and none after it finished."
+                " have: read() must yield only splits that were added, and not after they finished."
             )
         batch = records.batch
         if batch is not None:
@@ -280,12 +281,12 @@ class SourceOperator(Operator, Generic[SplitT]):
         }
         expected = self._splits.keys() - self._finished
         for name, why in (
-            *((one, "lacks") for one in sorted(expected - splits.keys())),
-            *((one, "still has") for one in sorted(splits.keys() - expected)),
+            *((split_id, "lacks") for split_id in sorted(expected - splits.keys())),
+            *((split_id, "still has") for split_id in sorted(splits.keys() - expected)),
         ):
             raise PipelineError(
                 f"The snapshot_state of the reader of source {self._name!r} {why} split {name!r}:"
-                " let it return the splits that were added until read() yields them as finished."
+                " it must return the splits that were added until read() yields them as finished."
             )
         self._splits = dict(splits)
         self._finished = set()
@@ -326,8 +327,8 @@ class SourceOperator(Operator, Generic[SplitT]):
             )
         )
 
-    def _decoded(self, one: Payload) -> SplitT:
-        return self._serializer.decode(one["version"], one["split"])
+    def _decoded(self, payload: Payload) -> SplitT:
+        return self._serializer.decode(payload["version"], payload["split"])
 
     @property
     def _name(self) -> OperatorId:

@@ -32,7 +32,7 @@ class Fetched(Generic[SplitT]):
 class SplitReader(SourceReader[SplitT]):
     """Base class of most readers (Flink: ``SourceReaderBase`` with a ``SplitReader``).
 
-    It asks for splits when it has none, and reads those that it has in turns.
+    It asks for splits when it has no more, and reads those that it has in turns.
     """
 
     def __init__(self, context: SourceReaderContext) -> None:
@@ -49,7 +49,7 @@ class SplitReader(SourceReader[SplitT]):
         """
 
     def start(self) -> None:
-        """Ask for splits, if there are none."""
+        """Ask for splits, unless some are left."""
         self._ask()
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
@@ -57,7 +57,7 @@ class SplitReader(SourceReader[SplitT]):
         self._splits.extend(splits)
 
     def read(self, max_rows: int) -> Iterator[SplitRecords]:
-        """Fetch from each split in turn until there are enough rows, or none has any."""
+        """Fetch from each split in turn until there are enough rows, or no split has any."""
         left, quiet = max_rows, 0
         while left > 0 and quiet < len(self._splits):
             split = self._splits.popleft()

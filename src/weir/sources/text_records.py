@@ -1,8 +1,8 @@
-"""Reads the good records of a JSON or CSV file that has bad ones.
+"""Reads the good records of a JSON or CSV file that also has bad records.
 
 A file that Arrow refuses as a whole is split into records, and these are bisected until each bad
-one is isolated. So Arrow reads the good ones in large pieces, exactly as in a file without bad
-ones. The module is imported only where records are read, since Arrow takes a while to load.
+record is isolated. So Arrow reads the good records in large pieces, exactly as in a file without
+bad records. The module is imported only where records are read, since Arrow takes a while to load.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 def _csv_records(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The non-blank records, including the header, with the numbers of their first lines.
 
-    A quoted value may contain line breaks; one without an end reaches to the end of the file.
+    A quoted value may contain line breaks; an unclosed value reaches to the end of the file.
     """
     line = 1
     for match in _CSV_RECORD.finditer(data):

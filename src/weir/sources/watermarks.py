@@ -5,16 +5,16 @@ the other would be late. So a source with ``Watermarks`` keeps a watermark for e
 source's is the lowest of them (Flink: ``WatermarkStrategy`` with a source of splits):
 
 1. A split's watermark is the newest time among its rows, minus ``delay_ms``. It is part of the
-   split's state, so it does not start anew after a restore.
+   split's state, so it does not start again after a restore.
 2. A split without rows so far holds the source's watermark where it is.
 3. A split that was read for ``idle_after_ms`` without a row is *idle*: it holds back nothing until
-   it has rows again. A split whose rows wait to be read is not, nor is one after a restart before
-   it has been read. A reader without splits is idle too.
+   it has rows again. A split whose rows wait to be read is not idle, nor is a split after a restart
+   before it has been read. A reader without splits is idle too.
 4. A finished split counts in the batch in which it finished, and then no more.
 5. The source's watermark never falls: rows of a split that was idle, or was assigned late, may be
    late.
-6. A split whose watermark is more than ``max_drift_ms`` above the lowest one is *paused* until the
-   others have come closer (Flink: ``withWatermarkAlignment``). Idle splits hold back nobody.
+6. A split whose watermark is more than ``max_drift_ms`` above the lowest is *paused* until the
+   others have come closer (Flink: ``withWatermarkAlignment``). Idle splits hold back no others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Watermarks:
     delay_ms: int = 0
     #: After how long a split that is read without rows is idle; None: never.
     idle_after_ms: int | None = None
-    #: How far a split may be ahead of the slowest one; None: as far as it likes.
+    #: How far a split may be ahead of the slowest; None: no limit.
     max_drift_ms: int | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Watermarks:
 class ReaderTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far a reader is in event time."""
 
-    #: The lowest watermark of its splits that are not idle; None if one of them has none yet.
+    #: The lowest watermark of its splits that are not idle; None while any lacks a watermark.
     watermark_ms: int | None
     #: Whether it has a split that is not idle.
     is_active: bool
@@ -105,7 +105,7 @@ class SplitWatermarks:
         time.quiet_ms = now_ms if time.quiet_ms is None else time.quiet_ms
 
     def read(self, split_id: str, newest_ms: int | None) -> None:
-        """Rows of a split were read, of which the newest has this time; None if none has one."""
+        """Rows of a split were read; the newest has this time, None if no row has a time."""
         time = self._splits[split_id]
         time.quiet_ms = None
         if newest_ms is not None:
@@ -121,9 +121,9 @@ class SplitWatermarks:
         """How far the reader is after a batch; forgets the splits that have finished in it."""
         patience = self._strategy.idle_after_ms
         active = [
-            one.watermark_ms
-            for one in self._splits.values()
-            if patience is None or one.quiet_ms is None or now_ms - one.quiet_ms < patience
+            split.watermark_ms
+            for split in self._splits.values()
+            if patience is None or split.quiet_ms is None or now_ms - split.quiet_ms < patience
         ]
         for split_id in self._finished:
             del self._splits[split_id]
@@ -141,27 +141,27 @@ class SplitWatermarks:
             return frozenset()
         return frozenset(
             split_id
-            for split_id, one in self._splits.items()
-            if one.watermark_ms is not None
-            and (slowest_ms is None or one.watermark_ms > slowest_ms + drift)
+            for split_id, split in self._splits.items()
+            if split.watermark_ms is not None
+            and (slowest_ms is None or split.watermark_ms > slowest_ms + drift)
         )
 
 
 def lowest_of(readers: Iterable[ReaderTime]) -> ReaderTime:
     """How far all readers are together."""
-    active = [one.watermark_ms for one in readers if one.is_active]
+    active = [reader.watermark_ms for reader in readers if reader.is_active]
     return ReaderTime(watermark_ms=_lowest(active), is_active=bool(active))
 
 
 def slowest_of(readers: Iterable[ReaderTime]) -> int | None:
-    """The lowest watermark of all splits that are not idle; None if one of them has none yet.
+    """The lowest watermark of all splits that are not idle; None while any lacks a watermark.
 
-    If all are idle, nobody has to wait for another: ``MAX_WATERMARK_MS``.
+    If all are idle, no split has to wait for another: ``MAX_WATERMARK_MS``.
     """
     lowest = lowest_of(readers)
     return lowest.watermark_ms if lowest.is_active else MAX_WATERMARK_MS
 
 
 def _lowest(watermarks: list[int | None]) -> int | None:
-    known = [one for one in watermarks if one is not None]
+    known = [watermark_ms for watermark_ms in watermarks if watermark_ms is not None]
     return min(known) if known and len(known) == len(watermarks) else None
