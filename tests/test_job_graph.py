@@ -623,10 +623,10 @@ def test_an_operator_with_two_inputs_reads_a_channel_for_each() -> None:
     "key_by", ["id", ("id",), ("id", ["a", "b"]), ("id", "id", "id"), ([], [])]
 )
 def test_connected_streams_are_keyed_by_a_pair(key_by: Any) -> None:
-    """As many columns of the one as of the other."""
+    """A pair with equally many columns for both inputs."""
     job = Job("job")
     connected = source(job, "orders").connect(source(job, "limits"))
-    with pytest.raises(PipelineError, match="has two inputs: give key_by a pair with as many"):
+    with pytest.raises(PipelineError, match="has two inputs: give key_by a pair with equally many"):
         connected.process("joined", Joining(), key_by=key_by)
 
 

@@ -71,10 +71,10 @@ class JobDefinition:
 def task_plan(
     definition: JobDefinition, vertex: Vertex, aligned_timeout_ms: int | None
 ) -> TaskPlan:
-    """What the core knows of a vertex."""
+    """What the core must know of a vertex."""
     processing = [definition.operators[name] for name in process_steps(vertex)]
     parts: list[CheckpointListener | Operator | Sink] = [
-        *(one.operator for one in processing),
+        *(step.operator for step in processing),
         *definition.listeners(vertex),
         *(definition.sinks[name] for name in vertex.sinks),
     ]
@@ -88,12 +88,12 @@ def task_plan(
         aligned_timeout_ms=aligned_timeout_ms,
         has_operators=bool(processing),
         prepares_for_barriers=any(
-            overrides(one.operator, "prepare_snapshot_pre_barrier") for one in processing
+            overrides(step.operator, "prepare_snapshot_pre_barrier") for step in processing
         ),
-        operators_take_part=any(takes_part(one.operator) for one in processing),
+        operators_take_part=any(takes_part(step.operator) for step in processing),
         has_own_readers=vertex.is_enumerated,
         externally_induced=vertex.is_externally_induced,
-        coordinated=any(one.coordinator is not None for one in processing),
+        coordinated=any(step.coordinator is not None for step in processing),
         commit_intervals_ms={
             name: definition.commit_intervals_ms[name]
             for name in vertex.sinks

@@ -86,7 +86,7 @@ class LostWriteError(StorageError):
 
     The common case is a failed sync: the system reports a lost write once, and the next sync of the
     same file succeeds without the data. So a caller that gets this error never syncs the file
-    again: it rewrites the file or lets the attempt fail.
+    again: it rewrites the file, or the attempt fails.
     """
 
 
@@ -119,7 +119,7 @@ class CoordinatorStateError(CoordinatorError):
 
 
 class OperatorStateError(WeirError):
-    """A Python operator asks for a state, or writes one, in a way that cannot be checkpointed."""
+    """A Python operator asks for state, or writes state, in a way that cannot be checkpointed."""
 
 
 class OperatorError(WeirError):

@@ -88,8 +88,8 @@ class Job:
         """Add a source.
 
         ``source`` is a function that takes the Spark session and returns a streaming DataFrame, or
-        one of ``weir.sources``. With ``bounded=True`` the input is whatever is there when the job
-        starts: it is processed, every window and timer fires, the last rows are committed, and the
+        one of ``weir.sources``. With ``bounded=True`` the input is what exists when the job starts:
+        it is processed, every window and timer fires, the last rows are committed, and the
         job finishes. A source from ``weir.sources`` has its own ``bounded`` argument and is read by
         ``parallelism`` subtasks (by default ``parallelism.default``). ``watermarks`` gives it an
         event time, with a watermark for each of its splits. Raises ``PipelineError`` if
@@ -110,7 +110,7 @@ class Job:
         if parallelism is not None:
             raise PipelineError(
                 f"Source {name!r} is read by Spark, which decides its parallelism itself: only"
-                " sources of weir.sources take one."
+                " sources of weir.sources take a parallelism."
             )
         return self._added(
             GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded, uid=uid), source
@@ -290,7 +290,7 @@ class Job:
                 " instance of a subclass of weir.coordinators.OperatorCoordinator."
             )
         if coordinator is not None and any(
-            one.coordinator is coordinator for one in self._definition.operators.values()
+            other.coordinator is coordinator for other in self._definition.operators.values()
         ):
             raise PipelineError(
                 f"Step {name!r} shares its coordinator with another step: create one instance per"
@@ -373,7 +373,7 @@ class Stream:
         function = self.job._definition.operators.get(self.uid)
         declared = {} if function is None else function.operator.side_outputs
         if tag not in declared:
-            known = ", ".join(repr(one) for one in declared) or "none"
+            known = ", ".join(repr(output) for output in declared) or "none"
             raise PipelineError(
                 f"Step {self.name!r} has no side output {tag!r}, and declares {known}: add it to"
                 " side_outputs of its operator, with its schema."
@@ -413,8 +413,8 @@ class Stream:
         runs in the driver and exchanges events with the subtasks. With ``key_by``, the name of a
         column or of several, all records of a key go to one subtask, and the operator may have
         keyed state; the key of several columns is an Arrow struct of them. The event
-        time of the output is the column that has the name and type of the input's; without one it
-        has no watermark. ``uid`` is the id by which state is matched.
+        time of the output is the column that has the name and type of the input's; without
+        such a column it has no watermark. ``uid`` is the id by which state is matched.
         """
         return self.job._processed(
             name,
@@ -429,7 +429,7 @@ class Stream:
         )
 
     def connect(self, other: Stream) -> ConnectedStreams:
-        """This stream and another one, for an operator with two inputs."""
+        """This stream and another, for an operator with two inputs."""
         self.job._check_streams("connect", [self, other])
         return ConnectedStreams(self, other)
 
@@ -495,18 +495,18 @@ class Stream:
                 f"The sink {name!r} is a {type(sink).__name__}: pass one of weir.sinks, such as"
                 " weir.sinks.DeltaTable(path), or a subclass of weir.sinks.Sink."
             )
-        if any(one is sink for one in self.job._definition.sinks.values()):
+        if any(other is sink for other in self.job._definition.sinks.values()):
             raise PipelineError(
                 f"The sink {name!r} shares its {type(sink).__name__} with another sink of the job:"
-                " create one instance per sink, since it knows what was staged and committed for"
-                " one."
+                " create one instance per sink, since each knows what it has staged and"
+                " committed."
             )
         if not sink.takes_updates and self.job._definition.graph.has_updates(self.uid):
             raise PipelineError(
                 f"The sink {name!r} would append each change of a row as a new row, since step"
                 f" {self.name!r} emits updates: use a sink with a key (mode='upsert', key=[...] of"
                 " weir.sinks.DeltaTable or PostgresTable) or weir.sinks.Foreach; or remove"
-                " output_mode='update' and aggregate behind a watermark (withWatermark), so that"
+                " output_mode='update' and aggregate with a watermark (withWatermark), so that"
                 " each row is final."
             )
         interval_ms = _interval_ms(name, min_commit_interval)
@@ -566,7 +566,7 @@ def definition_of(job: Job) -> JobDefinition:
 
 
 def _interval_ms(name: str, text: str | None) -> int:
-    """A sink's ``min_commit_interval`` in milliseconds; 0 without one. Raises ``PipelineError``."""
+    """A sink's ``min_commit_interval`` in milliseconds; 0 if unset. Raises ``PipelineError``."""
     try:
         return 0 if text is None else DURATION.parse(text.strip())
     except (ValueError, AttributeError) as error:
@@ -584,10 +584,10 @@ def _key_pair(
 ) -> tuple[tuple[str, ...], ...]:
     if key_by is None:
         return ()
-    pair = [] if isinstance(key_by, str) else [_columns(one) for one in key_by]
+    pair = [] if isinstance(key_by, str) else [_columns(columns) for columns in key_by]
     if len(pair) != 2 or not pair[0] or len(pair[0]) != len(pair[1]):
         raise PipelineError(
-            f"Step {name!r} is keyed by {key_by!r}, but has two inputs: give key_by a pair with as"
-            " many columns of the one as of the other, such as ('customer', 'id')."
+            f"Step {name!r} is keyed by {key_by!r}, but has two inputs: give key_by a pair with"
+            " equally many columns for both, such as ('customer', 'id')."
         )
     return tuple(pair)

@@ -1,7 +1,7 @@
 """User values stored as JSON; a value that JSON would change is refused (MISSION B7, C).
 
 JSON turns NaN into ``null``, dates and ``Decimal`` into text, tuples into lists, and numeric keys
-into text. A job that keeps running would then silently differ from one that was restored. So every
+into text. A job that keeps running would then silently differ from a restored job. So every
 such value is decoded again when it is written, and must compare equal. The error names the part
 that changed and its place.
 """
@@ -39,7 +39,7 @@ def read_back(value: Any) -> Any:
 def encode_each(values: list[Any], known: dict[bytes, Any]) -> list[bytes]:
     """Encode each value as JSON.
 
-    ``known`` caches the decoded values of the last call, so only new ones are decoded; all are
+    ``known`` caches the decoded values of the last call, so only new values are decoded; all are
     compared. Raises ``ValueError`` as ``read_back`` does.
     """
     try:
@@ -74,7 +74,7 @@ def _changed_part(value: Any, place: str) -> str | None:
     else:
         return None if _is_kept(value) else _named(value, place)
     found = (_changed_part(part, f"{place}[{key!r}]") for key, part in parts)
-    return next((one for one in found if one is not None), None)
+    return next((problem for problem in found if problem is not None), None)
 
 
 def _is_kept(value: Any) -> bool:

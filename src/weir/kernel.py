@@ -25,7 +25,7 @@ class Kernel:
     sleep: Callable[[float], None]
     #: Draws a number from 0 up to, but not including, 1.
     chance: Callable[[], float]
-    #: Draws 32 hexadecimal digits, which nobody else ever draws.
+    #: Draws 32 hexadecimal digits that are unique.
     new_name: Callable[[], str]
 
 

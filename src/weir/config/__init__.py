@@ -1,4 +1,4 @@
-"""Configuration with Flink's keys: loads values, checks them, and explains wrong ones.
+"""Configuration with Flink's keys: loads values, checks them, and explains wrong values.
 
 Values are text until they are read, as in Flink. They come from a file of ``key: value`` or
 ``key = value`` lines (``#`` starts a comment line), which covers both Flink's flat ``config.yaml``
@@ -69,7 +69,8 @@ def describe_options() -> list[ConfigOption[Any]]:
 
 
 class Configuration(Mapping[str, str]):
-    """The values that were given, as text by key; immutable. ``value`` reads one, with its default.
+    """The values that were given, as text by key; immutable. ``value`` reads a value, with its
+    default.
 
     Construction raises ``ConfigurationError`` for an unknown key, an invalid value or values that
     contradict each other.
@@ -98,7 +99,7 @@ class Configuration(Mapping[str, str]):
 
     @staticmethod
     def known(values: Mapping[str, str]) -> dict[str, str]:
-        """The values that another version recorded, without keys that this one does not have."""
+        """The values that another version recorded, without keys unknown to this version."""
         return {
             key: text
             for key, text in values.items()
@@ -169,8 +170,8 @@ class Configuration(Mapping[str, str]):
             reset_backoff_threshold_ms=self.value(RESET_BACKOFF_THRESHOLD),
             jitter_factor=self.value(JITTER_FACTOR),
             attempts_before_reset_backoff=self.value(ATTEMPTS_BEFORE_RESET_BACKOFF),
-            # Without periodic checkpoints, none may ever complete between two failures, however
-            # long the job ran.
+            # Without periodic checkpoints, no checkpoint may ever complete between two failures,
+            # however long the job ran.
             give_up_after_ms=self.value(GIVE_UP_AFTER) if periodic else None,
         )
 

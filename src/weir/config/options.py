@@ -1,9 +1,10 @@
 """The table of configuration keys: each key's type, default and description.
 
-``OPTIONS`` is the one table, used for reading values (``weir/config``) and for the reference page
-(``docs/CONFIGURATION.md``). Keys and defaults are Flink's; where a default differs, the description
-says so (PROTOCOL P42). Defaults are text, parsed like any other value. ``weir/config/values.py``
-parses values; ``weir/config/relations.py`` checks which values are compatible.
+``OPTIONS`` is the single table, used for reading values (``weir/config``) and for the reference
+page (``docs/CONFIGURATION.md``). Keys and defaults are Flink's; where a default differs, the
+description says so (PROTOCOL P42). Defaults are text, parsed like any other value.
+``weir/config/values.py`` parses values; ``weir/config/relations.py`` checks which values are
+compatible.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ CHECKPOINT_MIN_PAUSE = ConfigOption(
     _CHECKPOINTING + "min-pause",
     DURATION,
     "0 ms",
-    "Minimum time from the end of a checkpoint to the next periodic one. A shorter interval is"
-    " raised to it.",
+    "Minimum time from the end of a checkpoint to the next periodic checkpoint. A shorter interval"
+    " is raised to it.",
 )
 CHECKPOINT_MAX_CONCURRENT = ConfigOption(
     _CHECKPOINTING + "max-concurrent-checkpoints",
@@ -77,14 +78,15 @@ CHECKPOINT_INCREMENTAL = ConfigOption(
     _CHECKPOINTING + "incremental",
     BOOLEAN,
     "true",
-    "Whether a checkpoint writes only the state files that the last one lacks (Flink: false).",
+    "Whether a checkpoint writes only the state files that the last checkpoint lacks (Flink:"
+    " false).",
 )
 CHECKPOINT_UNALIGNED = ConfigOption(
     _CHECKPOINTING + "unaligned.enabled",
     BOOLEAN,
     "false",
-    "Let checkpoint barriers overtake the records between two chains, which become part of the"
-    " checkpoint, so that it does not wait for them to be processed. Savepoints are always"
+    "Whether checkpoint barriers may overtake the records between two chains. These become part of"
+    " the checkpoint, which then does not wait until they are processed. Savepoints are always"
     " aligned.",
 )
 CHECKPOINT_ALIGNED_TIMEOUT = ConfigOption(
@@ -230,7 +232,7 @@ REST_TOKEN = ConfigOption(
     TOKEN.or_none("unset"),
     "unset",
     "Token that clients of the REST server must send, as 'Authorization: Bearer TOKEN' (Flink has"
-    " none). A token file keeps it out of process lists.",
+    " none). A token file keeps the token out of process lists.",
     secret=True,
 )
 REST_TOKEN_FILE = ConfigOption(
@@ -319,7 +321,7 @@ CLASS_ARCHIVE = ConfigOption(
     "weir.class-archive",
     BOOLEAN,
     "true",
-    "Let Spark's JVM map its classes from an archive in the user's cache directory; 'weir run'"
+    "Whether Spark's JVM maps its classes from an archive in the user's cache directory; 'weir run'"
     " creates a missing archive at its end ('weir warmup' creates it at once).",
 )
 LOG_FORMAT = ConfigOption(
@@ -390,7 +392,8 @@ LINEAGE_TIMEOUT = ConfigOption(
     "weir.lineage.timeout",
     POSITIVE_DURATION,
     "5 s",
-    "How long an event may take to send, and the end of the driver to wait for the last ones.",
+    "How long an event may take to send, and how long the driver waits for the last events when it"
+    " ends.",
 )
 METRICS_FILE = ConfigOption(
     "weir.metrics.file",
@@ -401,5 +404,5 @@ METRICS_FILE = ConfigOption(
 
 #: Every key, in the order of this module and of the reference page.
 OPTIONS: tuple[ConfigOption[Any], ...] = tuple(
-    one for one in list(globals().values()) if isinstance(one, ConfigOption)
+    option for option in list(globals().values()) if isinstance(option, ConfigOption)
 )

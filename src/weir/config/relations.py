@@ -2,8 +2,8 @@
 
 Each error names both keys and the fix. Combinations that Flink adjusts are adjusted, not refused:
 an interval below the minimum pause is raised to it (PROTOCOL P38). A minimum pause is allowed with
-several concurrent checkpoints, since it only delays periodic ones. A timeout may be above or below
-the interval.
+several concurrent checkpoints, since it only delays periodic checkpoints. A timeout may be above or
+below the interval.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def check_relations(values: Values) -> None:
     if is_object_store(values.value(WORKING_DIR)):
         raise ConfigurationError(
             f"{WORKING_DIR.key} is {values.value(WORKING_DIR)}, but Spark's queries work there: set"
-            " it to a local path, or to one that all machines mount."
+            " it to a local path, or to a path that all machines mount."
         )
     for durable in (CHECKPOINT_DIR, SAVEPOINT_DIR):
         working, lasting = values.value(WORKING_DIR), values.value(durable)

@@ -283,7 +283,7 @@ def as_text(conf: Mapping[str, object]) -> dict[str, str]:
 
 
 def quoted(text: str) -> str:
-    """The text quoted for a message, with the middle of a very long one cut out."""
+    """The text quoted for a message, with the middle of a very long text cut out."""
     shown = repr(text)
     return (
         shown
