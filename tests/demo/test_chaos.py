@@ -69,12 +69,14 @@ class Scene:
     def run(self, kills: int, seed: int = 1) -> Outcome:
         """Run chaos with this many kills."""
 
-        def tell(line: str) -> None:
+        def report(line: str) -> None:
             self.told.append(line)
             if len(self.told) == kills:
                 (self.directory / "killed").touch()
 
-        chaos = Chaos(start=self.start, done=self.done, tell=tell, generator=random.Random(seed))
+        chaos = Chaos(
+            start=self.start, done=self.done, report=report, generator=random.Random(seed)
+        )
         return chaos.run(kills)
 
 

@@ -324,7 +324,7 @@ def savepoint(  # noqa: PLR0917 - typer makes an option of each parameter
         return
     if dispose is not None or job is None:
         raise typer.BadParameter(
-            "Give either JOB, to take a savepoint, or --dispose PATH, to delete one."
+            "Give either JOB, to take a savepoint, or --dispose PATH, to delete a savepoint."
         )
     with _connected(job, address, token_file, ca_file) as connected:
         path = connected.trigger_savepoint(_absolute(directory))
@@ -446,7 +446,7 @@ def warmup(force: Force = False) -> None:
 def sim(
     pipeline: Annotated[
         str | None,
-        typer.Argument(help="Pipeline: FILE or FILE:job. Without one, Weir's own jobs are run."),
+        typer.Argument(help="Pipeline: FILE or FILE:job. By default, Weir's own jobs are run."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 1_000,
     seed: Annotated[int, typer.Option(min=0, help="First seed; each run uses the next.")] = 0,
@@ -536,7 +536,7 @@ def _show(shown: RenderableType) -> None:
 def _console() -> Console:
     """Standard output, which wraps lines on a terminal only."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    # This stream, even if ``weir run`` puts another one in its place.
+    # This stream, even if ``weir run`` replaces it.
     return Console(file=sys.stdout, width=width)
 
 

@@ -25,7 +25,7 @@ from weir.storage.paths import is_local, is_object_store, normalize
 def listed_jobs(
     directory: str | None, address: str | None, *, token: str | None, ca_file: str | None
 ) -> tuple[FoundJob, ...]:
-    """The jobs of drivers, then those in a directory that none of these has.
+    """The jobs of drivers, then the other jobs in a directory.
 
     The directory is read if it was given, or if no ``address`` was. Raises ``RestError`` if no
     driver answers and no job is in the directory, and ``StorageError``.
@@ -35,7 +35,7 @@ def listed_jobs(
         running = find_jobs(address, token=token, ca_file=ca_file)
     except RestError as error:
         running, failure = (), error
-    known = {one.job.job_id for one in running}
+    known = {found.job.job_id for found in running}
     stored: tuple[FoundJob, ...] = ()
     if directory is not None or address is None:
         jobs, clock = _stored(directory), SystemClock()
@@ -78,7 +78,7 @@ def running_or_stored(
 def _has(job: str, jobs: StoredJobs) -> bool:
     now_ms = SystemClock().wall_ms()
     return bool(
-        named(job, [FoundJob(address="", job=job_summary(one, now_ms)) for one in jobs.views()])
+        named(job, [FoundJob(address="", job=job_summary(view, now_ms)) for view in jobs.views()])
     )
 
 

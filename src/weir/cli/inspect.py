@@ -114,9 +114,11 @@ def _own_states(checkpoint: CompletedCheckpoint) -> Table:
     """The sizes of the state of Python operators."""
     table = make_table("operator", "kind", "state", "keys", "size")
     for task in checkpoint.tasks:
-        for one in _own_sizes(task, checkpoint.external_path):
-            keys = "" if one.kind != "keyed" else "unknown" if one.keys is None else f"{one.keys:,}"
-            table.add_row(Text(one.operator), one.kind, Text(one.name), keys, decimal(one.size))
+        for size in _own_sizes(task, checkpoint.external_path):
+            keys = (
+                "" if size.kind != "keyed" else "unknown" if size.keys is None else f"{size.keys:,}"
+            )
+            table.add_row(Text(size.operator), size.kind, Text(size.name), keys, decimal(size.size))
     return table
 
 
@@ -127,8 +129,8 @@ def _reject_tables(checkpoint: CompletedCheckpoint) -> list[RenderableType]:
         newest = rejects.newest[-_TABLE_ROWS:]
         hidden = f" (newest {len(newest)} shown)" if rejects.count > len(newest) else ""
         table = make_table(*_REJECT)
-        for one in newest:
-            table.add_row(*[Text(_as_text(one.get(name, ""))) for name in _REJECT])
+        for reject in newest:
+            table.add_row(*[Text(_as_text(reject.get(name, ""))) for name in _REJECT])
         parts += (
             [Text(""), Text(f"rejected by {rejects.operator}: {rejects.count}{hidden}"), table]
             if newest
@@ -161,7 +163,7 @@ def state_table(path: str, operator: str, *, sql: str | None, limit: int | None)
             shown = list(islice(values, rows_max + 1))
             table = make_table(*columns)
             for value in shown[:rows_max]:
-                table.add_row(*[Text(_as_text(one)) for one in value])
+                table.add_row(*[Text(_as_text(cell)) for cell in value])
             parts += [Text(""), Text(name, style="bold"), table]
             if len(shown) > rows_max:
                 parts.append(Text(f"first {rows_max} rows; --limit N shows more"))
@@ -229,7 +231,7 @@ def _stores(
             yield (
                 "rejects",
                 _REJECT,
-                (tuple(one.get(name) for name in _REJECT) for one in rejects.newest),
+                (tuple(reject.get(name) for name in _REJECT) for reject in rejects.newest),
             )
         yield "coordinator", ("state",), [(state.coordinator,)]
 

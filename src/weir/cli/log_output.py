@@ -1,12 +1,12 @@
 """The log of ``weir run`` on standard error, and what it does to standard output.
 
-*Text*: standard output has the progress, as ever; standard error has what code logs and what steps
-print, with time, level and step. On a terminal both appear above the live table.
+*Text*: standard output has the progress, as always; standard error has what code logs and what
+steps print, with time, level and step. On a terminal both appear above the live table.
 
 *JSON*: standard error has everything, one object per line: progress, records, printed lines, and
 what the JVM and Python workers write. For the latter, this process replaces its file descriptor 2
 by a pipe, which the JVM inherits, and reads it: a worker's JSON line goes on as it is, and any
-other line becomes the message of one.
+other line becomes the message of a JSON line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LogOutput:
     """Captures the log of this process while it is entered."""
 
     def __init__(self, console: Console, form: LogFormat, *, clock: Clock | None = None) -> None:
-        """``console`` is the one of the progress, with a file of its own."""
+        """``console`` is the console of the progress, with a file of its own."""
         self._console = console
         self._form = form
         self._clock: Clock = SystemClock() if clock is None else clock
@@ -67,7 +67,7 @@ class LogOutput:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Let a pipeline's file set up the log as it would without Weir."""
+        """While a pipeline's file is loaded, the file may set up the log as without Weir."""
         with nullcontext() if self._capture is None else self._capture.without_log():
             yield
 
@@ -78,7 +78,7 @@ class LogOutput:
             self._form = form
             self._start()
 
-    def tell(self, message: str, *, level: str = "INFO", logger: str = "weir.run") -> None:
+    def log(self, message: str, *, level: str = "INFO", logger: str = "weir.run") -> None:
         """Write a line of Weir's own."""
         self.write(
             LogEvent(time_ms=self._clock.wall_ms(), level=level, logger=logger, message=message)
@@ -216,7 +216,7 @@ class EventDisplay:
         self._phases = Phases(self._phase_line, SystemClock() if clock is None else clock)
         self._gateway: JobGateway | None = None
         #: The number of the newest moment that was logged.
-        self._told = 0
+        self._logged = 0
         self._ending = threading.Event()
         self._looker = threading.Thread(target=self._look, name="weir-events", daemon=True)
 
@@ -257,10 +257,10 @@ class EventDisplay:
 
     def say(self, line: str) -> None:
         """Log one line."""
-        self._output.tell(line)
+        self._output.log(line)
 
     def _phase_line(self, line: str) -> None:
-        self._output.tell(line, logger="weir.start")
+        self._output.log(line, logger="weir.start")
 
     def _look(self) -> None:
         ending = False
@@ -268,15 +268,15 @@ class EventDisplay:
             # Once more after the end, for the last events.
             ending = self._ending.wait(_POLL_S)
             self._phases.look()
-            self._tell_moments()
+            self._log_moments()
 
-    def _tell_moments(self) -> None:
+    def _log_moments(self) -> None:
         if self._gateway is None:
             return
         recorder = self._gateway.recorder
         for moment in tuple(recorder.moments):
-            if moment.number > self._told:
-                self._told = moment.number
+            if moment.number > self._logged:
+                self._logged = moment.number
                 self._output.write(_event(moment, self._gateway))
 
 

@@ -28,8 +28,8 @@ TokenFile = Annotated[
         metavar="FILE",
         envvar="WEIR_REST_TOKEN_FILE",
         help=(
-            "File with the REST server's token, if it requires one. Not needed for your own jobs"
-            " on this machine. WEIR_REST_TOKEN can hold the token itself."
+            "File with the REST server's token, if it requires a token. Not needed for your own"
+            " jobs on this machine. WEIR_REST_TOKEN can hold the token itself."
         ),
     ),
 ]
@@ -59,7 +59,7 @@ CheckpointDirectoryOption = Annotated[
     ),
 ]
 HistoryPort = Annotated[
-    int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0 picks a free one.")
+    int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0 picks a free port.")
 ]
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="Job name, id, or unique prefix of its id.")
@@ -152,8 +152,8 @@ AcceptDuplicates = Annotated[
     typer.Option(
         "--accept-duplicates",
         help=(
-            "Start from a snapshot, or fall back from a damaged checkpoint to an older one, even if"
-            " sinks have committed past it: rows may be duplicated or missing."
+            "Start from a snapshot, or fall back from a damaged checkpoint to an older checkpoint,"
+            " even if sinks have committed past it: rows may be duplicated or missing."
         ),
     ),
 ]
@@ -164,7 +164,7 @@ RestPort = Annotated[
         metavar="N",
         min=0,
         max=65535,
-        help="REST server port; 0 picks a free one.",
+        help="REST server port; 0 picks a free port.",
     ),
 ]
 LogFormatOption = Annotated[
@@ -202,7 +202,7 @@ Drain = Annotated[
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Recreate the archive even if a matching one exists.")
+    bool, typer.Option("--force", help="Recreate the archive even if a matching archive exists.")
 ]
 OptionalJobName = Annotated[
     str | None,
@@ -217,9 +217,9 @@ Dispose = Annotated[
         "-d",
         metavar="PATH",
         help=(
-            "Delete the savepoint at this path instead of taking one. Does not check for jobs that"
-            " still need it: first make sure that every job started from it has completed a"
-            " checkpoint since."
+            "Delete the savepoint at this path instead of taking a savepoint. Does not check for"
+            " jobs that still need it: first make sure that every job started from it has completed"
+            " a checkpoint since."
         ),
     ),
 ]
@@ -248,7 +248,7 @@ StateQuery = Annotated[
         help=(
             "Query the operator's state. The view is named state and has the columns key, value"
             " and partition_id. A stream-stream join has the views left and right;"
-            " transformWithState has one per state variable, and timers. If a vertex has several"
+            " transformWithState has a view per state variable, and timers. If a vertex has several"
             " stateful operators, their numbers are appended: state_0, left_1."
         ),
     ),

@@ -1,8 +1,8 @@
 """``weir plan``: shows a pipeline's vertices and the channels between them, without running it.
 
 The pipeline is loaded and its graph checked as in ``weir run``, with the same errors. The steps'
-functions are not called, so no JVM starts. Steps and vertices are shown by name; one with another
-id is shown as ``name [uid]``.
+functions are not called, so no JVM starts. Steps and vertices are shown by name, and
+as ``name [uid]`` if the id differs.
 
 In Mermaid, steps have their own ids and their names are quoted, since a step may be named like a
 Mermaid keyword, such as ``end``. Names need no other escaping: the graph allows only letters,
@@ -55,7 +55,7 @@ def plan_mermaid(job: Job) -> str:
     """``weir plan --mermaid FILE``: a subgraph per vertex, and arrows for channels to readers."""
     vertices = definition_of(job).vertices()
     shown = _shown(vertices)
-    ids = {one: f"s{number}" for number, one in enumerate(shown)}
+    ids = {uid: f"s{number}" for number, uid in enumerate(shown)}
     lines, channels = ["flowchart LR"], []
     for number, vertex in enumerate(vertices):
         lines.append(
@@ -88,7 +88,7 @@ def _shown(vertices: Sequence[Vertex]) -> dict[OperatorId, str]:
     for vertex in vertices:
         names |= {step.operator_id: step.name for step in vertex.steps}
         names |= zip(vertex.sinks, vertex.sink_names, strict=True)
-    return {one: name if name == one else f"{name} [{one}]" for one, name in names.items()}
+    return {uid: name if name == uid else f"{name} [{uid}]" for uid, name in names.items()}
 
 
 def _rows(
@@ -135,5 +135,5 @@ def _chain(vertex: Vertex, shown: Mapping[OperatorId, str]) -> str:
     return chains[vertex.name]
 
 
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"
+def _count(number: int, singular: str, several: str) -> str:
+    return f"{number} {singular if number == 1 else several}"

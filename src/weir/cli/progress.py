@@ -49,21 +49,21 @@ class CheckpointLines:
 
     def __init__(self) -> None:
         #: Status last reported, by checkpoint id; bounded by the history.
-        self._told: dict[int, str] = {}
+        self._reported: dict[int, str] = {}
         #: The last reported failure of a checkpoint without an id.
-        self._told_failure: str | None = None
+        self._reported_failure: str | None = None
 
     def new(self, snapshot: CheckpointStatsSnapshot) -> list[str]:
         """Lines for what has happened since the last call, oldest first."""
         lines = []
         for stats in reversed(snapshot.history):
-            if self._told.get(stats.checkpoint_id) != stats.status:
+            if self._reported.get(stats.checkpoint_id) != stats.status:
                 lines.append(describe_checkpoint(stats))
-        self._told = {stats.checkpoint_id: stats.status for stats in snapshot.history}
+        self._reported = {stats.checkpoint_id: stats.status for stats in snapshot.history}
         failure = snapshot.latest_trigger_failure
-        if failure is not None and failure != self._told_failure:
+        if failure is not None and failure != self._reported_failure:
             lines.append(f"a checkpoint could not be triggered: {_why(failure)}")
-        self._told_failure = failure
+        self._reported_failure = failure
         return lines
 
 
@@ -151,8 +151,8 @@ class ProgressDisplay:
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._live: Live | None = None
-        self._told_progress = ""
-        self._told_progress_ms: int | None = None
+        self._printed_progress = ""
+        self._printed_progress_ms: int | None = None
 
     def __enter__(self) -> ProgressDisplay:
         self._looker.start()
@@ -203,7 +203,7 @@ class ProgressDisplay:
         self.say(message)
 
     def say(self, line: str) -> None:
-        """Print one line verbatim, above the live table if there is one, and flush it."""
+        """Print one line verbatim, above the live table if it is shown, and flush it."""
         # A path may hold characters that the output's encoding does not have.
         shown = line.encode(self._console.encoding, "backslashreplace").decode(
             self._console.encoding
@@ -262,19 +262,22 @@ class ProgressDisplay:
             self._show(gateway.view())
 
     def _show(self, view: JobView) -> None:
-        self._tell_first_rows(view)
+        self._report_first_rows(view)
         for line in self._lines.new(view.checkpoints):
             self.say(line)
         if self._live is not None:
             self._write(partial(self._live.update, render(view), refresh=True))
             return
         progress, now_ms = describe_progress(view), self._clock.now_ms()
-        due = self._told_progress_ms is None or now_ms - self._told_progress_ms >= PROGRESS_LINE_MS
-        if due and progress != self._told_progress:
+        due = (
+            self._printed_progress_ms is None
+            or now_ms - self._printed_progress_ms >= PROGRESS_LINE_MS
+        )
+        if due and progress != self._printed_progress:
             self.say(progress)
-            self._told_progress, self._told_progress_ms = progress, now_ms
+            self._printed_progress, self._printed_progress_ms = progress, now_ms
 
-    def _tell_first_rows(self, view: JobView) -> None:
+    def _report_first_rows(self, view: JobView) -> None:
         if self._has_rows or not any(vertex.records_in for vertex in view.vertices):
             return
         self._has_rows = True

@@ -3,8 +3,8 @@
 The job runs on its own thread and the main thread waits for it, because ``SparkContext`` replaces
 the SIGINT handler when it is made on the main thread. So Weir handles the signals:
 
-1. the first one suspends the job: its tasks stop, and running the command again resumes it;
-2. the second one ends the process at once, as does one that arrives before the job is submitted.
+1. the first signal suspends the job: its tasks stop, and running the command again resumes it;
+2. the second ends the process at once, as does a signal that arrives before the job is submitted.
    That is a crash, from which the next run recovers.
 """
 
@@ -50,7 +50,7 @@ def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
         except WeirError as error:
             if not output.is_json or os.environ.get("WEIR_DEBUG") == "1":
                 raise
-            output.tell(str(error), level="ERROR")
+            output.log(str(error), level="ERROR")
             return 1
 
 
@@ -130,8 +130,8 @@ def _report(
         raise JobFailedError(f"Job {result.job_id} failed: {result.failure or 'unknown cause'}")
     if result.fenced:
         raise JobFencedError(
-            f"Another driver has taken over job {result.job_id}: this one stopped without touching"
-            " any file."
+            f"Another driver has taken over job {result.job_id}: this driver stopped without"
+            " touching any file."
         )
     if result.status is JobStatus.FINISHED:
         if result.already_finished:

@@ -34,7 +34,7 @@ def run_simulation(
     """Run and print; return 0 if every law held, 1 if one was broken, 130 after Ctrl-C.
 
     ``pipeline``: the job of a user; None: Weir's own. With ``minutes``, run for that long instead
-    of ``seeds``. ``lines``: how many lines of a failed run's story are printed, the newest ones.
+    of ``seeds``. ``lines``: how many of the newest lines of a failed run's story are printed.
     Raises ``PipelineError`` if the pipeline cannot be simulated.
     """
     logging.disable(logging.CRITICAL)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def jobs_table(found: Iterable[FoundJob]) -> Table:
     """``weir list``."""
     table = make_table("job id", "name", "status", "started", "duration", "tasks running", "driver")
-    for one in found:
-        job = one.job
+    for found_job in found:
+        job = found_job.job
         running = f"{job.tasks.get('running', 0)} of {job.tasks.get('total', 0)}"
         table.add_row(
             job.job_id,
@@ -36,7 +36,7 @@ def jobs_table(found: Iterable[FoundJob]) -> Table:
             shown_time(job.start_time_ms),
             _duration(job.duration_ms),
             running,
-            one.address or "-",
+            found_job.address or "-",
         )
     return table
 
@@ -55,14 +55,14 @@ def checkpoints_table(info: CheckpointsInfo) -> Group:
     if info.unsuccessful_triggers:
         head += f"\nunsuccessful triggers in a row: {info.unsuccessful_triggers}"
     latest = make_table("latest", "id", "kind", "time", "path or failure")
-    for name, one in (
+    for name, shown in (
         ("completed", info.latest.completed),
         ("savepoint", info.latest.savepoint),
         ("failed", info.latest.failed),
         ("restored", info.latest.restored),
     ):
-        if one is not None:
-            latest.add_row(name, *_latest_row(one))
+        if shown is not None:
+            latest.add_row(name, *_latest_row(shown))
     summary = make_table("completed", "min", "average", "max", "p50", "p90", "p95", "p99", "p99.9")
     summary.add_row("duration", *_figures(info.summary.duration_ms, _duration))
     summary.add_row("new size", *_figures(info.summary.checkpointed_size, decimal))
@@ -130,12 +130,17 @@ def _checkpoint_row(checkpoint: CheckpointInfo) -> tuple[str | Text, ...]:
     )
 
 
-def _latest_row(one: CheckpointInfo | RestoredCheckpointInfo) -> tuple[str | Text, ...]:
-    if isinstance(one, RestoredCheckpointInfo):
-        time, outcome = one.restore_timestamp_ms, one.external_path or ""
+def _latest_row(checkpoint: CheckpointInfo | RestoredCheckpointInfo) -> tuple[str | Text, ...]:
+    if isinstance(checkpoint, RestoredCheckpointInfo):
+        time, outcome = checkpoint.restore_timestamp_ms, checkpoint.external_path or ""
     else:
-        time, outcome = one.trigger_timestamp_ms, _outcome(one)
-    return str(one.checkpoint_id), _kind(one.is_savepoint), shown_time(time), Text(outcome)
+        time, outcome = checkpoint.trigger_timestamp_ms, _outcome(checkpoint)
+    return (
+        str(checkpoint.checkpoint_id),
+        _kind(checkpoint.is_savepoint),
+        shown_time(time),
+        Text(outcome),
+    )
 
 
 def _subtask_row(subtask: SubtaskInfo) -> tuple[str, ...]:

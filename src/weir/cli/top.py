@@ -40,19 +40,19 @@ _MUCH = 0.8
 def connect_to(
     job: str | None, address: str | None, *, token: str | None, ca_file: str | None
 ) -> JobClient:
-    """A client of the job; without a name, of the only one that runs.
+    """A client of the job; without a name, of the only running job.
 
-    Raises ``JobNotFoundError`` if there is none, or more than one.
+    Raises ``JobNotFoundError`` if no job runs, or more than one.
     """
     if job is not None:
         return connect(job, address, token=token, ca_file=ca_file)
     running = [
-        one
-        for one in find_jobs(address, token=token, ca_file=ca_file)
-        if not JobStatus(one.job.state).is_terminal
+        found
+        for found in find_jobs(address, token=token, ca_file=ca_file)
+        if not JobStatus(found.job.state).is_terminal
     ]
     if len(running) > 1:
-        names = ", ".join(f"{one.job.job_id} ({one.job.name})" for one in running)
+        names = ", ".join(f"{found.job.job_id} ({found.job.name})" for found in running)
         raise JobNotFoundError(f"Several jobs run: name one of {names}.")
     return _only(running, address, token, ca_file)
 
@@ -97,7 +97,7 @@ def show(client: JobClient, console: Console, *, once: bool) -> None:
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits for a key, at most some seconds; "" if none was pressed."""
+    """A function that waits for a key, for at most some seconds; "" if no key was pressed."""
     if not sys.stdin.isatty():
         yield _no_key
         return
@@ -132,7 +132,7 @@ def frame(state: PageState) -> Group:
 
 def _live(state: PageState) -> list[tuple[PageVertex, PageVertexLive]]:
     """The vertices with what they do now."""
-    return [(one, one.live) for one in state.vertices if one.live is not None]
+    return [(vertex, vertex.live) for vertex in state.vertices if vertex.live is not None]
 
 
 def _head(state: PageState) -> Text:
@@ -167,7 +167,10 @@ def _checkpoints(state: PageState) -> Text:
     counts = [f"{state.completed_checkpoints} completed"]
     if state.live is not None:
         running = state.live.running
-        parts += [f"{_named(one)} {one.acknowledged}/{one.tasks} tasks" for one in running]
+        parts += [
+            f"{_named(progress)} {progress.acknowledged}/{progress.tasks} tasks"
+            for progress in running
+        ]
         counts.append(f"{state.live.failed_checkpoints} failed")
     parts.append(", ".join(counts))
     return Text("; ".join(parts))

@@ -134,7 +134,7 @@ class Driver:
             if line is None:
                 self._process.wait()
                 return wanted(self.phase)
-            self._tell(line)
+            self._report(line)
         return True
 
     @property
@@ -164,10 +164,10 @@ class Driver:
         while not self._lines.empty():
             line = self._lines.get()
             if line is not None:
-                self._tell(line)
+                self._report(line)
         return killed
 
-    def _tell(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         self.phase.read(line)
         if self.recovery_s is None and self.phase.completed_ms:
             self.recovery_s = time.monotonic() - self._started_s
@@ -211,7 +211,7 @@ class Chaos:
     """Runs a job through its kills to its end.
 
     ``start`` starts the job's command again, ``done`` returns the committed fraction of the job (0
-    to 1), ``tell`` prints a line for the reader.
+    to 1), ``report`` prints a line for the reader.
     """
 
     def __init__(
@@ -219,16 +219,16 @@ class Chaos:
         *,
         start: Callable[[], Driver],
         done: Callable[[], float],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         generator: random.Random,
     ) -> None:
         self._start = start
         self._done = done
-        self._tell = tell
+        self._report = report
         self._random = generator
 
     def run(self, kills: int) -> Outcome:
-        """Kill the job ``kills`` times, then let it finish; leaves no process behind."""
+        """Kill the job ``kills`` times, then wait until it finishes; leave no process running."""
         outcome = Outcome()
         began_s = time.monotonic()
         while outcome.problem is None:
@@ -271,7 +271,7 @@ class Chaos:
             if driver.recovery_s is not None
             else " never"
         )
-        self._tell(
+        self._report(
             f"{number}: SIGKILL {driver.phase}; first checkpoint of this run completed{took}"
         )
 

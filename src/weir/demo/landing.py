@@ -54,8 +54,8 @@ class Landing:
 def land(directory: Path, *, files: int = FLIGHTS_FILES, flights: int | None = None) -> Landing:
     """Write Parquet files into ``directory/flights`` and ``directory/weather``.
 
-    The flights become ``files`` files. ``flights`` limits them to the first ones in event time; the
-    weather always covers the whole year.
+    The flights become ``files`` files. ``flights`` limits them to the first flights in event time;
+    the weather always covers the whole year.
 
     Raises ``UnsupportedEnvironmentError`` if the package with the data is not installed.
     """

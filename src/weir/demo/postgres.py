@@ -82,7 +82,7 @@ class DemoDatabase:
             if not report.exact:
                 wrong.append(
                     f"{report.table} lacks {report.missing} rows and has {report.duplicates} twice"
-                    f" and {report.unexpected} unknown ones, at checkpoint {epoch}"
+                    f" and {report.unexpected} unknown rows, at checkpoint {epoch}"
                 )
         return Cut(
             text=f"PostgreSQL as Delta: {', '.join(said)}",

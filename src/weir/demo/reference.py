@@ -39,7 +39,7 @@ class RuleChange:
         *,
         address: Callable[[], str | None],
         done: Callable[[], float],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         """Create the thread.
 
@@ -48,7 +48,7 @@ class RuleChange:
         """
         self._address = address
         self._done = done
-        self._tell = tell
+        self._report = report
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="weir-demo-rule", daemon=True)
         #: Whether the driver has answered.
@@ -74,7 +74,7 @@ class RuleChange:
                 # That driver has died, or has not started yet.
                 continue
             self.answered = True
-            self._tell(
+            self._report(
                 f"weir send flights {OPERATOR}: a flight is an anomaly from {AFTER_MINUTES} minutes"
                 f" on; {answer}"
             )
@@ -174,7 +174,7 @@ def anomalies_of(clean: pa.Table, found: pa.Table | None = None) -> pa.Table:
 
     The rule may change while the job runs; ``found`` are the anomalies of such a run. Flights are
     read in order of departure, so all flights up to the last anomaly found by the first rule were
-    judged by that rule, and all later ones by the changed rule.
+    judged by that rule, and all later flights by the changed rule.
     """
     limits = _limits(clean, found)
     chosen = pc.greater_equal(clean["dep_delay"], limits)

@@ -49,7 +49,7 @@ def run_demo(
 
     Args:
         kill: How many times the driver is killed (SIGKILL) before it may finish.
-        seed: Seed of the random moments; None draws one and prints it.
+        seed: Seed of the random moments; None draws a seed and prints it.
         directory: Where all files of the run are kept (must be empty or not exist). None: a new
             directory below ``.weir/demo``, removed on success.
         master: Spark's master; None leaves it to the configuration.
@@ -93,7 +93,7 @@ def run_demo(
     if database is not None:
         reports += database.verify(expected)
     _summarize(console, outcome, reports)
-    found = [outcome.problem, _unchanged(change, anomalies), *(one.problem for one in cuts)]
+    found = [outcome.problem, _unchanged(change, anomalies), *(cut.problem for cut in cuts)]
     found += [report.problem for report in reports]
     problems = [problem for problem in found if problem is not None]
     exact = not problems and all(report.exact for report in reports)
@@ -125,14 +125,14 @@ def _run(
     environment: dict[str, str],
     database: DemoDatabase | None,
 ) -> tuple[Outcome, list[Cut], RuleChange]:
-    """Kill the job ``kill`` times while its rule is changed, and let it finish.
+    """Kill the job ``kill`` times while its rule is changed, and wait until it finishes.
 
     The tables are checked after each kill.
     """
     tables = place / "out"
     cuts: list[Cut] = []
 
-    def tell_kill(line: str) -> None:
+    def report_kill(line: str) -> None:
         _say(console, line, style="bold red")
         cuts.append(look(tables, expected))
         _say(console, f"  {cuts[-1].text}", style="bold")
@@ -156,11 +156,11 @@ def _run(
     def done() -> float:
         return _rows(tables / "flights_clean") / int(expected["flights_clean"].num_rows)
 
-    chaos = Chaos(start=start, done=done, tell=tell_kill, generator=random.Random(seed))
+    chaos = Chaos(start=start, done=done, report=report_kill, generator=random.Random(seed))
     change = RuleChange(
         address=lambda: lives[-1].phase.address if lives else None,
         done=done,
-        tell=lambda line: _say(console, line, style="bold cyan"),
+        report=lambda line: _say(console, line, style="bold cyan"),
     )
     with change:
         return chaos.run(kill), cuts, change

@@ -8,9 +8,9 @@ the other.
 **Between two lives** (``look``) a reader must see one consistent cut through all tables. A killed
 driver may have committed its newest checkpoint to some tables and not yet to others.
 ``weir.read_consistent`` finds the newest checkpoint that all tables show. At that checkpoint the
-tables must agree with one another, not just each with its final content, although four queries
-wrote them: an anomaly is there exactly if its flight is; the delays of a day count exactly the
-flights that are there, as soon as the day is there at all; a flight has its weather once at most.
+tables must agree with each other, not just each with its final content, although four queries
+wrote them: an anomaly exists exactly if its flight exists; the delays of a day, if it has any,
+count exactly its flights; a flight has its weather at most once.
 """
 
 from __future__ import annotations

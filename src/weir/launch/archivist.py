@@ -11,7 +11,7 @@ from weir.rest.past.archive import JobArchive
 
 #: How old the archive of a job that runs may become, in seconds.
 _EVERY_S = 60.0
-#: How long the end of the driver waits for the last one, in seconds.
+#: How long the end of the driver waits for the last archive, in seconds.
 _LAST_PATIENCE_S = 10.0
 
 _log = logging.getLogger(__name__)

@@ -58,7 +58,7 @@ class LeaseKeeper:
         Raises ``JobFencedError`` if a newer attempt holds it.
         """
         if self._renew() is Recorded.FENCED:
-            raise JobFencedError("Another driver has just taken over the job: let it run.")
+            raise JobFencedError("Another driver has just taken over the job: leave it running.")
         self._thread.start()
 
     def stop(self) -> None:

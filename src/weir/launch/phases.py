@@ -43,15 +43,15 @@ class Phases:
         self._say = say
         self._clock = clock
         self._lock = threading.Lock()
-        #: The current phase; None if there is none.
+        #: The current phase; None between phases.
         self._name: str | None = None
         self._since_ms = 0
-        self._is_told = False
+        self._is_reported = False
 
     def begin(self, name: str | None) -> None:
-        """End the current phase and begin this one; None: begin none.
+        """End the current phase and begin this one; None: begin no phase.
 
-        Does nothing if this phase is the current one.
+        Does nothing if this phase is the current phase.
         """
         with self._lock:
             if name == self._name:
@@ -59,15 +59,15 @@ class Phases:
             now_ms = self._clock.now_ms()
             if self._name is not None and now_ms - self._since_ms > WORTH_A_LINE_MS:
                 self._say(f"{self._name} took {describe_time(now_ms - self._since_ms)}")
-            self._name, self._since_ms, self._is_told = name, now_ms, False
+            self._name, self._since_ms, self._is_reported = name, now_ms, False
 
     def look(self) -> None:
         """Report the current phase, once, if it has lasted long enough."""
         with self._lock:
             lasts_ms = self._clock.now_ms() - self._since_ms
-            if self._name is not None and not self._is_told and lasts_ms > WORTH_A_LINE_MS:
+            if self._name is not None and not self._is_reported and lasts_ms > WORTH_A_LINE_MS:
                 self._say(f"{self._name} ...")
-                self._is_told = True
+                self._is_reported = True
 
 
 def answer_promptly() -> None:

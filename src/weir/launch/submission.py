@@ -245,8 +245,8 @@ def _assign(
     )
     if outcome is Recorded.FENCED:
         raise JobFencedError(
-            f"Another command started job {name!r} at the same moment: let it run, or run this"
-            " command again."
+            f"Another command started job {name!r} at the same moment: leave it running, or"
+            " run this command again."
         )
     if outcome is Recorded.FAILED:
         raise StorageError(
@@ -261,8 +261,8 @@ def _check_no_live_driver(known: NameRecord, storage: CheckpointStorage) -> None
     if lease is not None and holder_is_alive(lease, now_ms, socket.gethostname()):
         raise JobAlreadyRunningError(
             f"Job {known.name!r} ({known.job_id}) is running in process {lease.pid} on"
-            f" {lease.host}, with its REST server at {lease.rest_address}: let it run, stop it with"
-            " 'weir stop', or take over the job with --takeover."
+            f" {lease.host}, with its REST server at {lease.rest_address}: leave it running,"
+            " stop it with 'weir stop', or take over the job with --takeover."
         )
 
 

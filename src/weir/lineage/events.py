@@ -45,7 +45,7 @@ class Facts:
     #: Milliseconds since the Unix epoch.
     time_ms: int
     attempt: int
-    #: The newest completed checkpoint or savepoint, and the newest one that sinks commit.
+    #: The newest completed checkpoint or savepoint, and the newest that sinks commit.
     checkpoint_id: int | None = None
     epoch: int | None = None
     #: Why the run failed; "" if it did not.
@@ -87,7 +87,7 @@ def transports(
         found.append(FileTransport(FileConfig(log_file_path=file, append=True)))
     if url is not None:
         provider = TokenProvider({}) if token is None else ApiKeyTokenProvider({"apiKey": token})
-        # The queue is patient, and the next event says what a lost one did: one retry is enough.
+        # One retry is enough: the queue is patient, and the next event repeats a lost event.
         config = HttpConfig(url=url, timeout=timeout_s, auth=provider, retry={"total": 1})
         found.append(HttpTransport(config))
     return tuple(found)
@@ -107,20 +107,20 @@ def run_event(identity: RunIdentity, facts: Facts, datasets: JobDatasets) -> Run
             facets=_job_facets(identity),
         ),
         inputs=[
-            InputDataset(namespace=one.namespace, name=one.name, facets=_facets(step))
+            InputDataset(namespace=dataset.namespace, name=dataset.name, facets=_facets(step))
             for step in datasets.inputs
-            for one in _datasets(step, identity)
+            for dataset in _datasets(step, identity)
         ],
         outputs=[
-            OutputDataset(namespace=one.namespace, name=one.name, facets=_facets(step))
+            OutputDataset(namespace=dataset.namespace, name=dataset.name, facets=_facets(step))
             for step in datasets.outputs
-            for one in _datasets(step, identity)
+            for dataset in _datasets(step, identity)
         ],
     )
 
 
 def _datasets(step: StepDatasets, identity: RunIdentity) -> tuple[Dataset, ...]:
-    """Those of a step; one named by the step if nobody knows what it reads or writes."""
+    """The datasets of a step; if they are unknown, a dataset named after the step."""
     unknown = Dataset(namespace=identity.namespace, name=f"{identity.job_name}.{step.step}")
     return step.datasets or (unknown,)
 

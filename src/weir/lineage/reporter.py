@@ -66,10 +66,10 @@ _ENDS = {
 
 
 class Transport(Protocol):
-    """Sends events: one of the library's."""
+    """Sends events (a transport of the library)."""
 
     def emit(self, event: Any) -> Any:
-        """Send one event; raises if it cannot."""
+        """Send an event. Raises on failure."""
         ...
 
 

@@ -4,8 +4,8 @@ A job commits its sinks one after the other, so reading two tables at their newe
 checkpoint 7 in one and 6 in the other. Every commit of the sinks ``DeltaTable`` and
 ``IcebergTable``, and of ``PostgresTable`` with an ``epoch_column``, names its job, the directory of
 the job's records and its checkpoint, and a sink commits its checkpoints in the order of their ids
-(PROTOCOL P13). A version of an Iceberg table is the id of a snapshot, one of a PostgreSQL table the
-checkpoint of its newest rows. So:
+(PROTOCOL P13). A version of an Iceberg table is the id of a snapshot, that of a PostgreSQL table
+the checkpoint of its newest rows. So:
 
 1. Find the newest job that has committed to every table; ``--fresh`` and ``--from-savepoint`` make
    new jobs. A job that was started from a snapshot is read as soon as it has a checkpoint: in a
@@ -30,7 +30,7 @@ What a cut guarantees, and what not:
 - If the job's records cannot be read (another machine, a deleted directory), "7 had no rows" and "7
   is not committed yet" look the same, and a table counts as complete up to its newest commit only.
   The cut is then correct but late, 4 in the example, and ``fallback`` says why. ``fallback`` also
-  says why the job with the newest commits is not the one that is read.
+  says why the job that is read is not the job with the newest commits.
 - Other writers' commits that change no data (OPTIMIZE, VACUUM) and directly follow the version are
   part of the cut: their files live longer. Other writers' rows are part of it if and only if they
   were committed before the version.
@@ -60,11 +60,11 @@ of them its table shows the former only. Sinks of one interval commit at the sam
 
 A job that was started from another job's snapshot continues in the same tables, but adds no version
 to a table before it has rows for it. So its records also name its tables and that snapshot: the
-older job's commits up to the snapshot, and no later ones, are what the table held when this job
-started.
+older job's commits up to the snapshot, and no later commits, are what the table held when this
+job started.
 
-How the job ended makes no difference. A finished job has committed everything; a cancelled one has
-left its last epochs pending.
+How the job ended makes no difference. A finished job has committed everything; a cancelled job
+has left its last epochs pending.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class JobEpochs:
     """The epochs of a job as of its newest completed checkpoint."""
 
     job_id: JobId
-    #: Ids of the retained checkpoints, oldest first; the last one is the newest completed.
+    #: Ids of the retained checkpoints, oldest first; the last is the newest completed.
     checkpoints: tuple[int, ...]
     #: Epochs with rows that were not confirmed then, by sink. Has a key for every sink of the job.
     pending: Mapping[OperatorId, frozenset[int]]
@@ -137,7 +137,7 @@ class JobEpochs:
     tables: Mapping[OperatorId, str] = field(default_factory=dict)
     #: The directories of the retained checkpoints.
     paths: Mapping[int, str] = field(default_factory=dict)
-    #: The jobs that this one was started from, each with the checkpoint that was restored.
+    #: The jobs that this job was started from, each with the checkpoint that was restored.
     origins: Mapping[JobId, int] = field(default_factory=dict)
 
     def sink_of(self, root: str) -> OperatorId | None:
@@ -347,7 +347,7 @@ class ConsistentCut:
                 raise StorageError(
                     f"Version {self.versions[name]} of table {name!r} lists the file {path!r},"
                     f" which is outside {self.paths[name]}: read cut.table(name) with delta-rs if"
-                    " you trust whoever wrote the table."
+                    " you trust the writers of the table."
                 )
         files = [join(root, path) for path in paths]
         if not files:
@@ -371,14 +371,14 @@ def read_consistent(
     """The newest versions of ``tables`` that show the same checkpoint of one job.
 
     ``tables``: by name, the path of a Delta table, or the ``IcebergTable`` that a pipeline has as
-    its sink, or its ``PostgresTable`` with an ``epoch_column``. ``checkpoint_id``: show this one
-    instead, such as that at which a table without versions stands (``weir.commits`` in PostgreSQL).
-    ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads the job's
-    records if they are on HDFS or S3.
+    its sink, or its ``PostgresTable`` with an ``epoch_column``. ``checkpoint_id``: show this
+    checkpoint instead, such as that at which a table without versions stands (``weir.commits`` in
+    PostgreSQL). ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads
+    the job's records if they are on HDFS or S3.
 
     Raises ``CutNotFoundError`` if a table does not exist or the checkpoint is not visible in all
-    tables, both of which may come, and ``StorageError`` if a table cannot be read, if no one job
-    has written to all of them, or if several sinks of the job write to one table.
+    tables, both of which may change with time, and ``StorageError`` if a table cannot be read, if
+    no job has written to all of them, or if several sinks of the job write to one table.
     """
     if not tables:
         raise ConfigurationError(
@@ -422,7 +422,11 @@ def read_consistent(
         paths={log.name: log.root for log in logs},
         storage_options=storage_options,
         checkpoint_path=None if job.epochs is None else job.epochs.paths.get(shown),
-        icebergs={name: one for name, one in tables.items() if isinstance(one, IcebergTable)},
+        icebergs={
+            name: candidate
+            for name, candidate in tables.items()
+            if isinstance(candidate, IcebergTable)
+        },
         queries={
             log.name: log.query(found[log.name][0]) for log in logs if isinstance(log, HistoryLog)
         },
@@ -463,7 +467,7 @@ class _Job:
         return self.epochs.origins if self.continues and self.epochs is not None else {}
 
     def commits(self, logs: list[CommitLog]) -> dict[str, Commit] | None:
-        """The job's newest commit in each table that has one; None if another job must be read."""
+        """The job's newest commit in each table it wrote; None if another job must be read."""
         if not self.continues:
             job_id, commits = _newest_shared_job(logs)
             return commits if job_id == self.job_id else None
@@ -589,8 +593,8 @@ def _file_systems(spark: SparkSession | None) -> FileSystems:
 def _newest_shared_job(logs: list[CommitLog]) -> tuple[str, dict[str, Commit]]:
     """The newest job that has committed to every table, and its newest commit in each.
 
-    All logs are walked back in time together, so that none is read further than the commit that is
-    sought. If clocks differ, this reads a little more; the answer is the same.
+    All logs are walked back in time together, so that no log is read further than the commit that
+    is sought. If clocks differ, this reads a little more; the answer is the same.
     """
     walks = {log.name: log.commits() for log in logs}
     heads: dict[str, Commit] = {}
@@ -606,7 +610,7 @@ def _newest_shared_job(logs: list[CommitLog]) -> tuple[str, dict[str, Commit]]:
                 return job_id, {name: jobs[job_id] for name, jobs in found.items()}
         if not heads:
             break
-        name = max(heads, key=lambda one: heads[one].timestamp_ms)
+        name = max(heads, key=lambda candidate: heads[candidate].timestamp_ms)
         older = next(walks[name], None)
         if older is None:
             del heads[name]
@@ -625,10 +629,10 @@ def _newest_shared_job(logs: list[CommitLog]) -> tuple[str, dict[str, Commit]]:
 
 
 def _common(logs: list[CommitLog], job: _Job, checkpoint_id: int) -> int:
-    """The newest checkpoint up to this one that a version of every table shows.
+    """The newest checkpoint up to this id that a version of every table shows.
 
     A commit of a sink that leaves out checkpoints has rows of those before its own. So between the
-    commit before it and this one, the table shows only the checkpoint of the former.
+    commit before it and this commit, the table shows only the checkpoint of the former.
     """
     while True:
         shown = min(_shown(log, job.job_id, checkpoint_id) for log in logs)
@@ -638,7 +642,7 @@ def _common(logs: list[CommitLog], job: _Job, checkpoint_id: int) -> int:
 
 
 def _shown(log: CommitLog, job_id: str, checkpoint_id: int) -> int:
-    """The newest checkpoint up to this one that a version of the table shows; 0 if none does."""
+    """The newest checkpoint up to this id that a version of the table shows; 0 if none does."""
     newer: Commit | None = None
     for commit in log.commits():
         if commit.job_id == job_id and commit.checkpoint_id <= checkpoint_id:

@@ -70,7 +70,7 @@ class SavedOperatorState:
 def read_operator_state(
     task: TaskState, operator: OperatorId, coordinator: Payload | None, read: ReadFile
 ) -> SavedOperatorState:
-    """The state of one operator of a task; empty if it has none.
+    """The state of one operator of a task; empty if the operator has no state.
 
     Raises ``ValueError`` if it cannot be read.
     """
@@ -86,7 +86,9 @@ def read_operator_state(
             whole[key] = read(handles[key])
         return whole[key][part.offset : part.offset + part.length]
 
-    subtasks = [decode_lists(kept.lists[one].contents(located)) for one in sorted(kept.lists)]
+    subtasks = [
+        decode_lists(kept.lists[subtask].contents(located)) for subtask in sorted(kept.lists)
+    ]
     names = dict.fromkeys(name for lists in subtasks for name in lists)
     return SavedOperatorState(
         lists={
@@ -94,12 +96,12 @@ def read_operator_state(
             for name in names
         },
         keyed={
-            name: _table(one.contents(located) for one in groups.values())
+            name: _table(group.contents(located) for group in groups.values())
             for name, groups in kept.groups.items()
         }
         | {
             name: _keyed(
-                name, [(located(one), one.groups) for layers in by.values() for one in layers]
+                name, [(located(layer), layer.groups) for layers in by.values() for layer in layers]
             )
             for name, by in kept.keyed.items()
         },
@@ -128,7 +130,7 @@ def _keyed(name: str, layers: list[tuple[bytes, tuple[int, int]]]) -> pa.Table:
     rows = next((rows for layer in found for rows in layer_rows(layer, name)), None)
     if rows is None:
         return pa.table({"key": pa.array([], pa.null()), "value": pa.array([], pa.null())})
-    key, kind = (rows.schema.field(one).type for one in ("key", "value"))
+    key, kind = (rows.schema.field(column).type for column in ("key", "value"))
     items = KeyedState(name, kind, None, found).items()
     return pa.Table.from_batches(items, pa.schema([("key", key), ("value", kind)]))
 
@@ -152,7 +154,7 @@ def _table(groups: Any) -> pa.Table:
 class SavedOperator:
     """One operator of a snapshot. All figures are its vertex's (see the module's docstring)."""
 
-    #: The step's ``uid``; its name if none was given.
+    #: The step's ``uid``; by default its name.
     uid: OperatorId
     #: The step's name, for people.
     name: str
@@ -264,7 +266,7 @@ class Savepoint:
         task = self._task(operator)
         if not contents_of(task, self.path).stateful_operators:
             others = ", ".join(
-                dict.fromkeys(one.vertex for one in self.operators if one.partitions)
+                dict.fromkeys(state.vertex for state in self.operators if state.partitions)
             )
             raise StorageError(
                 f"Vertex {task.vertex!r} has no keyed state in {self.path}, since"
@@ -281,9 +283,9 @@ class Savepoint:
         task = self._task(operator)
         uid = next(
             (
-                one.operator_id
-                for one in task.operators
-                if operator in (one.operator_id, step_name(one))
+                state.operator_id
+                for state in task.operators
+                if operator in (state.operator_id, step_name(state))
             ),
             operator,
         )
@@ -300,10 +302,10 @@ class Savepoint:
 
     def _task(self, operator: str) -> TaskState:
         for task in self._checkpoint.tasks:
-            ids = {task.vertex, *(one.operator_id for one in task.operators)}
-            if operator in ids or operator in {step_name(one) for one in task.operators}:
+            ids = {task.vertex, *(state.operator_id for state in task.operators)}
+            if operator in ids or operator in {step_name(state) for state in task.operators}:
                 return task
-        known = ", ".join(one.uid for one in self.operators)
+        known = ", ".join(state.uid for state in self.operators)
         raise StorageError(f"{self.path} has no operator {operator!r}: name one of {known}.")
 
 
@@ -312,7 +314,7 @@ def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
 
     The path is local or on a Hadoop file system. ``spark`` reads keyed state, and files that are
     not local; its tasks must see the driver's temporary directory. Without it, the process's
-    session is used if there is one, else a local session is made.
+    session is used if it exists, else a local session is made.
 
     Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``.
     """
@@ -346,7 +348,9 @@ def dispose_savepoint(path: str) -> CompletedCheckpoint:
 def _operators(task: TaskState, path: str) -> list[SavedOperator]:
     contents = contents_of(task, path)
     # All stateful operators of one query have the same partitions.
-    partitions = max((len(one.partition_sizes) for one in contents.stateful_operators), default=0)
+    partitions = max(
+        (len(state.partition_sizes) for state in contents.stateful_operators), default=0
+    )
     return [
         SavedOperator(
             uid=operator.operator_id,
