@@ -34,8 +34,8 @@ def test_a_taken_port_is_one_sentence() -> None:
             RestServer(port=port).start(FakeGateway())
     assert (
         str(caught.value)
-        == f"Port {port} on 127.0.0.1 is taken: give another one with --rest-port N, or 0 for any"
-        " free one."
+        == f"Port {port} on 127.0.0.1 is taken: give another with --rest-port N, or 0 for any"
+        " free port."
     )
 
 

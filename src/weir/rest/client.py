@@ -100,8 +100,8 @@ class JobClient:
     Args:
         address: Such as ``http://127.0.0.1:8081``; ``http://`` may be left out.
         job_id: 32 hexadecimal digits; ``connect`` finds it by name or prefix.
-        token: The server's token, if it has one that is not found automatically (rule 3).
-        ca_file: CA certificates in PEM for a server with HTTPS; None: the usual ones.
+        token: The server's token, if it is not found automatically (rule 3).
+        ca_file: CA certificates in PEM for a server with HTTPS; None: the usual certificates.
     """
 
     def __init__(
@@ -274,14 +274,14 @@ def find_jobs(
     does not answer is left out, unless all are. The default address is a guess, so it is asked only
     once. Raises ``RestError``.
     """
-    addresses = [address] if address is not None else [one.address for one in own_servers()]
+    addresses = [address] if address is not None else [server.address for server in own_servers()]
     found: list[FoundJob] = []
     failure: RestError | None = None
     answered = False
-    for one in addresses or [DEFAULT_ADDRESS]:
+    for url in addresses or [DEFAULT_ADDRESS]:
         try:
             # It may refuse to send a token to this address.
-            connection = _Connection(one, token, ca_file, retry_s=_RETRY_S if addresses else 0.0)
+            connection = _Connection(url, token, ca_file, retry_s=_RETRY_S if addresses else 0.0)
             try:
                 jobs_there = connection.call(jobs.JOBS_OVERVIEW).jobs
             finally:
@@ -300,15 +300,15 @@ def list_jobs(
     address: str | None = None, *, token: str | None = None, ca_file: str | None = None
 ) -> tuple[JobSummary, ...]:
     """The jobs of ``find_jobs``; ``token`` and ``ca_file`` as for ``JobClient``."""
-    return tuple(one.job for one in find_jobs(address, token=token, ca_file=ca_file))
+    return tuple(candidate.job for candidate in find_jobs(address, token=token, ca_file=ca_file))
 
 
 def named(job: str, known: Sequence[FoundJob]) -> list[FoundJob]:
     """The jobs with this id, else those with this name, else those with this prefix of an id."""
     for found in (
-        [one for one in known if one.job.job_id == job.lower()],
-        [one for one in known if one.job.name == job],
-        [one for one in known if job and one.job.job_id.startswith(job.lower())],
+        [candidate for candidate in known if candidate.job.job_id == job.lower()],
+        [candidate for candidate in known if candidate.job.name == job],
+        [candidate for candidate in known if job and candidate.job.job_id.startswith(job.lower())],
     ):
         if found:
             return found
@@ -330,12 +330,12 @@ def connect(
     where = address or "any of your drivers on this machine"
     found = named(job, known)
     if len(found) == 1:
-        (one,) = found
-        return JobClient(one.address, one.job.job_id, token=token, ca_file=ca_file)
+        (match,) = found
+        return JobClient(match.address, match.job.job_id, token=token, ca_file=ca_file)
     if found:
-        ids = ", ".join(one.job.job_id for one in found)
+        ids = ", ".join(match.job.job_id for match in found)
         raise JobNotFoundError(f"{job!r} names several jobs at {where}: use one of the ids {ids}.")
-    names = ", ".join(f"{one.job.job_id} ({one.job.name})" for one in known) or "none"
+    names = ", ".join(f"{match.job.job_id} ({match.job.name})" for match in known) or "none"
     raise JobNotFoundError(f"No job at {where} has the id or name {job!r}; known jobs: {names}.")
 
 
@@ -456,8 +456,8 @@ class _Connection:
                 ) from error
             raise ServerGoneError(
                 f"No REST server answers at {self.address} ({error}): start a job with 'weir run"
-                " FILE', or pass the address that the driver of a running one printed with"
-                " --address."
+                " FILE', or pass the address that the driver of a running job printed"
+                " with --address."
             ) from error
         if response.is_success:
             return response

@@ -1,6 +1,6 @@
 """The token of a REST server: where it comes from, and how its owner's commands find both.
 
-A server writes its address, with its token if it has one, into a file in the user's state directory
+A server writes its address, with its token if it has any, into a file in the user's state directory
 that nobody else may read: ``$XDG_STATE_HOME/weir/rest/<machine>~<host>~<port>.json`` (by default
 below ``~/.local/state``). The same user's commands on the same machine look there, so that
 ``weir list`` finds every driver and needs no explicit token. They use an entry only while the very
@@ -78,7 +78,7 @@ def read_or_make_token(path: str) -> str:
         except OSError as error:
             raise RestError(
                 f"The token file {path} cannot be made ({error.strerror or error}): name another"
-                " one with rest.authentication.token-file."
+                " file with rest.authentication.token-file."
             ) from error
     return read_token(path)
 
@@ -95,7 +95,7 @@ def publish(address: str, token: str | None) -> None:
         place.unlink(missing_ok=True)
         _write_new(place, msgspec.json.encode(server))
     except (OSError, RuntimeError) as error:
-        # Not fatal: whoever configured the token can also pass it to the commands.
+        # Not fatal: the user who configured the token can also pass it to the commands.
         if token is not None:
             _log.warning("The commands of this user cannot find the token by themselves: %s", error)
 
@@ -130,7 +130,7 @@ def find_own_server(address: str) -> OwnServer | None:
 
 
 def own_servers() -> tuple[OwnServer, ...]:
-    """This user's live servers on this machine, by address; entries of dead ones are removed."""
+    """This user's live servers on this machine, by address; entries of dead servers are removed."""
     found = []
     with suppress(OSError, RuntimeError):
         for place in sorted(_directory().glob(f"{glob.escape(socket.gethostname())}~*.json")):
@@ -140,7 +140,7 @@ def own_servers() -> tuple[OwnServer, ...]:
                     found.append(server)
                 elif server is not None:
                     place.unlink()
-    return tuple(sorted(found, key=lambda one: one.address))
+    return tuple(sorted(found, key=lambda entry: entry.address))
 
 
 def _place(host: str | None, port: int | None) -> Path:

@@ -96,24 +96,24 @@ def find_task(stats: CheckpointStats, vertex: str) -> TaskCheckpointStats | None
 
 
 def subtasks_info(stats: CheckpointStats, task: TaskCheckpointStats) -> SubtasksInfo:
-    """One vertex's part in a checkpoint, with its one subtask."""
+    """A vertex's part in a checkpoint, with its single subtask."""
     acknowledged = [task] if task.ack_timestamp_ms is not None else []
-    metrics = [one.metrics for one in acknowledged]
+    metrics = [ack.metrics for ack in acknowledged]
     return SubtasksInfo(
         **_figures(stats, task),
         summary=SubtasksSummary(
-            checkpointed_size=percentiles(one.checkpointed_size for one in metrics),
-            state_size=percentiles(one.state_size for one in acknowledged),
-            duration_ms=percentiles(_ack_duration_ms(stats, one) for one in acknowledged),
+            checkpointed_size=percentiles(metric.checkpointed_size for metric in metrics),
+            state_size=percentiles(ack.state_size for ack in acknowledged),
+            duration_ms=percentiles(_ack_duration_ms(stats, ack) for ack in acknowledged),
             checkpoint_duration=DurationsSummary(
-                sync_ms=percentiles(one.sync_duration_ms for one in metrics),
-                async_ms=percentiles(one.async_duration_ms for one in metrics),
+                sync_ms=percentiles(metric.sync_duration_ms for metric in metrics),
+                async_ms=percentiles(metric.async_duration_ms for metric in metrics),
             ),
             alignment=AlignmentSummary(
-                persisted=percentiles(one.persisted_size for one in metrics),
-                duration_ms=percentiles(one.alignment_duration_ms for one in metrics),
+                persisted=percentiles(metric.persisted_size for metric in metrics),
+                duration_ms=percentiles(metric.alignment_duration_ms for metric in metrics),
             ),
-            start_delay_ms=percentiles(one.start_delay_ms for one in metrics),
+            start_delay_ms=percentiles(metric.start_delay_ms for metric in metrics),
         ),
         subtasks=(_subtask_info(stats, task),),
     )
@@ -239,7 +239,7 @@ def percentiles(values: Iterable[int]) -> Percentiles:
 
     The percentile p of n sorted values is at position p * (n + 1), counted from 1, interpolated
     between its neighbours and clamped to the range of the values. It is rounded, since values are
-    whole milliseconds and bytes: the dashboard shows what the interpolation leaves behind.
+    whole milliseconds and bytes: the dashboard would show the interpolation's fractions.
     """
     ordered = sorted(values)
     if not ordered:

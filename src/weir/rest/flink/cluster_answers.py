@@ -1,8 +1,8 @@
 """The REST server's answers on the application, the driver and Spark's executors.
 
-What these processes know can be secret, and whoever may call the server reads it. So values of the
-environment are shown for a list of harmless variables only, and an option of the JVM is masked if
-its name could be a secret's.
+What these processes know can be secret, and every permitted client of the server can read it. So
+values of the environment are shown for a list of harmless variables only, and an option of the JVM
+is masked if its name could be a secret's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DRIVER_LOG = "driver.log"
 #: How much of the end of a log file is sent, in bytes.
 LOG_TAIL = 1024 * 1024
 
-#: Names of variables whose values are no secrets.
+#: Names of variables whose values are not secret.
 _HARMLESS = re.compile(
     r"(HOME|HOSTNAME|JAVA_HOME|LANG|LC_\w+|LOGNAME|PATH|PWD|PYSPARK_PYTHON|PYTHON(HASHSEED|PATH|"
     r"UNBUFFERED)|SHELL|SPARK_HOME|SPARK_LOCAL_IP|TERM|TMPDIR|TZ|USER|VIRTUAL_ENV|WEIR_DEBUG|"
@@ -133,12 +133,12 @@ def application_exceptions(view: JobView) -> ApplicationExceptions:
         exception_history=ApplicationExceptionHistory(
             entries=tuple(
                 ApplicationException(
-                    exception_name=one.exception_name,
-                    stacktrace=one.stacktrace,
-                    timestamp=one.timestamp,
+                    exception_name=entry.exception_name,
+                    stacktrace=entry.stacktrace,
+                    timestamp=entry.timestamp,
                     job_id=view.job_id,
                 )
-                for one in job_answers.exceptions(
+                for entry in job_answers.exceptions(
                     view, job_answers.MAX_EXCEPTIONS
                 ).exception_history.entries
             )
@@ -164,14 +164,14 @@ def environment(jvm: JvmView | None, variables: Mapping[str, str]) -> Environmen
         jvm=JvmInfo(
             version="" if jvm is None else jvm.version,
             arch="" if jvm is None else jvm.arch,
-            options=() if jvm is None else tuple(_masked(one) for one in jvm.options),
+            options=() if jvm is None else tuple(_masked(option) for option in jvm.options),
         ),
         classpath=() if jvm is None else jvm.classpath,
     )
 
 
 def log_files(path: str | None) -> LogFiles:
-    """Spark's log, if there is one. Reads the file system."""
+    """Spark's log, if it exists. Reads the file system."""
     if path is None:
         return LogFiles(logs=())
     file = Path(path)
@@ -179,16 +179,16 @@ def log_files(path: str | None) -> LogFiles:
         found = file.stat()
     except OSError:
         return LogFiles(logs=())
-    one = LogFile(name=file.name, size=found.st_size, mtime=found.st_mtime_ns // 10**6)
-    return LogFiles(logs=(one,))
+    log = LogFile(name=file.name, size=found.st_size, mtime=found.st_mtime_ns // 10**6)
+    return LogFiles(logs=(log,))
 
 
 def driver_log(log: LogBuffer) -> str:
     """The driver's newest log lines, as a file would have them."""
     return "".join(
-        f"{datetime.fromtimestamp(one.time_ms / 1000).isoformat(' ', 'milliseconds')}"
-        f" {one.level:<5} {one.task or one.logger}: {one.text}\n"
-        for one in tuple(log.lines)
+        f"{datetime.fromtimestamp(line.time_ms / 1000).isoformat(' ', 'milliseconds')}"
+        f" {line.level:<5} {line.task or line.logger}: {line.text}\n"
+        for line in tuple(log.lines)
     )
 
 
@@ -226,7 +226,7 @@ def log_tail(path: str | None, most: int = LOG_TAIL) -> str:
 @answers(cluster.DRIVER_THREADS)
 def python_threads() -> ThreadDump:
     """The Python threads of this process."""
-    names = {one.ident: one for one in threading.enumerate()}
+    names = {known.ident: known for known in threading.enumerate()}
     infos = []
     for ident, frame in _frames().items():
         thread = names.get(ident)
@@ -244,8 +244,8 @@ def python_threads() -> ThreadDump:
 def _frames() -> dict[int, FrameType]:
     """Each thread's newest frame.
 
-    Without a collection meanwhile: before Python 3.12, one whose finalizers let another thread run,
-    which starts a third one, stops the process for good.
+    Garbage collection is off meanwhile: before Python 3.12, a collection deadlocks the process if
+    a finalizer lets another thread run that starts a third thread.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -260,7 +260,8 @@ def java_threads(threads: tuple[ThreadView, ...]) -> ThreadDump:
     """The Java threads of an executor."""
     return ThreadDump(
         thread_infos=tuple(
-            ThreadInfo(thread_name=one.name, stringified_thread_info=one.text) for one in threads
+            ThreadInfo(thread_name=thread.name, stringified_thread_info=thread.text)
+            for thread in threads
         )
     )
 

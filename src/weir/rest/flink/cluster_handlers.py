@@ -30,7 +30,7 @@ async def _log_file(server: Serving, file: str) -> Text:
         log = server.gateway.recorder.log
         return Text(await beside(lambda: cluster_answers.driver_log(log)))
     path = server.gateway.engine_log
-    if file not in [one.name for one in (await _logs(server)).logs]:
+    if file not in [listed.name for listed in (await _logs(server)).logs]:
         raise HTTPException(404, f"There is no log file {quoted(file)} here.")
     return Text(await beside(lambda: cluster_answers.log_tail(path)))
 
@@ -62,8 +62,10 @@ async def _task_managers(server: Serving) -> cluster.TaskManagers:
     found, jvm = await server.looks.executors(), await server.looks.jvm()
     return cluster.TaskManagers(
         taskmanagers=tuple(
-            cluster_answers.task_manager(one, jvm if one.executor_id == DRIVER else None, now_ms)
-            for one in found
+            cluster_answers.task_manager(
+                executor, jvm if executor.executor_id == DRIVER else None, now_ms
+            )
+            for executor in found
         )
     )
 

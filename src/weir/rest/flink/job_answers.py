@@ -131,8 +131,8 @@ def cluster_overview(
     counts = Counter(view.status for view in views)
     return ClusterOverview(
         taskmanagers=len(executors),
-        slots_total=sum(one.cores for one in executors),
-        slots_available=sum(one.free_cores for one in executors),
+        slots_total=sum(executor.cores for executor in executors),
+        slots_available=sum(executor.free_cores for executor in executors),
         jobs_running=sum(not view.status.is_terminal for view in views),
         jobs_finished=counts[JobStatus.FINISHED],
         jobs_cancelled=counts[JobStatus.CANCELED],
@@ -223,8 +223,10 @@ def rejects(view: JobView) -> Rejects:
     return Rejects(
         checkpoint_id=None if newest is None else newest.checkpoint_id,
         operators=tuple(
-            OperatorRejects(operator=one.operator, rejected=one.count, rejects=tuple(one.newest))
-            for one in found
+            OperatorRejects(
+                operator=rejects.operator, rejected=rejects.count, rejects=tuple(rejects.newest)
+            )
+            for rejects in found
         ),
     )
 

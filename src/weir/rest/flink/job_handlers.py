@@ -86,7 +86,7 @@ async def _coordinator_outcome(
 
 
 def cancel(server: Serving, view: JobView) -> Message:
-    """Cancel the job; a cancelled one stays so. Raises 409 if it has ended otherwise, and 429."""
+    """Cancel the job, unless it is cancelled. Raises 409 if it has ended otherwise, and 429."""
     gateway = server.gateway
     if view.status is JobStatus.CANCELED:
         return Message()  # as in Flink: what was asked for is so

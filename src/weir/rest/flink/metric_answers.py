@@ -20,14 +20,18 @@ _OF_DRIVER = "Status."
 
 #: Flink's rates, which Prometheus derives from counters.
 _RATES: Mapping[str, Callable[[VertexReading], float]] = {
-    "numRecordsInPerSecond": lambda one: one.records_in_rate,
-    "numRecordsOutPerSecond": lambda one: one.records_committed_rate,
-    "busyTimeMsPerSecond": lambda one: 1000 * one.busy,
-    "idleTimeMsPerSecond": lambda one: 1000 * one.rested,
-    "backPressuredTimeMsPerSecond": lambda one: 1000 * one.held,
-    "isBackPressured": lambda one: one.held > _BACK_PRESSURED,
-    "buffers.outputQueueLength": lambda one: sum(one.segments for one in one.view.outputs),
-    "buffers.outputQueueSize": lambda one: sum(one.size for one in one.view.outputs),
+    "numRecordsInPerSecond": lambda reading: reading.records_in_rate,
+    "numRecordsOutPerSecond": lambda reading: reading.records_committed_rate,
+    "busyTimeMsPerSecond": lambda reading: 1000 * reading.busy,
+    "idleTimeMsPerSecond": lambda reading: 1000 * reading.rested,
+    "backPressuredTimeMsPerSecond": lambda reading: 1000 * reading.held,
+    "isBackPressured": lambda reading: reading.held > _BACK_PRESSURED,
+    "buffers.outputQueueLength": lambda reading: sum(
+        channel.segments for channel in reading.view.outputs
+    ),
+    "buffers.outputQueueSize": lambda reading: sum(
+        channel.size for channel in reading.view.outputs
+    ),
 }
 
 
@@ -74,7 +78,7 @@ def vertex_metrics(readings: Readings, vertex: str) -> dict[str, str]:
         if labels == (vertex,) and value is not None
     }
     found.setdefault("currentInputWatermark", str(NO_WATERMARK))
-    (reading,) = [one for one in readings.vertices if one.view.vertex == vertex]
+    (reading,) = [candidate for candidate in readings.vertices if candidate.view.vertex == vertex]
     return found | {name: _text(rate(reading)) for name, rate in _RATES.items()}
 
 
@@ -96,7 +100,7 @@ def driver_metrics(readings: Readings) -> dict[str, str]:
 
 
 def executor_metrics(readings: Readings, executor: ExecutorView) -> dict[str, str]:
-    """The metrics of one of Spark's executors; of another machine's, Spark knows little."""
+    """The metrics of an executor of Spark; Spark knows little of executors on other machines."""
     if executor.executor_id == "driver":
         return driver_metrics(readings)
     return {
@@ -123,7 +127,7 @@ def aggregated(
         return tuple(AggregatedMetric(id=name) for name in names)
     found = []
     for name in _names(get):
-        numbers = [number for one in owners if (number := _number(one.get(name))) is not None]
+        numbers = [number for owner in owners if (number := _number(owner.get(name))) is not None]
         if numbers:
             figures = {way: float(AGGREGATIONS[way](numbers)) for way in ways}
             found.append(AggregatedMetric(id=name, **figures))
@@ -135,11 +139,11 @@ def _names(get: str) -> list[str]:
 
 
 def _driver_name(metric: Metric, labels: tuple[str, ...]) -> str:
-    return metric.flink.format(*(_IN_NAMES.get(one, one.replace(" ", "_")) for one in labels))
+    return metric.flink.format(*(_IN_NAMES.get(label, label.replace(" ", "_")) for label in labels))
 
 
 def _in_flinks_unit(metric: Metric, value: float) -> float:
-    """Without what the multiplication of seconds leaves behind."""
+    """Without the rounding error of the multiplication of seconds."""
     return round(value * metric.flink_scale, 3)
 
 

@@ -29,8 +29,8 @@ def _ways(agg: str | None) -> list[str]:
 
 
 def _chosen(text: str | None) -> set[str] | None:
-    """The elements of a list in a query; None without one: all."""
-    return None if not text else {one for one in text.split(",") if one}
+    """The elements of a list in a query; None, which means all, without a list."""
+    return None if not text else {element for element in text.split(",") if element}
 
 
 @serves(metrics.PROMETHEUS)
@@ -50,7 +50,7 @@ async def _jobs(
     server: Serving, get: str | None, agg: str | None, jobs: str | None
 ) -> tuple[AggregatedMetric, ...]:
     ways, chosen = _ways(agg), _chosen(jobs)
-    asked = None if chosen is None else {one.lower() for one in chosen}
+    asked = None if chosen is None else {name.lower() for name in chosen}
     owners = [
         metric_answers.job_metrics(await server.readings(view.job_id))
         for view in await server.views()
@@ -63,15 +63,15 @@ async def _jobs(
 async def _vertex(
     server: Serving, job_id: str, vertex: str, get: str | None
 ) -> tuple[MetricValue, ...]:
-    _, one = await vertex_of(server, job_id, vertex)
-    found = metric_answers.vertex_metrics(await server.readings(job_id), one.vertex)
+    _, vertex_view = await vertex_of(server, job_id, vertex)
+    found = metric_answers.vertex_metrics(await server.readings(job_id), vertex_view.vertex)
     return metric_answers.values({f"0.{name}": value for name, value in found.items()}, get)
 
 
 @serves(metrics.WATERMARKS)
 async def _watermarks(server: Serving, job_id: str, vertex: str) -> tuple[MetricValue, ...]:
-    _, one = await vertex_of(server, job_id, vertex)
-    found = metric_answers.vertex_metrics(await server.readings(job_id), one.vertex)
+    _, vertex_view = await vertex_of(server, job_id, vertex)
+    found = metric_answers.vertex_metrics(await server.readings(job_id), vertex_view.vertex)
     return (MetricValue(id=f"0.{_WATERMARK}", value=found[_WATERMARK]),)
 
 
@@ -79,10 +79,10 @@ async def _watermarks(server: Serving, job_id: str, vertex: str) -> tuple[Metric
 async def _subtask(
     server: Serving, job_id: str, vertex: str, subtask: str, get: str | None
 ) -> tuple[MetricValue, ...]:
-    _, one = await vertex_of(server, job_id, vertex)
+    _, vertex_view = await vertex_of(server, job_id, vertex)
     check_subtask(subtask)
     return metric_answers.values(
-        metric_answers.vertex_metrics(await server.readings(job_id), one.vertex), get
+        metric_answers.vertex_metrics(await server.readings(job_id), vertex_view.vertex), get
     )
 
 
@@ -90,22 +90,22 @@ async def _subtask(
 async def _subtasks(
     server: Serving, job_id: str, vertex: str, **query: str | None
 ) -> tuple[AggregatedMetric, ...]:
-    _, one = await vertex_of(server, job_id, vertex)
+    _, vertex_view = await vertex_of(server, job_id, vertex)
     ways = _ways(query["agg"])
     if not _has_first(query["subtasks"]):
         return ()
-    found = metric_answers.vertex_metrics(await server.readings(job_id), one.vertex)
+    found = metric_answers.vertex_metrics(await server.readings(job_id), vertex_view.vertex)
     return metric_answers.aggregated([found], query["get"], ways)
 
 
 def _has_first(subtasks: str | None) -> bool:
     """Whether a list such as ``0-3,7`` has the subtask 0. Raises 400."""
     chosen = _chosen(subtasks)
-    for one in chosen or ():
-        first, dash, last = one.partition("-")
+    for part in chosen or ():
+        first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise HTTPException(400, f"Subtasks are a list such as 0-3,7, not {quoted(one)}.")
-    return chosen is None or any(int(one.partition("-")[0][-19:]) == 0 for one in chosen)
+            raise HTTPException(400, f"Subtasks are a list such as 0-3,7, not {quoted(part)}.")
+    return chosen is None or any(int(part.partition("-")[0][-19:]) == 0 for part in chosen)
 
 
 @serves(metrics.DRIVER_METRICS)
@@ -130,8 +130,8 @@ async def _task_managers(
     ways, chosen = _ways(agg), _chosen(taskmanagers)
     readings = await server.readings(with_jvm=True)
     owners = [
-        metric_answers.executor_metrics(readings, one)
-        for one in await server.looks.executors()
-        if chosen is None or one.executor_id in chosen
+        metric_answers.executor_metrics(readings, executor)
+        for executor in await server.looks.executors()
+        if chosen is None or executor.executor_id in chosen
     ]
     return metric_answers.aggregated(owners, get, ways)

@@ -39,7 +39,9 @@ DRIVER = "driver"
 
 def find_vertex(view: JobView, vertex: str) -> VertexView | None:
     """The vertex with this name, or with these 32 digits."""
-    return next((one for one in view.vertices if names_vertex(vertex, one.vertex)), None)
+    return next(
+        (candidate for candidate in view.vertices if names_vertex(vertex, candidate.vertex)), None
+    )
 
 
 def attempt_number(view: JobView) -> int:

@@ -27,11 +27,13 @@ async def vertex_of(server: Serving, job_id: str, vertex: str) -> tuple[JobView,
 
 
 def check_subtask(subtask: str) -> None:
-    """Raises 400 or 404 unless it is the index of a vertex's one subtask."""
+    """Raise 400 or 404 unless it is the index of a vertex's only subtask."""
     if not subtask.isdecimal():
         raise HTTPException(400, f"A subtask's index is a whole number, not {quoted(subtask)}.")
     if int(subtask[-19:]) != 0 or len(subtask) > 19:
-        raise HTTPException(404, f"A vertex has one subtask, 0, and no {shortened(subtask)}.")
+        raise HTTPException(
+            404, f"A vertex has only subtask 0, and no subtask {shortened(subtask)}."
+        )
 
 
 def _check_attempt(view: JobView, attempt: str) -> None:
@@ -40,33 +42,35 @@ def _check_attempt(view: JobView, attempt: str) -> None:
     newest = vertex_answers.attempt_number(view)
     if attempt.lstrip("0") != str(newest).lstrip("0"):
         raise HTTPException(
-            404, f"Attempt {shortened(attempt)} is not known: only the newest one, {newest}, is."
+            404, f"Attempt {shortened(attempt)} is not known: only the newest, {newest}, is."
         )
 
 
 @serves(vertices.VERTEX)
 async def _vertex(server: Serving, job_id: str, vertex: str) -> vertices.VertexDetails:
-    view, one = await vertex_of(server, job_id, vertex)
-    return vertex_answers.vertex_details(view, one, server.endpoint, server.clock.wall_ms())
+    view, vertex_view = await vertex_of(server, job_id, vertex)
+    return vertex_answers.vertex_details(view, vertex_view, server.endpoint, server.clock.wall_ms())
 
 
 @serves(vertices.SUBTASK_TIMES)
 async def _subtask_times(server: Serving, job_id: str, vertex: str) -> vertices.VertexTimes:
-    view, one = await vertex_of(server, job_id, vertex)
-    return vertex_answers.vertex_times(view, one, server.endpoint, server.clock.wall_ms())
+    view, vertex_view = await vertex_of(server, job_id, vertex)
+    return vertex_answers.vertex_times(view, vertex_view, server.endpoint, server.clock.wall_ms())
 
 
 @serves(vertices.VERTEX_TASK_MANAGERS)
 async def _task_managers(server: Serving, job_id: str, vertex: str) -> vertices.VertexTaskManagers:
-    view, one = await vertex_of(server, job_id, vertex)
-    return vertex_answers.vertex_task_managers(view, one, server.endpoint, server.clock.wall_ms())
+    view, vertex_view = await vertex_of(server, job_id, vertex)
+    return vertex_answers.vertex_task_managers(
+        view, vertex_view, server.endpoint, server.clock.wall_ms()
+    )
 
 
 @serves(vertices.BACK_PRESSURE)
 async def _back_pressure(server: Serving, job_id: str, vertex: str) -> vertices.BackPressure:
-    view, one = await vertex_of(server, job_id, vertex)
+    view, vertex_view = await vertex_of(server, job_id, vertex)
     readings = await server.readings(job_id)
-    reading = next(found for found in readings.vertices if found.view.vertex == one.vertex)
+    reading = next(found for found in readings.vertices if found.view.vertex == vertex_view.vertex)
     return vertex_answers.back_pressure(view, reading, readings.now_ms)
 
 
@@ -83,47 +87,51 @@ async def _flame_graph(
 
 @serves(vertices.VERTEX_ACCUMULATORS)
 async def _accumulators(server: Serving, job_id: str, vertex: str) -> vertices.VertexAccumulators:
-    _, one = await vertex_of(server, job_id, vertex)
-    return vertices.VertexAccumulators(id=vertex_id(one.vertex))
+    _, vertex_view = await vertex_of(server, job_id, vertex)
+    return vertices.VertexAccumulators(id=vertex_id(vertex_view.vertex))
 
 
 @serves(vertices.SUBTASKS_ACCUMULATORS)
 async def _subtasks_accumulators(
     server: Serving, job_id: str, vertex: str
 ) -> vertices.SubtasksAccumulators:
-    view, one = await vertex_of(server, job_id, vertex)
+    view, vertex_view = await vertex_of(server, job_id, vertex)
     subtask = vertices.SubtaskAccumulators(
         attempt=vertex_answers.attempt_number(view), endpoint=server.endpoint
     )
-    return vertices.SubtasksAccumulators(id=vertex_id(one.vertex), subtasks=(subtask,))
+    return vertices.SubtasksAccumulators(id=vertex_id(vertex_view.vertex), subtasks=(subtask,))
 
 
 @serves(vertices.SUBTASK)
 async def _subtask(
     server: Serving, job_id: str, vertex: str, subtask: str
 ) -> vertices.SubtaskAttempt:
-    view, one = await vertex_of(server, job_id, vertex)
+    view, vertex_view = await vertex_of(server, job_id, vertex)
     check_subtask(subtask)
-    return vertex_answers.subtask_attempt(view, one, server.endpoint, server.clock.wall_ms())
+    return vertex_answers.subtask_attempt(
+        view, vertex_view, server.endpoint, server.clock.wall_ms()
+    )
 
 
 @serves(vertices.SUBTASK_ATTEMPT)
 async def _subtask_attempt(
     server: Serving, job_id: str, vertex: str, subtask: str, attempt: str
 ) -> vertices.SubtaskAttempt:
-    view, one = await vertex_of(server, job_id, vertex)
+    view, vertex_view = await vertex_of(server, job_id, vertex)
     check_subtask(subtask)
     _check_attempt(view, attempt)
-    return vertex_answers.subtask_attempt(view, one, server.endpoint, server.clock.wall_ms())
+    return vertex_answers.subtask_attempt(
+        view, vertex_view, server.endpoint, server.clock.wall_ms()
+    )
 
 
 @serves(vertices.SUBTASK_ATTEMPT_ACCUMULATORS)
 async def _attempt_accumulators(
     server: Serving, job_id: str, vertex: str, subtask: str, attempt: str
 ) -> vertices.SubtaskAttemptAccumulators:
-    view, one = await vertex_of(server, job_id, vertex)
+    view, vertex_view = await vertex_of(server, job_id, vertex)
     check_subtask(subtask)
     _check_attempt(view, attempt)
     return vertices.SubtaskAttemptAccumulators(
-        attempt=vertex_answers.attempt_number(view), id=vertex_id(one.vertex)
+        attempt=vertex_answers.attempt_number(view), id=vertex_id(vertex_view.vertex)
     )

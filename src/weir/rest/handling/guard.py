@@ -8,10 +8,10 @@ The checks, in order:
    that name. So only loopback names, the bound address and ``weir.rest.allowed-hosts`` are
    answered.
 3. **Origin.** Browsers report the page that makes a request in ``Sec-Fetch-Site`` and ``Origin``. A
-   request from another site is refused, even if it only reads, unless somebody follows a link
+   request from another site is refused, even if it only reads, unless a user follows a link
    here: a page cannot read what it links to. Command-line clients send neither header.
-4. **Token.** If the server has one, the request must send ``Authorization: Bearer TOKEN``. The
-   files of the web page need none: they are the same for every job, and ask for the token. With
+4. **Token.** If the server has a token, the request must send ``Authorization: Bearer TOKEN``. The
+   files of the web page need no token: they are the same for every job, and ask for the token. With
    the token of those who may only look, a request other than GET and HEAD is refused, and answers
    say so in the header ``Weir-Access: read``, so that the web page shows no buttons.
 5. **Content type.** An HTML form can send requests to any site, but never with the type of JSON.
@@ -90,7 +90,7 @@ def quoted(text: str) -> str:
 
 
 class Guard:
-    """An ASGI application that passes permitted requests on to another one."""
+    """An ASGI application that passes permitted requests on to another application."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Guard:
         """
         self._app = app
         self._open_paths = open_paths
-        #: Whether a ``Host`` header names this server. Clients send few different ones.
+        #: Whether a ``Host`` header names this server. Clients send few different headers.
         self._is_own = lru_cache(maxsize=64)(self._names_it)
         self._bound = ipaddress.ip_address(bound_address)
         self._hosts = {"localhost", *hosts}
@@ -163,7 +163,7 @@ class Guard:
             raise _RefusedError(
                 403,
                 f"This server is not called {quoted(host)}: call it by the address that the job"
-                " printed, or let weir.rest.allowed-hosts have the name.",
+                " printed, or add the name to weir.rest.allowed-hosts.",
             )
         _check_origin(scope, host)
         is_open = scope["method"] in _READING and scope["path"] in self._open_paths

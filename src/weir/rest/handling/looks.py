@@ -19,12 +19,12 @@ from weir.runtime.concurrency import Clock, in_background
 
 _log = logging.getLogger(__name__)
 
-#: For how long a look is good, and for how long it serves until the next one is done, in
+#: For how long a look is good, and for how long it serves until the next is done, in
 #: milliseconds. Flink fetches the metrics of its tasks every 10 s
 #: (``metrics.fetcher.update-interval``).
 _GOOD_MS = 5_000
 _STALE_MS = 10_000
-#: How long one waits for a look, and for an executor's threads, which it may have to send.
+#: How long a request waits for a look, and for an executor's threads, which it may have to send.
 _PATIENCE_S = 1.0
 _THREADS_PATIENCE_S = 5.0
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Looks:
-    """The newest look at each thing. One at a time runs for each, even if it hangs.
+    """The newest look at each thing. Each thing has at most one look running, even if it hangs.
 
     What the JVM does not answer, or not in time, is left out: the job may be over.
     """
@@ -70,7 +70,7 @@ class Looks:
         return await self._outcome(running, _THREADS_PATIENCE_S) or ()
 
     async def _recent(self, what: str, look: Callable[[], T]) -> T | None:
-        """What a look saw that is good; the one before, while the next one is under way."""
+        """What a fresh look saw; while the next is under way, what the look before it saw."""
         began_ms, known = self._seen.get(what, (self._clock.now_ms() - _STALE_MS, None))
         seen: T | None = known
         age_ms = self._clock.now_ms() - began_ms
@@ -83,7 +83,7 @@ class Looks:
     def _begin(
         self, what: str, look: Callable[[], T], *, is_kept: bool = False
     ) -> asyncio.Future[T]:
-        """The look that runs, or a new one."""
+        """The running look, or a new look."""
         running = self._running.get(what)
         if running is None:
             # Not on asyncio's own threads: the process waits for those when it ends.

@@ -7,7 +7,8 @@ the client polls that id. Rules:
    when it does not know whether the first request arrived.
 2. A finished operation stays readable for ``rest.async.store-duration``.
 3. The store is bounded: beyond ``MAX_OPERATIONS`` the oldest finished operation is forgotten. If
-   all are in flight, a new one is refused, unless it ends the job: those have reserved places.
+   all are in flight, a new operation is refused, unless it ends the job: those have reserved
+   places.
 4. Before the server stops, it waits a little for clients to read what has just finished: after a
    stop with savepoint the driver exits, and the client still needs the savepoint's path.
 
@@ -63,7 +64,7 @@ class AsyncOperations:
         *,
         ends_job: bool = False,
     ) -> None:
-        """Start an operation, or join the one with this kind and id.
+        """Start an operation, or join the operation with this kind and id.
 
         Raises ``TooManyOperationsError``.
         """
@@ -133,7 +134,8 @@ class AsyncOperations:
         if len(self._operations) < places:
             return
         finished = next(
-            (key for key, one in self._operations.items() if one.done_ms is not None), None
+            (key for key, operation in self._operations.items() if operation.done_ms is not None),
+            None,
         )
         if finished is None:
             raise TooManyOperationsError

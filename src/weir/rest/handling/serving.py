@@ -82,7 +82,8 @@ def serves(
 class Serving:
     """The jobs behind a server, and the operations that requests have started.
 
-    A driver has one job, with its gateway; a history server has any number, without.
+    A driver has one job, with its gateway; a history server has any number of jobs, without
+    gateways.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Serving:
 
     @property
     def gateway(self) -> JobGateway:
-        """The job of this driver. Raises 409 in a history server, which runs none."""
+        """The job of this driver. Raises 409 in a history server, which runs no job."""
         if self._gateway is None:
             raise HTTPException(409, _NO_JOB)
         return self._gateway
@@ -138,7 +139,7 @@ class Serving:
     async def once(self, key: object, look: Callable[[], T]) -> T:
         """Run a look-up on a thread; those who ask for the same meanwhile share its outcome.
 
-        However often clients ask, and give up, one thread waits for what hangs.
+        However often clients ask, and give up, only one thread waits for a look-up that hangs.
         """
         running: asyncio.Future[T] | None = self._running.get(key)
         if running is None:
@@ -184,9 +185,9 @@ class Serving:
                 return found
             known = f"this driver runs job {found.job_id}."
         else:
-            one = await self.once(("job", asked), partial(stored.view, asked))
-            if one is not None:
-                return one
+            view = await self.once(("job", asked), partial(stored.view, asked))
+            if view is not None:
+                return view
             known = "GET /jobs lists those that are."
         raise HTTPException(404, f"Job {shortened(job_id)} is not known here: {known}")
 
@@ -224,9 +225,9 @@ class Serving:
 
     async def executor(self, executor_id: str) -> ExecutorView:
         """One of Spark's executors. Raises 404."""
-        for one in await self.looks.executors():
-            if one.executor_id == executor_id:
-                return one
+        for executor in await self.looks.executors():
+            if executor.executor_id == executor_id:
+                return executor
         raise HTTPException(
             404, f"There is no executor {quoted(executor_id)} here: GET /taskmanagers lists them."
         )
@@ -265,7 +266,7 @@ class Serving:
     def start(
         self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]], *, ends_job: bool
     ) -> None:
-        """Start an operation, or join the one with this kind and id. Raises 429."""
+        """Start an operation, or join the operation with this kind and id. Raises 429."""
         try:
             self.operations.start(kind, trigger_id, begin, ends_job=ends_job)
         except TooManyOperationsError as error:

@@ -1,9 +1,9 @@
-"""The archive of a job: how it looked to its driver, for those who ask once that is gone.
+"""The archive of a job: how it looked to its driver, for requests after the driver is gone.
 
 Flink's history server reads what a job writes at its end. Weir's driver replaces the archive
-whenever its job changes its status, and once a minute, so that a killed one leaves it too. It
-decides nothing: the job log says how the job stands, and the archive what only the driver knew:
-configuration, failures, figures of vertices, and checkpoints that failed.
+whenever its job changes its status, and once a minute, so that a killed driver leaves an archive
+too. It decides nothing: the job log says how the job stands, and the archive what only the driver
+knew: configuration, failures, figures of vertices, and checkpoints that failed.
 """
 
 from __future__ import annotations
@@ -77,11 +77,13 @@ def _lasting(view: JobView) -> JobView:
     going = stats.counts.in_progress
     return replace(
         view,
-        vertices=tuple(replace(one, records_in_per_second=0.0) for one in view.vertices),
+        vertices=tuple(replace(vertex, records_in_per_second=0.0) for vertex in view.vertices),
         checkpoints=replace(
             stats,
             counts=replace(stats.counts, total=stats.counts.total - going, in_progress=0),
-            history=tuple(one for one in stats.history if one.status != "IN_PROGRESS"),
+            history=tuple(
+                checkpoint for checkpoint in stats.history if checkpoint.status != "IN_PROGRESS"
+            ),
             waits_because=None,
         ),
         latest_completed=None,

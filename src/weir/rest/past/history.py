@@ -50,7 +50,7 @@ from weir.storage.job_log import JobLog, JobRecord, RecordStatus
 from weir.storage.lease import Lease, LeaseRecord, holder_is_alive
 from weir.storage.paths import join
 
-#: How long an answer is good, and how many jobs are shown at most, the newest ones.
+#: How long an answer is good, and how many of the newest jobs are shown at most.
 _FRESH_MS = 2_000
 MAX_JOBS = 1_000
 
@@ -79,7 +79,7 @@ class _Found:
     def order(self) -> tuple[bool, int]:
         """Its place in a list, the newest first.
 
-        A damaged record has no time: such a job comes first, since somebody has to look at it.
+        A damaged record has no time: such a job comes first, since it needs attention.
         """
         return (False, 0) if self.record is None else (True, -self.record.timestamp_ms)
 
@@ -87,7 +87,7 @@ class _Found:
 class StoredJobs:
     """The jobs below one checkpoint directory. Each method may be called on any thread.
 
-    The metadata of a checkpoint may have megabytes, so a list of jobs reads none.
+    The metadata of a checkpoint may have megabytes, so a list of jobs reads no metadata.
     """
 
     def __init__(self, base_directory: str, fs: Callable[[str], FileSystem], clock: Clock) -> None:
@@ -115,7 +115,7 @@ class StoredJobs:
             if self._read_ms is None or now_ms - self._read_ms >= _FRESH_MS:
                 found = self._found()
                 self._views = tuple(map(self._view, found))
-                known = {one.job_id for one in found}
+                known = {job.job_id for job in found}
                 for cache in (self._checkpoints, self._archives):
                     for job_id in cache.keys() - known:
                         del cache[job_id]
@@ -123,18 +123,18 @@ class StoredJobs:
             return self._views
 
     def view(self, job_id: str) -> JobView | None:
-        """All that is known of one job; None if there is no such job."""
+        """All that is known of a job; None if there is no such job."""
         found = self._find(job_id)
         return None if found is None else self._view(found)
 
     def _found(self) -> list[_Found]:
-        names = [one.name for one in self._fs(self._base_directory).list(self._base_directory)]
+        names = [entry.name for entry in self._fs(self._base_directory).list(self._base_directory)]
         jobs = [self._find(name) for name in names if _JOB_ID.fullmatch(name)]
-        found = [one for one in jobs if one is not None]
-        return sorted(found, key=lambda one: one.order)[:MAX_JOBS]
+        found = [job for job in jobs if job is not None]
+        return sorted(found, key=lambda job: job.order)[:MAX_JOBS]
 
     def _find(self, job_id: str) -> _Found | None:
-        """One job; None if it has no record yet. A damaged one is shown as such."""
+        """A job; None if it has no record yet. A damaged job is shown as such."""
         directory = join(self._base_directory, job_id, "log")
         try:
             record = JobLog(self._fs(self._base_directory), directory).newest()
@@ -164,11 +164,11 @@ class StoredJobs:
         known = self._checkpoints.get(found.job_id, {})
         retained: dict[tuple[str, str], CompletedCheckpoint] = {}
         damage = list(found.damage)
-        for one in record.checkpoints:
-            key = one.path, one.checksum
+        for checkpoint in record.checkpoints:
+            key = checkpoint.path, checkpoint.checksum
             try:
                 retained[key] = known.get(key) or storage.read(
-                    one.path, expected_checksum=one.checksum
+                    checkpoint.path, expected_checksum=checkpoint.checksum
                 )
             except StorageError as error:
                 damage.append(str(error))
@@ -192,7 +192,7 @@ class StoredJobs:
         return archived
 
     def _driver(self, job_id: str) -> DriverView | None:
-        """The driver that runs the job, if there is one. Raises ``StorageError``."""
+        """The driver that runs the job, if it runs. Raises ``StorageError``."""
         lease = Lease(self._fs(self._base_directory), self._base_directory, job_id).read()
         here = socket.gethostname()
         if lease is None or not holder_is_alive(lease, self._clock.wall_ms(), here):
@@ -253,7 +253,7 @@ def _stored_view(
 ) -> JobView:
     """The job as of its newest record, and what its driver knew beside that."""
     status = _status(record, driver)
-    known_ms = [record.timestamp_ms, *(one.timestamp_ms for one in retained)]
+    known_ms = [record.timestamp_ms, *(checkpoint.timestamp_ms for checkpoint in retained)]
     started_ms = min(known_ms) if record.started_ms is None else record.started_ms
     newest = retained[-1] if retained else None
     view = JobView(
@@ -291,7 +291,7 @@ def _failure(record: JobRecord) -> ExceptionView:
 
 def _with_archive(view: JobView, archived: JobView) -> JobView:
     """Add what only the driver knew. If that was killed, the records go beyond it."""
-    stored = {one.vertex: one for one in view.vertices}
+    stored = {vertex.vertex: vertex for vertex in view.vertices}
     exceptions = archived.exceptions
     if view.failure is not None and view.failure != archived.failure:
         exceptions = (*exceptions, *view.exceptions)
@@ -300,10 +300,10 @@ def _with_archive(view: JobView, archived: JobView) -> JobView:
         view,
         timestamps_ms={**archived.timestamps_ms, status: view.timestamps_ms[status]},
         vertices=tuple(
-            replace(one, outputs=known.outputs, position=known.position)
-            if (known := stored.get(one.vertex))
-            else replace(one, outputs=())
-            for one in archived.vertices
+            replace(vertex, outputs=known.outputs, position=known.position)
+            if (known := stored.get(vertex.vertex))
+            else replace(vertex, outputs=())
+            for vertex in archived.vertices
         ),
         checkpoints=_joined(view.checkpoints, archived),
         restarts=archived.restarts,
@@ -316,13 +316,15 @@ def _with_archive(view: JobView, archived: JobView) -> JobView:
 def _joined(retained: CheckpointStatsSnapshot, archived: JobView) -> CheckpointStatsSnapshot:
     """The driver's statistics, with the retained checkpoints that it did not write there."""
     stats = archived.checkpoints
-    known = {one.checkpoint_id for one in stats.history}
-    missing = [one for one in retained.history if one.checkpoint_id not in known]
+    known = {checkpoint.checkpoint_id for checkpoint in stats.history}
+    missing = [
+        checkpoint for checkpoint in retained.history if checkpoint.checkpoint_id not in known
+    ]
     newer = [
-        one
-        for one in reversed(missing)
-        if one.checkpoint_id > max(known, default=0)
-        and one.trigger_timestamp_ms >= archived.start_time_ms
+        checkpoint
+        for checkpoint in reversed(missing)
+        if checkpoint.checkpoint_id > max(known, default=0)
+        and checkpoint.trigger_timestamp_ms >= archived.start_time_ms
     ]
     return replace(
         stats,
@@ -334,9 +336,15 @@ def _joined(retained: CheckpointStatsSnapshot, archived: JobView) -> CheckpointS
         history=tuple(sorted((*stats.history, *missing), key=_id, reverse=True)),
         latest_completed=_newer(stats.latest_completed, retained.latest_completed),
         latest_savepoint=_newer(stats.latest_savepoint, retained.latest_savepoint),
-        durations_ms=(*stats.durations_ms, *(one.end_to_end_duration_ms for one in newer)),
-        state_sizes=(*stats.state_sizes, *(one.state_size for one in newer)),
-        checkpointed_sizes=(*stats.checkpointed_sizes, *(one.checkpointed_size for one in newer)),
+        durations_ms=(
+            *stats.durations_ms,
+            *(checkpoint.end_to_end_duration_ms for checkpoint in newer),
+        ),
+        state_sizes=(*stats.state_sizes, *(checkpoint.state_size for checkpoint in newer)),
+        checkpointed_sizes=(
+            *stats.checkpointed_sizes,
+            *(checkpoint.checkpointed_size for checkpoint in newer),
+        ),
     )
 
 
@@ -344,8 +352,8 @@ def _id(checkpoint: CheckpointStats) -> int:
     return checkpoint.checkpoint_id
 
 
-def _newer(one: CheckpointStats | None, other: CheckpointStats | None) -> CheckpointStats | None:
-    return max((known for known in (one, other) if known is not None), key=_id, default=None)
+def _newer(left: CheckpointStats | None, right: CheckpointStats | None) -> CheckpointStats | None:
+    return max((known for known in (left, right) if known is not None), key=_id, default=None)
 
 
 def _vertices(newest: CompletedCheckpoint) -> tuple[VertexView, ...]:
@@ -386,15 +394,19 @@ def _coordinators(newest: CompletedCheckpoint) -> tuple[CoordinatorView, ...]:
 
 def _stats(retained: list[CompletedCheckpoint]) -> CheckpointStatsSnapshot:
     """The retained checkpoints, which are all that is known of the job's checkpoints."""
-    history = tuple(_of_checkpoint(one) for one in reversed(retained))
+    history = tuple(_of_checkpoint(checkpoint) for checkpoint in reversed(retained))
     return CheckpointStatsSnapshot(
         counts=CheckpointCounts(total=len(history), completed=len(history)),
         history=history,
-        latest_completed=next((one for one in history if not one.kind.is_savepoint), None),
-        latest_savepoint=next((one for one in history if one.kind.is_savepoint), None),
-        durations_ms=tuple(one.end_to_end_duration_ms for one in reversed(history)),
-        state_sizes=tuple(one.state_size for one in reversed(history)),
-        checkpointed_sizes=tuple(one.checkpointed_size for one in reversed(history)),
+        latest_completed=next(
+            (checkpoint for checkpoint in history if not checkpoint.kind.is_savepoint), None
+        ),
+        latest_savepoint=next(
+            (checkpoint for checkpoint in history if checkpoint.kind.is_savepoint), None
+        ),
+        durations_ms=tuple(checkpoint.end_to_end_duration_ms for checkpoint in reversed(history)),
+        state_sizes=tuple(checkpoint.state_size for checkpoint in reversed(history)),
+        checkpointed_sizes=tuple(checkpoint.checkpointed_size for checkpoint in reversed(history)),
     )
 
 

@@ -24,7 +24,7 @@ Path = Annotated[str, msgspec.Meta(max_length=4096, pattern="^[^\\x00]*$")]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON object that the two sides exchange; by itself the empty one."""
+    """A JSON object that the two sides exchange; by itself the empty object."""
 
 
 class Request(Message, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ IN_PROGRESS, COMPLETED = Progress(id="IN_PROGRESS"), Progress(id="COMPLETED")
 
 
 class Operation(Message, Generic[T], frozen=True, kw_only=True):
-    """A polled operation. One that failed is answered with its error instead."""
+    """A polled operation. If it failed, the answer is its error instead."""
 
     status: Progress
     #: None while it is in progress.

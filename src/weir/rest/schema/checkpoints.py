@@ -39,7 +39,7 @@ class CheckpointRequest(Request, frozen=True, kw_only=True, rename="camel"):
 
 
 class SavepointRequest(Request, frozen=True, kw_only=True):
-    """Take a savepoint. Without a directory, the configured one is used."""
+    """Take a savepoint. Without a directory, the configured directory is used."""
 
     FIELDS: ClassVar[str] = (
         "target-directory is a path or null, formatType CANONICAL or NATIVE, cancel-job true or"

@@ -84,7 +84,7 @@ class JvmInfo(Message, frozen=True, kw_only=True):
 
     version: str
     arch: str
-    #: Its options; one that may be a secret is masked.
+    #: Its options; an option that may be a secret is masked.
     options: tuple[str, ...]
 
 
@@ -174,7 +174,7 @@ class MemoryConfiguration(Message, frozen=True, kw_only=True, rename="camel"):
 
 
 class TaskManager(Message, frozen=True, kw_only=True, rename="camel"):
-    """One of Spark's executors; with a local master, the driver's JVM is the only one."""
+    """One of Spark's executors; with a local master, only the driver's JVM."""
 
     id: str
     path: str
@@ -264,7 +264,7 @@ class RescaleCounts(Message, frozen=True, kw_only=True, rename="camel"):
 
 
 class LatestRescales(Message, frozen=True, kw_only=True):
-    """There is none."""
+    """Empty: Weir does not rescale a running job."""
 
     completed: None = None
     failed: None = None

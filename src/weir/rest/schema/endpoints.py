@@ -7,5 +7,5 @@ from weir.rest.schema.metrics import ENDPOINTS as METRICS
 from weir.rest.schema.page import ENDPOINTS as PAGE
 from weir.rest.schema.vertices import ENDPOINTS as VERTICES
 
-#: A fixed path comes before one with a parameter.
+#: A fixed path comes before a path with a parameter.
 ENDPOINTS = (*METRICS, *JOBS, *CHECKPOINTS, *VERTICES, *CLUSTER, *PAGE)

@@ -65,7 +65,7 @@ class ClusterOverview(Message, frozen=True, kw_only=True, rename="kebab"):
     taskmanagers: int = 0
     #: Spark tasks that can run at a time.
     slots_total: int = 0
-    #: Those that could run besides the ones that do.
+    #: Spark tasks that could run besides those that do.
     slots_available: int = 0
     taskmanagers_blocked: int = 0
     slots_free_and_blocked: int = 0
@@ -195,7 +195,7 @@ class JobPlan(Message, frozen=True, kw_only=True):
 
 
 class JobAccumulators(Message, frozen=True, kw_only=True, rename="kebab"):
-    """Empty, as of a Flink job without accumulators: Weir has none."""
+    """Empty, as of a Flink job without accumulators: Weir has no accumulators."""
 
     job_accumulators: tuple[Message, ...] = ()
     user_task_accumulators: tuple[Message, ...] = ()

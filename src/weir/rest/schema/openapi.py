@@ -17,16 +17,18 @@ _OPENAPI_VERSION = "3.1.0"
 @cache
 def document(version: str) -> dict[str, Any]:
     """The document; ``version`` is Weir's."""
-    bodies = [one.body for one in ENDPOINTS if one.body is not None]
-    answers = [one.answer for one in ENDPOINTS if one.answer is not Text]
+    bodies = [endpoint.body for endpoint in ENDPOINTS if endpoint.body is not None]
+    answers = [endpoint.answer for endpoint in ENDPOINTS if endpoint.answer is not Text]
     kinds = list(dict.fromkeys([Errors, *bodies, *answers]))
     schemas, components = msgspec.json.schema_components(
         kinds, ref_template="#/components/schemas/{name}"
     )
     schema_of = dict(zip(kinds, schemas, strict=True))
     paths: dict[str, Any] = {}
-    for one in ENDPOINTS:
-        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, schema_of)
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(
+            endpoint, schema_of
+        )
     return {
         "openapi": _OPENAPI_VERSION,
         "info": {"title": "Weir", "version": version},
@@ -36,7 +38,7 @@ def document(version: str) -> dict[str, Any]:
             "schemas": components,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
-        # A server without a token asks for none.
+        # A server without a token asks for no token.
         "security": [{"token": []}, {}],
     }
 

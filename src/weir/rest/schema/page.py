@@ -4,7 +4,7 @@ They serve the page of the same release, so fields may change with it; programs 
 
 A history server answers what a checkpoint directory has. What only a driver knows is in fields
 named ``live``, which are null there; the endpoints that have nothing else refuse. ``job`` is the id
-of a job; a driver needs none.
+of a job; a driver needs no id.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PageVertexLive(PageMessage, frozen=True, kw_only=True):
     doing: str
     #: For how long, in milliseconds.
     doing_for: int
-    #: Batches since the driver started, and how long the newest one took.
+    #: Batches since the driver started, and how long the newest took.
     batches: int
     batch_ms: int
     records_in: int
@@ -161,7 +161,7 @@ class PageJob(PageMessage, frozen=True, kw_only=True):
 
 
 class PageJobs(PageMessage, frozen=True, kw_only=True):
-    """The jobs of a server: damaged ones, then the others, the newest first."""
+    """The jobs of a server: damaged jobs, then the others, the newest first."""
 
     version: str
     #: Whether it is a history server.
@@ -180,7 +180,7 @@ class Rates(PageMessage, frozen=True, kw_only=True):
     #: Bytes that wait in channels.
     backlog: tuple[int, ...]
     #: For the vertex that was asked for: the share of time that it was busy, held and rested, its
-    #: rate, and how far its watermark was behind the clock (-1: it had none).
+    #: rate, and how far its watermark was behind the clock (-1: no watermark).
     busy: tuple[float, ...] = ()
     held: tuple[float, ...] = ()
     rested: tuple[float, ...] = ()
@@ -268,7 +268,7 @@ class PageTaskProgress(PageMessage, frozen=True, kw_only=True):
     total_ms: int | None
     #: Until the first barrier came, or a root's batch ended.
     start_delay_ms: int
-    #: Waiting for missing barriers, and then reading what was before the last one.
+    #: Waiting for missing barriers, and then reading what was before the last barrier.
     barriers_ms: int
     catch_up_ms: int
     sync_ms: int
@@ -344,13 +344,13 @@ class PageVertexDetail(PageMessage, frozen=True, kw_only=True):
     vertex: str
     state: tuple[PageStatePart, ...]
     engine_state: tuple[PageEngineState, ...]
-    #: The checkpoint that ``state`` is of; None if there is none.
+    #: The checkpoint that ``state`` is of; None without a completed checkpoint.
     checkpoint: int | None
     #: How long each sink staged the newest batch, the computation of its rows included.
     staging_ms: dict[str, int]
     stage: int | None
     subtasks: tuple[PageSubtask, ...]
-    #: One sentence if one subtask or one sink takes far longer than the rest; "" otherwise.
+    #: A sentence if a subtask or a sink takes far longer than the rest; "" otherwise.
     finding: str
     failures: tuple[PageFailure, ...]
 

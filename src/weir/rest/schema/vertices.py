@@ -1,7 +1,7 @@
 """Messages and endpoints of a job's vertices and their subtasks.
 
 A vertex is one streaming query and counts as one task: its one subtask has the index 0. Spark's own
-tasks, of which a batch has many, are no subtasks in this sense.
+tasks, of which a batch has many, are not subtasks in this sense.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weir.rest.schema.jobs import IoMetrics
 
 
 class SubtaskAttempt(Message, frozen=True, kw_only=True, rename="kebab"):
-    """One attempt of a subtask; Weir knows the newest one."""
+    """An attempt of a subtask; Weir knows only the newest."""
 
     subtask: int = 0
     status: str
@@ -29,7 +29,7 @@ class SubtaskAttempt(Message, frozen=True, kw_only=True, rename="kebab"):
     duration: int
     metrics: IoMetrics
     taskmanager_id: str
-    #: Milliseconds in each state of the attempt; -1 for one that it never had.
+    #: Milliseconds in each state of the attempt; -1 for a state that it never had.
     status_duration: dict[str, int]
 
 

@@ -88,9 +88,13 @@ def make_app(
         refresh_ms=refresh_ms,
     )
     routes = [
-        Route(path, _answering(one, partial(HANDLERS[one], serving)), methods=[one.method])
-        for one in ENDPOINTS
-        for path in (one.path, f"{one.path}/")
+        Route(
+            path,
+            _answering(endpoint, partial(HANDLERS[endpoint], serving)),
+            methods=[endpoint.method],
+        )
+        for endpoint in ENDPOINTS
+        for path in (endpoint.path, f"{endpoint.path}/")
     ]
     return Starlette(
         routes=[*routes, Mount("/v1", routes=routes), *page_files.routes()],

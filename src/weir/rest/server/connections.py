@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 128
 #: A connection is cut off after this many seconds without the head of another request.
 STALL_S = 30.0
 #: Bytes of a request that are not its body: those of a head that the parser still collects. The
-#: guard refuses shorter ones in words.
+#: guard refuses shorter heads in words.
 MAX_HEAD = 64 * 1024
 #: A TLS handshake is given up after this many seconds.
 HANDSHAKE_S = 5.0
@@ -44,7 +44,7 @@ class BoundedListener(socket.socket):
     def accept(self) -> tuple[socket.socket, object]:
         """Raises ``ConnectionAbortedError``, which asyncio ignores, if there are too many."""
         connection, address = super().accept()
-        if sum(one.fileno() >= 0 for one in tuple(self._accepted)) >= MAX_CONNECTIONS:
+        if sum(accepted.fileno() >= 0 for accepted in tuple(self._accepted)) >= MAX_CONNECTIONS:
             connection.close()
             raise ConnectionAbortedError("there are too many connections")
         self._accepted.add(connection)

@@ -2,8 +2,8 @@
 
 ``bind`` binds the socket on the caller's thread, so that a taken port is reported at once and the
 address can be recorded before the job starts; ``start`` then serves. By default only the loopback
-interface is bound, and any other only with a token: whoever can send requests can stop the job.
-``guard`` decides who may send requests, ``connections`` how long a connection may stall.
+interface is bound, and any other only with a token: a client that can send requests can stop the
+job. ``guard`` decides who may send requests, ``connections`` how long a connection may stall.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SHUTDOWN_S = 2
 #: How long its thread may take to end after that, in seconds.
 _ENDING_S = 3.0
 _BACKLOG = 128
-#: How many ports are tried, from the configured one on.
+#: How many ports are tried, from the configured port on.
 _NEXT_PORTS = 100
 
 
@@ -53,7 +53,7 @@ class RestSecurity:
 
     #: The token that clients must send; None, which is allowed on loopback only: none is required.
     token: str | None = field(default=None, repr=False)
-    #: Another one, for those who may only look.
+    #: Another token, for those who may only look.
     reading_token: str | None = field(default=None, repr=False)
     #: Additional host names by which clients may call the server.
     allowed_hosts: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class RestServer:
     Args:
         bind_address: Interface to bind.
         port: 0 for any free port.
-        or_next: Whether to listen on one of the next ports if this one is taken.
+        or_next: Whether to listen on one of the next ports if this port is taken.
         store_duration_ms: How long the result of an operation can be polled
             (``rest.async.store-duration``).
         security: Token, names and certificate.
@@ -133,8 +133,8 @@ class RestServer:
     ) -> str:
         """Bind if necessary, serve a driver's job in a daemon thread, and return the address.
 
-        ``file_systems`` gives the file system of a savepoint to dispose of; None: local ones.
-        ``cluster`` are the processes of the job. Raises ``RestError``.
+        ``file_systems`` gives the file system of a savepoint to dispose of; None: local file
+        systems. ``cluster`` are the processes of the job. Raises ``RestError``.
         """
         return self._serve(gateway, file_systems, cluster)
 
@@ -221,8 +221,8 @@ class RestServer:
             listening.close()
             raise RestError(
                 f"The REST server does not listen on {self._bind_address} without a token,"
-                " since whoever reaches it can stop the job: name a file for one with"
-                " rest.authentication.token-file, or listen on 127.0.0.1 with"
+                " since anyone who reaches it can stop the job: name a file for a token"
+                " with rest.authentication.token-file, or listen on 127.0.0.1 with"
                 " rest.bind-address."
             )
 
@@ -235,14 +235,15 @@ class RestServer:
         return _listen(self._bind_address, self._port)
 
     def stop(self) -> None:
-        """Let clients read what has just finished (up to three seconds), then close the port.
+        """Wait until clients have read what has just finished (up to 3 s), then close the port.
 
         Idempotent.
         """
         if self._server is not None and self._thread is not None:
             self._operations.wait_until_collected()
             if self._taken is not None:
-                # Before closing the port: whoever listens on it next must not get the token.
+                # Before closing the port: the next process that listens on it must not get the
+                # token.
                 tokens.withdraw(self._taken[0])
             self._server.should_exit = True
             # A request that hangs must not keep the process: the thread is a daemon.
@@ -264,8 +265,8 @@ def _listen(bind_address: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise _PortTakenError(
-                f"Port {port} on {bind_address} is taken: give another one with --rest-port N, or 0"
-                " for any free one."
+                f"Port {port} on {bind_address} is taken: give another with --rest-port N, or 0"
+                " for any free port."
             ) from error
         raise RestError(
             f"The REST server cannot listen on {bind_address}, port {port}"
@@ -282,8 +283,8 @@ def _check_certificate(security: RestSecurity) -> None:
     except (OSError, ValueError) as error:
         raise RestError(
             f"The REST server cannot use the certificate {security.certificate} with the key"
-            f" {security.key} ({error}): let security.ssl.rest.certificate and"
-            " security.ssl.rest.key name files in PEM that belong together."
+            f" {security.key} ({error}): set security.ssl.rest.certificate and"
+            " security.ssl.rest.key to files in PEM that belong together."
         ) from error
 
 

@@ -1,6 +1,6 @@
 """The answers for the web page: pure functions of ``JobView`` and of what the recorder has kept.
 
-Without a recorder, the view is one that was read from a checkpoint directory: nothing in it is
+Without a recorder, the view was read from a checkpoint directory: nothing in it is
 live.
 """
 
@@ -80,7 +80,9 @@ def state(view: JobView, recorder: Recorder | None, now_ms: int, version: str) -
     """The job as it is now."""
     stats = view.checkpoints
     # A job that was stopped may have kept nothing but its savepoint.
-    kept = next((one for one in stats.history if one.status == "COMPLETED"), None)
+    kept = next(
+        (checkpoint for checkpoint in stats.history if checkpoint.status == "COMPLETED"), None
+    )
     completed = kept if recorder is None else stats.latest_completed
     since_ms = view.timestamps_ms.get(view.status.name, view.start_time_ms)
     return page.PageState(
@@ -100,7 +102,7 @@ def state(view: JobView, recorder: Recorder | None, now_ms: int, version: str) -
         vertices=_vertices(view, recorder),
         completed=_brief(completed),
         completed_checkpoints=stats.counts.completed,
-        coordinators=tuple(one.operator for one in view.coordinators),
+        coordinators=tuple(coordinator.operator for coordinator in view.coordinators),
         configured=bool(view.configuration),
         live=None if recorder is None else _live(view, recorder),
     )
@@ -114,8 +116,8 @@ def _live(view: JobView, recorder: Recorder) -> page.PageLive:
         failed=_brief(stats.latest_failed),
         running=tuple(
             found
-            for one in stats.history
-            if one.status == "IN_PROGRESS" and (found := _brief(one)) is not None
+            for checkpoint in stats.history
+            if checkpoint.status == "IN_PROGRESS" and (found := _brief(checkpoint)) is not None
         ),
         failed_checkpoints=stats.counts.failed,
         interval_ms=Configuration(view.configuration).checkpoint_config().interval_ms,
@@ -129,7 +131,7 @@ def _recent(view: JobView, recorder: Recorder) -> tuple[Sample, Sample | None]:
     """The counters now, and those of about half a minute ago; None before the first sample."""
     newest = recorder.counted(view)
     samples = tuple(recorder.samples)
-    older = [one for one in samples if one.time_ms <= newest.time_ms - _RECENT_MS]
+    older = [sample for sample in samples if sample.time_ms <= newest.time_ms - _RECENT_MS]
     found = older[-1] if older else (samples[0] if samples else None)
     return newest, found if found is not None and found.time_ms < newest.time_ms else None
 
@@ -142,11 +144,13 @@ def _vertices(view: JobView, recorder: Recorder | None) -> tuple[page.PageVertex
             name=vertex.vertex,
             chain=vertex.operators,
             inputs=vertex.inputs,
-            # A checkpoint knows of a task only whether it has finished.
+            # A checkpoint says of a task only whether it has finished.
             status="" if recorder is None and not has_ended(vertex.status) else vertex.status.value,
             outputs=tuple(
-                page.PageChannel(consumer=one.consumer, segments=one.segments, bytes=one.size)
-                for one in vertex.outputs
+                page.PageChannel(
+                    consumer=channel.consumer, segments=channel.segments, bytes=channel.size
+                )
+                for channel in vertex.outputs
             ),
             state_bytes=kept[vertex.vertex].state_size if vertex.vertex in kept else 0,
             live=None
@@ -163,7 +167,7 @@ def _vertex_live(
     newest, older = samples
     timeline = recorder.timelines[vertex.vertex]
     shares = _shares(newest, older, number)
-    doing = next((one for one in timeline.open_spans() if one.checkpoint_id is None), None)
+    doing = next((span for span in timeline.open_spans() if span.checkpoint_id is None), None)
     return page.PageVertexLive(
         parallelism=vertex.parallelism,
         doing="" if doing is None else doing.kind.value,
@@ -226,9 +230,9 @@ def _brief(stats: CheckpointStats | None) -> page.PageCheckpointBrief | None:
 def rates(
     view: JobView, samples: tuple[Sample, ...], since_ms: int, vertex: str | None
 ) -> page.Rates:
-    """The series after a time; of one vertex too, if one is named."""
-    names = tuple(one.vertex for one in view.vertices)
-    sources = tuple(number for number, one in enumerate(view.vertices) if not one.inputs)
+    """The series after a time; also of a vertex, if it is named."""
+    names = tuple(shown.vertex for shown in view.vertices)
+    sources = tuple(number for number, shown in enumerate(view.vertices) if not shown.inputs)
     return _series(names, sources, samples, since_ms, vertex)
 
 
@@ -286,18 +290,20 @@ def timeline(view: JobView, recorder: Recorder, start_ms: int, end_ms: int) -> p
             page.PageLane(
                 vertex=vertex.vertex,
                 query=_bars(
-                    [*query, *(one for one in open_spans if one.checkpoint_id is None)],
+                    [*query, *(span for span in open_spans if span.checkpoint_id is None)],
                     start_ms,
                     end_ms,
                 ),
                 parts=_bars(
-                    [*parts, *(one for one in open_spans if one.checkpoint_id is not None)],
+                    [*parts, *(span for span in open_spans if span.checkpoint_id is not None)],
                     start_ms,
                     end_ms,
                 ),
             )
         )
-    running = [one for one in view.checkpoints.history if one.status == "IN_PROGRESS"]
+    running = [
+        checkpoint for checkpoint in view.checkpoints.history if checkpoint.status == "IN_PROGRESS"
+    ]
     checkpoints = [*recorder.checkpoints, *map(checkpoint_bar, reversed(running))]
     return page.PageTimeline(
         start=start_ms,
@@ -305,14 +311,14 @@ def timeline(view: JobView, recorder: Recorder, start_ms: int, end_ms: int) -> p
         lanes=tuple(lanes),
         checkpoints=tuple(
             page.PageSpan(
-                kind="savepoint" if one.is_savepoint else "checkpoint",
-                start=one.start_ms,
-                end=one.end_ms,
-                number=one.checkpoint_id,
-                failed=one.failed,
+                kind="savepoint" if checkpoint.is_savepoint else "checkpoint",
+                start=checkpoint.start_ms,
+                end=checkpoint.end_ms,
+                number=checkpoint.checkpoint_id,
+                failed=checkpoint.failed,
             )
-            for one in checkpoints
-            if one.end_ms >= start_ms and one.start_ms < end_ms
+            for checkpoint in checkpoints
+            if checkpoint.end_ms >= start_ms and checkpoint.start_ms < end_ms
         ),
         complete_from=complete_from,
     )
@@ -330,7 +336,7 @@ def _bars(spans: Sequence[Span], start_ms: int, end_ms: int) -> tuple[page.PageS
             and last.checkpoint_id == span.checkpoint_id
             and span.end_ms - last.start_ms <= shortest_ms
         ):
-            longer = max(last, span, key=lambda one: one.end_ms - one.start_ms)
+            longer = max(last, span, key=lambda candidate: candidate.end_ms - candidate.start_ms)
             found[-1] = Span(
                 kind=longer.kind,
                 start_ms=last.start_ms,
@@ -341,7 +347,7 @@ def _bars(spans: Sequence[Span], start_ms: int, end_ms: int) -> tuple[page.PageS
             )
         else:
             found.append(span)
-    return tuple(_bar(one) for one in found)
+    return tuple(_bar(merged) for merged in found)
 
 
 def _bar(span: Span) -> page.PageSpan:
@@ -364,11 +370,11 @@ def story(
     """The moments after a number, between two times if they are given."""
     return page.Story(
         moments=tuple(
-            _moment(one)
-            for one in tuple(recorder.moments)
-            if one.number > after
-            and (start_ms is None or one.time_ms >= start_ms)
-            and (end_ms is None or one.time_ms < end_ms)
+            _moment(moment)
+            for moment in tuple(recorder.moments)
+            if moment.number > after
+            and (start_ms is None or moment.time_ms >= start_ms)
+            and (end_ms is None or moment.time_ms < end_ms)
         )
     )
 
@@ -376,28 +382,30 @@ def story(
 def failures(
     view: JobView, recorder: Recorder | None, vertex: str | None = None
 ) -> tuple[page.PageFailure, ...]:
-    """The failures, newest first; of one task if it is named."""
+    """The failures, newest first; only of a task, if it is named."""
     if recorder is None:
         known = tuple(
             Failure(
-                time_ms=one.timestamp_ms,
-                attempt=one.attempt,
-                message=one.message,
-                trace=one.trace,
-                vertex=one.vertex,
+                time_ms=failure.timestamp_ms,
+                attempt=failure.attempt,
+                message=failure.message,
+                trace=failure.trace,
+                vertex=failure.vertex,
                 story=(),
-                outcome=_outcome(view, one),
+                outcome=_outcome(view, failure),
             )
-            for one in view.exceptions
+            for failure in view.exceptions
             if view.is_readable
         )
     else:
         known = tuple(recorder.failures)
-    return tuple(_failure(one) for one in reversed(known) if vertex in (None, one.vertex))
+    return tuple(
+        _failure(failure) for failure in reversed(known) if vertex in (None, failure.vertex)
+    )
 
 
 def _outcome(view: JobView, failure: ExceptionView) -> str:
-    """What came of a failure, as far as a job's directory tells."""
+    """What came of a failure, as far as a job's directory shows."""
     if failure.attempt < view.attempt:
         return "The job was restarted."
     if view.status is JobStatus.FAILED:
@@ -412,7 +420,7 @@ def _failure(failure: Failure) -> page.PageFailure:
         message=failure.message,
         trace=failure.trace,
         vertex=failure.vertex,
-        story=tuple(_moment(one) for one in failure.story),
+        story=tuple(_moment(moment) for moment in failure.story),
         outcome=failure.outcome,
         recovered=failure.recovered_ms,
     )
@@ -442,22 +450,22 @@ def vertex_detail(
         vertex=vertex.vertex,
         state=() if kept is None else _state_parts(kept),
         engine_state=tuple(
-            page.PageEngineState(name=one.name, rows=one.rows, bytes=one.size)
-            for one in vertex.state
+            page.PageEngineState(name=state.name, rows=state.rows, bytes=state.size)
+            for state in vertex.state
         ),
         checkpoint=None if completed is None else completed.checkpoint_id,
         staging_ms=dict(vertex.staging_ms),
         stage=subtasks[0].stage if subtasks else None,
         subtasks=tuple(
             page.PageSubtask(
-                index=one.index,
-                host=one.host,
-                status=one.status,
-                duration_ms=one.duration_ms,
-                rows=one.rows,
-                bytes=one.size,
+                index=subtask.index,
+                host=subtask.host,
+                status=subtask.status,
+                duration_ms=subtask.duration_ms,
+                rows=subtask.rows,
+                bytes=subtask.size,
             )
-            for one in subtasks
+            for subtask in subtasks
         ),
         finding=_skew(subtasks) or _slow_sink(vertex, subtasks),
         failures=failures(view, recorder, vertex.vertex),
@@ -493,16 +501,16 @@ def _skew(subtasks: Sequence[SubtaskView]) -> str:
     """A sentence on the subtask that has far more to do than the others; "" if none has."""
     if len(subtasks) < 2:
         return ""
-    slowest = max(subtasks, key=lambda one: one.duration_ms)
-    others_ms = median(one.duration_ms for one in subtasks if one is not slowest)
-    others_rows = median(one.rows for one in subtasks if one is not slowest)
+    slowest = max(subtasks, key=lambda subtask: subtask.duration_ms)
+    others_ms = median(subtask.duration_ms for subtask in subtasks if subtask is not slowest)
+    others_rows = median(subtask.rows for subtask in subtasks if subtask is not slowest)
     if slowest.duration_ms < max(_SKEW_FLOOR_MS, _SKEW * others_ms):
         return ""
     took = (
         f"Subtask {slowest.index} took {_seconds(slowest.duration_ms)}, the median of the others is"
         f" {_seconds(int(others_ms))}"
     )
-    total = sum(one.rows for one in subtasks)
+    total = sum(subtask.rows for subtask in subtasks)
     if slowest.rows >= _SKEW * max(1, others_rows):
         return (
             f"{took}; it read {slowest.rows:,} of {total:,} rows: most rows have keys of one"
@@ -520,8 +528,8 @@ def _slow_sink(vertex: VertexView, subtasks: Sequence[SubtaskView]) -> str:
     """A sentence on the sink that takes most of the batch by itself; "" if none does."""
     if not vertex.staging_ms:
         return ""
-    name, took_ms = max(vertex.staging_ms.items(), key=lambda one: one[1])
-    computed_ms = max((one.duration_ms for one in subtasks), default=0)
+    name, took_ms = max(vertex.staging_ms.items(), key=lambda sink: sink[1])
+    computed_ms = max((subtask.duration_ms for subtask in subtasks), default=0)
     if took_ms < _SLOW_SINK_MS or took_ms < _SKEW * computed_ms:
         return ""
     return (
@@ -541,7 +549,7 @@ def checkpoint(
     view: JobView, stats: CheckpointStats, recorder: Recorder | None
 ) -> page.PageCheckpoint:
     """One checkpoint, with the part of each task and the reason for how long it took."""
-    roots = {one.vertex for one in view.vertices if not one.inputs}
+    roots = {vertex.vertex for vertex in view.vertices if not vertex.inputs}
     tasks = [
         page.PageTaskSnapshot(
             vertex=task.vertex,
@@ -562,7 +570,9 @@ def checkpoint(
         failure=stats.failure_message,
         state_bytes=stats.state_size,
         checkpointed_bytes=None if recorder is None else stats.checkpointed_size,
-        why=_why({one.vertex: one.live for one in tasks if one.live is not None}, stats),
+        why=_why(
+            {vertex.vertex: vertex.live for vertex in tasks if vertex.live is not None}, stats
+        ),
         tasks=tuple(tasks),
     )
 
@@ -657,7 +667,7 @@ def _why(tasks: Mapping[str, page.PageTaskProgress], stats: CheckpointStats) -> 
         own.append((task.sync_ms, name, "the synchronous part of its snapshot"))
         copied = "the asynchronous part of its snapshot: copying state and flushing sinks"
         own.append((task.async_ms, name, copied))
-    longest = max(own, key=lambda one: one[0], default=None)
+    longest = max(own, key=lambda part: part[0], default=None)
     if longest is None or longest[0] <= 0:
         return ""
     took_ms, name, what = longest
@@ -678,11 +688,13 @@ def coordinators(view: JobView) -> page.Coordinators:
         checkpoint=None if newest is None else newest.checkpoint_id,
         coordinators=tuple(
             page.PageCoordinator(
-                operator=one.operator,
-                vertex=one.vertex,
-                parallelism=one.parallelism,
-                state=None if newest is None else newest.coordinator_states.get(one.operator),
+                operator=coordinator.operator,
+                vertex=coordinator.vertex,
+                parallelism=coordinator.parallelism,
+                state=None
+                if newest is None
+                else newest.coordinator_states.get(coordinator.operator),
             )
-            for one in view.coordinators
+            for coordinator in view.coordinators
         ),
     )

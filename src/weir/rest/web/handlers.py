@@ -22,7 +22,7 @@ from weir.rest.schema import page
 from weir.rest.web import answers as page_answers
 from weir.runtime.ports import SubtaskView
 
-#: The longest window of a timeline or story, and the default one: an hour and ten minutes.
+#: The longest window of a timeline or story, and the default window: an hour and ten minutes.
 _WINDOW_MS = 3_600_000
 _DEFAULT_WINDOW_MS = 600_000
 #: How much of Spark's log is read from its end, and how many lines are answered.
@@ -140,14 +140,14 @@ def _kept(
     """The newest lines of the driver's log; they may be megabytes."""
     kept = (
         page.PageLogLine(
-            number=one.number,
-            time=one.time_ms,
-            level=one.level,
-            logger=one.logger,
-            task=one.task,
-            text=one.text,
+            number=line.number,
+            time=line.time_ms,
+            level=line.level,
+            logger=line.logger,
+            task=line.task,
+            text=line.text,
         )
-        for one in tuple(log.lines)
+        for line in tuple(log.lines)
     )
     return tuple(deque(filter(shows, kept), maxlen=_LINES))
 
@@ -157,7 +157,7 @@ def _tail(path: str, shows: Callable[[page.PageLogLine], bool]) -> tuple[page.Pa
     text = log_tail(path, _TAIL_BYTES)
     records = re.split(r"\n(?=\d{4}-\d\d-\d\d \d\d:)", text)
     lines = (_engine_line(number, record.strip("\n")) for number, record in enumerate(records))
-    return tuple(deque((one for one in lines if one.text and shows(one)), maxlen=_LINES))
+    return tuple(deque((line for line in lines if line.text and shows(line)), maxlen=_LINES))
 
 
 def _engine_line(number: int, record: str) -> page.PageLogLine:
