@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.machine import describe_machine
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import (
     AllocateLocation,
@@ -48,6 +47,7 @@ from weir.core.messages.protocol import (
     TaskStatusChanged,
     TriggerCheckpoint,
 )
+from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.types import (
     CompletedCheckpoint,
     OperatorState,

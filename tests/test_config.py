@@ -24,7 +24,7 @@ from weir.config.options import (
     WORKING_DIR,
 )
 from weir.config.values import ConfigOption, RecoveryClaimMode
-from weir.core.config import (
+from weir.core.settings import (
     CheckpointConfig,
     RestartConfig,
     RestartStrategyType,

@@ -17,7 +17,7 @@ from tests.attacks.world import READERS, World, inline, inspect_operator, read, 
 
 from weir.errors import CheckpointDamagedError, OperatorStateError, StorageError, WeirError
 from weir.spark.state.directory import QueryDirectory
-from weir.spark.state.files import StateFiles, relocate_operator_metadata
+from weir.spark.state.rocksdb_files import StateFiles, relocate_operator_metadata
 from weir.storage.local import LocalFileSystem
 
 

@@ -35,7 +35,7 @@ from weir.sinks import Files
 from weir.sources import FileSource
 from weir.sources.coordinator import SourceCoordinator
 from weir.spark.state.directory import QueryDirectory
-from weir.spark.state.files import StateFiles
+from weir.spark.state.rocksdb_files import StateFiles
 from weir.spark.state.snapshots import restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems, Transfer

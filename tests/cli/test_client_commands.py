@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 from fake_job import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
 
-from weir.core.checkpoints.requests import Verdict
+from weir.core.checkpoints.request_decider import Verdict
 from weir.core.checkpoints.stats import CheckpointCounts, CheckpointStatsSnapshot
 from weir.core.status import JobStatus
 from weir.errors import CoordinatorError, JobError

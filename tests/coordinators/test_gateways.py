@@ -9,7 +9,7 @@ from tests.coordinators.test_runner import Bench, Recorded, bench, event, reset
 from tests.waiting import wait_until
 
 from weir.coordinators import SubtaskGateway
-from weir.core.coordination.holder import OperatorCoordinatorHolder
+from weir.core.coordination.coordinator_holder import OperatorCoordinatorHolder
 from weir.core.messages.coordination import (
     CoordinatorSentEvent,
     EventReceipt,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from weir.core.checkpoints.store import CompletedCheckpointStore
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.execution import Execution
 from weir.core.job.master import JobMaster
@@ -32,6 +31,7 @@ from weir.core.messages.protocol import (
     TaskFailed,
     TaskStatusChanged,
 )
+from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.types import (
     UNKNOWN,
     Cause,

@@ -6,11 +6,11 @@ from tests.core.master_harness import World, of, task_state
 
 from weir.core.checkpoints.outputs import CheckpointOutput
 from weir.core.checkpoints.pending import TaskAcknowledgeResult as Result
-from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     DiscardCheckpoint,
 )
 from weir.core.messages.protocol import AcknowledgeCheckpoint
+from weir.core.settings import CheckpointConfig
 from weir.core.types import SnapshotMetrics
 
 

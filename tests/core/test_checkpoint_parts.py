@@ -14,7 +14,7 @@ from weir.core.checkpoints.pending import (
     TaskAcknowledgeResult,
 )
 from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
-from weir.core.checkpoints.requests import (
+from weir.core.checkpoints.request_decider import (
     CheckpointRequest,
     CheckpointRequestDecider,
     Decision,

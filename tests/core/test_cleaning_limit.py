@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 from tests.core.master_harness import World, of, only
 
-from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     AllocateLocation,
     CheckpointDiscarded,
     CheckpointRecorded,
     DiscardCheckpoint,
 )
+from weir.core.settings import CheckpointConfig
 from weir.core.types import Recorded
 from weir.errors import InvariantError
 

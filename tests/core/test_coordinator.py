@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.master_harness import JOB_ID, World, checkpoint, of, only, task_state, with_interval
 
-from weir.core.checkpoints.requests import Verdict
-from weir.core.config import CheckpointConfig
+from weir.core.checkpoints.request_decider import Verdict
 from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
@@ -19,6 +18,7 @@ from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     NotifyCheckpointAborted,
 )
+from weir.core.settings import CheckpointConfig
 from weir.core.types import Committable, SnapshotKind, SnapshotMetrics, TaskStatus
 from weir.errors import InvariantError
 

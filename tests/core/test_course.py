@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from weir.core.config import RetainExternalized
 from weir.core.job.course import END_STATUS, Course, Goal, next_goal
 from weir.core.job.stop_with_savepoint import StopWithSavepoint
+from weir.core.settings import RetainExternalized
 from weir.core.status import JobStatus
 from weir.errors import InvariantError
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 from tests.core.master_harness import World, of, only
 
-from weir.core.config import CheckpointConfig
 from weir.core.job.restart import LAST_RETRY_MS, final_retry_ms
 from weir.core.messages.job import (
     AllocateLocation,
@@ -22,6 +21,7 @@ from weir.core.messages.job import (
     LocationFailed,
     RequestKind,
 )
+from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.core.types import Recorded, TaskStatus
 

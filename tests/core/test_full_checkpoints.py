@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 from tests.core.master_harness import World, checkpoint, of, task_state
 
-from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     RequestKind,
 )
 from weir.core.messages.protocol import TriggerCheckpoint
+from weir.core.settings import CheckpointConfig
 from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind
 
 FOREIGN = checkpoint(7, task_state("a"), job_id="f" * 32)

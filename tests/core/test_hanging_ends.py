@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.core.master_harness import World, of, only
 
-from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     AnswerRequest,
     CancelRequested,
@@ -17,6 +16,7 @@ from weir.core.messages.job import (
     SuspendRequested,
     TasksStopped,
 )
+from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.core.types import Recorded, TaskStatus
 

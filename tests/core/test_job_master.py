@@ -16,12 +16,6 @@ from tests.core.master_harness import (
     with_interval,
 )
 
-from weir.core.config import (
-    CheckpointConfig,
-    RestartConfig,
-    RestartStrategyType,
-    RetainExternalized,
-)
 from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
@@ -43,6 +37,12 @@ from weir.core.messages.job import (
     SuspendRequested,
 )
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.settings import (
+    CheckpointConfig,
+    RestartConfig,
+    RestartStrategyType,
+    RetainExternalized,
+)
 from weir.core.status import JobStatus, next_status
 from weir.core.types import Cause, Recorded, SnapshotKind, TaskStatus
 from weir.errors import InvariantError

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.master_harness import RESTART, World, completed, of, retained_files, task_state
 
-from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
@@ -49,6 +48,7 @@ from weir.core.messages.protocol import (
     TaskStatusChanged,
     TriggerCheckpoint,
 )
+from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import (

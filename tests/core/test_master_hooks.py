@@ -8,8 +8,7 @@ from tests.core.master_harness import JOB_ID, World, execution, of, only
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.outputs import RequestFailed
 from weir.core.checkpoints.pending import PendingState
-from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin, Verdict
-from weir.core.config import CheckpointConfig
+from weir.core.checkpoints.request_decider import CheckpointRequest, RequestOrigin, Verdict
 from weir.core.coordination.coordinators import OperatorCoordinators
 from weir.core.messages.job import (
     AllocateLocation,
@@ -23,6 +22,7 @@ from weir.core.messages.job import (
     TriggerHook,
 )
 from weir.core.messages.protocol import NotifyCheckpointAborted, TriggerCheckpoint
+from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import TaskStatus

@@ -16,7 +16,6 @@ from tests.core.master_harness import (
     task_state,
 )
 
-from weir.core.config import CheckpointConfig
 from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.messages.coordination import (
     AcknowledgeCheckpointEvent,
@@ -46,6 +45,7 @@ from weir.core.messages.job import (
     TriggerHook,
 )
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.core.types import OperatorState, Payload, SentEvent, TaskStatus
 

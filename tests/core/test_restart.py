@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from weir.core.config import RestartConfig, RestartStrategyType
 from weir.core.job.restart import (
     GIVEN_UP_FROM,
     REPORTED_FROM,
@@ -12,6 +11,7 @@ from weir.core.job.restart import (
     RestartStrategy,
     make_restart_strategy,
 )
+from weir.core.settings import RestartConfig, RestartStrategyType
 from weir.errors import InvariantError
 
 MIDDLE = 0.5

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.core.master_harness import World, checkpoint, only, retained_files, task_state
 
 from weir.core.checkpoints.store import CompletedCheckpointStore, SharedStateRegistry
-from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     DiscardCheckpoint,
 )
+from weir.core.settings import CheckpointConfig
 
 CONFIG = CheckpointConfig(
     interval_ms=None, max_concurrent_checkpoints=4, tolerable_failed_checkpoints=9

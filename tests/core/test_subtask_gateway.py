@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weir.core.coordination.holder import SubtaskGateway
+from weir.core.coordination.coordinator_holder import SubtaskGateway
 from weir.core.messages.coordination import DeliverEvent
 from weir.errors import InvariantError
 

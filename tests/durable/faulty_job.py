@@ -39,7 +39,6 @@ from tests.sinks.written_rows import rows_of_delta, rows_of_files, stage_rows
 from tests.spark.test_snapshots import FILES, FakeQuery
 
 from weir.coordinators.runner import CoordinatorRunner
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.job.master import JobMaster
 from weir.core.messages.task import (
     AnswerPlanning,
@@ -51,6 +50,7 @@ from weir.core.messages.task import (
     TaskErrored,
     TaskStarted,
 )
+from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
 from weir.core.types import (

@@ -12,7 +12,6 @@ from tests.waiting import wait_until
 
 from weir.coordinators import OperatorCoordinator
 from weir.coordinators.runner import CoordinatorRunner
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.job.master import JobMaster
 from weir.core.messages.channel import ReleaseSegments
@@ -38,6 +37,7 @@ from weir.core.messages.task import (
     TakeSnapshot,
     TaskStarted,
 )
+from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
 from weir.core.types import (

@@ -15,8 +15,8 @@ import pytest
 from tests.runtime.fake_port import World
 from tests.waiting import wait_until
 
-from weir.core.config import CheckpointConfig
 from weir.core.messages.task import TaskErrored
+from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.runtime.concurrency import SystemClock, ThreadWorkers
 

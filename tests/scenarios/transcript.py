@@ -20,7 +20,6 @@ from typing import Any
 
 from tests.core.master_harness import JOB_ID, completed
 
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.job.master import JobMaster
 from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, Segment, SegmentsConsumed
 from weir.core.messages.job import (
@@ -66,6 +65,7 @@ from weir.core.messages.task import (
     TaskErrored,
     TaskStarted,
 )
+from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.task.output_channels import ChannelBound
 from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask

@@ -11,8 +11,8 @@ from tests.sim.mutants import Mutant, _jobs_with, _with
 from weir.coordinators.runner import _Coordinated
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.pending import PendingCheckpoint, PendingCheckpoints, PendingState
+from weir.core.coordination.coordinator_holder import OperatorCoordinatorHolder, SubtaskGateway
 from weir.core.coordination.coordinators import OperatorCoordinators
-from weir.core.coordination.holder import OperatorCoordinatorHolder, SubtaskGateway
 from weir.core.job.master import JobMaster
 from weir.core.messages.coordination import AcknowledgeCheckpointEvent, DeliverEvent
 from weir.core.task.events import TaskEvents

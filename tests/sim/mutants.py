@@ -21,7 +21,7 @@ from weir.core.checkpoints import pending as pending_module
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.pending import Party, PendingCheckpoint, PendingState
 from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
-from weir.core.checkpoints.requests import CheckpointRequestDecider
+from weir.core.checkpoints.request_decider import CheckpointRequestDecider
 from weir.core.checkpoints.store import CompletedCheckpointStore, SharedStateRegistry
 from weir.core.checkpoints.trigger import CheckpointTrigger, Started
 from weir.core.execution import Execution

@@ -12,7 +12,7 @@ import pytest
 from tests.sim import coordinator_mutants
 from tests.sim.mutants import _with
 
-from weir.core.coordination.holder import OperatorCoordinatorHolder, SubtaskGateway
+from weir.core.coordination.coordinator_holder import OperatorCoordinatorHolder, SubtaskGateway
 from weir.sim.own.subtasks import run_subtasks
 
 SEEDS = 2_000

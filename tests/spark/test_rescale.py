@@ -20,8 +20,8 @@ from weir.errors import PipelineError
 from weir.job import Job
 from weir.operators import Operator
 from weir.spark.state.directory import QueryDirectory
-from weir.spark.state.files import StateFiles
 from weir.spark.state.rescale import StatePartitions, rescaled
+from weir.spark.state.rocksdb_files import StateFiles
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark

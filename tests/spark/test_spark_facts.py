@@ -22,7 +22,7 @@ from weir.core.messages.task import Drained, RecordsEnded
 from weir.core.types import Payload
 from weir.job import Job
 from weir.sinks.base import Batch
-from weir.spark.state.files import StateFiles
+from weir.spark.state.rocksdb_files import StateFiles
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

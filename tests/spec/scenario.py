@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tests.core.master_harness import World, of
 
-from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     AllocateLocation,
     AttemptBegan,
@@ -16,6 +15,7 @@ from weir.core.messages.job import (
     JobSubmitted,
     RequestKind,
 )
+from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, TaskStatus
 

@@ -13,7 +13,7 @@ import pytest
 from tests.core.master_harness import World, of, only, retained_files, task_state
 from tests.spec.scenario import complete, job, pending_ids, tick
 
-from weir.core.checkpoints.requests import Verdict
+from weir.core.checkpoints.request_decider import Verdict
 from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,

@@ -12,8 +12,7 @@ from tests.spec.scenario import job, pending_ids, status, tick
 
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.outputs import CheckpointOutput, RequestFailed
-from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
-from weir.core.config import CheckpointConfig
+from weir.core.checkpoints.request_decider import CheckpointRequest, RequestOrigin
 from weir.core.coordination.coordinators import OperatorCoordinators
 from weir.core.messages.job import (
     AllocateLocation,
@@ -30,6 +29,7 @@ from weir.core.messages.job import (
     StopTasks,
 )
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import Recorded, TaskStatus

@@ -16,10 +16,10 @@ from tests.durable.fake_sink import sink_port
 from tests.durable.test_state_mapping import BEFORE, check
 from tests.spec.scenario import job
 
-from weir.core.config import CheckpointConfig
 from weir.core.messages.job import AllocateLocation, EndRecorded, JobEnded, RecordEnd
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.messages.task import StartDrain
+from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.core.types import Recorded, SnapshotKind, TaskStatus
 from weir.errors import CheckpointNotFoundError

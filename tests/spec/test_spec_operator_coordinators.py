@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.core.coordination.holder import OperatorCoordinatorHolder
+from weir.core.coordination.coordinator_holder import OperatorCoordinatorHolder
 from weir.core.messages.coordination import (
     CoordinatorAcknowledged,
     CoordinatorDeclined,

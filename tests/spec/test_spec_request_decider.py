@@ -13,7 +13,7 @@ import pytest
 from tests.core.master_harness import World, of, only
 from tests.spec.scenario import allocate_all, complete, job, pending_ids, tick
 
-from weir.core.checkpoints.requests import (
+from weir.core.checkpoints.request_decider import (
     MAX_QUEUED_REQUESTS,
     CheckpointRequest,
     CheckpointRequestDecider,

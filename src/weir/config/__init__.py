@@ -47,7 +47,7 @@ from weir.config.options import (
 )
 from weir.config.relations import check_relations
 from weir.config.values import ConfigOption, RecoveryClaimMode, as_text
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.errors import ConfigurationError
 
 T = TypeVar("T")

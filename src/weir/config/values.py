@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from weir.core.config import RestartStrategyType, RetainExternalized
+from weir.core.settings import RestartStrategyType, RetainExternalized
 from weir.errors import ConfigurationError, StorageError
 from weir.storage.paths import normalize
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from weir.core.checkpoints.requests import RequestOrigin
+from weir.core.checkpoints.request_decider import RequestOrigin
 from weir.core.messages.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
 from weir.core.messages.job import (
     AllocateLocation,

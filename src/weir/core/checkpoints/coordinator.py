@@ -43,7 +43,7 @@ from weir.core.checkpoints.pending import (
     TaskAcknowledgeResult,
 )
 from weir.core.checkpoints.plan import calculate_plan
-from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
+from weir.core.checkpoints.request_decider import CheckpointRequest, RequestOrigin
 from weir.core.checkpoints.stats import (
     CheckpointStats,
     CheckpointStatsSnapshot,
@@ -51,7 +51,6 @@ from weir.core.checkpoints.stats import (
 )
 from weir.core.checkpoints.store import CompletedCheckpointStore, FullCheckpoints
 from weir.core.checkpoints.trigger import CheckpointTrigger, Rejected, Started
-from weir.core.config import CheckpointConfig
 from weir.core.coordination.coordinators import OperatorCoordinators
 from weir.core.execution import Execution
 from weir.core.messages.coordination import (
@@ -77,6 +76,7 @@ from weir.core.messages.protocol import (
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
 )
+from weir.core.settings import CheckpointConfig
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import (
     CompletedCheckpoint,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weir.core.checkpoints.requests import CheckpointRequest
+from weir.core.checkpoints.request_decider import CheckpointRequest
 from weir.core.messages.coordination import FailJob, FailSubtask
 from weir.core.messages.job import JobMasterEffect
 from weir.core.types import CheckpointFailureReason, CompletedCheckpoint, VertexId

@@ -1,7 +1,7 @@
 """Checkpoints no longer pending: those remembered, and those whose files are being deleted.
 
 ``RecentCheckpoints`` recognises late messages. ``CheckpointsCleaner`` (Flink's) counts the
-deletions in progress, since no checkpoint starts while there are too many (``requests.py``,
+deletions in progress, since no checkpoint starts while there are too many (``request_decider.py``,
 rule 2).
 """
 

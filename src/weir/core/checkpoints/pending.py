@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 
 from weir.core.checkpoints.plan import CheckpointPlan
-from weir.core.checkpoints.requests import CheckpointRequest
+from weir.core.checkpoints.request_decider import CheckpointRequest
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.job import RecordCheckpoint
 from weir.core.messages.protocol import AcknowledgeCheckpoint, TriggerCheckpoint

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from weir.core.checkpoints.requests import Verdict
+from weir.core.checkpoints.request_decider import Verdict
 from weir.core.types import (
     CompletedCheckpoint,
     Count,

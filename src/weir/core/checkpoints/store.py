@@ -49,7 +49,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from weir.core.checkpoints.pending import PendingCheckpoint
-from weir.core.checkpoints.requests import CheckpointRequest
+from weir.core.checkpoints.request_decider import CheckpointRequest
 from weir.core.types import CompletedCheckpoint, SnapshotKind
 from weir.errors import invariant
 

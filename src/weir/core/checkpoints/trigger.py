@@ -15,15 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
-from weir.core.checkpoints.requests import (
+from weir.core.checkpoints.request_decider import (
     CheckpointRequest,
     CheckpointRequestDecider,
     RequestOrigin,
     Verdict,
 )
-from weir.core.config import CheckpointConfig
 from weir.core.execution import Execution
 from weir.core.messages.job import AllocateLocation
+from weir.core.settings import CheckpointConfig
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.errors import invariant
 

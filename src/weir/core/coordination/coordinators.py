@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from weir.core.coordination.holder import OperatorCoordinatorHolder
+from weir.core.coordination.coordinator_holder import OperatorCoordinatorHolder
 from weir.core.messages.coordination import (
     AcknowledgeCheckpointEvent,
     CoordinatorEffect,

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from weir.core.config import RetainExternalized
 from weir.core.job.stop_with_savepoint import StopState, StopWithSavepoint
+from weir.core.settings import RetainExternalized
 from weir.core.status import JobStatus, next_state, next_status
 from weir.errors import InvariantError, invariant
 

@@ -40,9 +40,8 @@ from weir.core.checkpoints.outputs import (
     SnapshotCompleted,
     TolerableFailuresExceeded,
 )
-from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
+from weir.core.checkpoints.request_decider import CheckpointRequest, RequestOrigin
 from weir.core.checkpoints.stats import CheckpointStatsSnapshot
-from weir.core.config import CheckpointConfig, RestartConfig
 from weir.core.coordination.coordinators import CoordinatedOperator, OperatorCoordinators
 from weir.core.execution import AttemptPhase, Execution
 from weir.core.job.course import Course, Goal
@@ -92,6 +91,7 @@ from weir.core.messages.protocol import (
     TaskFailed,
     TaskStatusChanged,
 )
+from weir.core.settings import CheckpointConfig, RestartConfig
 from weir.core.status import JobStatus, has_ended
 from weir.core.types import (
     UNKNOWN,

@@ -38,7 +38,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from weir.core.config import RestartConfig, RestartStrategyType
+from weir.core.settings import RestartConfig, RestartStrategyType
 from weir.errors import InvariantError, invariant
 
 

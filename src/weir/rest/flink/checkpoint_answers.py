@@ -17,7 +17,7 @@ from weir.core.checkpoints.stats import (
     CheckpointStats,
     TaskCheckpointStats,
 )
-from weir.core.config import RetainExternalized
+from weir.core.settings import RetainExternalized
 from weir.monitoring.views import JobView
 from weir.rest.flink.job_answers import names_vertex, vertex_id
 from weir.rest.handling.answering import answers

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from weir.core.config import (
+from weir.core.settings import (
     CheckpointConfig,
     RestartConfig,
     RestartStrategyType,

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
 
-from weir.core.coordination.holder import OperatorCoordinatorHolder
+from weir.core.coordination.coordinator_holder import OperatorCoordinatorHolder
 from weir.core.messages.coordination import (
     AcknowledgeCheckpointEvent,
     CoordinatorAcknowledged,

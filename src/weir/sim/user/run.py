@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from weir.core.config import CheckpointConfig
+from weir.core.settings import CheckpointConfig
 from weir.core.types import OperatorId
 from weir.errors import PipelineError
 from weir.sim.engine.code import Code, RowLaws

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from weir.spark.query.output_watermark import OperatorNodes
 from weir.spark.query.vertex_query import VertexQuery
-from weir.spark.state.files import operator_metadata
 from weir.spark.state.plan_layout import PlanLayout
+from weir.spark.state.rocksdb_files import operator_metadata
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

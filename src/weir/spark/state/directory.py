@@ -2,7 +2,7 @@
 
 A *position* is Spark's batch id. To restart after batch b Spark needs ``metadata``,
 ``offsets/b-1``, ``offsets/b``, ``commits/b``, the state that ``commits/b`` names
-(``weir/spark/state/files.py``), and from each ``sources/K`` the entries up to the ``logOffset`` in
+(``rocksdb_files.py``), and from each ``sources/K`` the entries up to the ``logOffset`` in
 ``offsets/b`` and no further: Spark's file source treats every log entry as admitted, so an entry
 above the pin would lose or shift rows without an error (PROTOCOL P3).
 

@@ -56,9 +56,9 @@ from weir.spark.session.start import (
     with_defaults_file,
 )
 from weir.spark.state.directory import QueryDirectory
-from weir.spark.state.files import operator_metadata
 from weir.spark.state.log_entries import OperatorMetadata, decode_commit, decode_offsets
 from weir.spark.state.plan_layout import CONTROL, PLAN_ENTRY, channel_of, decode_layout
+from weir.spark.state.rocksdb_files import operator_metadata
 from weir.spark.state.saved_task import unfit
 from weir.spark.state.snapshots import restore_directory
 from weir.storage.checkpoints import CheckpointStorage

@@ -21,9 +21,9 @@ from weir.errors import PipelineError, StorageError
 from weir.spark.failures import first_cause
 from weir.spark.java import Jvm
 from weir.spark.state.directory import QueryDirectory
-from weir.spark.state.files import relocate_operator_metadata
 from weir.spark.state.log_entries import StateIds
 from weir.spark.state.rescale import REFUSALS
+from weir.spark.state.rocksdb_files import relocate_operator_metadata
 from weir.storage.paths import as_spark_path, join
 
 if TYPE_CHECKING:

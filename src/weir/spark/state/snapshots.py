@@ -1,10 +1,10 @@
 """The contents of a Spark query's snapshots, and restoring a query's directory from a snapshot.
 
 ``durable/task_snapshots.py`` takes the snapshots. Small log entries go into the metadata; larger
-entries and the state files that Spark's own lists name (``files.py``) are kept as files. They
-are hard-linked at once, so that Spark's clean-up cannot delete them: into the checkpoint directory
-if both lie on one local file system, else beside the query's directory. A file system without links
-keeps only the original names until the files are copied.
+entries and the state files that Spark's own lists name (``rocksdb_files.py``) are kept as files.
+They are hard-linked at once, so that Spark's clean-up cannot delete them: into the checkpoint
+directory if both lie on one local file system, else beside the query's directory. A file system
+without links keeps only the original names until the files are copied.
 
 A source's snapshot may be taken while the next batch runs. All that it reads is named by batch or
 by state version, never rewritten, and kept by Spark for ``minBatchesToRetain`` batches
@@ -24,9 +24,9 @@ from weir.core.types import CompletedCheckpoint, InFlightSegment, Payload, State
 from weir.errors import StorageError
 from weir.spark.channels import kept_payload, keyed_files
 from weir.spark.state.directory import QueryDirectory
-from weir.spark.state.files import StateFiles, is_uniquely_named, relocate_operator_metadata
 from weir.spark.state.plan_layout import PLAN_ENTRY, PlanLayout, encode_layout
 from weir.spark.state.rebase import is_joined
+from weir.spark.state.rocksdb_files import StateFiles, is_uniquely_named, relocate_operator_metadata
 from weir.spark.state.saved_task import WATERMARK_ENTRY, check_saved_task
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
