@@ -17,6 +17,7 @@ from tests.sinks.written_rows import WrittenRows
 
 from weir.core.types import Payload
 from weir.sinks import Batch, IcebergTable, SinkContext
+from weir.sinks.staging import encoded
 from weir.storage.local import LocalFileSystem
 
 JOB = "0123456789abcdef0123456789abcdef"
@@ -121,5 +122,4 @@ def stage_by_hand(sink: IcebergTable, position: int, *rows: int) -> Payload:
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table([pa.array([row], pa.int64())], pa.schema([field])), path)
         files.append({"path": path.name, "size": path.stat().st_size})
-    staged = {"directory": directory, "position": position, "flushed": False, "files": files}
-    return {**staged, **sink._check_rows(frame)}
+    return {**encoded(sink._new_payload(frame, directory, position)), "files": files}

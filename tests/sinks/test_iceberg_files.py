@@ -15,11 +15,10 @@ from pyiceberg.types import DecimalType, LongType, NestedField, StringType
 from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
 
 from weir.errors import SinkMismatchError
-from weir.sinks.iceberg.files import file_details
+from weir.sinks.iceberg.files import described
 from weir.sinks.iceberg.partitions import partition_of
 from weir.sinks.iceberg.payload import StagedDataFile
 from weir.storage.local import LocalFileSystem
-from weir.storage.records import converted
 
 ROWS = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -40,15 +39,8 @@ def written(path: Path, texts: list[str | None], *, statistics: bool = True) -> 
 
 
 def details(path: Path) -> StagedDataFile:
-    found = file_details(
-        LocalFileSystem(),
-        str(path),
-        staged=path.name,
-        rows=ROWS,
-        spec=PartitionSpec(),
-        properties={},
-    )
-    return converted({"path": path.name, "size": path.stat().st_size, **found}, StagedDataFile)
+    file = StagedDataFile(path=path.name, size=path.stat().st_size)
+    return described(LocalFileSystem(), str(path), file, rows=ROWS, partition=[], properties={})
 
 
 def without_null_count(path: Path) -> pq.FileMetaData:
@@ -97,6 +89,6 @@ def test_what_cannot_be_committed_fails_before_the_checkpoint(tmp_path, monkeypa
     """Else each restart would fail again, with rows that no checkpoint can do without."""
     sink = Warehouse(None, tmp_path / "warehouse").opened()
     staged = stage_by_hand(sink, 0, 1)
-    monkeypatch.setattr("weir.sinks.iceberg.files.texts_of", lambda *_: ["one too many"])
+    monkeypatch.setattr("weir.sinks.iceberg.partitions.texts_of", lambda *_: ["one too many"])
     with pytest.raises(SinkMismatchError, match="files cannot be understood"):
         sink.flush([staged])

@@ -12,6 +12,8 @@ from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, stage_by_han
 from weir.sinks import IcebergTable
 from weir.sinks.iceberg.files import written_as
 from weir.sinks.iceberg.merging import replaceable
+from weir.sinks.iceberg.payload import IcebergPayload
+from weir.sinks.staging import decode_staged
 from weir.storage.local import LocalFileSystem
 
 
@@ -108,7 +110,9 @@ def test_an_epoch_of_many_batches_is_looked_at_once(warehouse):
     sink = warehouse.opened()
     commit(sink, 1)
     payloads = sink.flush([stage_by_hand(sink, number, number) for number in (2, 3, 4)])
-    found = replaceable(lambda _: Counting(), sink._staged_in([*payloads]))
-    assert [one.payload["position"] for one in found] == [2, 3, 4]
+    decoded = decode_staged(payloads, IcebergPayload, sink.describe())
+    found = replaceable(lambda _: Counting(), sink._staged_in(decoded))
+    assert [one.payload.position for one in found] == [2, 3, 4]
     assert [Path(path).name for path in reads] == ["_committed"]
-    assert written_as(payloads[0])[0] is written_as(payloads[2])[0]
+    first, _, last = (one.payload for one in found)
+    assert written_as(first)[0] is written_as(last)[0]

@@ -15,6 +15,7 @@ from tests.sinks.iceberg_warehouse import Warehouse
 from weir.core.types import Payload
 from weir.errors import SinkMismatchError
 from weir.sinks import IcebergTable
+from weir.sinks.staging import encoded
 
 
 @pytest.fixture
@@ -36,8 +37,8 @@ def flushed(sink: IcebergTable, position: int, names: tuple[str, str, str]) -> P
     row = {number: [position], values: [[position]], "st": [{inner: position}]}
     pq.write_table(pa.table(row), path)
     files = [{"path": path.name, "size": path.stat().st_size}]
-    staged = {"directory": directory, "position": position, "flushed": False, "files": files}
-    return sink.flush([{**staged, **sink._check_rows(frame)}])[0]
+    staged = encoded(sink._new_payload(frame, directory, position))
+    return sink.flush([{**staged, "files": files}])[0]
 
 
 class Frame:

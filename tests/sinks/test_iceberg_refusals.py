@@ -15,6 +15,7 @@ from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, stage_by_han
 
 from weir.errors import SinkMismatchError
 from weir.sinks.iceberg.evolution import evolve, prepare
+from weir.sinks.iceberg.payload import IcebergPayload
 from weir.sinks.iceberg.types import NEW_IDS
 
 
@@ -27,14 +28,24 @@ def optional(field_id: int, name: str, kind: Any) -> NestedField:
     return NestedField(field_id, name, kind, required=False)
 
 
+def staged(table: Table, rows: Schema) -> IcebergPayload:
+    """A batch of such rows."""
+    return IcebergPayload(
+        directory="weir-01234567-out-1",
+        position=0,
+        flushed=True,
+        after=0,
+        owner="0" * 16,
+        table=str(table.metadata.table_uuid),
+        schema=rows.model_dump_json(),
+        spec=table.spec().model_dump_json(),
+        files=[],
+    )
+
+
 def prepared(table: Table, rows: Schema) -> dict[str, Schema]:
     """What a commit of such rows would do to the table."""
-    payload = {
-        "table": str(table.metadata.table_uuid),
-        "schema": rows.model_dump_json(),
-        "spec": table.spec().model_dump_json(),
-    }
-    return prepare(table.transaction(), [payload], adds=True, place="T")
+    return prepare(table.transaction(), [staged(table, rows)], adds=True, place="T")
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
@@ -83,12 +94,7 @@ def test_staged_rows_whose_new_column_has_changed_say_how_they_can_be_committed(
     warehouse.catalog.create_table(NAME, Schema(optional(1, "id", LongType())))
     rows = Schema(optional(1, "id", LongType()), optional(NEW_IDS, "c", StringType()))
     with warehouse.table().transaction() as transaction:
-        payload = {
-            "table": str(warehouse.table().metadata.table_uuid),
-            "schema": rows.model_dump_json(),
-            "spec": warehouse.table().spec().model_dump_json(),
-        }
-        prepare(transaction, [payload], adds=True, place="T")
+        prepare(transaction, [staged(warehouse.table(), rows)], adds=True, place="T")
     with warehouse.table().update_schema() as update:
         if change == "rename":
             update.rename_column("c", "d")

@@ -25,6 +25,8 @@ from weir.errors import (
 )
 from weir.sinks import Batch, PostgresTable
 from weir.sinks.postgres import session as postgres_session
+from weir.sinks.postgres.staging import TablePayload
+from weir.sinks.staging import decode_flushed
 
 
 def test_staged_rows_are_invisible_until_they_are_committed(table):
@@ -271,7 +273,7 @@ def test_a_driver_that_hangs_within_its_commit_holds_up_the_next_one_for_seconds
     payload = flushed(old, 0, rows((1, "a")))
     with pytest.raises(StorageError, match="idle"), old._session("hangs") as connection:
         started = time.monotonic()
-        assert old._commit(connection, 1, [payload]) == 1
+        assert old._commit(connection, 1, decode_flushed([payload], TablePayload, "t"), []) == 1
         assert table.opened(attempt=2).commit(1, [payload]) == 1
         assert time.monotonic() - started > 1.0
         connection.execute("SELECT 1")

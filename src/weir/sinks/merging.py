@@ -18,11 +18,18 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from weir.errors import InvariantError, SinkError, StorageError
 from weir.sinks.base import SinkContext
-from weir.sinks.staging import StagedFile, damaged_file, sync_below, visible_files, write_frame
+from weir.sinks.staging import (
+    PayloadFile,
+    StagedFile,
+    damaged_file,
+    sync_below,
+    visible_files,
+    write_frame,
+)
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import READ_EACH, as_spark_path, join
 
@@ -46,8 +53,8 @@ class Added:
     #: The directory below which it lies, and the path below that.
     root: str
     path: str
-    #: What is known of it, among that its ``size`` in bytes and its ``rows``.
-    file: dict[str, Any]
+    #: What is known of it.
+    file: PayloadFile
     #: What decides how it is read and written: its columns, in the sink's words.
     layout: str
     #: Of files with different partitions, no rows may be in one file.
@@ -68,6 +75,16 @@ class Added:
 A = TypeVar("A", bound=Added)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Merged(Generic[A]):
+    """The files of an epoch once small ones are merged."""
+
+    epoch: int
+    files: list[A]
+    #: The staged files that nobody needs once the others are committed; also some of ``files``.
+    originals: list[A]
+
+
 class Merger(abc.ABC, Generic[A]):
     """How the files of a sink are read, written and described."""
 
@@ -78,6 +95,10 @@ class Merger(abc.ABC, Generic[A]):
     @abc.abstractmethod
     def added(self, like: A, root: str, path: str, size: int) -> A:
         """A new file, whose rows are those of ``like`` and others of its layout and partition."""
+
+    def replaceable(self, staged: list[A]) -> list[A]:
+        """The staged files that may be deleted once others with their rows are committed."""
+        return staged
 
     def shaped(self, frame: DataFrame, layout: str, column: str) -> DataFrame:
         """The rows as they are written; ``column`` is not one of theirs, and stays."""
@@ -100,13 +121,8 @@ class Merging(Generic[A]):
             )
         self._target_size = target_size
         self._place = place
-        #: The files of the newest epoch, whose commit may be repeated.
-        self._newest: tuple[int, list[A]] | None = None
-
-    @property
-    def is_on(self) -> bool:
-        """Whether files are merged at all."""
-        return self._target_size is not None
+        #: The newest epoch's, whose commit may be repeated.
+        self._newest: Merged[A] | None = None
 
     def forget(self) -> None:
         """Begin a new attempt."""
@@ -121,19 +137,20 @@ class Merging(Generic[A]):
         *,
         root: str,
         attempts: str,
-    ) -> list[A]:
+    ) -> Merged[A]:
         """The epoch's files, small ones merged into durable files below ``root``.
 
         If that fails, they are the staged ones. ``attempts``: how the names of the attempts'
-        directories begin.
+        directories begin. Raises ``StorageError`` if one is not intact, since merging may have
+        taken minutes. The commit is then repeated, which merges the originals once more, or finds
+        that they are lost.
         """
         if self._target_size is None or context.session is None:
-            return staged
-        if self._newest is not None and self._newest[0] == epoch:
-            known = self._newest[1]
-            sizes = {one.full_path: int(one.file["size"]) for one in known}
-            if damaged_file(context.file_system(root), sizes) is None:
-                return known
+            return Merged(epoch=epoch, files=staged, originals=[])
+        known = self._newest
+        if known is not None and known.epoch == epoch and _damage(known.files, context) is None:
+            return known
+        originals = merger.replaceable(staged)
         # A directory that was never there: a commit that seemed to fail may name its files.
         below = f"{attempts}-{context.attempt}/m{epoch}-{context.kernel.new_name()[:8]}"
         try:
@@ -151,28 +168,24 @@ class Merging(Generic[A]):
                 self._place,
                 exc_info=True,
             )
-            return staged
-        self._newest = epoch, files
-        return files
+            files = staged
+        self._newest = Merged(epoch=epoch, files=files, originals=originals)
+        if (damage := _damage(files, context)) is not None:
+            raise StorageError(
+                f"{self._place} was not committed to, since {damage}: it went while small files"
+                " were merged. The commit is repeated; make sure that nothing else deletes"
+                " files there."
+            )
+        return self._newest
 
-    def check(self, files: Sequence[A], file_system: Callable[[str], FileSystem]) -> None:
-        """Look at the files to be committed again: ``files`` may have taken minutes.
 
-        Raises ``StorageError`` if one is not intact. The commit is then repeated, which merges the
-        originals anew, or finds that they are lost.
-        """
-        if not self.is_on:
-            return
-        roots: dict[str, dict[str, int | None]] = {}
-        for one in files:
-            roots.setdefault(one.root, {})[one.full_path] = int(one.file["size"])
-        for root, sizes in roots.items():
-            if (damage := damaged_file(file_system(root), sizes)) is not None:
-                raise StorageError(
-                    f"{self._place} was not committed to, since {damage}: it went while small files"
-                    " were merged. The commit is repeated; make sure that nothing else deletes"
-                    " files there."
-                )
+def _damage(files: Sequence[Added], context: SinkContext) -> str | None:
+    """The first of the files that is not intact, in words."""
+    roots: dict[str, dict[str, int | None]] = {}
+    for one in files:
+        roots.setdefault(one.root, {})[one.full_path] = one.file.size
+    looks = (damaged_file(context.file_system(root), sizes) for root, sizes in roots.items())
+    return next(filter(None, looks), None)
 
 
 def _merge_small(
@@ -189,7 +202,7 @@ def _merge_small(
     groups = groups_to_merge(
         staged,
         key=lambda one: (one.layout, one.partition),
-        size=lambda one: int(one.file["size"]),
+        size=lambda one: one.file.size or 0,
         target_size=target_size,
     )
     new: list[A] = []
@@ -201,7 +214,7 @@ def _merge_small(
                 merger.added(group[0], root, f"{below}/{number}/{file.path}", file.size)
                 for file in files
             ]
-            rows, expected = (sum(one.file["rows"] for one in each) for each in (added, group))
+            rows, expected = (sum(one.file.rows or 0 for one in each) for each in (added, group))
             if rows != expected:
                 raise SinkError(f"{expected} rows were merged into {rows}.")
             new += added

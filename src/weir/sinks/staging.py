@@ -27,18 +27,19 @@ import abc
 import hashlib
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Generic, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta
 
-from weir.core.types import Payload, Position
+from weir.core.types import Count, Payload, Position
 from weir.errors import (
     InvariantError,
     LostRowsError,
@@ -69,7 +70,11 @@ _SLUG_MAX_CHARACTERS = 40
 _NAME_BYTES = 255
 #: How many files of a remote file system are looked up in parallel.
 _LOOKS_MAX = 16
+#: How often a commit that meets conflicts is tried before it raises; it is then repeated later.
+_COMMIT_TRIES = 5
 
+S = TypeVar("S", bound="StagedPayload")
+P = TypeVar("P", bound="FilePayload")
 T = TypeVar("T")
 _PART = r"(?!\.{1,2}(?:/|\Z))[^/\x00]+"
 #: A staged file's path below its batch's directory. Partition values may contain any character that
@@ -80,11 +85,30 @@ StagedPath: TypeAlias = Annotated[str, Meta(pattern=STAGED_PATH.pattern)]
 STAGED_BY = r"[0-9a-zA-Z]{1,8}-[A-Za-z0-9_-]+-[0-9]+"
 
 
-class StagedPayload(msgspec.Struct, kw_only=True):
-    """What every sink's payload must be before a path is made from it."""
+class StagedPayload(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a sink stores in checkpoints of a batch that it has staged."""
 
     position: Position
     flushed: bool
+
+
+class PayloadFile(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A file in a payload."""
+
+    #: Relative to the batch's directory.
+    path: StagedPath
+    #: Bytes; None if an earlier version did not record it.
+    size: Count | None = None
+    #: Set once flushed.
+    rows: Count | None = None
+
+
+class FilePayload(StagedPayload, kw_only=True):
+    """The payload of a sink that stages files; a subclass says more of them."""
+
+    #: Of the attempt.
+    directory: Annotated[str, Meta(pattern=rf"\A(?:weir-)?{STAGED_BY}\Z")]
+    files: Sequence[PayloadFile]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,34 +134,40 @@ def slug(sink: str) -> str:
     return f"{plain}-{hashlib.sha256(sink.encode()).hexdigest()[:8]}"
 
 
-def check_staged(payloads: Iterable[Payload], kind: type[object], place: str) -> None:
-    """Raise ``SinkMismatchError`` unless all payloads are of this kind.
+def encoded(payload: StagedPayload) -> Payload:
+    """A payload as JSON values."""
+    fields: Payload = msgspec.json.decode(msgspec.json.encode(payload))
+    return fields
 
-    They may come from a checkpoint that somebody else wrote.
+
+def decode_staged(payloads: Iterable[Payload], kind: type[S], place: str) -> list[S]:
+    """Decode payloads, which may come from a checkpoint that somebody else wrote.
+
+    Raises ``SinkMismatchError`` for one that is not of this kind.
     """
-    for payload in payloads:
-        try:
-            converted(payload, kind)
-        except ValueError as error:
-            raise SinkMismatchError(
-                f"{place} cannot commit what the checkpoint records as staged ({error}); no file"
-                " was changed. Restore from another checkpoint or savepoint."
-            ) from error
+    try:
+        return [converted(payload, kind) for payload in payloads]
+    except ValueError as error:
+        raise SinkMismatchError(
+            f"{place} cannot commit what the checkpoint records as staged ({error}); no file"
+            " was changed. Restore from another checkpoint or savepoint."
+        ) from error
+
+
+def decode_flushed(payloads: Iterable[Payload], kind: type[S], place: str) -> list[S]:
+    """Like ``decode_staged``, for payloads to be committed: they must also be flushed."""
+    decoded = decode_staged(payloads, kind, place)
+    if not all(payload.flushed for payload in decoded):
+        raise SinkMismatchError(
+            f"{place} cannot commit what was never flushed: use another checkpoint or savepoint."
+        )
+    return decoded
 
 
 def check_evolution(given: str | None, place: str) -> None:
     """Raise ``SinkError`` for an unknown ``schema_evolution``."""
     if given not in (None, "add"):
         raise SinkError(f"{place} has schema_evolution={given!r}: use 'add', or None.")
-
-
-def check_flushed(payloads: Sequence[Payload], kind: type[object], place: str) -> None:
-    """Like ``check_staged``, for payloads to be committed: they must also be flushed."""
-    check_staged(payloads, kind, place)
-    if not all(payload["flushed"] for payload in payloads):
-        raise SinkMismatchError(
-            f"{place} cannot commit what was never flushed: use another checkpoint or savepoint."
-        )
 
 
 def dead_attempts(file_system: FileSystem, base: str, prefix: str, attempt: int) -> list[str]:
@@ -389,18 +419,26 @@ def _walk(file_system: FileSystem, directory: str, prefix: str) -> Iterator[tupl
             yield f"{prefix}{entry.name}", entry
 
 
-class FileSink(Sink):
+class ConflictError(Exception):
+    """A commit met another one, or nobody knows whether it landed: the target tells."""
+
+
+class FileSink(Sink, Generic[P, T]):
     """A sink that stages files below its root; a subclass says how they are committed.
 
     A batch's payload is ``{"directory": <of the attempt>, "position": 7, "flushed": false,
-    "files": [{"path": ..., "size": ...}]}``, with what the subclass adds.
+    "files": [{"path": ..., "size": ...}]}``, with what the subclass adds. ``T`` is the target as a
+    commit finds it.
     """
 
-    #: What payloads must be.
-    _payload_type: ClassVar[type[StagedPayload]]
+    #: What payloads, and the files in them, are.
+    _payload_type: type[P]
+    _file_type: ClassVar[type[PayloadFile]] = PayloadFile
     #: Where the attempts' directories are, relative to the root, and how their names begin.
     _staging_below: ClassVar[str] = ""
     _staging_prefix: ClassVar[str] = ""
+    #: Whether committed files stay where they were staged.
+    _files_stay: ClassVar[bool] = True
 
     def __init__(self, path: str | None, partition_by: Sequence[str]) -> None:
         """``path``: the root; None if the subclass sets ``_root`` before anything is staged."""
@@ -418,29 +456,88 @@ class FileSink(Sink):
         """
         fs = self._file_system
         self._target.check(fs)
-        added = self._check_rows(frame)
+        directory = f"{self._attempts_prefix}-{self._context.attempt}"
+        payload = self._new_payload(frame, directory, batch.batch_id)
         if batch.files == ():
             return None
-        directory = f"{self._attempts_prefix}-{self._context.attempt}"
-        path = join(self._root, self._batch(directory, batch.batch_id))
+        path = join(self._root, self._batch(payload))
         self._write(frame, path, batch.files or ())
         # Raises if the volume went away meanwhile: some of the files may be elsewhere.
         self._target.check(fs)
-        files = [{"path": file.path, "size": file.size} for file in visible_files(fs, path)]
-        if not files:
+        found = visible_files(fs, path)
+        payload.files = [self._file_type(path=file.path, size=file.size) for file in found]
+        if not payload.files:
             # Without a payload nobody would delete the directory.
             fs.delete(path)
             return None
-        staged = {"directory": directory, "position": batch.batch_id, "flushed": False}
-        return {**staged, "files": files, **added}
+        return encoded(payload)
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Sync the staged files and read what a commit needs, once per payload (PROTOCOL P23)."""
-        check_staged(payloads, self._payload_type, self.describe())
+        staged = decode_staged(payloads, self._payload_type, self.describe())
         self._target.check(self._file_system)
-        new = [payload for payload in payloads if not payload["flushed"]]
-        self._sync(new)
-        return [payload if payload["flushed"] else self._completed(payload) for payload in payloads]
+        self._sync([payload for payload in staged if not payload.flushed])
+        return [
+            given if payload.flushed else encoded(self._completed(payload))
+            for given, payload in zip(payloads, staged, strict=True)
+        ]
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        """Make the epoch's files visible, once; return the rows made visible by this call.
+
+        That is 0 if the epoch was committed before or has no rows. Raises ``LostRowsError`` if a
+        file or the target's newer state is gone, ``SinkMismatchError`` if the target takes the
+        rows no longer, and ``SinkError`` if it refuses them; calling again is safe.
+        """
+        flushed = self._decode_flushed(payloads)
+        filled = [payload for payload in flushed if payload.files]
+        rows = self._commit_filled(epoch, filled) if filled else 0
+        for payload in flushed:
+            if self._root and not (payload.files and self._files_stay):
+                self._delete_batch(payload)
+        return rows
+
+    def _commit_filled(self, epoch: int, payloads: Sequence[P]) -> int:
+        """The order of the steps of every commit."""
+        conflict: ConflictError | None = None
+        for _ in range(_COMMIT_TRIES):
+            if self._root:
+                self._target.check(self._file_system)
+            target, committed = self._look(payloads)
+            if committed >= epoch:
+                self._secure(target, epoch, payloads)
+                return 0
+            self._check_whole(epoch, payloads)
+            try:
+                return self._add(target, epoch, payloads)
+            except ConflictError as error:
+                # Another driver may have committed the epoch, or created the table: look again.
+                conflict = error
+        raise SinkError(
+            f"Checkpoint {epoch} could not be committed to {self.describe()} ({conflict}): its rows"
+            " stay staged, and the commit is repeated. Check the target, the access to it, and what"
+            " else writes to it."
+        ) from conflict
+
+    def clean(self, attempt: int) -> None:
+        """Delete what dead attempts staged and nobody committed (PROTOCOL P22)."""
+        if not self._root:
+            return
+        below = join(self._root, self._staging_below)
+        dead = dead_attempts(self._file_system, below, self._attempts_prefix, attempt)
+        # Otherwise the target is not even looked at.
+        for directory, is_left_over in self._left_over(dead) if dead else ():
+            self._clean_attempt(join(below, directory), is_left_over)
+
+    def staged_files(self, payload: Payload) -> list[str]:
+        """Where the payload's files are, before and after their commit."""
+        (flushed,) = self._decode_flushed([payload])
+        return self._paths(flushed)
+
+    def damaged(self, payload: Payload) -> str | None:
+        """The first file that is gone or has another size."""
+        (staged,) = decode_staged([payload], self._payload_type, self.describe())
+        return self._damage(staged)
 
     def _names_found(self, context: SinkContext) -> list[str]:
         """Begin a run: the names in the target's directory; none if it does not exist.
@@ -460,22 +557,99 @@ class FileSink(Sink):
             raise SinkError(f"{self.describe()} is a file: choose a directory.")
         return [entry.name for entry in file_system.list(self._root)]
 
-    def _sync(self, payloads: Sequence[Payload]) -> None:
+    def _decode_flushed(self, payloads: Sequence[Payload]) -> list[P]:
+        """Raises ``SinkMismatchError`` unless all payloads can be committed."""
+        return decode_flushed(payloads, self._payload_type, self.describe())
+
+    def _sync(self, payloads: Sequence[P]) -> None:
         """Make the files of staged payloads durable, where they are."""
-        files = [self._staged(payload, file) for payload in payloads for file in payload["files"]]
-        sync_below(self._file_system, self._root, files)
+        files: defaultdict[str, list[str]] = defaultdict(list)
+        for payload in payloads:
+            names = [self._staged(payload, file) for file in payload.files]
+            files[self._root_of(payload)] += names
+        for root, below in files.items():
+            sync_below(self._context.file_system(root), root, below)
+
+    def _completed(self, payload: P) -> P:
+        """The payload, flushed, without files that have no rows."""
+        files = [file for file in self._described(payload) if file.rows]
+        return msgspec.structs.replace(payload, files=files, flushed=True)
+
+    def _root_of(self, payload: P) -> str:
+        """The directory below which the payload's files are staged."""
+        del payload
+        return self._root
+
+    def _paths(self, payload: P) -> list[str]:
+        """Where the payload's files are."""
+        root = self._root_of(payload)
+        return [join(root, self._staged(payload, file)) for file in payload.files]
+
+    def _damage(self, payload: P) -> str | None:
+        """The first file that is gone or has another size, in words; None if all are intact."""
+        file_system = self._context.file_system(self._root_of(payload))
+        sizes = [file.size for file in payload.files]
+        return damaged_file(file_system, dict(zip(self._paths(payload), sizes, strict=True)))
+
+    def _check_whole(self, epoch: int, payloads: Iterable[P]) -> None:
+        """Raise ``LostRowsError`` if a staged file of the epoch is gone or has changed."""
+        if (damage := next(filter(None, map(self._damage, payloads)), None)) is not None:
+            self._target.check(self._file_system)
+            raise lost_rows(self.describe(), epoch, damage)
+
+    def _clean_attempt(self, directory: str, is_left_over: Callable[[str], bool]) -> None:
+        """Delete what a dead attempt has left over, and its directory if that empties it.
+
+        In what stays, only Spark's hidden files are deleted.
+        """
+        file_system, stays = self._file_system, False
+        for batch in file_system.list(directory):
+            path = join(directory, batch.name)
+            if is_left_over(batch.name):
+                file_system.delete(path)
+                continue
+            stays = True
+            for entry in file_system.list(path) if batch.is_directory else ():
+                if is_hidden(entry.name):
+                    file_system.delete(join(path, entry.name))
+        if not stays:
+            file_system.delete(directory)
+
+    @abc.abstractmethod
+    def _new_payload(self, frame: DataFrame, directory: str, position: Position) -> P:
+        """A payload without files. Raises ``SinkError`` if the rows do not fit."""
+
+    @abc.abstractmethod
+    def _look(self, payloads: Sequence[P]) -> tuple[T, int]:
+        """The target as it is now, and the newest epoch committed there; 0 if there is none.
+
+        Raises ``LostRowsError`` if the target is known to have had a newer one.
+        """
+
+    def _secure(self, target: T, epoch: int, payloads: Sequence[P]) -> None:
+        """Make a committed epoch durable: whoever committed it may have died before that."""
+
+    @abc.abstractmethod
+    def _add(self, target: T, epoch: int, payloads: Sequence[P]) -> int:
+        """Make all rows of the payloads visible, durably; return their number.
+
+        Raises ``ConflictError`` if the target is to be looked at again.
+        """
+
+    @abc.abstractmethod
+    def _left_over(self, dead: Sequence[str]) -> Iterator[tuple[str, Callable[[str], bool]]]:
+        """The dead attempts' directories, and what decides whether a batch there may be deleted.
+
+        That is so if nobody has committed it, or ever will.
+        """
 
     @abc.abstractmethod
     def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
         """Call ``write_frame``."""
 
     @abc.abstractmethod
-    def _completed(self, payload: Payload) -> Payload:
-        """The payload, flushed, without files that have no rows."""
-
-    def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
-        """What the payload says of the rows as a whole. Raises ``SinkError`` if they do not fit."""
-        return {}
+    def _described(self, payload: P) -> Sequence[PayloadFile]:
+        """The payload's files with what a commit needs to know of them."""
 
     @property
     def _context(self) -> SinkContext:
@@ -492,15 +666,14 @@ class FileSink(Sink):
         """How the names of all attempts' directories of this sink and job begin."""
         return self._staging_prefix + staging_prefix(self._context)
 
-    def _batch(self, directory: str, position: Position) -> str:
+    def _batch(self, payload: P) -> str:
         """A batch's directory relative to the root."""
         below = f"{self._staging_below}/" if self._staging_below else ""
-        return f"{below}{directory}/{position}"
+        return f"{below}{payload.directory}/{payload.position}"
 
-    def _staged(self, payload: Payload, file: Mapping[str, Any]) -> str:
+    def _staged(self, payload: P, file: PayloadFile) -> str:
         """A staged file's path relative to the root."""
-        return f"{self._batch(payload['directory'], payload['position'])}/{file['path']}"
+        return f"{self._batch(payload)}/{file.path}"
 
-    def _delete_batch(self, payload: Payload) -> None:
-        batch = self._batch(payload["directory"], payload["position"])
-        self._file_system.delete(join(self._root, batch))
+    def _delete_batch(self, payload: P) -> None:
+        self._file_system.delete(join(self._root, self._batch(payload)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -18,6 +18,7 @@ from weir.core.types import AbsolutePath, JobId, OperatorId, Timestamp
 from weir.errors import CutNotFoundError, StorageError
 from weir.sinks.base import Commit, SinkContext
 from weir.sinks.commit_log import CommitLog, Entry
+from weir.sinks.delta.payload import DeltaFile
 from weir.sinks.staging import slug
 from weir.storage.paths import as_delta_path, normalize
 from weir.storage.records import converted, decoded
@@ -210,17 +211,17 @@ def as_dict(options: Mapping[str, str] | None) -> dict[str, str] | None:
     return None if options is None else dict(options)
 
 
-def add_action(path: str, file: dict[str, Any]) -> AddAction:
+def add_action(path: str, file: DeltaFile) -> AddAction:
     """The action that adds a flushed payload's file; ``path`` is below the table's root."""
     from deltalake.transaction import AddAction
 
     return AddAction(
         path=path,
-        size=file["size"],
-        partition_values=file["partition"],
-        modification_time=file["modified_ms"],
+        size=file.size,
+        partition_values=file.partition or {},
+        modification_time=file.modified_ms or 0,
         data_change=True,
-        stats=file["statistics"],
+        stats=file.statistics or "",
     )
 
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
-from weir.kernel import Kernel
+import msgspec
+
 from weir.sinks.base import SinkContext
 from weir.sinks.ddl import columns_ddl
+from weir.sinks.delta.payload import DeltaFile
 from weir.sinks.merging import Added, Merger
 from weir.sinks.parquet import read_footer
-from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
 
 
-class DeltaMerger(Merger[Added]):
+@dataclass(frozen=True, kw_only=True)
+class AddedDeltaFile(Added):
+    """A file that a commit adds to a Delta table."""
+
+    file: DeltaFile
+
+
+class DeltaMerger(Merger[AddedDeltaFile]):
     """Files of a Delta table. A layout is the rows' Delta schema, as JSON text."""
 
     def __init__(self, context: SinkContext, partition_by: Sequence[str]) -> None:
@@ -25,20 +33,20 @@ class DeltaMerger(Merger[Added]):
     def columns(self, layout: str) -> str:
         """Without the partition columns, which are not in the files."""
         fields = json.loads(layout)["fields"]
-        return columns_ddl(one for one in fields if one["name"] not in self._partition_by)
+        return columns_ddl(field for field in fields if field["name"] not in self._partition_by)
 
-    def added(self, like: Added, root: str, path: str, size: int) -> Added:
+    def added(self, like: AddedDeltaFile, root: str, path: str, size: int) -> AddedDeltaFile:
         """With the figures from its footer."""
-        details = described(self._context.file_system(root), join(root, path), self._context.kernel)
-        file = {**details, "size": size, "partition": like.file["partition"]}
-        return Added(root=root, path=path, file=file, layout=like.layout, partition=like.partition)
+        new = DeltaFile(path=path, size=size, partition=like.file.partition)
+        return replace(like, root=root, path=path, file=described(self._context, root, path, new))
 
 
-def described(file_system: FileSystem, path: str, kernel: Kernel) -> dict[str, Any]:
-    """The ``rows``, ``statistics`` and ``modified_ms`` of a file."""
-    footer = read_footer(file_system, path)
-    return {
-        "rows": footer.rows,
-        "statistics": footer.statistics,
-        "modified_ms": kernel.wall_ms(),
-    }
+def described(context: SinkContext, root: str, path: str, file: DeltaFile) -> DeltaFile:
+    """The file with the figures from its footer; ``path`` is below ``root``."""
+    footer = read_footer(context.file_system(root), join(root, path))
+    return msgspec.structs.replace(
+        file,
+        rows=footer.rows,
+        statistics=footer.statistics,
+        modified_ms=context.kernel.wall_ms(),
+    )

@@ -47,12 +47,13 @@ and named, and nothing becomes visible.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import msgspec
 
-from weir.core.types import Count, Payload, Timestamp
+from weir.core.types import Payload, Position
 from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
 from weir.lineage.datasets import Dataset, file_dataset
 from weir.sinks.base import Commit, SinkContext
@@ -63,7 +64,8 @@ from weir.sinks.delta.log import (
     commit_metadata,
     files_in_log,
 )
-from weir.sinks.delta.merging import DeltaMerger, described
+from weir.sinks.delta.merging import AddedDeltaFile, DeltaMerger, described
+from weir.sinks.delta.payload import DeltaFile, DeltaPayload
 from weir.sinks.delta.schema import (
     added_fields,
     cast_columns,
@@ -78,24 +80,16 @@ from weir.sinks.delta.upsert import check_key, newest_rows, upsert
 from weir.sinks.merging import (
     KEPT_S,
     MERGED,
-    Added,
     Merging,
     ReplacedFiles,
 )
 from weir.sinks.staging import (
     STAGED_BY,
+    ConflictError,
     FileSink,
-    StagedPath,
-    StagedPayload,
     SureSync,
     check_evolution,
-    check_flushed,
     check_partition_names,
-    check_staged,
-    damaged_file,
-    dead_attempts,
-    is_hidden,
-    lost_rows,
     partition_values,
     write_frame,
 )
@@ -106,11 +100,10 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties
     from pyspark.sql import DataFrame
 
+#: None if the table does not exist yet.
+_Table: TypeAlias = "deltalake.DeltaTable | None"
 Mode = Literal["append", "upsert"]
 
-#: How often a commit is tried before it raises; delta-rs itself retries on conflicts with other
-#: writers.
-_COMMIT_TRIES = 3
 #: Characters of a path that delta-rs misreads or cannot read.
 _MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
 #: How many log entries a starting job searches, from the newest back, for other jobs' commits. It
@@ -119,30 +112,7 @@ _LOG_ENTRIES = 200
 _STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
 
 
-class _File(msgspec.Struct):
-    path: StagedPath
-    size: Count
-    #: This and the fields below are set once flushed.
-    partition: dict[str, str | None] | None = None
-    rows: Count | None = None
-    statistics: str | None = None
-    modified_ms: Timestamp | None = None
-
-
-class _Payload(StagedPayload, kw_only=True):
-    directory: Annotated[str, msgspec.Meta(pattern=rf"\Aweir-{STAGED_BY}\Z")]
-    schema: str
-    files: list[_File]
-
-    def __post_init__(self) -> None:
-        said = [
-            (file.partition, file.rows, file.statistics, file.modified_ms) for file in self.files
-        ]
-        if self.flushed and any(None in one for one in said):
-            raise ValueError("a flushed file is incomplete")
-
-
-class DeltaTable(FileSink):
+class DeltaTable(FileSink[DeltaPayload, "_Table"]):
     """Writes to a Delta table, exactly once. The table is created with the first rows.
 
     ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns
@@ -157,7 +127,8 @@ class DeltaTable(FileSink):
     about this size, in a Spark job beside the batches. None: files stay as the batches wrote them.
     """
 
-    _payload_type = _Payload
+    _payload_type = DeltaPayload
+    _file_type = DeltaFile
     _staging_prefix = "weir-"
     #: Reaches delta-rs; the simulator has its own.
     _client = DeltaClient()
@@ -180,9 +151,9 @@ class DeltaTable(FileSink):
         #: The root as delta-rs spells it.
         self._uri = as_delta_path(self._root)
         self._storage_options = storage_options
-        self._merging: Merging[Added] = Merging(target_file_size, place=self.describe())
+        self._merging: Merging[AddedDeltaFile] = Merging(target_file_size, place=self.describe())
         self._replaced = ReplacedFiles()
-        self._table: deltalake.DeltaTable | None = None
+        self._table: _Table = None
         self._log_sync = SureSync()
         #: The table's schema when the attempt began; ``stage`` must not touch the table, which a
         #: commit may be using.
@@ -270,34 +241,12 @@ class DeltaTable(FileSink):
         table = self._load()
         self._schema_at_open = None if table is None else table.schema().to_json()
 
-    def staged_files(self, payload: Payload) -> list[str]:
-        """Where the payload's files are, before and after their commit."""
-        self._check_flushed([payload])
-        return [join(self._root, self._staged(payload, file)) for file in payload["files"]]
-
-    def damaged(self, payload: Payload) -> str | None:
-        """The first staged file that is gone or has another size."""
-        check_staged([payload], _Payload, self.describe())
-        sizes = {
-            join(self._root, self._staged(payload, file)): file["size"] for file in payload["files"]
-        }
-        return damaged_file(self._file_system, sizes)
-
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Add the epoch's files to the table in one transaction.
-
-        Returns 0 if that was done before or there are no rows. Raises ``SinkError`` if the table
-        refuses the files, and ``LostRowsError`` if one is gone; calling again is safe.
-        """
-        self._check_flushed(payloads)
-        filled = [payload for payload in payloads if payload["files"]]
+        """See ``FileSink``. First delete files that were replaced long ago."""
         # This reads the list of the table's files, so not at each commit.
         if self._replaced.are_due(self._context, 2 * KEPT_S):
             self._delete_replaced(KEPT_S)
-        rows = self._commit_filled(epoch, filled) if filled else 0
-        for empty in (payload for payload in payloads if not payload["files"]):
-            self._delete_batch(empty)
-        return rows
+        return super().commit(epoch, payloads)
 
     def close(self) -> None:
         """Delete the staged files whose rows were committed in others."""
@@ -322,23 +271,11 @@ class DeltaTable(FileSink):
         log = self._client.log(context.sink, self._root, self._storage_options, table)
         return log.commits(among=_LOG_ENTRIES)
 
-    def clean(self, attempt: int) -> None:
-        """Delete dead attempts' batches above their mark, and Spark's hidden leftovers (P22)."""
-        prefix = self._attempts_prefix
-        if not (dead := dead_attempts(self._file_system, self._root, prefix, attempt)):
-            return
-        table = self._load()
-        self._check_log_was_found(table)
-        for directory in dead:
-            mark = None if table is None else table.transaction_version(directory)
-            self._clean_attempt(directory, -1 if mark is None else mark, table)
-
-    def _check_flushed(self, payloads: Sequence[Payload]) -> None:
-        """Raise ``SinkMismatchError`` unless all payloads can be committed."""
+    def _decode_flushed(self, payloads: Sequence[Payload]) -> list[DeltaPayload]:
         from deltalake import Schema
 
-        check_flushed(payloads, _Payload, self.describe())
-        for schema in {payload["schema"] for payload in payloads}:
+        flushed = super()._decode_flushed(payloads)
+        for schema in {payload.schema for payload in flushed}:
             try:
                 Schema.from_json(schema)
             except Exception as error:
@@ -346,6 +283,7 @@ class DeltaTable(FileSink):
                     f"{self.describe()} cannot commit rows whose schema cannot be read ({error}):"
                     " use another checkpoint or savepoint."
                 ) from error
+        return flushed
 
     def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
         if self._casts:
@@ -360,14 +298,17 @@ class DeltaTable(FileSink):
             written=written,
         )
 
-    def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
-        return {"schema": self._fitting_schema(frame.schema.json())}
+    def _new_payload(self, frame: DataFrame, directory: str, position: Position) -> DeltaPayload:
+        schema = self._fitting_schema(frame.schema.json())
+        return DeltaPayload(
+            directory=directory, position=position, flushed=False, schema=schema, files=[]
+        )
 
     @property
     def _transaction_id(self) -> str:
         return f"weir-{self._context.job_id}-{self._context.sink}"
 
-    def _load(self) -> deltalake.DeltaTable | None:
+    def _load(self) -> _Table:
         """The table at its newest version, or None if it does not exist yet."""
         from deltalake.exceptions import DeltaError
 
@@ -419,94 +360,90 @@ class DeltaTable(FileSink):
             self._accepted = accepted = (spark_schema, schema)
         return accepted[1]
 
-    def _completed(self, payload: Payload) -> Payload:
-        """The payload with the figures from its files' footers, and without files without rows."""
-        files = []
-        for file in payload["files"]:
-            path = join(self._root, self._staged(payload, file))
-            details = described(self._file_system, path, self._context.kernel)
-            if details["rows"]:
-                files.append({**file, "partition": partition_values(file["path"]), **details})
-        return {**payload, "files": files, "flushed": True}
+    def _described(self, payload: DeltaPayload) -> list[DeltaFile]:
+        return [
+            msgspec.structs.replace(
+                described(self._context, self._root, self._staged(payload, file), file),
+                partition=partition_values(file.path),
+            )
+            for file in payload.files
+        ]
 
-    def _commit_filled(self, epoch: int, payloads: Sequence[Payload]) -> int:
+    def _look(self, payloads: Sequence[DeltaPayload]) -> tuple[_Table, int]:
+        table = self._load()
+        return table, max(0, _version_in(table, self._transaction_id))
+
+    def _secure(
+        self,
+        target: _Table,
+        epoch: int,
+        payloads: Sequence[DeltaPayload],
+    ) -> None:
+        if target is not None:
+            self._sync_log(self._version_of(target, epoch))
+
+    def _add(
+        self,
+        target: _Table,
+        epoch: int,
+        payloads: Sequence[DeltaPayload],
+    ) -> int:
         from deltalake.exceptions import DeltaError
 
-        failure: Exception | None = None
-        files: list[Added] | None = None
-        for _ in range(_COMMIT_TRIES):
-            self._target.check(self._file_system)
-            table = self._load()
-            version = -1 if table is None else table.version()
-            committed = None if table is None else table.transaction_version(self._transaction_id)
-            if table is not None and committed is not None and committed >= epoch:
-                # The process that committed may have died before it synced the log.
-                self._sync_log(self._version_of(table, epoch))
-                return 0
-            if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
-                self._target.check(self._file_system)
-                raise lost_rows(self.describe(), epoch, damage)
-            if files is None:
-                files = self._merging.files(
-                    epoch,
-                    self._staged_in(payloads),
-                    DeltaMerger(self._context, self._partition_by),
-                    self._context,
-                    root=self._root,
-                    attempts=self._attempts_prefix,
-                )
-            # Delta does not look.
-            self._merging.check(files, self._context.file_system)
-            try:
-                self._add_files(table, epoch, payloads, files)
-            except (DeltaError, OSError) as error:
-                # Another handle may have committed the epoch, or created the table: look again.
-                failure = error
-                continue
-            self._sync_log(version + 1)
-            if (damage := self.damaged(payloads[0])) is not None:
-                # delta-rs makes the directories that it writes to. Its table is not this one.
-                self._table = None
-                raise StorageError(
-                    f"{self.describe()} went away while checkpoint {epoch} was committed, since"
-                    f" {damage}. Check that its volume is mounted; the commit is repeated once it"
-                    " is back."
-                )
-            # The rows of an upsert are in files of delta-rs.
-            added = [] if self.takes_updates else files
-            self._replaced.add(self._staged_in(payloads), added, self._context)
-            return sum(file["rows"] for payload in payloads for file in payload["files"])
-        raise SinkError(
-            f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"
-            " stay staged and will be committed when the job is restored. Check the table and the"
-            " access to it."
-        ) from failure
+        version = -1 if target is None else target.version()
+        merged = self._merging.files(
+            epoch,
+            self._staged_in(payloads),
+            DeltaMerger(self._context, self._partition_by),
+            self._context,
+            root=self._root,
+            attempts=self._attempts_prefix,
+        )
+        try:
+            self._add_files(target, epoch, payloads, merged.files)
+        except (DeltaError, OSError) as error:
+            raise ConflictError(str(error)) from error
+        self._sync_log(version + 1)
+        if (damage := self._damage(payloads[0])) is not None:
+            # delta-rs makes the directories that it writes to. Its table is not this one.
+            self._table = None
+            raise StorageError(
+                f"{self.describe()} went away while checkpoint {epoch} was committed, since"
+                f" {damage}. Check that its volume is mounted; the commit is repeated once it"
+                " is back."
+            )
+        if self.takes_updates:
+            # The rows are in files of delta-rs.
+            self._replaced.add(merged.files, [], self._context)
+        else:
+            self._replaced.add(merged.originals, merged.files, self._context)
+        return sum(file.rows or 0 for payload in payloads for file in payload.files)
 
-    def _staged_in(self, payloads: Sequence[Payload]) -> list[Added]:
+    def _staged_in(self, payloads: Sequence[DeltaPayload]) -> list[AddedDeltaFile]:
         return [
-            Added(
+            AddedDeltaFile(
                 root=self._root,
                 path=self._staged(payload, file),
                 file=file,
-                layout=payload["schema"],
-                partition=tuple(sorted(file["partition"].items())),
+                layout=payload.schema,
+                partition=tuple(sorted((file.partition or {}).items())),
             )
             for payload in payloads
-            for file in payload["files"]
+            for file in payload.files
         ]
 
     def _add_files(
         self,
-        table: deltalake.DeltaTable | None,
+        table: _Table,
         epoch: int,
-        payloads: Sequence[Payload],
-        files: Sequence[Added],
+        payloads: Sequence[DeltaPayload],
+        files: Sequence[AddedDeltaFile],
     ) -> None:
         """Add the files in one log entry, which creates the table if needed."""
         from deltalake import Schema
 
         self._check_staged_for_mode(payloads)
-        schemas = list(dict.fromkeys(payload["schema"] for payload in payloads))
+        schemas = list(dict.fromkeys(payload.schema for payload in payloads))
         known = table.schema().to_json() if table else schemas[0]
         for schema in schemas:
             check_fits(known, schema, place=self.describe(), adds=self._adds)
@@ -539,15 +476,15 @@ class DeltaTable(FileSink):
             commit_properties=properties,
         )
 
-    def _check_staged_for_mode(self, payloads: Sequence[Payload]) -> None:
+    def _check_staged_for_mode(self, payloads: Sequence[DeltaPayload]) -> None:
         """Raise ``SinkMismatchError`` for rows that were staged in another way than now.
 
         Files for an append have no partition columns, files for an upsert have all columns.
         """
         expected = set() if self.takes_updates else set(self._partition_by)
         for payload in payloads:
-            for file in payload["files"]:
-                if set(file["partition"]) != expected:
+            for file in payload.files:
+                if set(file.partition or {}) != expected:
                     raise SinkMismatchError(
                         f"{self.describe()} has rows to commit that were staged with another mode"
                         " or other partition columns: run the job as it was, stop it with weir"
@@ -556,9 +493,9 @@ class DeltaTable(FileSink):
 
     def _upsert(
         self,
-        table: deltalake.DeltaTable | None,
+        table: _Table,
         epoch: int,
-        payloads: Sequence[Payload],
+        payloads: Sequence[DeltaPayload],
         schema: deltalake.Schema,
     ) -> None:
         """Replace or insert the newest row of each key, in one log entry."""
@@ -569,24 +506,19 @@ class DeltaTable(FileSink):
             )
         else:
             self._check_table(table)
-        oldest_first = sorted(payloads, key=lambda payload: int(payload["position"]))
-        paths = [
-            join(self._root, self._staged(payload, file))
-            for payload in oldest_first
-            for file in payload["files"]
-        ]
+        oldest_first = sorted(payloads, key=lambda payload: payload.position)
+        paths = [path for payload in oldest_first for path in self._paths(payload)]
         rows = newest_rows(self._file_system, paths, self._key)
         upsert(table, rows, self._key, self._commit_properties(epoch, payloads))
 
-    def _commit_properties(self, epoch: int, payloads: Sequence[Payload]) -> CommitProperties:
+    def _commit_properties(self, epoch: int, payloads: Sequence[DeltaPayload]) -> CommitProperties:
         """The epoch and the highest position of each attempt, for the log entry."""
         from deltalake import CommitProperties, Transaction
 
         marks: dict[str, int] = {}
         for payload in payloads:
-            marks[payload["directory"]] = max(
-                marks.get(payload["directory"], -1), payload["position"]
-            )
+            before = marks.get(payload.directory, -1)
+            marks[payload.directory] = max(before, payload.position)
         return CommitProperties(
             app_transactions=[
                 Transaction(self._transaction_id, epoch),
@@ -630,7 +562,7 @@ class DeltaTable(FileSink):
                 return entry.version
         return log.oldest
 
-    def _check_log_was_found(self, table: deltalake.DeltaTable | None) -> None:
+    def _check_log_was_found(self, table: _Table) -> None:
         """Raise ``SinkError`` if delta-rs sees no table where a log exists.
 
         Committed files would look orphaned.
@@ -644,38 +576,31 @@ class DeltaTable(FileSink):
                 " there: check storage_options and the access to the table."
             )
 
-    def _clean_attempt(self, directory: str, mark: int, table: deltalake.DeltaTable | None) -> None:
-        """Delete a dead attempt's batches above the mark, and its directory if that empties it.
+    def _left_over(self, dead: Sequence[str]) -> Iterator[tuple[str, Callable[[str], bool]]]:
+        """See ``FileSink``: batches above their attempt's mark.
 
         So too what it has merged for an epoch that is not committed: nobody can commit it any more.
-        In the committed batches delete only Spark's hidden leftovers.
         """
-        file_system = self._file_system
-        base = join(self._root, directory)
-        committed = None if table is None else table.transaction_version(self._transaction_id)
-        epoch = -1 if committed is None else committed
-        left = 0
-        above = []
-        for batch in file_system.list(base):
-            path = join(base, batch.name)
-            if batch.name.isdecimal() and int(batch.name) > mark:
-                above.append(batch.name)
-                continue
-            if (match := MERGED.fullmatch(batch.name)) and int(match[1]) > epoch:
-                above.append(batch.name)
-                continue
-            left += 1
-            for entry in file_system.list(path) if batch.is_directory else ():
-                if is_hidden(entry.name):
-                    file_system.delete(join(path, entry.name))
+        table = self._load()
+        self._check_log_was_found(table)
+        epoch = _version_in(table, self._transaction_id)
         # The table's files are listed only if there is something to delete.
-        named = set() if table is None or not above else batches_in_log(table)
-        for name in above:
-            staged = f"{directory}/{name}"
+        named = cache(lambda: set() if table is None else batches_in_log(table))
+
+        def is_left_over(directory: str, mark: int, name: str) -> bool:
+            merged = MERGED.fullmatch(name)
+            found = int(merged[1]) > epoch if merged else name.isdecimal() and int(name) > mark
             invariant(
-                staged not in named,
-                f"{staged} is after mark {mark}, yet in the log of {self.describe()}",
+                not found or f"{directory}/{name}" not in named(),
+                f"{directory}/{name} is after mark {mark}, yet in the log of {self.describe()}",
             )
-            file_system.delete(join(base, name))
-        if not left:
-            file_system.delete(base)
+            return found
+
+        for directory in dead:
+            yield directory, partial(is_left_over, directory, _version_in(table, directory))
+
+
+def _version_in(table: _Table, name: str) -> int:
+    """The version of an application transaction; -1 if there is none."""
+    found = None if table is None else table.transaction_version(name)
+    return -1 if found is None else found

@@ -36,28 +36,25 @@ Payload::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
-from weir.core.types import Count, Payload
+from weir.core.types import Count, Payload, Position
 from weir.errors import LostWriteError, SinkError, SinkMismatchError, StorageError
 from weir.lineage.datasets import Dataset, file_dataset
 from weir.sinks.base import Commit, SinkContext
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
+    FilePayload,
     FileSink,
-    StagedPath,
-    StagedPayload,
+    PayloadFile,
     SureSync,
-    check_flushed,
     check_partition_names,
-    check_staged,
     damage_in,
-    dead_attempts,
     lost_rows,
     slug,
     statuses,
@@ -89,16 +86,8 @@ _TEXT_OPTIONS_REFUSED = frozenset(
 _QUOTED = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
-class _File(msgspec.Struct):
-    path: StagedPath
-    size: Count | None = None
-    #: Set once flushed.
-    rows: Count | None = None
-
-
-class _Payload(StagedPayload, kw_only=True):
+class _Payload(FilePayload, kw_only=True):
     directory: Annotated[str, msgspec.Meta(pattern=rf"\A{STAGED_BY}\Z")]
-    files: list[_File]
 
     def __post_init__(self) -> None:
         if self.flushed and any(file.rows is None for file in self.files):
@@ -116,7 +105,7 @@ class Move:
     rows: int
 
 
-class Files(FileSink):
+class Files(FileSink[_Payload, None]):
     """Adds files to a directory, exactly once.
 
     ``path``: the directory; relative paths are made absolute at once. ``format``: what Spark
@@ -126,6 +115,7 @@ class Files(FileSink):
 
     _payload_type = _Payload
     _staging_below = "_weir/staged"
+    _files_stay = False
 
     def __init__(
         self,
@@ -176,46 +166,6 @@ class Files(FileSink):
         self._target.is_known_by(self._ledger)
         self._check_not_merged()
 
-    def staged_files(self, payload: Payload) -> list[str]:
-        """Where the payload's files are: those that a commit has moved, under their final names."""
-        check_staged([payload], _Payload, self.describe())
-        return [path for path, _ in self._look(self._moves(payload))]
-
-    def damaged(self, payload: Payload) -> str | None:
-        """The first file that is neither staged nor under its final name, or has another size."""
-        check_staged([payload], _Payload, self.describe())
-        moves = self._moves(payload)
-        looks = zip(self._look(moves), moves, strict=True)
-        return damage_in((path, move.size, found) for (path, found), move in looks)
-
-    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Mark the epoch, give its files their final names, then enter it in the ledger.
-
-        Returns the rows of the files that this call renamed. Raises ``LostRowsError`` if a file is
-        neither staged nor committed: its rows are lost.
-        """
-        check_flushed(payloads, _Payload, self.describe())
-        moves = [move for payload in payloads for move in self._moves(payload)]
-        if len({move.target for move in moves}) < len(moves):
-            raise SinkMismatchError(
-                f"Checkpoint {epoch} lists a file of {self.describe()} twice: use another"
-                " checkpoint or savepoint."
-            )
-        self._target.check(self._file_system)
-        newest = self.newest_committed()
-        rows = 0
-        if moves and (newest is None or newest < epoch):
-            if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
-                self._target.check(self._file_system)
-                raise lost_rows(self.describe(), epoch, damage)
-            self._begin(epoch, len(moves))
-            rows = self._commit_moves(epoch, moves)
-        elif moves and self._target_sync.in_doubt:
-            self._enter(epoch, len(moves))
-        for payload in payloads:
-            self._delete_batch(payload)
-        return rows
-
     def newest_committed(self) -> int | None:
         """The newest epoch in the ledger (PROTOCOL P21)."""
         return max(self._epochs_in(self._ledger), default=None)
@@ -237,11 +187,9 @@ class Files(FileSink):
         )
         return iter(newest_first)
 
-    def clean(self, attempt: int) -> None:
-        """Delete the staging directories of dead attempts (PROTOCOL P22)."""
-        base = join(self._root, self._staging_below)
-        for directory in dead_attempts(self._file_system, base, self._attempts_prefix, attempt):
-            self._file_system.delete(join(base, directory))
+    def _left_over(self, dead: Sequence[str]) -> Iterator[tuple[str, Callable[[str], bool]]]:
+        # Committed files have moved.
+        return ((directory, lambda _: True) for directory in dead)
 
     def _check_not_merged(self) -> None:
         """Refuse a directory where an earlier version of Weir may have shown merged files in part.
@@ -257,6 +205,38 @@ class Files(FileSink):
                 f" {self.describe()} in merged files, some of which may be visible: run the job"
                 " with that version, without target_file_size, until its next checkpoint completes."
             )
+
+    def _decode_flushed(self, payloads: Sequence[Payload]) -> list[_Payload]:
+        flushed = super()._decode_flushed(payloads)
+        targets = [move.target for move in self._moves_of(flushed)]
+        if len(set(targets)) < len(targets):
+            raise SinkMismatchError(
+                f"The checkpoint lists a file of {self.describe()} twice: use another checkpoint or"
+                " savepoint."
+            )
+        return flushed
+
+    def _paths(self, payload: _Payload) -> list[str]:
+        # Files that a commit has moved are under their final names.
+        return [path for path, _ in self._find(self._moves_of([payload]))]
+
+    def _damage(self, payload: _Payload) -> str | None:
+        moves = self._moves_of([payload])
+        looks = zip(self._find(moves), moves, strict=True)
+        return damage_in((path, move.size, found) for (path, found), move in looks)
+
+    def _look(self, payloads: Sequence[_Payload]) -> tuple[None, int]:
+        return None, self.newest_committed() or 0
+
+    def _secure(self, target: None, epoch: int, payloads: Sequence[_Payload]) -> None:
+        if self._target_sync.in_doubt:
+            self._enter(epoch, len(self._moves_of(payloads)))
+
+    def _add(self, target: None, epoch: int, payloads: Sequence[_Payload]) -> int:
+        """Mark the epoch, give its files their final names, then enter it in the ledger."""
+        moves = self._moves_of(payloads)
+        self._begin(epoch, len(moves))
+        return self._commit_moves(epoch, moves)
 
     def _commit_moves(self, epoch: int, moves: list[Move]) -> int:
         """Rename every file, durably, then write the ledger; return the rows of renamed files."""
@@ -347,21 +327,23 @@ class Files(FileSink):
                 " it from a copy, or write to a new directory."
             ) from error
 
-    def _moves(self, payload: Payload) -> list[Move]:
+    def _moves_of(self, payloads: Iterable[_Payload]) -> list[Move]:
         """From where each file is staged to its final name."""
-        # Named after the attempt that staged it, not after the epoch: the file has one final name,
-        # whichever commit moves it.
-        prefix = f"{payload['directory']}-{payload['position']}"
         moves = []
-        for number, file in enumerate(payload["files"]):
-            path = file["path"]
-            partition = path.rpartition("/")[0]
-            target = _final_name(partition, path, prefix, number, self._format)
-            source, size, rows = self._staged(payload, file), file.get("size"), file.get("rows", 0)
-            moves.append(Move(source=source, target=target, size=size, rows=rows))
+        for payload in payloads:
+            # Named after the attempt that staged it, not after the epoch: the file has one final
+            # name, whichever commit moves it.
+            prefix = f"{payload.directory}-{payload.position}"
+            for number, file in enumerate(payload.files):
+                partition = file.path.rpartition("/")[0]
+                target = _final_name(partition, file.path, prefix, number, self._format)
+                source = self._staged(payload, file)
+                moves.append(
+                    Move(source=source, target=target, size=file.size, rows=file.rows or 0)
+                )
         return moves
 
-    def _look(self, moves: Sequence[Move]) -> list[tuple[str, FileStatus | None]]:
+    def _find(self, moves: Sequence[Move]) -> list[tuple[str, FileStatus | None]]:
         """Where each file is, and what was found there: staged or, if it is not, by its final name.
 
         Each place is looked at once, in this order: another process that commits the same epoch may
@@ -409,13 +391,16 @@ class Files(FileSink):
             ) from failure
         raise lost_rows(self.describe(), epoch, f"{staged} is gone")
 
-    def _completed(self, payload: Payload) -> Payload:
-        """The payload with the row count of each file, and without files without rows."""
-        counted = [
-            {**file, "rows": self._rows(join(self._root, self._staged(payload, file)))}
-            for file in payload["files"]
+    def _new_payload(self, frame: DataFrame, directory: str, position: Position) -> _Payload:
+        return _Payload(directory=directory, position=position, flushed=False, files=[])
+
+    def _described(self, payload: _Payload) -> list[PayloadFile]:
+        return [
+            msgspec.structs.replace(
+                file, rows=self._rows(join(self._root, self._staged(payload, file)))
+            )
+            for file in payload.files
         ]
-        return {**payload, "files": [file for file in counted if file["rows"]], "flushed": True}
 
     def _rows(self, path: str) -> int:
         if self._format == "parquet":

@@ -24,12 +24,9 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 
+from weir.sinks.staging import ConflictError
 from weir.storage.local import LocalFileSystem
 from weir.storage.paths import is_local, normalize, parent
-
-
-class ConflictError(Exception):
-    """The table has changed since it was loaded; whether the commit landed is to be looked up."""
 
 
 class OneCommit(NoopCatalog):

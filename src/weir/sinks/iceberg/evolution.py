@@ -32,9 +32,9 @@ from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from weir.core.types import Payload
 from weir.errors import SinkMismatchError
 from weir.sinks.iceberg.partitions import same_fields
+from weir.sinks.iceberg.payload import IcebergPayload
 from weir.sinks.iceberg.types import (
     NEW_IDS,
     check_mapping,
@@ -64,14 +64,14 @@ class _Change:
 
 
 def prepare(
-    transaction: Transaction, payloads: Sequence[Payload], *, adds: bool, place: str
+    transaction: Transaction, payloads: Sequence[IcebergPayload], *, adds: bool, place: str
 ) -> dict[str, Schema]:
     """Make the table of the transaction take the rows of the payloads.
 
     Returns the rows' schemas, with the table's ids, by their text in payloads. Raises
     ``SinkMismatchError`` if rows do not fit; ``adds``: whether the table's schema may change.
     """
-    texts = {payload["schema"]: None for payload in payloads}
+    texts = {payload.schema: None for payload in payloads}
     written = {text: Schema.model_validate_json(text) for text in texts}
     evolve(transaction, written.values(), adds=adds, are_staged=True, place=place)
     table = transaction.table_metadata
@@ -135,11 +135,11 @@ def new_ids(rows: Schema, found: Schema) -> dict[int, int]:
 
 
 def _check(
-    table: TableMetadata, payloads: Sequence[Payload], found: dict[str, Schema], place: str
+    table: TableMetadata, payloads: Sequence[IcebergPayload], found: dict[str, Schema], place: str
 ) -> None:
     uuid = str(table.table_uuid)
     for same_table, schema, spec in {
-        (payload["table"] == uuid, payload["schema"], payload["spec"]): None for payload in payloads
+        (payload.table == uuid, payload.schema, payload.spec): None for payload in payloads
     }:
         check_takes(table.schema(), found[schema], same_table=same_table, place=place)
         written_spec = PartitionSpec.model_validate_json(spec)

@@ -19,16 +19,13 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.types import StringType, StructType
 
-from weir.core.types import Payload
 from weir.errors import invariant
 from weir.sinks.iceberg.evolution import new_ids
-from weir.sinks.iceberg.partitions import partition_of, texts_of
+from weir.sinks.iceberg.partitions import partition_of
 from weir.sinks.iceberg.payload import Column, IcebergPayload, StagedDataFile
 from weir.sinks.iceberg.types import check_rows_schema, has_field_ids
 from weir.sinks.parquet import read_metadata
-from weir.sinks.staging import partition_values
 from weir.storage.filesystem import FileSystem
-from weir.storage.records import converted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,19 +36,18 @@ if TYPE_CHECKING:
 _FIELD_ID = b"PARQUET:field_id"
 
 
-def file_details(
+def described(
     file_system: FileSystem,
     path: str,
+    file: StagedDataFile,
     *,
-    staged: str,
     rows: Schema,
-    spec: PartitionSpec,
+    partition: list[str | None],
     properties: Mapping[str, str],
-) -> dict[str, Any]:
-    """The fields of ``StagedDataFile`` that are known once the file is written.
+) -> StagedDataFile:
+    """The file, which is at ``path``, with the metrics from its footer.
 
-    ``staged`` is its path below its batch; ``properties`` are the table's, which say what metrics
-    it wants.
+    ``properties`` are the table's, which say what metrics it wants.
     """
     from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_mapping
 
@@ -74,17 +70,18 @@ def file_details(
         )
         for field_id, size in found["column_sizes"].items()
     ]
-    return {
-        "rows": footer.num_rows,
-        "partition": texts_of(spec, partition_values(staged)),
-        "columns": msgspec.to_builtins(columns),
-        "splits": found["split_offsets"],
-    }
+    return msgspec.structs.replace(
+        file,
+        rows=footer.num_rows,
+        partition=partition,
+        columns=columns,
+        splits=found["split_offsets"],
+    )
 
 
-def written_as(payload: Payload) -> tuple[Schema, PartitionSpec]:
+def written_as(payload: IcebergPayload) -> tuple[Schema, PartitionSpec]:
     """The rows' schema and the partition spec of a payload's files."""
-    return _parsed(payload["schema"], payload["spec"])
+    return _parsed(payload.schema, payload.spec)
 
 
 @lru_cache(maxsize=64)
@@ -93,20 +90,19 @@ def _parsed(schema: str, spec: str) -> tuple[Schema, PartitionSpec]:
     return Schema.model_validate_json(schema), PartitionSpec.model_validate_json(spec)
 
 
-def data_files(payload: Payload, location: str, spec_id: int) -> list[DataFile]:
+def data_files(payload: IcebergPayload, location: str, spec_id: int) -> list[DataFile]:
     """The manifest entries of a flushed payload's files, below the table's data location.
 
     Raises ``ValueError`` if the payload contradicts itself.
     """
     schema, spec = written_as(payload)
     check_rows_schema(schema)
-    said = converted(payload, IcebergPayload)
-    below = f"{location}/{said.directory}/{said.position}"
+    below = f"{location}/{payload.directory}/{payload.position}"
     return [
         data_file(
             file, f"{below}/{file.path}", schema=schema, spec=spec, spec_id=spec_id, rows=schema
         )
-        for file in said.files
+        for file in payload.files
     ]
 
 

@@ -17,10 +17,10 @@ name is hidden, so that Spark's removal of orphan files leaves it alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from weir.core.types import Position
 from weir.sinks.merging import MERGED
-from weir.sinks.staging import is_hidden
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
 
@@ -39,34 +39,24 @@ def note_merged(file_system: FileSystem, directory: str) -> None:
     file_system.write(join(directory, _NAME), b"")
 
 
-def clean_attempt(file_system: FileSystem, directory: str, mark: Position) -> None:
-    """Delete a dead attempt's batches above its marks, and its directory if that empties it.
+def left_over(
+    file_system: FileSystem, directory: str, mark: Position
+) -> Callable[[str], bool] | None:
+    """Says whether a dead attempt's batch, or what it merged, is no table's; None if unknown.
 
-    So too what it has merged and never tried to commit: nobody can commit it any more. ``mark`` is
-    the ledger's. In the committed batches delete only Spark's hidden leftovers.
+    That is a batch above the ledger's ``mark`` and the one beside it, and what was merged and never
+    tried to commit: nobody can commit it any more.
     """
     known = noted(file_system, directory)
     if known is None:
-        return
-    mark = max(mark, known)
-    left = 0
-    for batch in file_system.list(directory):
-        path = join(directory, batch.name)
-        if batch.name.isdecimal() and int(batch.name) > mark:
-            file_system.delete(path)
-            continue
-        if MERGED.fullmatch(batch.name):
-            if file_system.status(join(path, _NAME)) is None:
-                file_system.delete(path)
-            else:
-                left += 1
-            continue
-        left += 1
-        for entry in file_system.list(path) if batch.is_directory else ():
-            if is_hidden(entry.name):
-                file_system.delete(join(path, entry.name))
-    if not left:
-        file_system.delete(directory)
+        return None
+
+    def is_left_over(name: str) -> bool:
+        if MERGED.fullmatch(name):
+            return file_system.status(join(directory, name, _NAME)) is None
+        return name.isdecimal() and int(name) > max(mark, known)
+
+    return is_left_over
 
 
 def noted(file_system: FileSystem, directory: str) -> Position | None:

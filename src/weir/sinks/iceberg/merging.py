@@ -13,23 +13,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 
-from weir.core.types import Payload
 from weir.sinks.ddl import columns_ddl
-from weir.sinks.iceberg.files import data_file, file_details, written_as
+from weir.sinks.iceberg.files import data_file, described, written_as
 from weir.sinks.iceberg.leftovers import note_commit, note_merged, noted
-from weir.sinks.iceberg.payload import StagedDataFile
+from weir.sinks.iceberg.payload import IcebergPayload, StagedDataFile
 from weir.sinks.iceberg.types import spark_schema_of
 from weir.sinks.iceberg.writing import settings, shaped
 from weir.sinks.merging import Added, Merger
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
-from weir.storage.records import converted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,12 +35,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedDataFile(Added):
-    """A data file that a commit adds; ``file`` is a ``StagedDataFile``."""
+    """A data file that a commit adds."""
 
+    file: StagedDataFile
     #: Where it lies, as readers of the table spell it.
     location: str
     #: The payload that has its rows' schema and partition spec, and, if it was staged, itself.
-    payload: Payload
+    payload: IcebergPayload
 
 
 class IcebergMerger(Merger[AddedDataFile]):
@@ -63,6 +62,10 @@ class IcebergMerger(Merger[AddedDataFile]):
         """All columns of the rows, those of partitions included."""
         return columns_ddl(spark_schema_of(_rows(layout))["fields"])
 
+    def replaceable(self, staged: list[AddedDataFile]) -> list[AddedDataFile]:
+        """Those of which no commit can have added one."""
+        return replaceable(self._file_system, staged)
+
     def shaped(self, frame: DataFrame, layout: str, column: str) -> DataFrame:
         """With the field ids that the staged files have, by settings of the frame's session."""
         rows = _rows(layout)
@@ -72,37 +75,29 @@ class IcebergMerger(Merger[AddedDataFile]):
 
     def added(self, like: AddedDataFile, root: str, path: str, size: int) -> AddedDataFile:
         """With the metrics from its footer, and the partition of the others."""
-        rows, spec = written_as(like.payload)
-        details = file_details(
+        rows, _ = written_as(like.payload)
+        new = described(
             self._file_system(root),
             join(root, path),
-            staged=str(like.file["path"]),
+            StagedDataFile(path=path, size=size),
             rows=rows,
-            spec=spec,
+            partition=like.file.partition or [],
             properties=self._properties,
         )
-        return AddedDataFile(
-            root=root,
-            path=path,
-            file={"path": path, "size": size, **details},
-            layout=like.layout,
-            partition=like.partition,
-            location=f"{self._location}/{path}",
-            payload=like.payload,
-        )
+        location = f"{self._location}/{path}"
+        return replace(like, root=root, path=path, file=new, location=location)
 
 
 def staged_data_file(
-    payload: Payload, number: int, *, root: str, path: str, location: str
+    payload: IcebergPayload, file: StagedDataFile, *, root: str, path: str, location: str
 ) -> AddedDataFile:
     """A payload's file; ``path`` is below ``root``, which readers spell ``location``."""
-    file = payload["files"][number]
     return AddedDataFile(
         root=root,
         path=path,
         file=file,
-        layout=json.dumps([payload["schema"], payload["spec"]]),
-        partition=tuple(file["partition"]),
+        layout=json.dumps([payload.schema, payload.spec]),
+        partition=tuple(file.partition or []),
         location=f"{location}/{path}",
         payload=payload,
     )
@@ -115,12 +110,12 @@ def manifest_entries(
     for one in added:
         schema, spec = written_as(one.payload)
         yield data_file(
-            converted(one.file, StagedDataFile),
+            one.file,
             one.location,
             schema=schema,
             spec=spec,
             spec_id=spec_id,
-            rows=rows[one.payload["schema"]],
+            rows=rows[one.payload.schema],
         )
 
 
@@ -128,14 +123,14 @@ def replaceable(
     file_system: Callable[[str], FileSystem], staged: Sequence[AddedDataFile]
 ) -> list[AddedDataFile]:
     """The staged files of which no commit can have added one."""
-    directories = {join(one.root, one.payload["directory"]): one.root for one in staged}
+    directories = {join(one.root, one.payload.directory): one.root for one in staged}
     # Read once: an epoch may have many batches.
     marks = {path: noted(file_system(root), path) for path, root in directories.items()}
     return [
         one
         for one in staged
-        if (mark := marks[join(one.root, one.payload["directory"])]) is not None
-        and mark < one.payload["position"]
+        if (mark := marks[join(one.root, one.payload.directory)]) is not None
+        and mark < one.payload.position
     ]
 
 
@@ -147,9 +142,9 @@ def note_additions(
     """Record durably which files are about to be committed."""
     originals = {one.full_path for one in staged}
     for batch, one in {one.batch: one for one in added}.items():
-        directory = join(one.root, one.payload["directory"])
+        directory = join(one.root, one.payload.directory)
         if one.full_path in originals:
-            note_commit(file_system(one.root), directory, one.payload["position"])
+            note_commit(file_system(one.root), directory, one.payload.position)
         else:
             note_merged(file_system(one.root), batch)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from weir.core.types import Count
-from weir.sinks.staging import STAGED_BY, StagedPath, StagedPayload
+from weir.sinks.staging import STAGED_BY, FilePayload, PayloadFile
 
 
 class Column(msgspec.Struct):
@@ -24,13 +25,10 @@ class Column(msgspec.Struct):
     upper: bytes | None
 
 
-class StagedDataFile(msgspec.Struct):
+class StagedDataFile(PayloadFile, kw_only=True):
     """One data file. The fields after ``size`` are set once it is flushed."""
 
-    path: StagedPath
-    #: Bytes.
     size: Count
-    rows: Count | None = None
     #: The texts of its partition's values (``iceberg_partitions``).
     partition: list[str | None] | None = None
     columns: list[Column] | None = None
@@ -38,7 +36,7 @@ class StagedDataFile(msgspec.Struct):
     splits: list[Count] | None = None
 
 
-class IcebergPayload(StagedPayload, kw_only=True):
+class IcebergPayload(FilePayload, kw_only=True):
     """The data files of one batch."""
 
     directory: Annotated[str, Meta(pattern=rf"\Aweir-{STAGED_BY}\Z")]
@@ -51,7 +49,7 @@ class IcebergPayload(StagedPayload, kw_only=True):
     #: The rows' schema (``iceberg_types``) and the table's partition spec, Iceberg's JSON text.
     schema: str
     spec: str
-    files: list[StagedDataFile]
+    files: Sequence[StagedDataFile]
     #: The table's data location when the rows were staged, as its readers spell it; None: as now.
     #: Used only if the table's own metadata have it.
     location: Annotated[str, Meta(pattern=r"\A[^\x00]+\Z")] | None = None

@@ -32,12 +32,13 @@ Payload::
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from weir.core.types import Payload
+import msgspec
+
+from weir.core.types import Payload, Position
 from weir.errors import (
     InvariantError,
     LostRowsError,
@@ -48,22 +49,18 @@ from weir.errors import (
 )
 from weir.lineage.datasets import Dataset, file_dataset
 from weir.sinks.base import Batch, Commit, SinkContext
-from weir.sinks.iceberg.payload import IcebergPayload
+from weir.sinks.iceberg.payload import IcebergPayload, StagedDataFile
 from weir.sinks.merging import KEPT_S, Merging, ReplacedFiles
 from weir.sinks.staging import (
     FileSink,
     Target,
     check_evolution,
-    check_flushed,
-    check_staged,
-    damaged_file,
-    dead_attempts,
-    lost_rows,
-    sync_below,
+    partition_values,
 )
 from weir.storage.paths import join, normalize
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table, Transaction
@@ -72,9 +69,6 @@ if TYPE_CHECKING:
     from weir.sinks.iceberg.ledger import Record
     from weir.sinks.iceberg.merging import AddedDataFile
     from weir.sinks.iceberg.target import IcebergTarget
-
-#: How often a commit that meets conflicts is tried before it raises; it is then repeated later.
-_COMMIT_TRIES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +83,7 @@ class _Accepted:
     groupings: dict[str, str]
 
 
-class IcebergTable(FileSink):
+class IcebergTable(FileSink[IcebergPayload, "Table"]):
     """Appends to an Apache Iceberg table, exactly once. The first batch creates the table.
 
     ``catalog``: the name of a catalog that pyiceberg knows, or its properties without secrets;
@@ -108,6 +102,7 @@ class IcebergTable(FileSink):
     """
 
     _payload_type = IcebergPayload
+    _file_type = StagedDataFile
     _staging_prefix = "weir-"
 
     def __init__(
@@ -226,34 +221,15 @@ class IcebergTable(FileSink):
 
         Rows of a savepoint may go to a table that does not exist yet: it is created here.
         """
-        self._check_flushed([payload])
+        (flushed,) = self._decode_flushed([payload])
         if self._table is None:
-            self._bind(self._created_for(payload))
-        return self._paths(payload)
-
-    def damaged(self, payload: Payload) -> str | None:
-        """The first staged file that is gone or has another size."""
-        check_staged([payload], IcebergPayload, self.describe())
-        if not self._root:
-            return "the table is gone"
-        sizes = [file["size"] for file in payload["files"]]
-        files = self._context.file_system(self._root_of(payload))
-        return damaged_file(files, dict(zip(self._paths(payload), sizes, strict=True)))
+            self._bind(self._created_for(flushed))
+        return self._paths(flushed)
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Add the epoch's files to the table in one snapshot.
-
-        Returns 0 if that was done before or there are no rows. Raises ``LostRowsError`` if a file
-        or the table's newer state is gone, and ``SinkMismatchError`` if the table takes the rows no
-        longer; calling again is safe.
-        """
-        self._check_flushed(payloads)
-        filled = [payload for payload in payloads if payload["files"]]
+        """See ``FileSink``. First delete files that were replaced long ago."""
         self._replaced.delete(self._context, KEPT_S)
-        rows = self._commit_filled(epoch, filled) if filled else 0
-        for empty in (payload for payload in payloads if not payload["files"] and self._root):
-            self._delete_batch(empty)
-        return rows
+        return super().commit(epoch, payloads)
 
     def close(self) -> None:
         """Delete the staged files whose rows were committed in others."""
@@ -277,19 +253,11 @@ class IcebergTable(FileSink):
         found = [] if table is None else records(table.properties, place=self.describe())
         return (record.commit() for record in found)
 
-    def clean(self, attempt: int) -> None:
-        """Delete dead attempts' batches above their marks, and Spark's hidden leftovers (P22).
-
-        Nothing is deleted below a table that has gone back: its newer state may return.
-        """
+    def _left_over(self, dead: Sequence[str]) -> Iterator[tuple[str, Callable[[str], bool]]]:
+        """See ``FileSink``. None below a table that has gone back: its newer state may return."""
         from weir.sinks.iceberg.ledger import record_of
-        from weir.sinks.iceberg.leftovers import clean_attempt
+        from weir.sinks.iceberg.leftovers import left_over
 
-        prefix = self._attempts_prefix
-        if not self._root or not (
-            dead := dead_attempts(self._file_system, self._root, prefix, attempt)
-        ):
-            return
         table = self._iceberg.load()
         if table is None:
             return
@@ -297,10 +265,11 @@ class IcebergTable(FileSink):
         if self._lost(table, record, []):
             return
         for directory in dead:
-            number = int(directory.rpartition("-")[2])
-            mark = -1 if record is None else record.mark(number)
-            if mark is not None:
-                clean_attempt(self._file_system, join(self._root, directory), mark)
+            mark = -1 if record is None else record.mark(int(directory.rpartition("-")[2]))
+            place = join(self._root, directory)
+            found = None if mark is None else left_over(self._file_system, place, mark)
+            if found is not None:
+                yield directory, found
 
     def _forget(self) -> None:
         """Forget where an earlier attempt found the table, what fitted it, and what it merged."""
@@ -319,35 +288,25 @@ class IcebergTable(FileSink):
         self._target.is_known_by(metadata_directory(table.metadata))
         self._table = table
 
-    def _location_of(self, payload: Payload) -> str:
+    def _location_of(self, payload: IcebergPayload) -> str:
         """Where the payload's files lie: in another place if the table's data have moved since.
 
         A checkpoint may be forged, so only the table itself is believed where its data lay.
         """
-        given, table = payload.get("location"), self._table
-        if given in (None, self._location) or table is None:
+        given, table = payload.location, self._table
+        if given is None or given == self._location or table is None:
             return self._location
         if given not in self._earlier:
             self._earlier[given] = self._iceberg.had_data_location(table, given)
-        return str(given) if self._earlier[given] else self._location
+        return given if self._earlier[given] else self._location
 
-    def _root_of(self, payload: Payload) -> str:
-        """The location of the payload's files as Weir spells it."""
+    def _root_of(self, payload: IcebergPayload) -> str:
         from weir.sinks.iceberg.target import for_hadoop
 
         return for_hadoop(self._location_of(payload))
 
-    def _paths(self, payload: Payload) -> list[str]:
-        root = self._root_of(payload)
-        return [join(root, self._staged(payload, file)) for file in payload["files"]]
-
-    def _sync(self, payloads: Sequence[Payload]) -> None:
-        files: defaultdict[str, list[str]] = defaultdict(list)
-        for payload in payloads:
-            names = [self._staged(payload, file) for file in payload["files"]]
-            files[self._root_of(payload)] += names
-        for root, below in files.items():
-            sync_below(self._context.file_system(root), root, below)
+    def _damage(self, payload: IcebergPayload) -> str | None:
+        return super()._damage(payload) if self._root else "the table is gone"
 
     def _accept(self, spark_schema: str) -> None:
         """Raise ``SinkMismatchError`` if the table does not take the rows; create it if need be."""
@@ -387,7 +346,7 @@ class IcebergTable(FileSink):
             table = self._iceberg.create(schema, spec)
         return table
 
-    def _created_for(self, payload: Payload) -> Table:
+    def _created_for(self, payload: IcebergPayload) -> Table:
         from weir.sinks.iceberg.files import written_as
         from weir.sinks.iceberg.types import check_takes_new_ids
 
@@ -399,7 +358,7 @@ class IcebergTable(FileSink):
             table = self._iceberg.create(schema, spec)
         return table
 
-    def _check_not_gone(self, payloads: Sequence[Payload]) -> None:
+    def _check_not_gone(self, payloads: Sequence[IcebergPayload]) -> None:
         """Raise ``StorageError`` if the table that does not exist had rows of this job."""
         from weir.sinks.iceberg.target import metadata_directory
 
@@ -414,11 +373,15 @@ class IcebergTable(FileSink):
                 " continues; or continue without its rows with --accept-duplicates."
             )
 
-    def _check_flushed(self, payloads: Sequence[Payload]) -> None:
-        """Raise ``SinkMismatchError`` unless all payloads can be committed."""
+    def _decode_flushed(self, payloads: Sequence[Payload]) -> list[IcebergPayload]:
+        flushed = super()._decode_flushed(payloads)
+        self._check_files(flushed)
+        return flushed
+
+    def _check_files(self, payloads: Sequence[IcebergPayload]) -> None:
+        """Raise ``SinkMismatchError`` unless manifests can have all files of the payloads."""
         from weir.sinks.iceberg.files import data_files
 
-        check_flushed(payloads, IcebergPayload, self.describe())
         seen = set()
         for payload in payloads:
             try:
@@ -440,117 +403,97 @@ class IcebergTable(FileSink):
             frame, accepted.rows, accepted.groupings, file_system=self._file_system, path=path
         )
 
-    def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
+    def _new_payload(self, frame: DataFrame, directory: str, position: Position) -> IcebergPayload:
         accepted = self._accepted_rows
-        table = self._known_table
-        return {
-            "after": 0,
-            "owner": self._owner,
-            "table": str(table.metadata.table_uuid),
-            "location": self._location,
-            "schema": accepted.rows.model_dump_json(),
-            "spec": accepted.spec.model_dump_json(),
-        }
-
-    def _completed(self, payload: Payload) -> Payload:
-        """The payload with the metrics from its files' footers, and without files without rows."""
-        from weir.sinks.iceberg.files import file_details, written_as
-
-        rows, spec = written_as(payload)
-        files = []
-        file_system = self._context.file_system(self._root_of(payload))
-        for file, path in zip(payload["files"], self._paths(payload), strict=True):
-            details = file_details(
-                file_system,
-                path,
-                staged=file["path"],
-                rows=rows,
-                spec=spec,
-                properties=self._known_table.properties,
-            )
-            if details["rows"]:
-                files.append({**file, **details})
-        completed = {**payload, "files": files, "after": self._newest, "flushed": True}
-        # What cannot be committed must fail before a checkpoint has it.
-        self._check_flushed([completed])
-        return completed
-
-    def _commit_filled(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        from weir.sinks.iceberg.client import ConflictError
-        from weir.sinks.iceberg.ledger import record_of
-        from weir.sinks.iceberg.merging import note_additions, replaceable
-
-        files: list[AddedDataFile] | None = None
-        conflict: Exception | None = None
-        for _ in range(_COMMIT_TRIES):
-            if self._root:
-                self._target.check(self._file_system)
-            table = self._iceberg.load()
-            if table is None:
-                table = self._created_for(payloads[0])
-            if not self._root:
-                self._bind(table)
-            record = record_of(table.metadata, self._context, place=self.describe())
-            self._check_not_gone_back(table, record, payloads)
-            if record is not None and record.epoch >= epoch:
-                self._newest = max(self._newest, record.epoch)
-                return 0
-            if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
-                self._target.check(self._file_system)
-                raise lost_rows(self.describe(), epoch, damage)
-            if files is None:
-                # What it would refuse must not be merged, and noted, at every attempt.
-                self._prepare(table, payloads)
-                staged = self._staged_in(payloads)
-                merges = self._merging.is_on
-                originals = replaceable(self._context.file_system, staged) if merges else []
-                files = self._merged(epoch, staged, table)
-            # Iceberg does not look.
-            self._merging.check(files, self._context.file_system)
-            note_additions(self._context.file_system, staged, files)
-            try:
-                self._table = self._append(table, record, epoch, payloads, files)
-            except ConflictError as error:
-                # Another driver may have committed the epoch: look again.
-                conflict = error
-                continue
-            self._newest = max(self._newest, epoch)
-            self._replaced.add(originals, files, self._context)
-            return sum(int(file["rows"]) for payload in payloads for file in payload["files"])
-        raise SinkError(
-            f"Checkpoint {epoch} could not be committed to {self.describe()}, whose other writers"
-            f" commit all the time ({conflict}): the commit is repeated; its rows stay staged."
+        return IcebergPayload(
+            directory=directory,
+            position=position,
+            flushed=False,
+            after=0,
+            owner=self._owner,
+            table=str(self._known_table.metadata.table_uuid),
+            location=self._location,
+            schema=accepted.rows.model_dump_json(),
+            spec=accepted.spec.model_dump_json(),
+            files=[],
         )
 
-    def _staged_in(self, payloads: Sequence[Payload]) -> list[AddedDataFile]:
+    def _described(self, payload: IcebergPayload) -> list[StagedDataFile]:
+        from weir.sinks.iceberg.files import described, written_as
+        from weir.sinks.iceberg.partitions import texts_of
+
+        rows, spec = written_as(payload)
+        return [
+            described(
+                self._context.file_system(self._root_of(payload)),
+                path,
+                file,
+                rows=rows,
+                partition=texts_of(spec, partition_values(file.path)),
+                properties=self._known_table.properties,
+            )
+            for file, path in zip(payload.files, self._paths(payload), strict=True)
+        ]
+
+    def _completed(self, payload: IcebergPayload) -> IcebergPayload:
+        completed = msgspec.structs.replace(super()._completed(payload), after=self._newest)
+        # What cannot be committed must fail before a checkpoint has it.
+        self._check_files([completed])
+        return completed
+
+    def _look(self, payloads: Sequence[IcebergPayload]) -> tuple[Table, int]:
+        from weir.sinks.iceberg.ledger import record_of
+
+        table = self._iceberg.load()
+        if table is None:
+            table = self._created_for(payloads[0])
+        if not self._root:
+            self._bind(table)
+        record = record_of(table.metadata, self._context, place=self.describe())
+        self._check_not_gone_back(table, record, payloads)
+        committed = 0 if record is None else record.epoch
+        self._newest = max(self._newest, committed)
+        return table, committed
+
+    def _add(self, target: Table, epoch: int, payloads: Sequence[IcebergPayload]) -> int:
+        from weir.sinks.iceberg.merging import IcebergMerger, manifest_entries, note_additions
+
+        # What it would refuse must not be merged, and noted, at every attempt.
+        transaction, rows = self._prepare(target, payloads)
+        staged = self._staged_in(payloads)
+        merged = self._merging.files(
+            epoch,
+            staged,
+            IcebergMerger(self._context.file_system, target.properties, self._location),
+            self._context,
+            root=self._root,
+            attempts=self._attempts_prefix,
+        )
+        # Iceberg does not look whether they are intact, but ``files`` has.
+        note_additions(self._context.file_system, staged, merged.files)
+        files = list(manifest_entries(merged.files, rows, target.metadata.default_spec_id))
+        self._table = self._append(target, transaction, epoch, payloads, files)
+        self._newest = max(self._newest, epoch)
+        self._replaced.add(merged.originals, merged.files, self._context)
+        return sum(file.rows or 0 for payload in payloads for file in payload.files)
+
+    def _staged_in(self, payloads: Sequence[IcebergPayload]) -> list[AddedDataFile]:
         from weir.sinks.iceberg.merging import staged_data_file
 
         return [
             staged_data_file(
                 payload,
-                number,
+                file,
                 root=self._root_of(payload),
                 path=self._staged(payload, file),
                 location=self._location_of(payload),
             )
             for payload in payloads
-            for number, file in enumerate(payload["files"])
+            for file in payload.files
         ]
 
-    def _merged(self, epoch: int, staged: list[AddedDataFile], table: Table) -> list[AddedDataFile]:
-        from weir.sinks.iceberg.merging import IcebergMerger
-
-        return self._merging.files(
-            epoch,
-            staged,
-            IcebergMerger(self._context.file_system, table.properties, self._location),
-            self._context,
-            root=self._root,
-            attempts=self._attempts_prefix,
-        )
-
     def _prepare(
-        self, table: Table, payloads: Sequence[Payload]
+        self, table: Table, payloads: Sequence[IcebergPayload]
     ) -> tuple[Transaction, dict[str, Schema]]:
         """A transaction whose table takes the rows, and their schemas with its ids.
 
@@ -566,21 +509,19 @@ class IcebergTable(FileSink):
     def _append(
         self,
         table: Table,
-        record: Record | None,
+        transaction: Transaction,
         epoch: int,
-        payloads: Sequence[Payload],
-        added: Sequence[AddedDataFile],
+        payloads: Sequence[IcebergPayload],
+        files: Sequence[DataFile],
     ) -> Table:
         """Add the files in one snapshot, with the ledger's next record."""
-        from weir.sinks.iceberg.ledger import as_property, key_of, next_record, summary
-        from weir.sinks.iceberg.merging import manifest_entries
+        from weir.sinks.iceberg.ledger import as_property, key_of, next_record, record_of, summary
 
-        transaction, rows = self._prepare(table, payloads)
-        files = list(manifest_entries(added, rows, table.metadata.default_spec_id))
+        record = record_of(table.metadata, self._context, place=self.describe())
         batches = [
-            (int(attempt), payload["position"])
+            (int(attempt), payload.position)
             for payload in payloads
-            for prefix, _, attempt in [payload["directory"].rpartition("-")]
+            for prefix, _, attempt in [payload.directory.rpartition("-")]
             if prefix == self._attempts_prefix
         ]
 
@@ -602,7 +543,7 @@ class IcebergTable(FileSink):
         )
 
     def _check_not_gone_back(
-        self, table: Table, record: Record | None, payloads: Sequence[Payload]
+        self, table: Table, record: Record | None, payloads: Sequence[IcebergPayload]
     ) -> None:
         """Raise ``LostRowsError`` if the table once had commits that it has no more."""
         if not (lost := self._lost(table, record, payloads)):
@@ -614,7 +555,7 @@ class IcebergTable(FileSink):
             " the table with --from-savepoint PATH --accept-duplicates."
         )
 
-    def _lost(self, table: Table, record: Record | None, payloads: Sequence[Payload]) -> int:
+    def _lost(self, table: Table, record: Record | None, payloads: Sequence[IcebergPayload]) -> int:
         """The newest epoch that the table once had and has no more; 0 if none is known."""
         from weir.sinks.iceberg.ledger import has_gone_back
 
@@ -624,7 +565,7 @@ class IcebergTable(FileSink):
             return 0
         return max(committed, known)
 
-    def _known(self, payloads: Sequence[Payload], table: Table | None) -> int:
+    def _known(self, payloads: Sequence[IcebergPayload], table: Table | None) -> int:
         """The newest epoch of this job that is known to have been committed here; 0 if none is.
 
         Payloads know it of the table that they were staged for. That it should be this one, though
@@ -633,10 +574,10 @@ class IcebergTable(FileSink):
         """
         uuid = None if table is None else str(table.metadata.table_uuid)
         own = [
-            int(one["after"])
-            for one in payloads
-            if one["owner"] == self._owner
-            and (self._context.landmark is not None or one["table"] == uuid)
+            payload.after
+            for payload in payloads
+            if payload.owner == self._owner
+            and (self._context.landmark is not None or payload.table == uuid)
         ]
         return max(self._newest, *own, 0)
 

@@ -33,8 +33,9 @@ from pyiceberg.types import LongType, NestedField
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from weir.errors import SinkError, SinkMismatchError, StorageError, WeirError
-from weir.sinks.iceberg.client import ConflictError, DurableFileIO, OneCommit
+from weir.sinks.iceberg.client import DurableFileIO, OneCommit
 from weir.sinks.iceberg.partitions import check_spec
+from weir.sinks.staging import ConflictError
 from weir.storage.paths import normalize
 
 #: What pass by themselves.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from weir.core.types import Count, Payload
+from weir.core.types import Count
 from weir.errors import LostRowsError, SinkMismatchError
 from weir.sinks.postgres.target import Ledger
 from weir.sinks.staging import StagedPayload
@@ -40,7 +40,7 @@ class PreparedPayload(StagedPayload, kw_only=True):
 
 def rows_committed_by_hand(
     connection: psycopg.Connection,
-    payloads: Sequence[Payload],
+    payloads: Sequence[PreparedPayload],
     *,
     ledger: Ledger,
     epoch: int,
@@ -51,7 +51,7 @@ def rows_committed_by_hand(
     Raises ``SinkMismatchError`` if some still wait, or are not this sink's, and ``LostRowsError``
     if some were rolled back.
     """
-    rows = dict(pair for payload in payloads for pair in payload["transactions"])
+    rows = dict(pair for payload in payloads for pair in payload.transactions)
     if not all(name.startswith(_prefix(ledger)) for name in rows):
         raise SinkMismatchError(
             f"Rows of checkpoint {epoch} are in prepared transactions that {place} of this job did"

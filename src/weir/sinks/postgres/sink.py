@@ -45,6 +45,8 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+import msgspec
+
 from weir.core.types import Payload
 from weir.errors import (
     InvariantError,
@@ -91,7 +93,7 @@ from weir.sinks.postgres.types import (
     staged_columns,
     staging_expressions,
 )
-from weir.sinks.staging import check_evolution, check_flushed, check_staged
+from weir.sinks.staging import check_evolution, decode_flushed, decode_staged, encoded
 
 if TYPE_CHECKING:
     import psycopg
@@ -238,7 +240,7 @@ class PostgresTable(Sink):
         if not reports:
             self._staging.settle([(table, batch.batch_id)])
             return None
-        return table_payload(table, batch.batch_id, columns, reports)
+        return encoded(table_payload(table, batch.batch_id, columns, reports))
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Check that the rows are there; the next batch begins a new staging table (PROTOCOL P23).
@@ -246,8 +248,8 @@ class PostgresTable(Sink):
         They are durable since they were copied. Raises ``LostWriteError`` if some are gone, since
         the server was restored or a standby that lagged behind took over.
         """
-        check_staged(payloads, TablePayload, self.describe())
-        lost = self._staging.flush(payloads)
+        staged = decode_staged(payloads, TablePayload, self.describe())
+        lost = self._staging.flush(staged)
         if lost is not None:
             raise LostWriteError(
                 f"Output that {self.describe()} staged cannot be part of a checkpoint, because"
@@ -255,8 +257,10 @@ class PostgresTable(Sink):
                 " nothing else changes tables in the schema weir."
             )
         return [
-            payload if payload["flushed"] else {**payload, "flushed": True, "after": self._newest}
-            for payload in payloads
+            given
+            if payload.flushed
+            else encoded(msgspec.structs.replace(payload, flushed=True, after=self._newest))
+            for given, payload in zip(payloads, staged, strict=True)
         ]
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
@@ -266,20 +270,21 @@ class PostgresTable(Sink):
         rows are gone, and ``SinkMismatchError`` if the table refuses a row and there is no table of
         rejects; calling again is safe.
         """
-        staged, prepared = _by_place(payloads)
-        check_flushed(staged, TablePayload, self.describe())
-        check_flushed(prepared, PreparedPayload, self.describe())
+        of_tables = [payload for payload in payloads if "transactions" not in payload]
+        others = [payload for payload in payloads if "transactions" in payload]
+        staged = decode_flushed(of_tables, TablePayload, self.describe())
+        prepared = decode_flushed(others, PreparedPayload, self.describe())
         if not payloads:
             return 0
         try:
             with self._session(self._session_name) as connection:
-                rows = self._commit(connection, epoch, payloads)
+                rows = self._commit(connection, epoch, staged, prepared)
         except Exception as error:
             if not is_violation(error):
                 raise
             raise self._violation(epoch, error) from error
         self._newest = max(self._newest, epoch)
-        self._staging.settle((payload["table"], payload["position"]) for payload in staged)
+        self._staging.settle((payload.table, payload.position) for payload in staged)
         return rows
 
     def newest_committed(self) -> int | None:
@@ -343,10 +348,13 @@ class PostgresTable(Sink):
         self._staging.close()
 
     def _commit(
-        self, connection: psycopg.Connection, epoch: int, payloads: Sequence[Payload]
+        self,
+        connection: psycopg.Connection,
+        epoch: int,
+        staged: Sequence[TablePayload],
+        prepared: Sequence[PreparedPayload],
     ) -> int:
         """Insert what is staged, check what was prepared, enter the epoch; return the rows."""
-        staged, prepared = _by_place(payloads)
         ledger = self._ledger
         committed = ledger.lock(connection)
         if committed >= epoch:
@@ -385,10 +393,10 @@ class PostgresTable(Sink):
         ledger.enter(connection, epoch, rows)
         return rows
 
-    def _check_not_gone_back(self, committed: int, payloads: Sequence[Payload]) -> None:
+    def _check_not_gone_back(self, committed: int, payloads: Sequence[TablePayload]) -> None:
         """Raise ``LostRowsError`` if the ledger once had a newer epoch than it has now."""
         # Rows of another job's savepoint may go to another target, which has a ledger of its own.
-        known = [one["after"] for one in payloads if self._staging.is_own(one)]
+        known = [payload.after for payload in payloads if self._staging.is_own(payload)]
         if committed < (newest := max([self._newest, *known])):
             raise LostRowsError(
                 f"{self.describe()} has gone back to checkpoint {committed}, though checkpoint"
@@ -574,9 +582,3 @@ class PostgresTable(Sink):
                 f"{self.describe()} has epoch_column={name!r}: give the name of a column, and only"
                 " with mode='append', since an upsert keeps no older rows."
             )
-
-
-def _by_place(payloads: Sequence[Payload]) -> tuple[list[Payload], list[Payload]]:
-    """Those whose rows are in staging tables, and those in prepared transactions."""
-    staged = [one for one in payloads if "transactions" not in one]
-    return staged, [one for one in payloads if "transactions" in one]

@@ -18,17 +18,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import msgspec
 from msgspec import Meta
 
-from weir.core.types import Count, Payload
+from weir.core.types import Count
 from weir.errors import SinkError, StorageError
 from weir.sinks.postgres.copy import WRITER, create_staging_table
 from weir.sinks.postgres.session import quoted
 from weir.sinks.postgres.target import Ledger
 from weir.sinks.postgres.types import StagedColumn
 from weir.sinks.staging import StagedPayload
-from weir.storage.records import prepare
 
 if TYPE_CHECKING:
     import psycopg
@@ -82,18 +80,14 @@ class StagingTables:
                 create_staging_table(connection, in_sql(table), columns, about)
         return table
 
-    def flush(self, payloads: Iterable[Payload]) -> str | None:
+    def flush(self, payloads: Iterable[TablePayload]) -> str | None:
         """Begin a new table with the next batch; return what is wrong with these, in words."""
         with self._lock:
             # A table without rows so far goes on; none is made for each epoch without rows.
             if self._uncommitted.get(self._current):
                 self._generation += 1
             # Others are committed.
-            mine = [
-                one
-                for one in payloads
-                if one["position"] in self._uncommitted.get(one["table"], ())
-            ]
+            mine = [one for one in payloads if one.position in self._uncommitted.get(one.table, ())]
         if not mine:
             return None
         with self._session() as connection:
@@ -133,9 +127,9 @@ class StagingTables:
             self._generation += 1
         self._drop(tables)
 
-    def is_own(self, payload: Payload) -> bool:
+    def is_own(self, payload: TablePayload) -> bool:
         """Whether this sink staged it, in any attempt."""
-        return str(payload["table"]).startswith(f"s_{self._ledger.digest}_")
+        return payload.table.startswith(f"s_{self._ledger.digest}_")
 
     def _drop(self, tables: Sequence[str]) -> None:
         """Drop tables; a task that is late may keep one until the next attempt."""
@@ -155,18 +149,18 @@ class StagingTables:
 
 def table_payload(
     table: str, position: int, columns: Sequence[StagedColumn], reports: Iterable[Any]
-) -> Payload:
+) -> TablePayload:
     """The payload of a batch, from what its Spark tasks reported, in the partitions' order."""
-    writers = [[report.writer, report.rows] for report in reports]
-    return {
-        "table": table,
-        "position": position,
-        "flushed": False,
-        "after": 0,
-        "rows": sum(rows for _, rows in writers),
-        "writers": writers,
-        "columns": [msgspec.to_builtins(column) for column in columns],
-    }
+    writers = [(report.writer, report.rows) for report in reports]
+    return TablePayload(
+        table=table,
+        position=position,
+        flushed=False,
+        after=0,
+        rows=sum(rows for _, rows in writers),
+        writers=writers,
+        columns=list(columns),
+    )
 
 
 def in_sql(table: str) -> str:
@@ -174,28 +168,27 @@ def in_sql(table: str) -> str:
     return f"weir.{quoted(table)}"
 
 
-def columns_of(payload: Payload) -> tuple[StagedColumn, ...]:
+def columns_of(payload: TablePayload) -> tuple[StagedColumn, ...]:
     """The columns of a batch."""
-    prepare(list[StagedColumn])
-    return tuple(msgspec.convert(payload["columns"], list[StagedColumn]))
+    return tuple(payload.columns)
 
 
-def writers_of(payloads: Iterable[Payload]) -> dict[str, list[tuple[int, int]]]:
+def writers_of(payloads: Iterable[TablePayload]) -> dict[str, list[tuple[int, int]]]:
     """By staging table, the writers of these batches, each with its place in the order of all."""
     writers: dict[str, list[tuple[int, int]]] = {}
     count = 0
     for payload in payloads:
-        for writer, _ in payload["writers"]:
-            writers.setdefault(in_sql(payload["table"]), []).append((writer, count))
+        for writer, _ in payload.writers:
+            writers.setdefault(in_sql(payload.table), []).append((writer, count))
             count += 1
     return writers
 
 
-def damage(connection: psycopg.Connection, payloads: Sequence[Payload]) -> str | None:
+def damage(connection: psycopg.Connection, payloads: Sequence[TablePayload]) -> str | None:
     """The first staging table that is gone or lacks rows, in words; None if all are whole."""
     expected: dict[str, dict[int, int]] = {}
     for payload in payloads:
-        expected.setdefault(payload["table"], {}).update(payload["writers"])
+        expected.setdefault(payload.table, {}).update(payload.writers)
     for table, writers in expected.items():
         found = connection.execute("SELECT to_regclass(%s)::text", [in_sql(table)]).fetchone()
         if found == (None,):
