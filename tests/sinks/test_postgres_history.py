@@ -132,8 +132,8 @@ def test_rows_that_were_there_before_are_older_than_every_checkpoint(table):
     ("column", "message"),
     [
         ("integer", "must be a bigint without a default.*but is integer"),
-        ("bigint DEFAULT 0", "but is bigint with one"),
-        ("bigint GENERATED ALWAYS AS (id) STORED", "but is bigint with one"),
+        ("bigint DEFAULT 0", "but is bigint with a default"),
+        ("bigint GENERATED ALWAYS AS (id) STORED", "but is bigint with a default"),
         ("text", "but is text"),
     ],
 )

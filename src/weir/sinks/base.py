@@ -8,7 +8,7 @@ returns, as JSON, what is needed to commit them. A checkpoint makes the staged d
 Breaking any of these rules loses or duplicates rows:
 
 1. ``stage`` shows nothing to readers. It writes under a name that carries job, attempt and
-   position, so that a later attempt can tell the data from its own (PROTOCOL P22).
+   position, so that a later attempt can distinguish the data from its own (PROTOCOL P22).
 2. Payloads are JSON values; they are stored in checkpoints and read back by other processes.
 3. ``flush`` makes staged data durable (fsync). After it has returned, a machine crash must not lose
    the data (P23).
@@ -21,7 +21,7 @@ Breaking any of these rules loses or duplicates rows:
    Once an older copy of the job's records was put back, the number of an epoch without rows may
    come again, with rows. So a sink that would do nothing for it reports it as committed
    (``newest_committed``), and the job does not start from such records (P19), nor does it use an
-   older checkpoint in place of a damaged one.
+   older checkpoint in place of a damaged checkpoint.
 6. ``clean`` deletes only what attempts older than the given one staged and did not commit (P22).
 7. When the input ends, ``finish`` comes after the last ``stage``, and ``close`` after the last
    ``commit`` (P37).
@@ -93,7 +93,7 @@ class SinkContext:
 class Batch:
     """The batch whose rows are staged."""
 
-    #: Spark's, and one more for what ``finish`` stages: it grows by one with each batch of the
+    #: Spark's, plus 1 for what ``finish`` stages: it grows by 1 with each batch of the
     #: query, and is unique within an attempt.
     batch_id: int
     #: Parquet files that hold exactly the rows of the batch, if the task wrote them for downstream
@@ -133,10 +133,10 @@ class Sink(abc.ABC):
     """A sink with two-phase commit. The module's docstring has the rules.
 
     ``requires_final_checkpoint``: whether a bounded job must not end before a checkpoint has
-    committed the last rows (PROTOCOL P36). ``takes_updates``: whether a row replaces an earlier one
-    of its key, so that a step may emit what changed (``output_mode="update"``); within an epoch,
-    the row of the latest batch counts. ``function``: the user's function that the sink calls, so
-    that errors can be traced to it; None otherwise.
+    committed the last rows (PROTOCOL P36). ``takes_updates``: whether a row replaces the earlier
+    row of its key, so that a step may emit what changed (``output_mode="update"``); within an
+    epoch, the row of the latest batch counts. ``function``: the user's function that the sink
+    calls, so that errors can be traced to it; None otherwise.
     """
 
     requires_final_checkpoint: bool = True
@@ -186,7 +186,7 @@ class Sink(abc.ABC):
         """Stage what was held back until now, as of ``batch``; None (the default) if nothing was.
 
         Called when the input has ended or the job is drained, after every row was staged
-        (MISSION E2). Called again by the next attempt if this one fails before its final
+        (MISSION E2). Called again by the next attempt if this attempt fails before its final
         checkpoint. Not called in a stop without drain.
         """
         del batch
@@ -233,16 +233,16 @@ class Sink(abc.ABC):
     def newest_committed(self) -> int | None:
         """The newest epoch that this job is known to have committed (PROTOCOL P21).
 
-        One without rows counts if a later ``commit`` of its number would do nothing. None if none
-        is known.
+        An epoch without rows counts if a later ``commit`` of its number would do nothing. None if
+        no epoch is known.
         """
 
     def newest_begun(self) -> int | None:
         """The newest epoch of which rows may be visible, committed or not; None if none is known.
 
         Never older than ``newest_committed``, which is the default, for targets that show whole
-        epochs only. An older checkpoint is not used in place of a damaged one if rows beyond it may
-        be visible (PROTOCOL P21).
+        epochs only. A job does not fall back from a damaged checkpoint to an older one if rows
+        beyond that may be visible (PROTOCOL P21).
         """
         return self.newest_committed()
 

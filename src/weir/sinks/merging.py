@@ -4,8 +4,8 @@ Nobody sees staged files, so merging conflicts with nothing, unlike compaction a
 does it, in one job beside the batches: each group of files is one Spark task, on any executor.
 
 A sink says by ``Merger`` how its files are read, written and described. Merged files lie in
-``<attempt's directory>/m<epoch>-<random>/``, so that whoever finds them there knows for what they
-were made. The originals stay until no snapshot can need them any more (``ReplacedFiles``).
+``<attempt's directory>/m<epoch>-<random>/``, whose name says for which epoch they were made. The
+originals stay until no snapshot can need them any more (``ReplacedFiles``).
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Merger(abc.ABC, Generic[A]):
         return staged
 
     def shaped(self, frame: DataFrame, layout: str, column: str) -> DataFrame:
-        """The rows as they are written; ``column`` is not one of theirs, and stays."""
+        """The rows as they are written; ``column`` is not in the layout, and stays."""
         del layout, column
         return frame
 
@@ -138,10 +138,10 @@ class Merging(Generic[A]):
         root: str,
         attempts: str,
     ) -> Merged[A]:
-        """The epoch's files, small ones merged into durable files below ``root``.
+        """The epoch's files, small files merged into durable files below ``root``.
 
         If that fails, they are the staged ones. ``attempts``: how the names of the attempts'
-        directories begin. Raises ``StorageError`` if one is not intact, since merging may have
+        directories begin. Raises ``StorageError`` if a file is not intact, since merging may have
         taken minutes. The commit is then repeated, which merges the originals once more, or finds
         that they are lost.
         """
@@ -182,8 +182,8 @@ class Merging(Generic[A]):
 def _damage(files: Sequence[Added], context: SinkContext) -> str | None:
     """The first of the files that is not intact, in words."""
     roots: dict[str, dict[str, int | None]] = {}
-    for one in files:
-        roots.setdefault(one.root, {})[one.full_path] = one.file.size
+    for file in files:
+        roots.setdefault(file.root, {})[file.full_path] = file.file.size
     looks = (damaged_file(context.file_system(root), sizes) for root, sizes in roots.items())
     return next(filter(None, looks), None)
 
@@ -201,8 +201,8 @@ def _merge_small(
     file_system = context.file_system(root)
     groups = groups_to_merge(
         staged,
-        key=lambda one: (one.layout, one.partition),
-        size=lambda one: one.file.size or 0,
+        key=lambda file: (file.layout, file.partition),
+        size=lambda file: file.file.size or 0,
         target_size=target_size,
     )
     new: list[A] = []
@@ -214,13 +214,15 @@ def _merge_small(
                 merger.added(group[0], root, f"{below}/{number}/{file.path}", file.size)
                 for file in files
             ]
-            rows, expected = (sum(one.file.rows or 0 for one in each) for each in (added, group))
+            rows, expected = (
+                sum(file.file.rows or 0 for file in files) for files in (added, group)
+            )
             if rows != expected:
                 raise SinkError(f"{expected} rows were merged into {rows}.")
             new += added
-    sync_below(file_system, root, [one.path for one in new])
-    gone = {one.full_path for group in groups for one in group}
-    return [*(one for one in staged if one.full_path not in gone), *new]
+    sync_below(file_system, root, [file.path for file in new])
+    gone = {file.full_path for group in groups for file in group}
+    return [*(file for file in staged if file.full_path not in gone), *new]
 
 
 def _merge(
@@ -242,7 +244,7 @@ def _merge(
     reader = session.read.schema(merger.columns(layout)).options(recursiveFileLookup="true")
     reader = reader.options(**READ_EACH)
     frames = [
-        reader.parquet(*(as_spark_path(one.full_path) for one in group)).coalesce(1)
+        reader.parquet(*(as_spark_path(file.full_path) for file in group)).coalesce(1)
         for group in groups
     ]
     # A name that no column has.
@@ -250,7 +252,7 @@ def _merge(
     numbered = [
         frame.selectExpr("*", f"{number} AS {column}") for number, frame in enumerate(frames)
     ]
-    together = reduce(lambda one, other: one.unionAll(other), numbered)
+    together = reduce(lambda frame, other: frame.unionAll(other), numbered)
     write_frame(
         merger.shaped(together, layout, column),
         file_system,
@@ -266,14 +268,14 @@ def _merge(
 
 
 def _copied(session: SparkSession) -> SparkSession:
-    """A session with the settings that the given one has now, for settings of its own.
+    """A session with the settings that the given session has now, for settings of its own.
 
     pyspark's ``newSession`` has none of them, and its constructor makes ``RDD.toDF`` use the new
     session in the whole process.
     """
     copied = object.__new__(type(session))
     # Without what it has cached of the other session under public names, such as ``conf``.
-    vars(copied).update({key: one for key, one in vars(session).items() if key.startswith("_")})
+    vars(copied).update({key: value for key, value in vars(session).items() if key.startswith("_")})
     copied._jsparkSession = session._jsparkSession.cloneSession()
     return copied
 
@@ -290,17 +292,17 @@ class ReplacedFiles:
     def add(self, staged: Sequence[Added], added: Sequence[Added], context: SinkContext) -> None:
         """Note the staged files that a commit has not added.
 
-        But not those of another job, from whose snapshot this one has started: they are that
+        But not those of another job, from whose snapshot this job has started: they are that
         job's, which may still have to commit them.
         """
         if context.is_in_other_name:
             return
-        paths = {one.full_path for one in added}
+        paths = {file.full_path for file in added}
         batches: dict[str, list[Added]] = {}
-        for one in staged:
-            if one.full_path not in paths:
-                batches.setdefault(one.batch, []).append(one)
-        self._kept |= batches.keys() & {one.batch for one in staged if one.full_path in paths}
+        for file in staged:
+            if file.full_path not in paths:
+                batches.setdefault(file.batch, []).append(file)
+        self._kept |= batches.keys() & {file.batch for file in staged if file.full_path in paths}
         if batches:
             self._files.append((context.kernel.now_ms(), batches))
 
@@ -319,7 +321,7 @@ class ReplacedFiles:
         """
         while self.are_due(context, kept_s):
             for batch, files in self._files.popleft()[1].items():
-                free = [one.full_path for one in files if one.path not in named]
+                free = [file.full_path for file in files if file.path not in named]
                 whole = batch not in self._kept and len(free) == len(files)
                 self._kept.discard(batch)
                 with suppress(StorageError):
@@ -336,7 +338,7 @@ def groups_to_merge(
 ) -> list[list[T]]:
     """Groups of two or more files with equal keys, each of about ``target_size`` bytes.
 
-    Files keep their order. One that alone has that size is in no group.
+    Files keep their order. A file that alone has that size is in no group.
     """
     groups: list[list[T]] = []
     open_groups: dict[Hashable, list[T]] = {}

@@ -1,6 +1,6 @@
 """Reads Parquet footers: row counts, and statistics in Delta's JSON.
 
-Statistics let readers of the table skip files, so a wrong one loses rows silently. Therefore a
+Statistics let readers of the table skip files, so wrong statistics lose rows silently. Therefore a
 bound that JSON or the footer cannot express exactly (long strings, NaN, decimals beyond a double)
 is left out, never rounded.
 """
@@ -128,7 +128,7 @@ def _bounds(statistics: list[pq.Statistics], column: pq.ColumnSchema) -> tuple[_
 
 
 def _unit_of_instants(column: pq.ColumnSchema) -> timedelta | None:
-    """The unit of a column of points in time; None for another one, or if Python has no such unit.
+    """The unit of a column of points in time; None for others, or if Python has no such unit.
 
     pyarrow would convert its values too, but imports pandas for that: 0.7 s, in a first commit.
     """

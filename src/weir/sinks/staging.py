@@ -1,4 +1,4 @@
-"""Staging for sinks: names, paths, and the one way in which Spark writes for a sink.
+"""Staging for sinks: names, paths, and how Spark writes for a sink.
 
 A staged file must be identifiable by its path alone, because the process that cleans up may know
 nothing else (PROTOCOL P22). So each batch gets its own directory, named after job, sink, attempt
@@ -143,7 +143,7 @@ def encoded(payload: StagedPayload) -> Payload:
 def decode_staged(payloads: Iterable[Payload], kind: type[S], place: str) -> list[S]:
     """Decode payloads, which may come from a checkpoint that somebody else wrote.
 
-    Raises ``SinkMismatchError`` for one that is not of this kind.
+    Raises ``SinkMismatchError`` for a payload that is not of this kind.
     """
     try:
         return [converted(payload, kind) for payload in payloads]
@@ -230,7 +230,7 @@ def _is_too_long(name: str) -> bool:
 
 
 def visible_files(file_system: FileSystem, directory: str) -> list[StagedFile]:
-    """All files below a directory, in path order, without Spark's and Hadoop's hidden ones."""
+    """All files below a directory, in path order, without the hidden files of Spark and Hadoop."""
     return [
         StagedFile(path=path, size=status.size)
         for path, status in _walk(file_system, directory, "")
@@ -336,8 +336,8 @@ def statuses(file_system: FileSystem, paths: Sequence[str]) -> list[FileStatus |
         look = partial(_look, file_system, paths[first::_LOOKS_MAX], looks[-1])
         threading.Thread(target=look, name="weir-look", daemon=True).start()
     found: list[FileStatus | None] = [None] * len(paths)
-    for first, one in enumerate(looks):
-        found[first::_LOOKS_MAX] = one.result()
+    for first, result in enumerate(looks):
+        found[first::_LOOKS_MAX] = result.result()
     return found
 
 
@@ -420,7 +420,7 @@ def _walk(file_system: FileSystem, directory: str, prefix: str) -> Iterator[tupl
 
 
 class ConflictError(Exception):
-    """A commit met another one, or nobody knows whether it landed: the target tells."""
+    """A commit met another commit, or may have landed: look at the target again."""
 
 
 class FileSink(Sink, Generic[P, T]):
@@ -627,7 +627,7 @@ class FileSink(Sink, Generic[P, T]):
         """
 
     def _secure(self, target: T, epoch: int, payloads: Sequence[P]) -> None:
-        """Make a committed epoch durable: whoever committed it may have died before that."""
+        """Make a committed epoch durable: the driver that committed it may have died too soon."""
 
     @abc.abstractmethod
     def _add(self, target: T, epoch: int, payloads: Sequence[P]) -> int:

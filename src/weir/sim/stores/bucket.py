@@ -51,7 +51,7 @@ class Bucket:
         self.objects: dict[str, Stored] = {}
 
     def put(self, key: str, stored: Stored, *, create: bool) -> None:
-        """Carry out a put. Raises ``AlreadyExistsError`` if a conditional one finds the name."""
+        """Carry out a put. A conditional put raises ``AlreadyExistsError`` if the name is taken."""
         if create and key in self.objects:
             raise exceptions.AlreadyExistsError(f"{key} exists")
         self.objects[key] = stored
@@ -130,7 +130,7 @@ class Requests:
 
     @staticmethod
     def delete(bucket: Bucket, keys: Sequence[str]) -> None:
-        """Delete objects; one that is gone counts as deleted."""
+        """Delete objects; those that are gone count as deleted."""
         for key in keys:
             _ask(bucket, f"delete {key}", partial(bucket.delete, key))
 

@@ -2,9 +2,9 @@
 
 What the sink assumes of delta-rs, and what may happen there:
 
-1. Version N of the log is created if it is absent; it shows all of its actions, or nothing. Who
-   finds it taken looks at what was written meanwhile, and takes the next version. If that has one
-   of its own application transactions, the commit is refused.
+1. Version N of the log is created if it is absent; it shows all of its actions, or nothing. A
+   writer who finds it taken looks at what was written meanwhile, and takes the next version. If
+   that has one of its own application transactions, the commit is refused.
 2. The create may succeed, and say that it failed.
 3. An entry is on disk only once it is synced, which delta-rs leaves to the system.
 """
@@ -56,7 +56,7 @@ class DeltaLog:
         return [_decoded(self._disk.files[f"{self._directory}/{name}"]) for name in names]
 
     def create(self, number: int, version: Version, *, durable: bool = False) -> bool:
-        """Create a version if it is the next one; whether that was so."""
+        """Create a version if it is the next; whether that was so."""
         if number != len(self.versions()):
             return False
         path = f"{self._directory}/{number:020}.json"
@@ -83,7 +83,7 @@ class DeltaLog:
             if created:
                 return
             between = self.versions()[number:]
-            if any(one.transactions.keys() & version.transactions.keys() for one in between):
+            if any(other.transactions.keys() & version.transactions.keys() for other in between):
                 raise CommitFailedError("Simulated: a concurrent transaction")
             number += len(between)
         raise CommitFailedError("Simulated: too many concurrent writers")
@@ -113,7 +113,9 @@ class SimDeltaTable:
 
     def transaction_version(self, name: str) -> int | None:
         """The version of an application transaction."""
-        found = [one.transactions[name] for one in self._versions if name in one.transactions]
+        found = [
+            version.transactions[name] for version in self._versions if name in version.transactions
+        ]
         return found[-1] if found else None
 
     def schema(self) -> Any:
@@ -130,13 +132,13 @@ class SimDeltaTable:
 
     def get_add_actions(self) -> Any:
         """The table's files."""
-        files = [file for one in self._versions for file in one.files]
+        files = [file for version in self._versions for file in version.files]
         return SimpleNamespace(column=lambda _: SimpleNamespace(to_pylist=lambda: files))
 
     def create_write_transaction(
         self, actions: Sequence[Any], *_: object, commit_properties: Any, **__: object
     ) -> None:
-        """Append a version after the one that this handle knows."""
+        """Append a version after that which this handle knows."""
         self._log.append(len(self._versions), _version(actions, commit_properties))
 
 
@@ -201,7 +203,7 @@ def _decoded(data: bytes) -> Version:
 
 def _version(actions: Sequence[Any], properties: Any) -> Version:
     return Version(
-        transactions={one.app_id: one.version for one in properties.app_transactions},
-        files=[one.path for one in actions],
+        transactions={each.app_id: each.version for each in properties.app_transactions},
+        files=[action.path for action in actions],
         info=dict(properties.custom_metadata),
     )

@@ -120,7 +120,7 @@ class IcebergCatalog(NoopCatalog):
         self._files: dict[int, list[str]] = {}
 
     def roll_back(self) -> bool:
-        """Go back to an older state; whether there was one."""
+        """Go back to an older state; whether there was an older state."""
         back = min(self._network.random.randint(1, _BACK_MAX), len(self.states) - 1)
         if back < 1:
             return False

@@ -10,7 +10,7 @@ What the sink assumes of PostgreSQL, and what may happen there:
    have been committed, or not; or it is committed later, unless its session was ended meanwhile.
    The session of a client that is gone lives on for a while, with its locks.
 4. A transaction whose client has done nothing for ``idle_in_transaction_session_timeout`` ends.
-   A session that is told to end does so after a while.
+   A session that is terminated ends after a while.
 5. The server may restart. A standby that lagged behind may take over: what was committed is gone.
 
 It knows the statements that the sink uses, and refuses any other by name.
@@ -37,9 +37,9 @@ from weir.sinks.postgres.sink import PostgresTable
 _LOOK_US = 20_000
 #: For how long the session of a client that is gone lives on at most.
 _ORPHAN_US = 8_000_000
-#: For how long a session that is told to end lives on at most.
+#: For how long a terminated session lives on at most.
 _TERMINATES_US = 300_000
-#: How likely a standby lacks one more committed transaction, and the newest rows of the target.
+#: How likely a standby lacks another committed transaction, and the newest rows of the target.
 _LAGS = 0.7
 _LOSES_ROWS = 0.5
 #: How often the connection is lost with a statement, compared with ``COMMIT``.
@@ -109,17 +109,17 @@ class Server:
     def live(self) -> list[Session]:
         """The sessions that are not over."""
         now_us = self.network.loop.now_us
-        for one in self.sessions:
-            since = one.idle_since_us
+        for session in self.sessions:
+            since = session.idle_since_us
             if since is not None and now_us - since > _IDLE_TIMEOUT_MS * 1_000:
-                one.end()
-        self.sessions = [one for one in self.sessions if one.alive]
+                session.end()
+        self.sessions = [session for session in self.sessions if session.alive]
         return self.sessions
 
     def restart(self) -> None:
         """Crash and come back: every session is over, and what was committed is there."""
-        for one in self.sessions:
-            one.end()
+        for session in self.sessions:
+            session.end()
 
     def fail_over(self) -> bool:
         """A standby takes over, which lacks some of the committed transactions.
@@ -156,9 +156,9 @@ class Server:
     def _holds(self, session: Session, lock: object, table: str | None) -> bool:
         """Whether another session holds a lock or uses a table."""
         return any(
-            lock in one.locks or (table is not None and table in one.uses)
-            for one in self.live()
-            if one is not session
+            lock in other.locks or (table is not None and table in other.uses)
+            for other in self.live()
+            if other is not session
         )
 
     def lock(self, session: Session, lock: object, *, table: str | None = None) -> None:
@@ -310,9 +310,13 @@ class Connection:
         delay_us = random.choice((0, random.randrange(_ORPHAN_US)))
         self._network.loop.at(delay_us, self._network.outside, session.end)
 
+    def _others(self) -> list[Session]:
+        """The other sessions that are not over."""
+        return [other for other in self._server.live() if other is not self.session]
+
     def _use(self, table: str) -> None:
         """Use a table until the end of the transaction."""
-        while any(table in one.locks for one in self._server.live() if one is not self.session):
+        while any(table in other.locks for other in self._others()):
             self._network.loop.sleep(calling_process(), _LOOK_US)
         if table not in self._server.seen_by(self.session).staging:
             raise _error("42P01", f"the relation {table} does not exist")
@@ -401,20 +405,19 @@ class Connection:
         )
         return _Result([])
 
-    def _others(self, text: str, params: Any) -> _Result:
-        names = {one.name for one in self._server.live() if one is not self.session}
+    def _names_of_others(self, text: str, params: Any) -> _Result:
+        names = {other.name for other in self._others()}
         return _Result([(name,) for name in sorted(names)])
 
     def _terminate(self, text: str, params: Any) -> _Result:
-        for one in self._server.live():
-            if one is not self.session and one.name in params[0]:
+        for other in self._others():
+            if other.name in params[0]:
                 delay_us = self._network.random.randrange(_TERMINATES_US)
-                self._network.loop.at(delay_us, self._network.outside, one.end)
+                self._network.loop.at(delay_us, self._network.outside, other.end)
         return _Result([])
 
     def _is_left(self, text: str, params: Any) -> _Result:
-        live = self._server.live()
-        return _Result([()] * any(one.name in params[0] for one in live if one is not self.session))
+        return _Result([()] * any(other.name in params[0] for other in self._others()))
 
     def _tables(self, text: str, params: Any) -> _Result:
         return _Result([(name,) for name in sorted(self._server.seen_by(self.session).staging)])
@@ -446,7 +449,7 @@ _STATEMENTS: dict[str, Callable[[Connection, str, Any], _Result]] = {
     "CREATE TABLE IF NOT EXISTS": Connection._create,
     "DROP TABLE IF EXISTS": Connection._drop,
     "SET LOCAL lock_timeout": Connection._drop_timeout,
-    "SELECT DISTINCT application_name": Connection._others,
+    "SELECT DISTINCT application_name": Connection._names_of_others,
     "SELECT pg_terminate_backend": Connection._terminate,
     "SELECT relname FROM pg_class": Connection._tables,
     "SELECT FROM pg_stat_activity": Connection._is_left,

@@ -59,7 +59,7 @@ class StoreTarget(Protocol):
         ...
 
     def sessions(self, before: int) -> set[object]:
-        """The sessions of attempts before the given one."""
+        """The sessions of attempts before the given attempt."""
         ...
 
     def strike(self) -> None:
@@ -96,7 +96,7 @@ class PostgresTarget:
 
     def sessions(self, before: int) -> set[object]:
         """See ``StoreTarget``."""
-        return {one for one in self.server.live() if 0 < _number(one.name) < before}
+        return {session for session in self.server.live() if 0 < _number(session.name) < before}
 
     def strike(self) -> None:
         """Restart the server, or let an older state take over."""
@@ -165,7 +165,7 @@ class DeltaTarget(_OnDisk):
 
     def rows(self) -> list[int]:
         """See ``StoreTarget``; a file that is gone has no rows."""
-        paths = [f"{ROOT}/{file}" for one in self._log.versions() for file in one.files]
+        paths = [f"{ROOT}/{file}" for version in self._log.versions() for file in version.files]
         return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
 
 

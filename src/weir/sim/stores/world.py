@@ -264,7 +264,7 @@ class StoreDriver:
         return self._position == self._world.batches - 1 and not self._pending
 
     def _stage(self) -> None:
-        """Stage the next batch, if there is one."""
+        """Stage the next batch, if any is left."""
         if self._position == self._world.batches - 1:
             return
         self._position += 1
@@ -385,7 +385,7 @@ class StoresWorld:
         """Draw a run. ``kind``: the sink; None: the seed decides."""
         self.seed = seed
         random = self._random = Random(f"stores {seed}")
-        drawn = random.choices(list(Kind), weights=[one.weight for one in Kind])[0]
+        drawn = random.choices(list(Kind), weights=[kind.weight for kind in Kind])[0]
         self.kind = kind or drawn
         self.loop = Loop()
         self._story = Story()
@@ -425,7 +425,7 @@ class StoresWorld:
         if not over and self._violation is None:
             self.broken(f"the job did not finish within {_PATIENCE_S} s after the last fault")
         if self._violation is None:
-            # Whoever is late must do no harm either.
+            # Late processes must do no harm either.
             self.loop.run(lambda: bool(self._violation), self.loop.now_us + _AFTERWARDS_US)
             self._settle()
         for driver in self._drivers:
@@ -483,7 +483,7 @@ class StoresWorld:
     def flushed(self, driver: StoreDriver, items: Sequence[Committable], age: int) -> None:
         """A flush has returned that began when the target had this age."""
         held = self.target.held()
-        newest = max(one.attempt for one in self._drivers)
+        newest = max(driver.attempt for driver in self._drivers)
         # A newer attempt may have cleaned up.
         if held is not None and age == self.target.age and driver.attempt == newest:
             rows = [row for item in items for row in self.rows_of(item.position)]
@@ -492,19 +492,19 @@ class StoresWorld:
         self.look()
 
     def is_damaged(self, checkpoint: int, driver: StoreDriver) -> bool:
-        """Whether the newest checkpoint cannot be read: one that was given up, or a drawn one.
+        """Whether the newest checkpoint cannot be read: because it was given up, or by chance.
 
         None is drawn while an older attempt may still commit it: its rows would be shown twice.
         """
         if checkpoint in self._given_up:
             return True
-        others = any(one.is_live for one in self._drivers if one is not driver)
+        others = any(other.is_live for other in self._drivers if other is not driver)
         if self.network.over or others or self.network.in_flight:
             return False
         return self._random.random() < _DAMAGED
 
     def gives_up(self, checkpoint: int) -> None:
-        """A driver falls back to the checkpoint before a damaged one."""
+        """A driver falls back from a damaged checkpoint to that before it."""
         self.tell(f"FAULT checkpoint {checkpoint} is damaged, and given up")
         self._given_up.add(checkpoint)
 
@@ -532,7 +532,12 @@ class StoresWorld:
         if early:
             self.broken(f"row {early[0]} is visible, but no checkpoint with it has completed")
         if not self.target.has_lost_rows:
-            gone = [row for one in self._committed for row in self.rows_of(one) if row not in shown]
+            gone = [
+                row
+                for position in self._committed
+                for row in self.rows_of(position)
+                if row not in shown
+            ]
             if gone:
                 self.broken(f"row {gone[0]} was committed, and is not visible")
 
@@ -542,7 +547,10 @@ class StoresWorld:
         self.look()
         shown = set(self.target.rows())
         missing = [
-            row for one in range(self.batches) for row in self.rows_of(one) if row not in shown
+            row
+            for position in range(self.batches)
+            for row in self.rows_of(position)
+            if row not in shown
         ]
         unseen = self._unnoticeable or self._unseen
         if missing and not self._noticed and not unseen:
@@ -596,8 +604,8 @@ class StoresWorld:
         except Exception as error:
             what = f"{driver.process.name}: {type(error).__name__}: {error}"
             self.tell(what)
-            # A newer attempt may delete what an older one uses.
-            if driver.attempt == max(one.attempt for one in self._drivers):
+            # A newer attempt may delete what an older attempt uses.
+            if driver.attempt == max(driver.attempt for driver in self._drivers):
                 self.broken(what)
         driver.ended = True
         self._end_executors(driver)

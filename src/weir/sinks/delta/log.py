@@ -144,7 +144,7 @@ class TableLog(CommitLog):
             ):
                 raise StorageError(
                     f"Several sinks of job {job_name!r} write to {self.place} ({sink!r} and the"
-                    f" one that staged {name!r}), so no version of it belongs to a single"
+                    f" the sink that staged {name!r}), so no version of it belongs to a single"
                     " checkpoint: give each sink its own table."
                 )
 

@@ -34,5 +34,5 @@ class DeltaPayload(FilePayload, kw_only=True):
         said = [
             (file.partition, file.rows, file.statistics, file.modified_ms) for file in self.files
         ]
-        if self.flushed and any(None in one for one in said):
+        if self.flushed and any(None in fields for fields in said):
             raise ValueError("a flushed file is incomplete")

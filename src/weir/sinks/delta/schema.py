@@ -114,7 +114,7 @@ def added_fields(table_schema: str, rows_schemas: Iterable[str]) -> list[dict[st
     """The fields of the rows that the table lacks, each once. Schemas are Delta's, as JSON text."""
     known = {field["name"] for field in json.loads(table_schema)["fields"]}
     fields = (field for schema in rows_schemas for field in json.loads(schema)["fields"])
-    return list({one["name"]: one for one in fields if one["name"] not in known}.values())
+    return list({field["name"]: field for field in fields if field["name"] not in known}.values())
 
 
 def with_fields(schema: str, fields: Sequence[dict[str, Any]]) -> str:
@@ -144,11 +144,11 @@ def _widens(narrow: str, wide: str) -> bool:
     for order in (("byte", "short", "integer", "long"), ("float", "double")):
         if narrow in order and wide in order:
             return order.index(narrow) < order.index(wide)
-    one, other = _PRECISION.fullmatch(narrow), _PRECISION.fullmatch(wide)
-    if one is None or other is None or narrow == wide:
+    less, more = _PRECISION.fullmatch(narrow), _PRECISION.fullmatch(wide)
+    if less is None or more is None or narrow == wide:
         return False
-    scales = int(one[2]), int(other[2])
-    return scales[0] <= scales[1] and int(one[1]) - scales[0] <= int(other[1]) - scales[1]
+    scales = int(less[2]), int(more[2])
+    return scales[0] <= scales[1] and int(less[1]) - scales[0] <= int(more[1]) - scales[1]
 
 
 def check_no_rules(

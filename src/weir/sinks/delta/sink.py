@@ -8,13 +8,13 @@ No JVM library is needed. How the rows of one batch become visible:
    are orphaned for good.
 2. ``flush``: the files and the directories above them are synced, and their footers are read for
    row counts and for the statistics by which readers skip files. Files without rows (Spark writes
-   one for an empty frame) are dropped here.
+   such a file for an empty frame) are dropped here.
 3. ``commit``: one Delta transaction adds all files of the epoch and, in the same log entry, sets
    the application transaction ``weir-<job id>-<sink>`` to version *epoch*. A repeated commit finds
-   the epoch there. Of two concurrent commits of an epoch delta-rs refuses one (PROTOCOL P18). The
-   log entry is then synced, which delta-rs leaves to the operating system. Delta does not check
-   that the files exist, so the sink checks each of them first: a VACUUM whose retention is shorter
-   than the delay of a commit may have deleted them.
+   the epoch there. Of two concurrent commits of an epoch delta-rs refuses the second (PROTOCOL
+   P18). The log entry is then synced, which delta-rs leaves to the operating system. Delta does not
+   check that the files exist, so the sink checks each of them first: a VACUUM whose retention is
+   shorter than the delay of a commit may have deleted them.
 4. ``clean``: each commit also records the highest position that it took from each attempt, as
    application transactions named like the attempts' directories. So a dead attempt's batch was
    committed if and only if its position is not above that mark. This stays true after OPTIMIZE has
@@ -107,7 +107,7 @@ Mode = Literal["append", "upsert"]
 #: Characters of a path that delta-rs misreads or cannot read.
 _MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
 #: How many log entries a starting job searches, from the newest back, for other jobs' commits. It
-#: misses one only behind this many newer entries of other writers or of jobs of other names.
+#: misses a commit only if this many newer entries are of other writers or of jobs of other names.
 _LOG_ENTRIES = 200
 _STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
 
@@ -118,7 +118,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
     ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns
     that become directories: strings, dates, whole numbers, decimals and booleans (as everywhere in
     Delta, an empty string in a partition column is read as null). ``mode``: ``"append"``, or
-    ``"upsert"``, by which the newest row of each ``key`` (columns) replaces the one in the table;
+    ``"upsert"``, by which the newest row of each ``key`` (columns) replaces the row in the table;
     the rows of an epoch then pass through the driver. ``schema_evolution="add"``: columns that the
     table lacks are added to it, those that the rows lack are null, and values are cast to a wider
     type of the table; without it, both must have the same columns. ``storage_options``: for
@@ -405,7 +405,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
             raise ConflictError(str(error)) from error
         self._sync_log(version + 1)
         if (damage := self._damage(payloads[0])) is not None:
-            # delta-rs makes the directories that it writes to. Its table is not this one.
+            # delta-rs makes the directories that it writes to. Its table is not this table.
             self._table = None
             raise StorageError(
                 f"{self.describe()} went away while checkpoint {epoch} was committed, since"
@@ -450,12 +450,12 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         new = added_fields(known, schemas)
         schema_of_rows = Schema.from_json(with_fields(known, new))
         if new and table is not None:
-            # An entry of its own: whoever finds it goes on from here.
+            # An entry of its own: the next try goes on from here.
             table.alter.add_columns(schema_of_rows.fields[-len(new) :])
         if self.takes_updates:
             self._upsert(table, epoch, payloads, schema_of_rows)
             return
-        actions = [add_action(one.path, one.file) for one in files]
+        actions = [add_action(file.path, file.file) for file in files]
         properties = self._commit_properties(epoch, payloads)
         if table is None:
             self._client.create_with_files(
@@ -500,7 +500,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
     ) -> None:
         """Replace or insert the newest row of each key, in one log entry."""
         if table is None:
-            # An entry of its own: whoever finds it goes on from here.
+            # An entry of its own: the next try goes on from here.
             table = self._client.create(
                 self._uri, schema, self._partition_by, self._storage_options
             )

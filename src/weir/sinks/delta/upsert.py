@@ -1,4 +1,4 @@
-"""Updates a Delta table by key: the newest row of each key replaces the one in the table.
+"""Updates a Delta table by key: the newest row of each key replaces the row in the table.
 
 The staged files of an epoch are read in the driver, reduced to the newest row of each key, and
 merged by delta-rs in one transaction, which also sets the application transaction of the epoch. So
@@ -53,8 +53,8 @@ def check_key(schema: str, key: Sequence[str], *, place: str) -> None:
         if not (isinstance(kind, str) and (kind in _KEY_TYPES or _DECIMAL.fullmatch(kind))):
             shown = kind if isinstance(kind, str) else kind["type"]
             raise SinkMismatchError(
-                f"{place} has the key column {column!r} of type {shown}, of which equal values"
-                " cannot be told for sure: use a string, a whole number, a decimal, a date or a"
+                f"{place} has the key column {column!r} of type {shown}, whose values"
+                " cannot be compared reliably: use a string, a whole number, a decimal, a date or a"
                 " timestamp."
             )
 

@@ -12,17 +12,17 @@ Layout below the sink's path::
         its mark: files of epoch 13 may have their final names
 
 Spark, pyarrow and Hive skip names that start with ``_``, so staged files are invisible. (pyarrow
-walks through such directories first, so it may report that one has vanished: then read again.)
+walks through such directories first, so it may report that a file has vanished: then read again.)
 ``commit`` renames each file to its final name. That name follows from the payload alone, so an
 interrupted commit can be repeated: a file that is no longer staged and exists under its final name
 is done. No file is renamed before all files of the epoch are known to be complete, and the epoch's
 mark is durable. When all names are durable, the mark is renamed to the ledger's entry; an epoch at
 or below the newest entry is never looked at again, even if readers have moved its files.
 
-Final names carry no epoch, so only the mark tells that an epoch is shown in part. An older
-checkpoint is not used in place of a damaged one whose epoch is marked: its rows would be written
-again under other names (PROTOCOL P21). One file per epoch, since a late driver must not take back
-the mark of a newer epoch. Directories of earlier versions have no marks.
+Final names carry no epoch, so only the mark shows that an epoch is visible in part. A job does
+not fall back from a damaged checkpoint whose epoch is marked to an older checkpoint: its rows would
+be written again under other names (PROTOCOL P21). One file per epoch, since a late driver must not
+take back the mark of a newer epoch. Directories of earlier versions have no marks.
 
 A rename shows a whole file or nothing. The files of one epoch appear one after the other; a reader
 that must see a whole epoch at once needs ``DeltaTable``.
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "json", "csv"]
 
-#: Ledger entries kept; only the newest one is needed.
+#: Ledger entries kept; only the newest is needed.
 _LEDGER_ENTRIES_KEPT = 3
 #: The end of a mark's name.
 _BEGUN = ".begun"
@@ -250,7 +250,7 @@ class Files(FileSink[_Payload, None]):
     def _begin(self, epoch: int, count: int) -> None:
         """Mark the epoch, durably, before readers see any of it.
 
-        A mark that exists is replaced: whoever made it may have died before it was durable.
+        A mark that exists is replaced: its driver may have died before it was durable.
         """
         data = msgspec.json.encode(self._entry(epoch, count))
         self._file_system.write(join(self._ledger, f"{epoch}{_BEGUN}"), data)
@@ -261,11 +261,11 @@ class Files(FileSink[_Payload, None]):
         try:
             self._file_system.rename(mark, entry)
         except StorageError:
-            # There is none: another driver has entered the epoch. Or the entry's name may not last,
-            # and is made anew.
+            # The mark is gone, since another driver has entered the epoch. Or the entry's name may
+            # not last, and is written again.
             data = msgspec.json.encode(self._entry(epoch, count))
             self._target_sync.write(self._file_system, entry, data)
-        names = [one.name for one in self._file_system.list(self._ledger)]
+        names = [entry.name for entry in self._file_system.list(self._ledger)]
         for old in _epochs_among(names)[:-_LEDGER_ENTRIES_KEPT]:
             self._file_system.delete(join(self._ledger, str(old)))
         for old in _epochs_among(names, _BEGUN):
@@ -312,7 +312,7 @@ class Files(FileSink[_Payload, None]):
     def _newest_of(self, file_system: FileSystem, ledger: str) -> Commit | None:
         """The commit in the newest entry or mark of a ledger; None if it has neither."""
         names = [entry.name for entry in file_system.list(ledger)]
-        entry, mark = (max(_epochs_among(names, one), default=0) for one in ("", _BEGUN))
+        entry, mark = (max(_epochs_among(names, suffix), default=0) for suffix in ("", _BEGUN))
         if not entry and not mark:
             return None
         path = join(ledger, str(entry) if entry >= mark else f"{mark}{_BEGUN}")

@@ -3,8 +3,8 @@
 It is for what ``foreachBatch`` is used for, whose batches come again with other rows after a
 failure. Here rows are staged as Parquet files below ``staging``, as ``Files`` does. Once their
 checkpoint is complete, ``fn(frame, info)`` is called with a DataFrame of all rows of the epoch. The
-call is repeated, with the same rows and the same ``info.key``, until one has returned and that is
-on record; no later epoch is passed before (PROTOCOL P13, P15). So ``fn`` has its effect exactly
+call is repeated, with the same rows and the same ``info.key``, until it has returned and that is on
+record; no later epoch is passed before (PROTOCOL P13, P15). So ``fn`` has its effect exactly
 once if it does nothing for a key that it has seen. An epoch without rows is not passed.
 """
 

@@ -46,13 +46,13 @@ class SinkInfo:
 class BatchInfo(SinkInfo):
     """The batch that is staged."""
 
-    #: Spark's: it grows by one with each batch of the query, and is unique within an attempt.
+    #: Spark's: it grows by 1 with each batch of the query, and is unique within an attempt.
     batch_id: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitInfo(SinkInfo):
-    """The epoch that is committed. The attempt is the one that commits, not the one that staged."""
+    """The epoch that is committed. The attempt is that of the commit, not that which staged."""
 
     #: The checkpoint id.
     epoch: int
@@ -79,7 +79,7 @@ class Foreach(Sink):
     of the epoch in the order of their batches, and returns the number of rows that it made visible,
     or None if it does not count. ``clean(SinkInfo)`` deletes what attempts before
     ``SinkInfo.attempt`` staged and did not commit. ``newest_committed(SinkInfo)`` returns the
-    newest epoch known to be committed (PROTOCOL P21): one without values too, if ``commit`` would
+    newest epoch known to be committed (PROTOCOL P21): also one without values, if ``commit`` would
     do nothing for its number later. ``describe`` is a name for messages.
 
     ``fn`` may get updates (``output_mode="update"``), rows that replace earlier ones of their key.
@@ -136,7 +136,7 @@ class Foreach(Sink):
                 f" value that contains {kind.__name__}, which is not JSON: return only dicts with"
                 " string keys, lists, strings, finite numbers, booleans and None."
             )
-        # ``commit`` sees the same value now and after a restore: the one that JSON gives back (a
+        # ``commit`` sees the same value now and after a restore: that which JSON gives back (a
         # tuple becomes a list).
         try:
             return {"value": read_back(json.loads(json.dumps(value)))}
@@ -171,7 +171,7 @@ class Foreach(Sink):
         )
 
     def clean(self, attempt: int) -> None:
-        """Call ``clean``, if there is one."""
+        """Call the user's ``clean``."""
         if self._clean is not None:
             self._clean(SinkInfo(**{**self._identity, "attempt": attempt}))
 

@@ -9,10 +9,10 @@ until then nobody may see it. So rows are staged before their ids are known. How
    there is none, then the snapshot. A field that the table has by now is found by its name: an
    earlier epoch or another writer added it. Metrics get the id of the table.
 3. The transaction requires the schema from which it started. So of two drivers that add a column
-   one meets a conflict, looks again, and finds the epoch, or at least the column.
+   the second meets a conflict, looks again, and finds the epoch, or at least the column.
 4. Once the table has the column, files of the next batches have its id.
 
-A name that the mapping keeps for a column that was dropped or renamed is refused for a new one:
+A name that the mapping keeps for a column that was dropped or renamed is refused for a new column:
 older files without ids would show their values in it.
 
 If the table changed when rows are staged, it would show a column of rows that may never be
@@ -155,7 +155,7 @@ def _check_unique(rows: Schema, table: Schema, place: str) -> None:
     """Raise ``SinkMismatchError`` if two fields of the rows are one field of the table by now.
 
     One of them has its id, and the other, which was new, the name that it has been given since.
-    Their files have no ids, so readers would find only one of the two.
+    Their files have no ids, so readers would find only one of them.
     """
     names: dict[int, str] = {}
     for name, field_id in paths(rows.fields):
@@ -208,7 +208,7 @@ def _way_out(adds: bool, are_staged: bool) -> str:
 
 
 def _in_other_case(change: _Change, table: Schema) -> str | None:
-    """The name of a field that Spark takes for the new one."""
+    """The name of a field that Spark takes for the new field."""
     try:
         field = table.find_field(change.name, case_sensitive=False)
     except ValueError:

@@ -1,6 +1,6 @@
 """What a manifest says of a data file, from the file's Parquet footer.
 
-Readers skip files by their bounds, so a wrong one loses rows silently. pyiceberg derives bounds
+Readers skip files by their bounds, so a wrong bound loses rows silently. pyiceberg derives bounds
 from the row groups that have some; a column with a row group that has none (NaN, long text, years
 that Python lacks) therefore gets only counts. The same holds for nulls: a column with a row group
 that does not say how many it has gets no count of them.
@@ -118,10 +118,10 @@ def data_file(
     """The entry of a flushed file for a manifest; ``location`` as readers of the table spell it.
 
     ``schema`` is that with which it was written, ``rows`` the same with the table's ids. Raises
-    ``ValueError`` if its partition cannot be one of the spec's.
+    ``ValueError`` if the spec cannot have its partition.
     """
     ids = new_ids(schema, rows)
-    columns = {ids.get(one.id, one.id): one for one in file.columns or []}
+    columns = {ids.get(column.id, column.id): column for column in file.columns or []}
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=location,
@@ -129,12 +129,20 @@ def data_file(
         partition=partition_of(spec, schema, file.partition or []),
         record_count=file.rows,
         file_size_in_bytes=file.size,
-        column_sizes={key: one.size for key, one in columns.items()},
-        value_counts={key: one.values for key, one in columns.items() if one.values is not None},
-        null_value_counts={key: one.nulls for key, one in columns.items() if one.nulls is not None},
+        column_sizes={key: column.size for key, column in columns.items()},
+        value_counts={
+            key: column.values for key, column in columns.items() if column.values is not None
+        },
+        null_value_counts={
+            key: column.nulls for key, column in columns.items() if column.nulls is not None
+        },
         nan_value_counts={},
-        lower_bounds={key: one.lower for key, one in columns.items() if one.lower is not None},
-        upper_bounds={key: one.upper for key, one in columns.items() if one.upper is not None},
+        lower_bounds={
+            key: column.lower for key, column in columns.items() if column.lower is not None
+        },
+        upper_bounds={
+            key: column.upper for key, column in columns.items() if column.upper is not None
+        },
         split_offsets=file.splits,
         sort_order_id=None,
         spec_id=spec_id,
@@ -155,7 +163,7 @@ def _statistics(
     try:
         return statistics(footer, plan, ids).to_serialized_dict()
     except UnicodeEncodeError:
-        # The upper bound of long text is a shorter one whose last character is the next greater,
+        # The upper bound of long text is a shorter text whose last character is the next greater,
         # and what follows U+D7FF is not a character.
         texts = [
             field_id

@@ -8,7 +8,7 @@ Snapshots have the same facts in their summaries, for people and tools. But snap
 epoch that nobody remembers would be committed twice. The property stays.
 
 A table that was rolled back still has the property. So the ledger also says which snapshot was the
-commit, and the table has gone back if that one is no longer behind the current snapshot.
+commit, and the table has gone back if that is no longer an ancestor of the current snapshot.
 
 A marker file beside the table could not change with the table in one transaction.
 """
@@ -27,7 +27,7 @@ from weir.sinks.base import Commit, SinkContext
 from weir.storage.records import converted, decoded
 
 _PREFIX = "weir.commit."
-#: Of how many attempts the ledger remembers what they had committed; older ones are not cleaned.
+#: Of how many attempts the ledger knows what they had committed; older ones are not cleaned.
 _ATTEMPTS_MAX = 100
 
 
@@ -48,7 +48,7 @@ class Record(msgspec.Struct, kw_only=True):
     sequence: Count
     #: Attempts of this job and sink, each with the highest position that was committed of it.
     marks: list[tuple[Count, Position]] = []
-    #: Attempts up to this one have no mark any more.
+    #: Attempts up to this number have no mark any more.
     forgotten: Count = 0
 
     def commit(self) -> Commit:
@@ -85,7 +85,7 @@ def records(properties: Mapping[str, str], *, place: str) -> list[Record]:
     found = [
         _decoded(key, text, place) for key, text in properties.items() if key.startswith(_PREFIX)
     ]
-    return sorted(found, key=lambda one: (one.sequence, one.timestamp_ms), reverse=True)
+    return sorted(found, key=lambda record: (record.sequence, record.timestamp_ms), reverse=True)
 
 
 def next_record(
@@ -151,7 +151,7 @@ def has_gone_back(metadata: TableMetadata, record: Record) -> bool:
     current = metadata.current_snapshot()
     if current is None or (current.sequence_number or 0) < record.sequence:
         return True
-    if not any(str(one.snapshot_id) == record.snapshot for one in metadata.snapshots):
+    if not any(str(known.snapshot_id) == record.snapshot for known in metadata.snapshots):
         return False
     for snapshot_id in _history(metadata):
         if snapshot_id is None or str(snapshot_id) == record.snapshot:
@@ -160,7 +160,7 @@ def has_gone_back(metadata: TableMetadata, record: Record) -> bool:
 
 
 def _history(metadata: TableMetadata) -> Iterator[int | None]:
-    """The current snapshot and those before it; None in place of one that has expired."""
+    """The current snapshot and those before it; None in place of those that have expired."""
     snapshot = metadata.current_snapshot()
     while snapshot is not None:
         yield snapshot.snapshot_id

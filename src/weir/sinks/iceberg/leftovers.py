@@ -1,9 +1,9 @@
 """What dead attempts of the Iceberg sink have left behind, and what of it may be deleted.
 
 The table's ledger says how far each attempt was committed. But the table that a catalog shows may
-be older than the ledger that once was: it was restored, or it is a new table beside a renamed one
-whose data lie in the same place. So before a commit, a file beside the batches says up to which
-position they may be some table's from now on::
+be older than the ledger that once was: it was restored, or it is a new table beside a renamed
+table whose data lie in the same place. So before a commit, a file beside the batches says up to
+which position they may be some table's from now on::
 
     weir-0a1b2c3d-orders-1/_committed          "7"
     weir-0a1b2c3d-orders-1/7/part-....parquet
@@ -28,7 +28,7 @@ _NAME = "_committed"
 
 
 def note_commit(file_system: FileSystem, directory: str, position: Position) -> None:
-    """Record durably that the attempt's batches up to this one are about to be committed."""
+    """Record durably that the attempt's batches up to this position are about to be committed."""
     mark = noted(file_system, directory)
     if mark is not None and mark < position:
         file_system.write(join(directory, _NAME), str(position).encode())
@@ -62,7 +62,7 @@ def left_over(
 def noted(file_system: FileSystem, directory: str) -> Position | None:
     """Up to which position the attempt's batches may be some table's, by the file beside them.
 
-    -1 without one, and None if it cannot be understood.
+    -1 without such a file, and None if it cannot be understood.
     """
     try:
         text = file_system.read(join(directory, _NAME))

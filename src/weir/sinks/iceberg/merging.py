@@ -63,7 +63,7 @@ class IcebergMerger(Merger[AddedDataFile]):
         return columns_ddl(spark_schema_of(_rows(layout))["fields"])
 
     def replaceable(self, staged: list[AddedDataFile]) -> list[AddedDataFile]:
-        """Those of which no commit can have added one."""
+        """Those that no commit can have added."""
         return replaceable(self._file_system, staged)
 
     def shaped(self, frame: DataFrame, layout: str, column: str) -> DataFrame:
@@ -107,30 +107,30 @@ def manifest_entries(
     added: Sequence[AddedDataFile], rows: Mapping[str, Schema], spec_id: int
 ) -> Iterator[DataFile]:
     """The entries of the files; ``rows``: by a payload's schema, that with the table's ids."""
-    for one in added:
-        schema, spec = written_as(one.payload)
+    for file in added:
+        schema, spec = written_as(file.payload)
         yield data_file(
-            one.file,
-            one.location,
+            file.file,
+            file.location,
             schema=schema,
             spec=spec,
             spec_id=spec_id,
-            rows=rows[one.payload.schema],
+            rows=rows[file.payload.schema],
         )
 
 
 def replaceable(
     file_system: Callable[[str], FileSystem], staged: Sequence[AddedDataFile]
 ) -> list[AddedDataFile]:
-    """The staged files of which no commit can have added one."""
-    directories = {join(one.root, one.payload.directory): one.root for one in staged}
+    """The staged files that no commit can have added."""
+    directories = {join(file.root, file.payload.directory): file.root for file in staged}
     # Read once: an epoch may have many batches.
     marks = {path: noted(file_system(root), path) for path, root in directories.items()}
     return [
-        one
-        for one in staged
-        if (mark := marks[join(one.root, one.payload.directory)]) is not None
-        and mark < one.payload.position
+        file
+        for file in staged
+        if (mark := marks[join(file.root, file.payload.directory)]) is not None
+        and mark < file.payload.position
     ]
 
 
@@ -140,13 +140,13 @@ def note_additions(
     added: Sequence[AddedDataFile],
 ) -> None:
     """Record durably which files are about to be committed."""
-    originals = {one.full_path for one in staged}
-    for batch, one in {one.batch: one for one in added}.items():
-        directory = join(one.root, one.payload.directory)
-        if one.full_path in originals:
-            note_commit(file_system(one.root), directory, one.payload.position)
+    originals = {file.full_path for file in staged}
+    for batch, file in {file.batch: file for file in added}.items():
+        directory = join(file.root, file.payload.directory)
+        if file.full_path in originals:
+            note_commit(file_system(file.root), directory, file.payload.position)
         else:
-            note_merged(file_system(one.root), batch)
+            note_merged(file_system(file.root), batch)
 
 
 def _rows(layout: str) -> Schema:

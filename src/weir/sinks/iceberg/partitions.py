@@ -108,7 +108,7 @@ def groupings(spec: PartitionSpec, schema: Schema, *, place: str) -> dict[str, s
     found = {}
     for field in spec.fields:
         source = schema.find_field(field.source_id)
-        column = next((one for one in schema.fields if one.field_id == field.source_id), None)
+        column = next((known for known in schema.fields if known.field_id == field.source_id), None)
         grouping = _GROUPINGS.get(type(field.transform))
         text = None
         if column is not None and grouping is not None:

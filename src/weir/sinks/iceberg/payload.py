@@ -56,5 +56,5 @@ class IcebergPayload(FilePayload, kw_only=True):
 
     def __post_init__(self) -> None:
         said = [(file.rows, file.partition, file.columns, file.splits) for file in self.files]
-        if self.flushed and any(None in one for one in said):
+        if self.flushed and any(None in fields for fields in said):
             raise ValueError("a flushed file is incomplete")

@@ -11,13 +11,13 @@ No JVM library is needed. How the rows of one batch become visible:
    the metrics by which readers skip files. Files without rows are dropped here.
 3. ``commit``: one transaction adds a snapshot with all files of the epoch and sets the sink's
    property (``ledger.py``), which has the epoch. It holds only if the table's current snapshot
-   is the one that was loaded. So of two drivers that commit an epoch, the second meets a conflict,
+   is that which was loaded. So of two drivers that commit an epoch, the second meets a conflict,
    looks again, and finds the epoch (PROTOCOL P18). Whether a commit landed whose answer was lost is
    found out the same way. Iceberg does not check that the files exist, so the sink checks each of
    them first.
 4. ``clean``: the property also has the highest position that was committed from each attempt. A
-   dead attempt's batch is deleted if its position is above that mark, and above the one that its
-   own directory has (``leftovers.py``), since the table in the catalog may be another one.
+   dead attempt's batch is deleted if its position is above that mark, and above that which its
+   own directory has (``leftovers.py``), since the table in the catalog may be another.
 
 An epoch without rows leaves the table alone; it is on record in the job's own log (P15).
 
@@ -89,7 +89,7 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
     ``catalog``: the name of a catalog that pyiceberg knows, or its properties without secrets;
     among these, ``name`` is the catalog's name (else pyiceberg's default). ``table``:
     ``namespace.table``. ``partition_by``: columns by which a new table is partitioned (an existing
-    one keeps to its own partitions): strings, dates, whole numbers, decimals and booleans.
+    table keeps to its own partitions): strings, dates, whole numbers, decimals and booleans.
     ``schema_evolution="add"``: fields that the table lacks are added to it, also in structs, and
     its columns are widened (int to long, float to double, decimals to more digits), in the
     transaction of the rows that need it; without it, such rows are refused. ``target_file_size``:
@@ -198,7 +198,7 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
             return
         self._bind(table)
         record = record_of(table.metadata, context, place=self.describe())
-        # What an earlier attempt has committed must still be there when this one commits.
+        # What an earlier attempt has committed must still be there when this attempt commits.
         self._newest = max(self._newest, 0 if record is None else record.epoch)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
@@ -568,9 +568,9 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
     def _known(self, payloads: Sequence[IcebergPayload], table: Table | None) -> int:
         """The newest epoch of this job that is known to have been committed here; 0 if none is.
 
-        Payloads know it of the table that they were staged for. That it should be this one, though
-        it is another, follows from the landmark: a savepoint that has moved to another catalog has
-        none, nor has a job that accepts duplicates.
+        Payloads know it of the table that they were staged for. That it should be this table,
+        though it is another, follows from the landmark: a savepoint that has moved to another
+        catalog has none, nor has a job that accepts duplicates.
         """
         uuid = None if table is None else str(table.metadata.table_uuid)
         own = [

@@ -1,6 +1,6 @@
 """A table in an Iceberg catalog: found, created, appended to; what goes wrong, in words.
 
-The catalog is one that pyiceberg knows by its name, or by properties without secrets. Secrets come
+pyiceberg knows the catalog by its name, or by properties without secrets. Secrets come
 from pyiceberg's own configuration (``~/.pyiceberg.yaml``, ``PYICEBERG_CATALOG__NAME__KEY``), and no
 message repeats a property's value.
 """
@@ -175,7 +175,7 @@ class IcebergTarget:
         if version != _FORMAT_VERSION:
             raise SinkMismatchError(
                 f"{self._place} has format version {version}, and only version"
-                f" {_FORMAT_VERSION} is written: upgrade an older table, or write to another one."
+                f" {_FORMAT_VERSION} is written: upgrade an older table, or write to another table."
             )
         spec, schema = table.spec(), table.schema()
         check_spec(spec, schema, place=self._place)

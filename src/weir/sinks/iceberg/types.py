@@ -10,7 +10,7 @@ Files of all other rows have their ids, and are independent of names.
 
 The *rows' schema* has the table's ids for the columns that the rows have, and ids from ``NEW_IDS``
 for fields that the table lacks. Its types are those of the files: the table's, to which Spark casts
-without loss before it writes, or wider ones, to which the table's are widened by the commit.
+without loss before it writes, or wider types, to which the table's are widened by the commit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pyiceberg.types import (
 
 from weir.errors import SinkMismatchError
 
-#: By Spark's type: the type in a new table, and further ones that an existing column may have.
+#: By Spark's type: the type in a new table, and further types that an existing column may have.
 _TYPES: dict[str, tuple[PrimitiveType, ...]] = {
     "boolean": (BooleanType(),),
     "byte": (IntegerType(), LongType()),
@@ -61,7 +61,7 @@ _TYPES: dict[str, tuple[PrimitiveType, ...]] = {
     "timestamp": (TimestamptzType(),),
     "timestamp_ntz": (TimestampType(),),
 }
-#: The type that Spark writes; of several, the one that needs no cast.
+#: The type that Spark writes; of several, that which needs no cast.
 _SPARK_TYPES = {types[0]: kind for kind, types in _TYPES.items() if kind not in ("byte", "short")}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 #: From here on, ids in rows' schemas stand for fields that the table lacked. No table has as many,
@@ -124,12 +124,12 @@ def fitting_schema(spark_schema: str, table: Schema, *, adds: bool = False, plac
 
 
 def in_other_case(name: str, names: Iterable[str]) -> str | None:
-    """The name that differs from this one only in case, so that Spark takes both for one."""
-    return next((one for one in names if one != name and one.lower() == name.lower()), None)
+    """The name that differs from this name only in case, so that Spark takes both for the same."""
+    return next((other for other in names if other != name and other.lower() == name.lower()), None)
 
 
 def widens(narrow: IcebergType, wide: IcebergType) -> bool:
-    """Whether Iceberg may change a column from the one type to the other."""
+    """Whether Iceberg may change a column from the first type to the second."""
     match narrow, wide:
         case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
             return True
@@ -144,10 +144,12 @@ def check_takes(table: Schema, rows: Schema, *, same_table: bool, place: str) ->
 
     Fields have the table's ids (``iceberg_evolution``). The table may have changed since they were
     written. If it is another table, its fields must have the same names and ids, and the same types
-    or wider ones.
+    or wider types.
     """
     columns = {field.field_id: field for field in table.fields}
-    differences = [f"{one.name!r} has become required" for one in table.fields if one.required]
+    differences = [
+        f"{field.name!r} has become required" for field in table.fields if field.required
+    ]
     for field in rows.fields:
         column = columns.get(field.field_id)
         if has_new_fields(Schema(field)):
@@ -187,7 +189,7 @@ def check_rows_schema(rows: Schema) -> None:
         raise ValueError("the rows have no columns")
     ids = [field_id for _, field_id in paths(rows.fields)]
     if len(set(ids)) < len(ids):
-        raise ValueError("two fields of the rows have one id")
+        raise ValueError("two fields of the rows have the same id")
     for field in rows.fields:
         _check_staged_field(field, field.name)
 
@@ -211,8 +213,8 @@ def _check_staged_field(field: NestedField, name: str) -> None:
 def check_takes_new_ids(rows: Schema, *, place: str) -> None:
     """Raise ``SinkMismatchError`` unless a new table for staged rows would give them their ids.
 
-    A catalog numbers the fields anew, level by level. Those of a table that was changed have other
-    numbers, which the files have already.
+    A catalog numbers a new table's fields itself, level by level. Those of a table that was changed
+    have other numbers, which the files have already.
     """
     new = assign_fresh_schema_ids(rows)
     for (name, written), (_, given) in zip(paths(rows.fields), paths(new.fields), strict=True):
@@ -220,8 +222,8 @@ def check_takes_new_ids(rows: Schema, *, place: str) -> None:
             raise SinkMismatchError(
                 f"Staged rows do not fit a new table for {place}: their field {name!r} has the id"
                 f" {written}, as in the table that they were staged for, and would have {given}."
-                " Create the table as that one came to be, with its first columns and then the same"
-                " changes, so that it has these ids, and run the job again; or start from a"
+                " Create the table as the other came to be, with its first columns and then the"
+                " same changes, so that it has these ids, and run the job again; or start from a"
                 " savepoint of weir stop, which leaves no rows to commit."
             )
 
@@ -268,7 +270,7 @@ def check_mapping(mapping: NameMapping, rows: Schema, *, place: str) -> None:
             f"{place} has rows with lists, maps or new columns, whose fields readers find by the"
             " table's property schema.name-mapping.default, and that does not have"
             f" {missing[0]!r} under its id: add it there, or remove the property, which is then"
-            " written anew, or give the columns their former names."
+            " written again, or give the columns their former names."
         )
 
 

@@ -38,7 +38,7 @@ def write_rows(
     """
     groups = [f"{sql} AS {quoted(name)}" for name, sql in groupings.items()]
     with _settings(frame.sparkSession, rows):
-        # Files of other tasks have no field ids, so the rows are written anew.
+        # Files of other tasks have no field ids, so the rows are written again.
         write_frame(
             shaped(frame, rows).selectExpr("*", *groups),
             file_system,

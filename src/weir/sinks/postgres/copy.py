@@ -109,8 +109,8 @@ class CopyRows:
                 if encoder is not None:
                     copy.write(encoder.finish())
         except psycopg.DataError as error:
-            told = f"{error.diag.message_primary} ({error.diag.context})"
-            raise self._mismatch(told) from error
+            said = f"{error.diag.message_primary} ({error.diag.context})"
+            raise self._mismatch(said) from error
         return rows
 
     def _encoder(self, schema: pa.Schema) -> ArrowToPostgresBinaryEncoder:
@@ -138,9 +138,9 @@ class CopyRows:
         except ValueError as error:
             raise self._mismatch(str(error)) from error
 
-    def _mismatch(self, told: str) -> SinkMismatchError:
+    def _mismatch(self, said: str) -> SinkMismatchError:
         return SinkMismatchError(
-            f"{self.place} cannot take a row of this batch: {told}. Change the value before the"
+            f"{self.place} cannot take a row of this batch: {said}. Change the value before the"
             " sink; text must not contain the character NUL."
         )
 
@@ -169,7 +169,7 @@ def physical_type(column: StagedColumn) -> str:
 
 
 def _has_minus_infinity(array: pa.Array) -> bool:
-    """Whether one of Spark's dates or instants would be PostgreSQL's ``-infinity``.
+    """Whether a date or instant of Spark's would be PostgreSQL's ``-infinity``.
 
     That is the least number, and means year -5 million here. The server refuses its neighbours.
     """

@@ -1,11 +1,11 @@
 """Changes a table's columns for rows that need it (``PostgresTable(schema_evolution="add")``).
 
 They are made in the transaction that commits those rows, before the first of them: a crash leaves
-the old table or the new one with the rows, and an epoch that is never committed changes nothing.
+the old table or the new table with the rows, and an epoch that is never committed changes nothing.
 
 ``ALTER TABLE`` locks out readers until the transaction ends. A new column, or more digits at the
 same scale, changes only the catalogue. Any other wider type makes PostgreSQL write the table and
-its indexes anew, all columns in one pass.
+its indexes again, all columns in one pass.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _is_taken(target: PostgresTarget, row: StagedColumn) -> bool:
 
 
 def _shown(target: PostgresTarget, row: StagedColumn) -> str:
-    """The change of one column, for messages."""
+    """The change of a column, for messages."""
     before = [column.type for column in target.columns if column.name == row.name]
     there = f"{before[0]} in the table" if before else "not in the table"
     return f"{row.name!r} is {row.type} in the rows, {there}"

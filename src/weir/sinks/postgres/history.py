@@ -1,10 +1,10 @@
 """The history of a PostgreSQL table: a column with the number of each row's checkpoint.
 
 The rows of checkpoint n are those whose number is at most n. That holds only as long as all numbers
-in the column come from one job: another job, also one that starts from this one's savepoint, counts
+in the column come from one job: another job, even if it starts from this job's savepoint, counts
 from 1 again. So a column belongs to the first job and sink that commit with it, and others are
 refused; they may have a column of their own in the same table. Rows without a number are part of no
-checkpoint, and rows with 0 part of every one.
+checkpoint, and rows with 0 part of every checkpoint.
 
 ``weir.history`` has a row for each commit, which is written with the rows::
 
@@ -13,7 +13,7 @@ checkpoint, and rows with 0 part of every one.
 
 ``after`` is the epoch that the ledger had before: if that is not in the history, rows were
 committed without a number. A table that was dropped and created again has no history, and a renamed
-one keeps its own.
+table keeps its own.
 
 Rows that were pending in another job's savepoint are committed in that job's name, whose ids mean
 nothing here. They are older than every checkpoint of this job, and have the number 0.
@@ -68,7 +68,7 @@ def epoch_column(name: str) -> StagedColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The numbers that one sink writes into one column."""
+    """The numbers that a sink writes into a column."""
 
     context: SinkContext
     target: PostgresTarget
@@ -97,7 +97,7 @@ class History:
 
     def check_column(self) -> None:
         """Raise ``SinkMismatchError`` if the table lacks the column, or cannot keep numbers."""
-        found = next((one for one in self.target.columns if one.name == self.column), None)
+        found = next((known for known in self.target.columns if known.name == self.column), None)
         if found is None:
             raise SinkMismatchError(
                 f"{self.place} has no column {self.column!r} for the numbers of checkpoints:"
@@ -108,8 +108,8 @@ class History:
             raise SinkMismatchError(
                 f"The column {self.column!r} of {self.place} must be a bigint without a default,"
                 f" which would number other writers' rows, but is {found.type}"
-                f"{' with one' if found.generated or found.has_default else ''}: drop its default,"
-                " or give another epoch_column."
+                f"{' with a default' if found.generated or found.has_default else ''}: drop its"
+                " default, or give another epoch_column."
             )
 
     def enter(self, connection: psycopg.Connection, committed: int, epoch: int) -> int:
@@ -145,7 +145,7 @@ class History:
     def _newest(self, connection: psycopg.Connection) -> int | None:
         """The newest epoch in the column; None if no sink has it.
 
-        Raises ``SinkMismatchError`` if another one has.
+        Raises ``SinkMismatchError`` if another sink has.
         """
         row = connection.execute(
             f"SELECT epoch, job_id, sink {_OF_COLUMN} ORDER BY epoch DESC LIMIT 1", self._key
@@ -172,7 +172,7 @@ class History:
     def _check_begins(self, connection: psycopg.Connection) -> None:
         """Raise ``SinkMismatchError`` unless each row is older than every checkpoint.
 
-        The job, or the one whose savepoint it started from, may have written rows without a number
+        The job, or that whose savepoint it started from, may have written rows without a number
         after the column was added.
         """
         name = quoted(self.column)
@@ -262,7 +262,7 @@ class HistoryLog(CommitLog):
             raise StorageError(
                 f"{self.place[:1].upper()}{self.place[1:]} has rows of checkpoint {row[0]} of job"
                 f" {job_name!r} without a number in {self._column!r}, whose newest is {row[1]}: no"
-                " checkpoint can be told from it. Let the job number its rows in a new column."
+                " checkpoint can be read from it. Give the sink a new epoch_column."
             )
 
     def cleaned_up(self) -> str:
@@ -270,8 +270,8 @@ class HistoryLog(CommitLog):
         return ""
 
     def query(self, epoch: int) -> str:
-        """SQL for the rows of all epochs up to this one, without numbers of checkpoints."""
-        names = [one.name for one in self._target.columns]
+        """SQL for the rows of all epochs up to this, without numbers of checkpoints."""
+        names = [column.name for column in self._target.columns]
         with self._connected() as connection:
             numbers = connection.execute(
                 "SELECT name FROM unnest(%s::text[]) AS columns (name) WHERE EXISTS"

@@ -1,7 +1,7 @@
 """One epoch's rows, from staging tables into the target, within a transaction of the caller's.
 
-The rows go over in one statement. If the server refuses one and there is a table of rejects, the
-statement is undone and repeated on halves of the rows, down to the single ones that are refused: a
+The rows go over in one statement. If the server refuses a row and there is a table of rejects, the
+statement is undone and repeated on halves of the rows, down to the single rows that are refused: a
 few bad rows cost a few dozen statements, however many rows there are.
 """
 
@@ -157,7 +157,7 @@ class Insert:
     def _staged(self) -> str:
         """A query for the rows that count, with their order. No statement here has parameters.
 
-        Otherwise psycopg would take a ``%`` in a name for one.
+        Otherwise psycopg would take a ``%`` in a name for a parameter.
         """
         names = ", ".join(f"staged.{quoted(column.name)}" for column in self.columns)
         selects = []
@@ -175,8 +175,10 @@ class Insert:
         return ["weir_part", ROW]
 
     def _last_rows(self, rows: str) -> str:
-        """The last row of each key, if there is one; in the order of keys, so that two jobs do not
-        wait for each other's rows in a circle."""
+        """The last row of each key, in the order of keys; without a key, all rows.
+
+        By the order, two jobs do not wait for each other's rows in a circle.
+        """
         if not self.key:
             return rows
         keys = ", ".join(map(quoted, self.key))
@@ -216,7 +218,7 @@ class Insert:
 
     def _cast(self, column: StagedColumn) -> str:
         name = quoted(column.name)
-        target = next(one for one in self.target.columns if one.name == column.name)
+        target = next(known for known in self.target.columns if known.name == column.name)
         kind = cast_type(target, column)
         return name if kind is None else f"{name}::{kind} AS {name}"
 

@@ -6,7 +6,7 @@ driver committed it once the checkpoint was complete. Its name says whose it is:
     weir_<sink's digest>_<attempt>_<batch>_<random>
 
 With its rows it entered its name into ``weir.prepared``: the record is visible exactly if the rows
-are. The statement to run is the one that Weir itself would have run at this point of a start:
+are. The statement to run is that which Weir itself would have run at this point of a start:
 
 1. ``commit``: a checkpoint that is complete names its transactions. ``COMMIT PREPARED`` keeps their
    rows. If their records are visible, that is done, and the epoch is entered into the ledger.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Opens a connection, as ``psycopg.connect`` does.
 Connect: TypeAlias = Callable[..., "psycopg.Connection"]
-#: Parameters that are secrets, or as good as one.
+#: Parameters that are secrets, or as good as secrets.
 _SECRETS = (
     "password",
     "sslpassword",

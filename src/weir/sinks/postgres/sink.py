@@ -1,6 +1,6 @@
 """Exactly-once writes to a PostgreSQL table: Spark's executors stage the rows, the driver commits.
 
-What is not yet committed lies in ordinary (logged) tables of the schema ``weir``: an unlogged one
+What is not yet committed lies in ordinary (logged) tables of the schema ``weir``: an unlogged table
 is empty after a crash of the server, and a checkpoint is acknowledged on the strength of its rows.
 
 1. ``stage``: each Spark task copies its rows into a staging table of the attempt, in a transaction
@@ -16,9 +16,9 @@ is empty after a crash of the server, and a checkpoint is acknowledged on the st
 4. ``clean``: ends the sessions of dead attempts, whose tasks may still be copying, and drops their
    staging tables (P22).
 
-With ``mode="upsert"`` only the last row of a key counts within an epoch: the one with the greatest
-``order_by``, else the one of the latest batch, else of the latest in its Spark task. With
-``order_by`` a row never replaces one with a greater value, so the result does not depend on where
+With ``mode="upsert"`` only the last row of a key counts within an epoch: that with the greatest
+``order_by``, else that of the latest batch, else of the latest in its Spark task. With
+``order_by`` a row never replaces a row with a greater value, so the result does not depend on where
 one checkpoint ends and the next begins.
 
 ``schema_evolution`` changes the target within the commit (``evolution.py``); ``epoch_column``
@@ -113,7 +113,7 @@ class PostgresTable(Sink):
     greatest value wins. ``create``: create the table with the first rows, with ``key`` as its
     primary key. ``rejects``: a table, created if necessary, for rows that violate a constraint or
     do not fit their column; without it, such a row fails the job. ``schema_evolution="add"``:
-    columns that the table lacks are added to it, and narrower ones get the rows' type, with the
+    columns that the table lacks are added to it, and narrower columns get the rows' type, with the
     commit of the first rows that need it; without it, the table must take the rows as it is.
     In both cases columns that the rows lack get their default, or null. ``epoch_column``, with
     ``mode="append"``: a column (``bigint``) that gets the number of the checkpoint that commits the
@@ -208,7 +208,7 @@ class PostgresTable(Sink):
             self._ledger.create(connection)
             if self._epoch_column is not None:
                 History.create(connection)
-            # What an earlier attempt has committed must still be there when this one commits.
+            # What an earlier attempt has committed must still be there when this attempt commits.
             self._newest = max(self._newest, self._ledger.newest(connection) or 0)
         self._staging = StagingTables(
             ledger=self._ledger, session=partial(self._session, self._session_name)
@@ -324,7 +324,7 @@ class PostgresTable(Sink):
     def clean(self, attempt: int) -> None:
         """End the sessions of dead attempts and delete what they staged (PROTOCOL P22).
 
-        Raises ``SinkMismatchError`` if one of an older Weir has prepared transactions.
+        Raises ``SinkMismatchError`` if an attempt of an older Weir has prepared transactions.
         """
         with self._session(self._session_name) as connection:
             sessions = connection.execute(
@@ -373,7 +373,7 @@ class PostgresTable(Sink):
                 connection, prepared, ledger=ledger, epoch=epoch, place=self.describe()
             )
         # A restored job may have pending rows of an older version of the pipeline.
-        groups = [(one, writers_of(group)) for one, group in groupby(staged, columns_of)]
+        groups = [(columns, writers_of(group)) for columns, group in groupby(staged, columns_of)]
         if groups:
             # Before the first row: what is locked only for rows is not locked harder later, by
             # which two sinks of one table would wait for each other.
@@ -411,14 +411,14 @@ class PostgresTable(Sink):
     ) -> PostgresTarget:
         """The table, created for rows with these columns if it should be.
 
-        It is never created anew: the rows of the epochs up to ``committed`` would be missing.
+        It is never created twice: the rows of the epochs up to ``committed`` would be missing.
         """
         target = self._find(connection)
         if not target.exists:
             if committed or not self._create:
                 raise SinkError(
                     f"{self.describe()} is gone, with the rows that were committed to it: restore"
-                    " the table, or create an empty one; the commit is repeated."
+                    " the table, or create an empty table; the commit is repeated."
                 )
             target.create(connection, self._with_number(columns), self._key)
             target = self._find(connection)
@@ -526,7 +526,7 @@ class PostgresTable(Sink):
         return self._accepted[1]
 
     def _is_dead(self, name: str, attempt: int) -> bool:
-        """Whether a session is this sink's, of an attempt before the given one."""
+        """Whether a session is this sink's, of an attempt before the given attempt."""
         found = re.fullmatch(rf"weir {self._ledger.digest} (\d+)", name)
         return found is not None and int(found[1]) < attempt
 

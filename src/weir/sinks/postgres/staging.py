@@ -1,6 +1,6 @@
 """The staging tables of one sink and attempt, and what payloads say of them.
 
-A table takes the batches between two checkpoints, so an epoch's rows lie in one or two. It is
+A table takes the batches between two checkpoints, so an epoch's rows lie in one table or two. It is
 dropped when all its batches are committed. Deleted rows would stay behind, and slow every commit
 down, whenever something keeps VACUUM from removing them.
 
@@ -56,12 +56,12 @@ class TablePayload(StagedPayload, kw_only=True):
 
 
 class StagingTables:
-    """Those of one sink and attempt. An older attempt's are dropped by ``clean``."""
+    """The tables of one sink and attempt. An older attempt's are dropped by ``clean``."""
 
     def __init__(self, *, ledger: Ledger, session: Session) -> None:
         self._ledger = ledger
         self._session = session
-        #: Guards the fields below, since batches are staged while older ones are committed.
+        #: Guards the fields below, since batches are staged while older batches are committed.
         self._lock = threading.Lock()
         self._generation = 0
         #: Each table with its batches that are not committed.
@@ -87,7 +87,9 @@ class StagingTables:
             if self._uncommitted.get(self._current):
                 self._generation += 1
             # Others are committed.
-            mine = [one for one in payloads if one.position in self._uncommitted.get(one.table, ())]
+            mine = [
+                each for each in payloads if each.position in self._uncommitted.get(each.table, ())
+            ]
         if not mine:
             return None
         with self._session() as connection:
@@ -109,7 +111,7 @@ class StagingTables:
         self._drop(done)
 
     def clean(self, attempt: int) -> None:
-        """Drop those of attempts before the given one (PROTOCOL P22)."""
+        """Drop those of attempts before the given attempt (PROTOCOL P22)."""
         with self._session() as connection:
             tables = connection.execute(
                 "SELECT relname FROM pg_class WHERE relnamespace = 'weir'::regnamespace"
@@ -132,7 +134,7 @@ class StagingTables:
         return payload.table.startswith(f"s_{self._ledger.digest}_")
 
     def _drop(self, tables: Sequence[str]) -> None:
-        """Drop tables; a task that is late may keep one until the next attempt."""
+        """Drop tables; a task that is late may keep its table until the next attempt."""
         for table in tables:
             try:
                 with self._session() as connection:

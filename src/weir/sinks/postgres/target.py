@@ -258,7 +258,7 @@ class Ledger:
         return None if row is None else int(row[0])
 
     def lock(self, connection: psycopg.Connection) -> int:
-        """Wait until no other session commits here; return the newest epoch, 0 without one."""
+        """Wait until no other session commits here; return the newest epoch, 0 if there is none."""
         self._write(connection, 0, 0, "NOTHING")
         row = connection.execute(
             "SELECT epoch FROM weir.commits WHERE (job_id, sink, target) = (%s, %s, %s) FOR UPDATE",

@@ -123,7 +123,7 @@ class TargetColumn:
     type: str
     #: The name in ``pg_type``, of a domain's base type; an array's starts with an underscore.
     type_name: str
-    #: The type's modifier (precision and scale); -1 without one.
+    #: The type's modifier (precision and scale); -1 if it has none.
     modifier: int
     is_enum: bool
     not_null: bool
@@ -224,7 +224,7 @@ def cast_type(target: TargetColumn, staged: StagedColumn) -> str | None:
 
 
 def takes(target: TargetColumn, row: StagedColumn) -> bool:
-    """Whether a column takes every value of a staged one unchanged, or refuses it by an error."""
+    """Whether a column takes each value of a staged column unchanged, or refuses it by an error."""
     base = row.type.removesuffix("[]")
     kind = base.partition("(")[0]
     if (base != row.type) != target.type_name.startswith("_"):
@@ -286,9 +286,9 @@ def _staged_type(name: str, kind: Any, place: str) -> str:
                 " the same in JSON: cast the keys to a string before the sink."
             )
         return "jsonb"
-    told = kind if isinstance(kind, str) else kind.get("type")
+    shown = kind if isinstance(kind, str) else kind.get("type")
     raise SinkMismatchError(
-        f"Column {name!r} for {place} has the type {told}, which has no counterpart in PostgreSQL"
+        f"Column {name!r} for {place} has the type {shown}, which has no counterpart in PostgreSQL"
         " here: cast it before the sink, such as to a string."
     )
 
