@@ -9,11 +9,18 @@ from collections.abc import Callable
 #: else the machine does.
 PATIENCE_S = 300.0
 _POLL_S = 0.01
+#: A pause is at least this many times as long as the look before it: a look that reads a table must
+#: not take the core from what it waits for.
+_PAUSE_PER_LOOK = 9
 
 
 def wait_until(condition: Callable[[], object], what: str, *, within_s: float = PATIENCE_S) -> None:
     """Wait until the condition holds; fails with ``what`` should have come true."""
     deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came true: {what}"
-        time.sleep(_POLL_S)
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        assert now < deadline, f"it never came true: {what}"
+        time.sleep(max(_POLL_S, _PAUSE_PER_LOOK * (now - began)))

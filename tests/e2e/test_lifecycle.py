@@ -42,9 +42,8 @@ def said(place: Place, run: Run, *arguments: str) -> str:
 
 
 @pytest.mark.kill
-def test_a_job_that_is_killed_and_stopped_goes_on_each_time_and_is_exact(place: Place) -> None:
-    """A second driver is refused while it lives, the plain command only after a stop; the last run
-    leaves its metrics in a file."""
+def test_a_job_whose_driver_died_in_a_stop_goes_on_by_the_same_command(place: Place) -> None:
+    """Every row is in the table once, and a second driver is refused while it lives."""
     place.land(2)
     dies_of_a_stop(place, "after-the-record", drain=False)
 
@@ -54,10 +53,18 @@ def test_a_job_that_is_killed_and_stopped_goes_on_each_time_and_is_exact(place: 
     wait_for_copies(place)
     assert f"REST server at {resumed.address}" in place.start().error()
     assert re.search(r"numbers .*RUNNING", said(place, resumed, "list"))
-    savepoint = re.search(r"Savepoint: (\S+)", said(place, resumed, "stop", "numbers"))
+    assert_same(delta_rows(place.directory / "out" / "raw"), place.rows(), "the rows")
+
+
+def test_a_stopped_job_goes_on_from_its_savepoint_only(place: Place) -> None:
+    """The plain command is refused after a stop; the last run leaves its metrics in a file."""
+    place.land(2)
+    run = place.start(environment=UNBOUNDED)
+    wait_for_copies(place)
+    savepoint = re.search(r"Savepoint: (\S+)", said(place, run, "stop", "numbers"))
     assert savepoint is not None
-    assert resumed.wait() == 0, resumed.story()
-    assert f"Savepoint: {savepoint[1]}" in resumed.output
+    assert run.wait() == 0, run.story()
+    assert f"Savepoint: {savepoint[1]}" in run.output
     refusal = place.start(environment=UNBOUNDED).error()
     assert f"--from-savepoint {savepoint[1]}" in refusal
 
