@@ -9,9 +9,10 @@ from collections.abc import Callable
 #: else the machine does.
 PATIENCE_S = 300.0
 _POLL_S = 0.01
-#: A pause is at least this many times as long as the look before it: a look that reads a table must
-#: not take the core from what it waits for.
-_PAUSE_PER_LOOK = 9
+#: A pause is this many times as long as the look before it, up to a second: a look that reads a
+#: table must not take the core from what it waits for.
+_PAUSE_PER_LOOK = 4
+_PAUSE_MAX_S = 1.0
 
 
 def wait_until(condition: Callable[[], object], what: str, *, within_s: float = PATIENCE_S) -> None:
@@ -23,4 +24,4 @@ def wait_until(condition: Callable[[], object], what: str, *, within_s: float = 
             return
         now = time.monotonic()
         assert now < deadline, f"it never came true: {what}"
-        time.sleep(max(_POLL_S, _PAUSE_PER_LOOK * (now - began)))
+        time.sleep(min(_PAUSE_MAX_S, max(_POLL_S, _PAUSE_PER_LOOK * (now - began))))
