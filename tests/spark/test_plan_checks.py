@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,6 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.types import StructType
 from tests.spark.rig import SCHEMA, Collected, Landing, Rig
 
 from weir.core.messages.task import BatchStaged, PlanningCalled, TaskErrored
@@ -118,42 +116,6 @@ def test_a_transformation_returns_a_streaming_dataframe(
 # -- sources that cannot be bounded ----------------------------------------------------------------
 
 
-def counting_source() -> type[DataSource]:
-    """A typical user's Python source: ever larger numbers, without the mixin that would bound them.
-
-    The classes are defined here so that they travel to Spark's workers by value: the workers do not
-    have this file.
-    """
-
-    class Reader(DataSourceStreamReader):
-        def initialOffset(self) -> dict[str, Any]:
-            return {"at": 0}
-
-        def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
-            return {"at": start["at"] + 1}
-
-        def partitions(
-            self, start: dict[str, Any], end: dict[str, Any]
-        ) -> Sequence[InputPartition]:
-            return [InputPartition(end["at"])]
-
-        def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-            yield (partition.value,)
-
-    class Source(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "weir-test-counting"
-
-        def schema(self) -> str:
-            return "id long"
-
-        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            return Reader()
-
-    return Source
-
-
 def one_source(function: Callable[[SparkSession], Any], *, bounded: bool) -> tuple[Job, Collected]:
     """A job that copies the source."""
     job, sink = Job("checks"), Collected()
@@ -162,10 +124,11 @@ def one_source(function: Callable[[SparkSession], Any], *, bounded: bool) -> tup
 
 
 def counting(spark: SparkSession) -> DataFrame:
-    """The source that cannot be bounded."""
-    source = counting_source()
-    spark.dataSource.register(source)
-    return spark.readStream.format(source.name()).load()
+    """A source that cannot be bounded, and that Spark reads without a Python process of its own.
+
+    Spark gives such a process ten seconds to start, however busy the machine is.
+    """
+    return spark.readStream.format("rate").load()
 
 
 def test_a_bounded_source_that_spark_cannot_bound_fails_the_job_for_good(
