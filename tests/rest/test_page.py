@@ -293,7 +293,7 @@ def test_a_new_job_has_no_figures_yet(open_page: Open, job: FakeGateway) -> None
         ("overview", "none yet"),
         ("checkpoints", "No checkpoint has been triggered yet."),
         ("exceptions", "Nothing has failed since the driver started."),
-        ("timeline", "Nothing to tell of this time."),
+        ("timeline", "Nothing happened in this time."),
         ("coordinators", "no checkpoint has completed yet"),
     ):
         page.goto(f"{page.url.partition('#')[0]}#/{view}")

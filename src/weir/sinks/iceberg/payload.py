@@ -46,7 +46,7 @@ class IcebergPayload(FilePayload, kw_only=True):
     owner: Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
     #: The table's UUID.
     table: Annotated[str, Meta(pattern=r"\A[0-9a-f-]{36}\Z")]
-    #: The rows' schema (``iceberg_types``) and the table's partition spec, Iceberg's JSON text.
+    #: The rows' schema (``types``) and the table's partition spec, Iceberg's JSON text.
     schema: str
     spec: str
     files: Sequence[StagedDataFile]

@@ -142,7 +142,7 @@ def widens(narrow: IcebergType, wide: IcebergType) -> bool:
 def check_takes(table: Schema, rows: Schema, *, same_table: bool, place: str) -> None:
     """Raise ``SinkMismatchError`` unless files with the rows' schema can be added to the table.
 
-    Fields have the table's ids (``iceberg_evolution``). The table may have changed since they were
+    Fields have the table's ids (``evolution``). The table may have changed since they were
     written. If it is another table, its fields must have the same names and ids, and the same types
     or wider types.
     """

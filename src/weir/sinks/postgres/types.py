@@ -215,7 +215,7 @@ def cast_type(target: TargetColumn, staged: StagedColumn) -> str | None:
     """The type (SQL) to which a staged column must be cast before it is inserted; or None."""
     name = target.type_name.removeprefix("_")
     if staged.type == "timestamptz[]":
-        # Staged as instants in UTC without their zone (postgres_copy.physical_type).
+        # Staged as instants in UTC without their zone (``copy.physical_type``).
         return staged.type
     if not staged.type.startswith("text") or not (target.is_enum or name in _CAST_FROM_TEXT):
         return None

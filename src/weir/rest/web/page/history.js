@@ -61,7 +61,7 @@ export function render(state, { data, story }, { query, go }) {
     data.completeFrom > start + 1000 ? h("p", { class: "why warn" }, `Bars of queries before ${clock(data.completeFrom)} are no longer kept.`) : null,
     legend(),
     timeline(data, story.moments, at),
-    panel("What happened", story.moments.length ? list([...story.moments].reverse().slice(0, 200)) : h("p", { class: "empty" }, "Nothing to tell of this time.")),
+    panel("What happened", story.moments.length ? list([...story.moments].reverse().slice(0, 200)) : h("p", { class: "empty" }, "Nothing happened in this time.")),
     panel("The longest bars", table({
       caption: "Without rest", rows: longest(data), key: (one) => `${one.vertex} ${one.kind} ${one.from}`, empty: "There are no bars.",
       columns: [
