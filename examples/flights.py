@@ -159,8 +159,8 @@ def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
     An outer join: some hours have no observation, and their flights are written without weather
     once the watermark rules out that one can still arrive. The equality of hours finds the
-    observation. The range condition is equivalent, and it lets Spark know when a row can be evicted, so
-    that the join keeps a few days in its state, not the whole year.
+    observation. The range condition is equivalent, and it lets Spark know when a row can be
+    evicted, so that the join keeps a few days in its state, not the whole year.
     """
     from pyspark.sql import functions as F
 
