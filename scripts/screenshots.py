@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from playwright.sync_api import Browser
-from tests.browser import chromium
+from tests.kit.browser import chromium
 from tests.rest.page_job import page_gateway
 from tests.rest.stored_jobs import DAMAGED, FAILED, FS, leave_jobs
 

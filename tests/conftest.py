@@ -26,7 +26,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from tests.object_store import ObjectStore
+    from tests.kit.object_store import ObjectStore
     from xdist.remote import Producer
 
 # No test run leaves a process behind that makes a class archive.
@@ -101,7 +101,7 @@ def pytest_runtest_teardown(
 
 @pytest.fixture(scope="session")
 def _object_store() -> Iterator[ObjectStore]:
-    from tests.object_store import running_object_store
+    from tests.kit.object_store import running_object_store
 
     with running_object_store() as store:
         yield store

@@ -28,7 +28,7 @@ from benchmarks.tables import (
     read_committed,
 )
 from deltalake import write_deltalake
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.core.types import Recorded
 from weir.errors import JobFencedError, StorageError

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.kit.waiting import wait_until
 from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway, completed
-from tests.waiting import wait_until
 
 import weir
 from weir.config import Configuration

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from tests.cli.conftest import Weir
 from tests.e2e.support import environment_of
-from tests.object_store import ObjectStore
+from tests.kit.object_store import ObjectStore
 from tests.spec.durable import Driver
 from tests.storage.sample_checkpoint import checkpoint
 

@@ -11,7 +11,7 @@ import pytest
 from fake_job import JOB_ID, VIEW, FakeGateway
 from rich.console import Console
 from test_progress import ManualClock
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.cli.log_output import EventDisplay, LogOutput
 from weir.cli.progress import ProgressDisplay

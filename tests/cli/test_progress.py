@@ -13,7 +13,7 @@ import fake_job
 import pytest
 from fake_job import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from rich.console import Console
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.cli.progress import (
     CheckpointLines,

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 from tests.coordinators.test_runner import Bench, Recorded, bench, event, reset
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.coordinators import SubtaskGateway
 from weir.core.coordination.coordinator_holder import OperatorCoordinatorHolder

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.demo.driver import Chaos, Driver, Outcome, Phase
 

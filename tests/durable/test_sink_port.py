@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.core.types import (
     Committable,

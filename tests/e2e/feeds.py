@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.e2e.support import Place, Rows, assert_same, files_rows
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.cli.load import load_job

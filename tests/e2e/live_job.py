@@ -27,7 +27,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from tests.e2e.numbers_pipeline import by_minute, timed
 from tests.e2e.support import Place, Rows, assert_same, files_rows
-from tests.waiting import PATIENCE_S, wait_until
+from tests.kit.waiting import PATIENCE_S, wait_until
 
 import weir
 from weir.core.checkpoints.stats import CheckpointStats

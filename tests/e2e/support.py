@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from tests.waiting import PATIENCE_S, wait_until
+from tests.kit.waiting import PATIENCE_S, wait_until
 
 from weir.demo.landing import write_atomically
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.e2e.live_job import Gate, LiveJob, WatchedFiles, numbers, settings
 from tests.e2e.support import Place, assert_same, files_rows
-from tests.waiting import PATIENCE_S, wait_until
+from tests.kit.waiting import PATIENCE_S, wait_until
 
 import weir
 from weir.core.status import JobStatus

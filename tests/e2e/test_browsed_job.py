@@ -13,7 +13,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession, functions
-from tests.browser import PATIENCE_MS, chromium
 from tests.e2e.live_job import (
     RESTARTED,
     LiveJob,
@@ -24,6 +23,7 @@ from tests.e2e.live_job import (
     settings,
 )
 from tests.e2e.support import Place, assert_same
+from tests.kit.browser import PATIENCE_MS, chromium
 
 import weir
 from weir.core.status import JobStatus

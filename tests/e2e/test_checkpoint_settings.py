@@ -29,8 +29,8 @@ from tests.e2e.live_job import (
     wait_until_copied,
 )
 from tests.e2e.support import Place
+from tests.kit.waiting import PATIENCE_S, wait_until
 from tests.spark.rig import hashes
-from tests.waiting import PATIENCE_S, wait_until
 
 import weir
 from weir.core.status import JobStatus

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, files_rows
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

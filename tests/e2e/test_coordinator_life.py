@@ -18,7 +18,7 @@ import pytest
 from pyspark import cloudpickle
 from tests.e2e.live_job import RESTARTED, Gate, LiveJob, WatchedFiles, numbers, settings
 from tests.e2e.support import Place
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.coordinators import OperatorCoordinator, SubtaskGateway

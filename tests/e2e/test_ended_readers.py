@@ -16,9 +16,9 @@ import pytest
 from pyspark import cloudpickle
 from tests.e2e.live_job import LiveJob, metadata_of, settings
 from tests.e2e.support import Place, Rows, files_rows
+from tests.kit.waiting import wait_until
 from tests.sources import ranges as ranges_module
 from tests.sources.ranges import Ranges, ranges
-from tests.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tests.e2e.live_job import RESTARTED, LiveJob, raw_rows, settings, wait_until_copied
 from tests.e2e.support import HERE, Place, files_rows
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

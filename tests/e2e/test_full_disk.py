@@ -27,8 +27,8 @@ from tests.e2e.live_job import (
     wait_until_copied,
 )
 from tests.e2e.support import Place
+from tests.kit.waiting import wait_until
 from tests.spark.rig import hashes
-from tests.waiting import wait_until
 
 from weir.core.status import JobStatus
 from weir.errors import JobError, StorageError

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.e2e.live_job import LiveJob, settings
 from tests.e2e.support import Place
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from tests.e2e.support import HERE, Place, Rows, Run, assert_same
 from tests.kit.postgres_server import PASSWORD, PostgresServer, running_server
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 

@@ -19,7 +19,7 @@ from tests.e2e.support import (
     files_rows,
 )
 from tests.e2e.test_killed_stop import dies_of_a_stop
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

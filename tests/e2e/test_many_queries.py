@@ -7,7 +7,7 @@ import re
 
 import pytest
 from tests.e2e.support import PIPELINE, Place, assert_same, files_rows
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

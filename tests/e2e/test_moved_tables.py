@@ -15,7 +15,7 @@ from tests.e2e.support import (
     delta_rows,
     files_rows,
 )
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

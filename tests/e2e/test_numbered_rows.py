@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.e2e.support import HERE, Place, Rows, Run, assert_same
 from tests.kit.postgres_server import PostgresServer, running_server
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.e2e.live_job import LiveJob, metadata_of, settings
 from tests.e2e.support import Place, Rows, assert_same, delta_rows
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 import weir
 from weir.core.types import Payload

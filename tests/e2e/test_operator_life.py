@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from tests.checkered import checkered
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, files_rows
 from tests.e2e.test_draining import Tally
-from tests.waiting import wait_until
+from tests.kit.checkered import checkered
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

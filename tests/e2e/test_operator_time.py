@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
 from tests.e2e.numbers_pipeline import timed
 from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

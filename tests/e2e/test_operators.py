@@ -20,7 +20,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, retained, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows, files_rows
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.coordinators import BroadcastRules, OperatorCoordinator

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from tests.e2e.support import HERE, Place, Rows, Run, assert_same
 from tests.kit.postgres_server import PASSWORD, PostgresServer, running_server
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

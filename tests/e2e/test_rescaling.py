@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.e2e.live_job import Gate, LiveJob, WatchedFiles, assert_copied, numbers, settings
 from tests.e2e.numbers_pipeline import by_minute, timed
 from tests.e2e.support import Place, Rows, assert_same, files_rows
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 import weir
 from weir.core.status import JobStatus

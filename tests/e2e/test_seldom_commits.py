@@ -8,7 +8,7 @@ import deltalake
 import pytest
 from tests.e2e.live_job import LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, assert_same, delta_rows
-from tests.waiting import PATIENCE_S, wait_until
+from tests.kit.waiting import PATIENCE_S, wait_until
 
 import weir
 from weir.errors import StorageError

@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.feeds import FIRST, FROM_NOTHING, Feeds, assert_exact, loaded, written
 from tests.e2e.live_job import LiveJob, settings
 from tests.e2e.support import Place, Rows, assert_same, files_rows
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.core.status import JobStatus
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.e2e.live_job import LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus

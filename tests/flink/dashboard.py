@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from tests.flink.distribution import JARS
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.rest.schema.base import FLINK_VERSION
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.e2e.support import Place, Run
 from tests.flink.distribution import JARS, Client
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 pytestmark = [
     pytest.mark.flink,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.checkered import checkered
+from tests.kit.checkered import checkered
 from tests.operators.layers import next_layer
 
 from weir.errors import OperatorStateError

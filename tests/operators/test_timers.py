@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.checkered import checkered
+from tests.kit.checkered import checkered
 from tests.operators.layers import deal_with, next_layer
 from tests.operators.test_keyed_state import KINDS, group_of, plain
 

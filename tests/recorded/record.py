@@ -31,9 +31,9 @@ from typing import Any
 import httpx
 from tests.e2e.support import Place, Run, delta_rows
 from tests.kit.postgres_server import PostgresServer, binaries, running_server
+from tests.kit.waiting import wait_until
 from tests.recorded.packing import pack
 from tests.recorded.pipeline import catalog
-from tests.waiting import wait_until
 
 PIPELINE = Path(__file__).with_name("pipeline.py")
 #: What the history server is asked for; ``JOB`` is the job's id.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
-from tests.browser import chromium, watched_page
+from tests.kit.browser import chromium, watched_page
 from tests.rest.fake_job import VIEW
 from tests.rest.stored_jobs import (
     ALIVE,

@@ -17,7 +17,7 @@ from fake_job import (
     ManualClock,
     completed,
 )
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.core.status import JobStatus
 from weir.monitoring.cluster import JvmView

@@ -10,8 +10,8 @@ from unittest.mock import patch
 import httpx
 import pytest
 from fake_job import JOB_ID, VIEW, FakeGateway, completed
+from tests.kit.waiting import wait_until
 from tests.runtime.fake_port import World
-from tests.waiting import wait_until
 
 from weir.errors import RestError
 from weir.gateway import live_view

@@ -8,7 +8,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 from unittest.mock import patch
 
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.coordinators import OperatorCoordinator
 from weir.coordinators.runner import CoordinatorRunner

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.monitoring.counters import Counters
 from weir.runtime.ports import TaskPort, VertexMetrics

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.kit.waiting import wait_until
 from tests.runtime.fake_port import World
-from tests.waiting import wait_until
 
 from weir.core.messages.task import TaskErrored
 from weir.core.settings import CheckpointConfig

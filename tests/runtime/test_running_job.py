@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from unittest.mock import patch
 
 import pytest
+from tests.kit.waiting import wait_until
 from tests.runtime.fake_port import JOB_ID, World
-from tests.waiting import wait_until
 
 from weir.coordinators import BroadcastRules
 from weir.core.messages.task import TaskErrored

@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.kit.waiting import wait_until
 from tests.sinks.postgres_database import Database, Frame, flushed, rows
-from tests.waiting import wait_until
 
 from weir.core.types import Payload
 from weir.errors import LostRowsError, SinkError, SinkMismatchError, StorageError

@@ -7,10 +7,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.kit.waiting import wait_until
 from tests.sinks.postgres_database import JOB, Database, Frame, flushed, rows
 from tests.sinks.test_read_consistent import Records
 from tests.sinks.test_read_consistent import Writer as DeltaWriter
-from tests.waiting import wait_until
 
 import weir
 from weir.errors import CutNotFoundError, SinkError, SinkMismatchError, StorageError

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 from tests.kit.postgres_server import PASSWORD
+from tests.kit.waiting import wait_until
 from tests.sinks.postgres_database import JOB, Database, Frame, flushed, rows, staged
-from tests.waiting import wait_until
 
 from weir.errors import (
     LostRowsError,

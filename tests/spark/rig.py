@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from tests.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S
 
 from weir.core.graph import Vertex
 from weir.core.messages.task import (

@@ -11,7 +11,7 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import REFLECTION_COMMAND_NAME
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession, functions
-from tests.waiting import wait_until
+from tests.kit.waiting import wait_until
 
 from weir.spark.java import JavaIdentity, Jvm
 

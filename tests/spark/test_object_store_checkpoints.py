@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.object_store import ObjectStore
+from tests.kit.object_store import ObjectStore
 from tests.spark.test_snapshots import FakeQuery, StandingClock
 from tests.spec.durable import Driver
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.object_store import ObjectStore
+from tests.kit.object_store import ObjectStore
 
 from weir.errors import StorageError
 from weir.storage.file_systems import FileSystems, Transfer

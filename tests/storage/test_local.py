@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.kit.waiting import wait_until
 from tests.storage.lost_syncs import LostSyncs
-from tests.waiting import wait_until
 
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
 from weir.storage.filesystem import CreateResult

@@ -1,6 +1,6 @@
 """What only an object store does: answers that get lost, faults, limits, and what requests cost.
 
-The server is moto, an emulation of S3 (``tests/object_store.py``).
+The server is moto, an emulation of S3 (``tests/kit/object_store.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, Request
+from tests.kit.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, Request
 from tests.storage.sample_checkpoint import JOB, checkpoint
 
 from weir.core.types import Recorded, SnapshotKind, StateHandle
