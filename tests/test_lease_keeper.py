@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from tests.kit.clock import ManualClock
 from tests.kit.waiting import wait_until
 
 from weir.core.types import Recorded
@@ -18,20 +19,6 @@ from weir.storage.lease import Lease, LeaseRecord, holder_is_alive
 from weir.storage.local import LocalFileSystem
 
 JOB = "0" * 32
-
-
-class TickingClock:
-    """A wall clock that advances with each reading."""
-
-    def __init__(self) -> None:
-        self._now_ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return 0
-
-    def wall_ms(self) -> int:
-        self._now_ms += 1
-        return self._now_ms
 
 
 class FailingLease(Lease):
@@ -63,7 +50,7 @@ class World:
             rest_address="http://127.0.0.1:8081",
             timeout_ms=timeout_ms,
             interval_ms=10,
-            clock=TickingClock(),
+            clock=ManualClock(tick_ms=1),
             on_lost=self._lost,
         )
 

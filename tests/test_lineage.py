@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from openlineage.client.serde import Serde
+from tests.kit.clock import ManualClock
 
 from weir.config import Configuration
 from weir.core.messages.channel import CheckpointBarrier
@@ -62,19 +63,6 @@ def completed_checkpoint(number: int) -> CompletedCheckpoint:
     return completed_at(number, f"/data/chk-{number}")
 
 
-class Clock:
-    """A clock that the test turns."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return self.ms
-
-
 class Kept:
     """A transport that keeps what it gets, as JSON."""
 
@@ -98,7 +86,7 @@ class Failing:
 
 def reporter(
     *transports: Any,
-    clock: Clock | None = None,
+    clock: ManualClock | None = None,
     datasets: Callable[[], JobDatasets] = lambda: DATASETS,
     patience_s: float = 10.0,
     attempt: int = 1,
@@ -109,7 +97,7 @@ def reporter(
         transports=transports,
         vertices=("clean", "revenue"),
         datasets=datasets,
-        clock=clock or Clock(),
+        clock=clock or ManualClock(),
         patience_s=patience_s,
         attempt=lambda: attempt,
         latest=lambda: latest,
@@ -142,7 +130,7 @@ def play(one: LineageReporter, *effects: object) -> None:
 
 def test_a_run_starts_when_all_tasks_run_and_completes_with_the_job() -> None:
     """The time of START is that at which the job started."""
-    kept, clock = Kept(), Clock()
+    kept, clock = Kept(), ManualClock(0, epoch_ms=1_000_000)
     with reporter(kept, clock=clock) as one:
         clock.ms += 5_000
         play(one, runs("clean"))
@@ -202,7 +190,7 @@ def test_a_run_that_fails_again_and_again_has_started() -> None:
 
 def test_running_is_sent_per_checkpoint_and_at_most_once_a_minute() -> None:
     """However many tasks are notified of a checkpoint."""
-    kept, clock = Kept(), Clock()
+    kept, clock = Kept(), ManualClock()
     with reporter(kept, clock=clock) as one:
         play(one, runs("clean"), runs("revenue"))
         for number in range(1, 8):
@@ -215,7 +203,7 @@ def test_running_is_sent_per_checkpoint_and_at_most_once_a_minute() -> None:
 
 def test_an_event_says_where_the_run_stands() -> None:
     """A savepoint after which the job goes on is no epoch, since sinks do not commit it."""
-    kept, clock = Kept(), Clock()
+    kept, clock = Kept(), ManualClock()
     with reporter(kept, clock=clock) as one:
         play(one, triggered(3, SnapshotKind.CHECKPOINT), *completed(3))
         clock.ms += RUNNING_MS
@@ -340,7 +328,7 @@ def made(settings: dict[str, str]) -> LineageReporter | None:
         spark_version="4.2.0",
         vertices=(),
         datasets=lambda: DATASETS,
-        clock=Clock(),
+        clock=ManualClock(),
         attempt=lambda: 1,
         latest=lambda: None,
     )

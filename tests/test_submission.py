@@ -10,12 +10,12 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
+from tests.kit.clock import ManualClock
 
 from weir.core.types import CompletedCheckpoint, OperatorState, Recorded, SnapshotKind, TaskState
 from weir.errors import (
@@ -29,7 +29,6 @@ from weir.errors import (
     StorageError,
     WeirError,
 )
-from weir.kernel import MACHINE
 from weir.launch.options import RunOptions
 from weir.launch.submission import Submission, submit
 from weir.sinks.base import Commit, SinkContext
@@ -65,7 +64,7 @@ def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: ob
         options=RunOptions(**options),  # type: ignore[arg-type]
         base_directory=base,
         fs=lambda _: FILES,
-        kernel=replace(MACHINE, wall_ms=lambda: NOW_MS),
+        kernel=ManualClock(0, epoch_ms=NOW_MS).kernel(),
         sinks=lambda _: sink_port(sink or FakeSink()),
         claims=claims,
     )

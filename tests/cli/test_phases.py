@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from fake_job import JOB_ID, VIEW, FakeGateway
 from rich.console import Console
-from test_progress import ManualClock
+from tests.kit.clock import ManualClock
 from tests.kit.waiting import wait_until
 
 from weir.cli.log_output import EventDisplay, LogOutput
@@ -34,7 +34,7 @@ class Told:
 
     def pass_time(self, ms: int) -> None:
         """Advance the clock, and let the phases report."""
-        self.clock.now += ms
+        self.clock.ms += ms
         self.phases.look()
 
 
@@ -54,7 +54,7 @@ def test_a_phase_is_shown_while_it_lasts_and_with_its_duration_once_over() -> No
     told.pass_time(1_001)
     told.pass_time(1_000)
     assert told.lines == ["starting Spark ..."]
-    told.clock.now += 2_200
+    told.clock.ms += 2_200
     told.phases.begin("starting 5 queries")
     assert told.lines[1:] == ["starting Spark took 4.2 s"]
     told.pass_time(500)
@@ -205,12 +205,12 @@ def test_the_display_shows_a_phase_that_lasts_and_when_the_first_rows_came() -> 
     gateway = FakeGateway(quiet)
     with ProgressDisplay(Console(file=out, width=1_000), clock=clock) as display:
         display.phase("starting Spark")
-        clock.now += 2_500
+        clock.ms += 2_500
         wait_until(lambda: "starting Spark ...\n" in out.getvalue(), "the phase is told")
         display.phase(None)
         assert "starting Spark took 2.5 s\n" in out.getvalue()
         display.submitted(JOB_ID, gateway, "http://127.0.0.1:8081")
-        clock.now += 1_600
+        clock.ms += 1_600
         gateway.current = VIEW
         wait_until(lambda: "first rows after 4.1 s\n" in out.getvalue(), "the first rows are told")
     assert out.getvalue().count("first rows") == 1

@@ -13,6 +13,7 @@ import fake_job
 import pytest
 from fake_job import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from rich.console import Console
+from tests.kit.clock import ManualClock
 from tests.kit.waiting import wait_until
 
 from weir.cli.progress import (
@@ -99,18 +100,6 @@ def test_the_live_table_shows_status_checkpoints_and_each_vertex() -> None:
     assert "WAITING_FOR_FINAL_CHECKPOINT" in text
 
 
-class ManualClock:
-    """A clock that the test advances."""
-
-    now = 0
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return self.now
-
-
 def test_on_a_plain_stream_a_line_with_totals_comes_at_most_every_ten_seconds() -> None:
     """Checkpoint lines come immediately; totals wait for ten seconds and for a change."""
     out, clock, gateway = (
@@ -129,7 +118,7 @@ def test_on_a_plain_stream_a_line_with_totals_comes_at_most_every_ten_seconds() 
         gateway.current = replace(VIEW, checkpoints=snapshot(IN_PROGRESS), vertices=(more,))
         wait_until(lambda: "checkpoint 9 triggered" in out.getvalue(), "the checkpoint is told")
         assert totals() == 1
-        clock.now += 10_000
+        clock.ms += 10_000
         wait_until(lambda: totals() == 2, "the totals are told again")
     assert totals() == 2
 

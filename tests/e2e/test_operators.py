@@ -20,6 +20,7 @@ from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, retained, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows, files_rows
+from tests.kit.clock import LaterClock
 from tests.kit.waiting import wait_until
 
 import weir
@@ -32,7 +33,6 @@ from weir.operators import ListCheckpointed, Operator, RulesOperator, SnapshotCo
 from weir.operators.state.store import StateStore
 from weir.rest.client import connect
 from weir.rest.flink import job_answers
-from weir.runtime.concurrency import SystemClock
 
 pytestmark = pytest.mark.spark
 
@@ -524,8 +524,8 @@ def test_operators_learn_how_checkpoints_ended_with_their_next_batch(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Including one that was aborted before its barrier came."""
-    now_ms, ahead_ms = SystemClock.now_ms, 0
-    monkeypatch.setattr(SystemClock, "now_ms", lambda clock: now_ms(clock) + ahead_ms)
+    clock = LaterClock()
+    monkeypatch.setattr("weir.runtime.concurrency.SystemClock", lambda: clock)
     mark = place.directory / "mark"
     job = weir.Job("told")
     stream = job.source("numbers", numbers(place)).process("told", Told(mark), parallelism=1)
@@ -540,7 +540,7 @@ def test_operators_learn_how_checkpoints_ended_with_their_next_batch(
         wait_until(mark.with_name("waits").exists, "the batch runs")
         asked = live.gateway.trigger_checkpoint()
         live.wait_for(lambda view: view.checkpoints.counts.in_progress == 1, "it is triggered")
-        ahead_ms = 3_600_000
+        clock.ahead_ms = 3_600_000
         # Whoever looks wakes the main thread.
         live.wait_for(lambda view: view.checkpoints.counts.failed == 1, "it has expired")
         with pytest.raises(WeirError, match="expired"):

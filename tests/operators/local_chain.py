@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-from tests.operators.test_source_readers import Clock
+from tests.kit.clock import ManualClock
 
 from weir.core.graph import ChainEnd, GraphStep, StepKind, Vertex
 from weir.core.messages.task import AnswerPlanning, StartDrain, TakeSnapshot
@@ -104,7 +104,7 @@ class LocalChain:
             },
             subtasks=self.subtasks,
             token=f"from {version}",
-            clock=Clock(),
+            clock=ManualClock(),
         )
         for name in named if timed else ():
             self.chain.add_timed(name)

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.operators.test_source_readers import Clock, reported
+from tests.kit.clock import ManualClock
+from tests.operators.test_source_readers import reported
 
 from weir.core.graph import ChainEnd, GraphStep, StepKind, Vertex
 from weir.operators import Operator
@@ -52,7 +53,7 @@ def test_timers_of_subtasks_removed_by_rescaling_are_not_due_for_ever(
         end=ChainEnd.ONLY_SINKS,
         inputs=("in",),
     )
-    chain = OperatorChain(vertex, {"ring": step}, subtasks=subtasks, token="t", clock=Clock())
+    chain = OperatorChain(vertex, {"ring": step}, subtasks=subtasks, token="t", clock=ManualClock())
     directory: Any = SimpleNamespace(
         fs=LocalFileSystem(), path=str(tmp_path), file=lambda key: f"{tmp_path}/{key}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.kit.clock import ManualClock
 
 from weir.sources.operator import ReaderReport
 from weir.sources.watermarks import ReaderTime
@@ -10,19 +11,9 @@ from weir.subtasks.messages import BatchResult, Location, NextTimers, SubtaskSta
 from weir.subtasks.source_readers import SourceReaders
 
 
-class Clock:
-    """Stands still."""
-
-    def wall_ms(self) -> int:
-        return 1_000
-
-    def now_ms(self) -> int:
-        return 1_000
-
-
 @pytest.fixture
 def readers() -> SourceReaders:
-    return SourceReaders([("in", 0), ("in", 1)], Clock())
+    return SourceReaders([("in", 0), ("in", 1)], ManualClock())
 
 
 def reported(report: ReaderReport | None, *, rows: int) -> BatchResult:

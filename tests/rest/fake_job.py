@@ -164,21 +164,6 @@ def completed(
     )
 
 
-class ManualClock(SystemClock):
-    """A clock that moves by hand."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 10_000
-        self.wall = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return self.wall
-
-
 class FakeGateway:
     """A ``JobGateway`` that records its calls.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.kit.clock import ManualClock
 from tests.rest.stored_jobs import DRIVER, FS, damage_log, leave_job, pipeline, take_lease
 
 from weir.rest.past.history import StoredJobs
@@ -19,19 +20,6 @@ from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import SystemClock
 from weir.storage.job_log import RecordStatus
 from weir.storage.local import LocalFileSystem
-
-
-class ManualClock:
-    """A clock that the test sets."""
-
-    now = 0
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return self.now
-
 
 KILLED, FAILED, FINISHED, ALIVE = (letter * 32 for letter in "abcd")
 
@@ -186,7 +174,7 @@ def test_a_checkpoint_that_could_not_be_read_is_read_later(base: Path) -> None:
     away = metadata.rename(metadata.with_name("away"))
 
     def known() -> dict[str, int]:
-        clock.now += 60_000
+        clock.ms += 60_000
         return {view.job_id: len(view.checkpoints.history) for view in jobs.views()}
 
     assert known()[FINISHED] == 0

@@ -14,9 +14,9 @@ from fake_job import (
     VIEW,
     FakeCluster,
     FakeGateway,
-    ManualClock,
     completed,
 )
+from tests.kit.clock import ManualClock
 from tests.kit.waiting import wait_until
 
 from weir.core.status import JobStatus
@@ -90,8 +90,8 @@ def test_the_uptime_counts_while_the_job_runs(
     timed: httpx.Client, timed_job: FakeGateway, clock: ManualClock
 ) -> None:
     """Milliseconds; 0 while it restarts."""
-    timed_job.current = replace(VIEW, timestamps_ms={"RUNNING": clock.wall})
-    clock.wall += 5_000
+    timed_job.current = replace(VIEW, timestamps_ms={"RUNNING": clock.wall_ms()})
+    clock.ms += 5_000
     assert timed.get(f"{JOB}/metrics?get=uptime").json() == [{"id": "uptime", "value": "5000"}]
     timed_job.current = replace(timed_job.current, status=JobStatus.RESTARTING)
     assert timed.get(f"{JOB}/metrics?get=uptime").json() == [{"id": "uptime", "value": "0"}]
@@ -187,7 +187,7 @@ def test_back_pressure_is_the_share_of_the_newest_minute(
 ) -> None:
     """Levels are Flink's: at most 10 %, at most 50 %, more."""
     timed_job.recorder.sample(VIEW)
-    clock.wall += 59_000
+    clock.ms += 59_000
     first, *rest = VIEW.vertices
     timed_job.current = replace(VIEW, vertices=(replace(first, held_ms=held_ms), *rest))
     answer = timed.get(f"{CLEAN}/backpressure").json()
@@ -255,13 +255,13 @@ def test_figures_of_the_jvm_serve_until_newer_ones_are_there(
                 return str(found["value"])
 
             assert threads() == "1"
-            clock.now += 4_900
+            clock.ms += 4_900
             assert threads() == "1" and cluster.looks == 1
-            clock.now += 200
+            clock.ms += 200
             assert threads() == "1"
             asked_again.set()
             wait_until(lambda: threads() == "2", "the newer figures are shown")
-            clock.now += 60_000
+            clock.ms += 60_000
             assert threads() == "3"
     finally:
         server.stop()

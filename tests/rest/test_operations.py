@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_job import COMPLETED, JOB_ID, FakeGateway, completed
+from tests.kit.clock import ManualClock
 
 from weir.core.checkpoints.stats import RestoredCheckpointStats
 from weir.core.status import JobStatus
@@ -36,19 +37,6 @@ SAVEPOINT = {
 }
 STORE_DURATION_MS = 300_000
 STOP = {"targetDirectory": "/d", "drain": False, "formatType": "CANONICAL", "triggerId": None}
-
-
-class ManualClock:
-    """A clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def now_ms(self) -> int:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return self.now
 
 
 def test_a_savepoint_is_triggered_and_polled_until_it_has_its_location(
@@ -402,12 +390,12 @@ def test_a_finished_operation_is_forgotten_after_the_store_duration() -> None:
     operations = AsyncOperations(clock, STORE_DURATION_MS)
     future: Future[Any] = Future()
     operations.start("savepoint", TRIGGER, lambda: future)
-    clock.now = 10 * STORE_DURATION_MS
+    clock.ms = 10 * STORE_DURATION_MS
     assert operations.find("savepoint", TRIGGER) is future
     future.set_result(1)
-    clock.now += STORE_DURATION_MS
+    clock.ms += STORE_DURATION_MS
     assert operations.find("savepoint", TRIGGER) is future
-    clock.now += 1
+    clock.ms += 1
     assert operations.find("savepoint", TRIGGER) is None
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.rest.fake_job import FakeGateway, ManualClock
+from tests.kit.clock import ManualClock
+from tests.rest.fake_job import FakeGateway
 from tests.rest.page_job import page_gateway
 
 import weir.rest
@@ -129,7 +130,7 @@ def test_rates_come_after_a_time_and_of_one_vertex(client: httpx.Client) -> None
 
 def test_a_timeline_has_the_bars_of_its_window(client: httpx.Client, clock: ManualClock) -> None:
     """Batches and parts of checkpoints, each as kind, start, end, number and whether it failed."""
-    end = clock.wall
+    end = clock.wall_ms()
     timeline = client.get("/weir/timeline", params={"start": end - 60_000, "end": end}).json()
     lane = next(one for one in timeline["lanes"] if one["vertex"] == "audit")
     assert {kind for kind, *_ in lane["query"]} == {"batch", "rested"}
@@ -139,7 +140,7 @@ def test_a_timeline_has_the_bars_of_its_window(client: httpx.Client, clock: Manu
 
 def test_short_bars_are_joined(job: FakeGateway, client: httpx.Client, clock: ManualClock) -> None:
     """An answer is bounded, however many bars its window has."""
-    end = clock.wall
+    end = clock.wall_ms()
     hour = client.get("/weir/timeline", params={"start": end - 3_600_000, "end": end}).json()
     assert all(len(one["query"]) <= 1_501 for one in hour["lanes"])
     kept = job.recorder.timelines["audit"].query.maxlen

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import httpx
 import pytest
 from fake_job import JOB_ID, VIEW, FakeGateway, completed
+from tests.kit.clock import ManualClock
 from tests.kit.waiting import wait_until
 from tests.runtime.fake_port import World
 
@@ -108,19 +109,6 @@ def test_an_answer_does_not_wait_for_the_clients_acknowledgement(
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-class StoppedClock:
-    """A clock that the test sets."""
-
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return self.ms
-
-
 def test_twenty_clients_cost_the_jobs_main_thread_no_more_than_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -128,7 +116,7 @@ def test_twenty_clients_cost_the_jobs_main_thread_no_more_than_one(
     at once."""
     # However busy the machine is, nobody is answered with the view before.
     monkeypatch.setattr(live_view, "_PATIENCE_S", 20.0)
-    clock = StoppedClock()
+    clock = ManualClock()
     with World(clock=clock) as world, ThreadPoolExecutor(20) as clients:
         world.wait_running()
         server = RestServer(port=0, clock=clock)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
+from tests.kit.clock import ManualClock
 from tests.kit.waiting import wait_until
 
 from weir.monitoring.counters import Counters
@@ -20,12 +21,11 @@ class Reads:
     """A JVM whose counter is the number of reads; from the second on, each read waits for leave."""
 
     def __init__(self) -> None:
-        self.now_ms = 0
+        self.clock = ManualClock(0)
         self.count = 0
         self.leave = threading.Semaphore(1)
-        clock = cast(Any, SimpleNamespace(now_ms=lambda: self.now_ms))
         port = cast(TaskPort, SimpleNamespace(metrics=self._metrics))
-        self.counters = Counters(["a"], port, clock)
+        self.counters = Counters(["a"], port, self.clock)
 
     def _metrics(self, vertex: str) -> VertexMetrics:
         self.leave.acquire()
@@ -53,7 +53,7 @@ def test_the_first_to_look_waits_for_the_counters(reads: Reads) -> None:
 def test_counters_of_a_moment_ago_serve_a_reader_without_waiting(reads: Reads) -> None:
     """They are read meanwhile, once for all who look."""
     reads.counters.read(threading.TIMEOUT_MAX)
-    reads.now_ms = SERVE_MS - 1
+    reads.clock.ms = SERVE_MS - 1
     for _ in range(3):
         reads.counters.read(threading.TIMEOUT_MAX, serve_ms=SERVE_MS)
         assert reads.records() == 1
@@ -64,11 +64,11 @@ def test_counters_of_a_moment_ago_serve_a_reader_without_waiting(reads: Reads) -
 def test_counters_that_are_too_old_are_waited_for(reads: Reads) -> None:
     """However long the JVM takes, up to the caller's patience."""
     reads.counters.read(threading.TIMEOUT_MAX)
-    reads.now_ms = SERVE_MS
+    reads.clock.ms = SERVE_MS
     threading.Timer(0.1, reads.leave.release).start()
     reads.counters.read(threading.TIMEOUT_MAX, serve_ms=SERVE_MS)
     assert reads.records() == 2
-    reads.now_ms = 2 * SERVE_MS
+    reads.clock.ms = 2 * SERVE_MS
     reads.counters.read(0.05, serve_ms=SERVE_MS)
     assert reads.records() == 2
 

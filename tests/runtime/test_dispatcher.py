@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from tests.kit.clock import ManualClock
 from tests.runtime.fake_port import FakePort, job_master, plan
 
 from weir.core.job.master import JobMaster
@@ -122,7 +123,7 @@ class Bench:
         self.effects: list[object] = []
         self.coordinators = Coordinators()
         self.aside: list[Work] = []
-        self._clock_ms = 0
+        self._clock = ManualClock(0)
         self._works: list[Work] = []
         self._unnamed: list[Work] = []
         self._mail: deque[Envelope] = deque()
@@ -134,7 +135,7 @@ class Bench:
             tasks=self.port,
             durable=self.port,
             coordinators=self.coordinators,
-            clock=self,
+            clock=self._clock,
             workers=self,
             chance=lambda: 0.5,
             mailbox=self._mail.append,
@@ -167,7 +168,7 @@ class Bench:
         """Advance to the next deadline and handle all that follows."""
         deadline = self.dispatcher.next_deadline()
         assert deadline is not None
-        self._clock_ms = deadline
+        self._clock.ms = deadline
         self.dispatcher.turn()
         self.settle()
 
@@ -196,13 +197,7 @@ class Bench:
         (answer,) = answers
         return answer
 
-    # -- clock and workers -------------------------------------------------------------------------
-
-    def now_ms(self) -> int:
-        return self._clock_ms
-
-    def wall_ms(self) -> int:
-        return 1_000_000 + self._clock_ms
+    # -- workers -----------------------------------------------------------------------------------
 
     def submit(self, work: Callable[[], None]) -> Work:
         made = Work(work)

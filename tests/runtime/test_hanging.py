@@ -12,24 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.kit.clock import LaterClock
 from tests.kit.waiting import wait_until
 from tests.runtime.fake_port import World
 
 from weir.core.messages.task import TaskErrored
 from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
-from weir.runtime.concurrency import SystemClock, ThreadWorkers
+from weir.runtime.concurrency import ThreadWorkers
 
 VERTICES = tuple(f"v{number:02}" for number in range(24))
-
-
-class LaterClock(SystemClock):
-    """The machine's clock, which a test can put forward."""
-
-    ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.ahead_ms
 
 
 def world(**how: Any) -> World:

@@ -6,6 +6,7 @@ import threading
 from typing import Any, cast
 
 import pytest
+from tests.kit.clock import ManualClock
 from tests.runtime.fake_port import FakePort, World
 
 from weir.coordinators.runner import CoordinatorRunner
@@ -272,20 +273,6 @@ def test_blocking_calls_never_run_on_the_main_thread() -> None:
 # -- the timer -------------------------------------------------------------------------------------
 
 
-class SlowClock:
-    """A clock that advances one millisecond per reading: less than the queue has waited."""
-
-    def __init__(self) -> None:
-        self._now_ms = 0
-
-    def now_ms(self) -> int:
-        self._now_ms += 1
-        return self._now_ms
-
-    def wall_ms(self) -> int:
-        return 0
-
-
 class TimedMaster:
     """A master with one deadline, at which it ends. If ``busy``, it answers events with events."""
 
@@ -309,7 +296,7 @@ class TimedMaster:
         return [JobEnded(status=JobStatus.FAILED)] if self.events > 1_000 else []
 
 
-def driver_of(master: TimedMaster, clock: SlowClock) -> JobDriver:
+def driver_of(master: TimedMaster, clock: ManualClock) -> JobDriver:
     """A driver without tasks."""
     return JobDriver(
         master=cast(JobMaster, master),
@@ -325,7 +312,7 @@ def driver_of(master: TimedMaster, clock: SlowClock) -> JobDriver:
 def test_a_machine_never_sees_a_time_before_its_deadline() -> None:
     """Even if the clock lags behind the time that the queue has waited."""
     master = TimedMaster(20)
-    driver_of(master, SlowClock()).run()
+    driver_of(master, ManualClock(0, tick_ms=1)).run()
     assert len(master.reported) == 1
     assert master.reported[0] >= 20
 
@@ -334,6 +321,6 @@ def test_a_deadline_is_served_even_if_events_never_stop() -> None:
     """A queue that is never empty must not delay the timer."""
     drivers: list[JobDriver] = []
     master = TimedMaster(50, drivers)
-    drivers.append(driver_of(master, SlowClock()))
+    drivers.append(driver_of(master, ManualClock(0, tick_ms=1)))
     assert drivers[0].run().status is JobStatus.SUSPENDED
     assert master.reported[0] >= 50

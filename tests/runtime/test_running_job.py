@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from unittest.mock import patch
 
 import pytest
+from tests.kit.clock import ManualClock
 from tests.kit.waiting import wait_until
 from tests.runtime.fake_port import JOB_ID, World
 
@@ -16,7 +17,6 @@ from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import JobError, LostRowsError, LostWriteError, StorageError
 from weir.gateway import live_view
-from weir.runtime.concurrency import SystemClock
 from weir.runtime.ports import CoordinatorAnswer, VertexMetrics
 
 
@@ -240,20 +240,13 @@ def test_while_the_jvm_hangs_views_show_what_happens_with_the_last_counters() ->
 
 def test_many_looks_cost_the_main_thread_ten_views_a_second() -> None:
     """All readers within a tenth of a second see the same view."""
-
-    class ManualClock(SystemClock):
-        now = 10_000
-
-        def now_ms(self) -> int:
-            return self.now
-
     clock = ManualClock()
     with World(clock=clock) as world:
         world.wait_running()
         world.look()
         with patch.object(world.job._view, "_make_view", wraps=world.job._view._make_view) as made:
             for _ in range(1_000):
-                clock.now += 1
+                clock.ms += 1
                 world.job.view()
         assert 0 < made.call_count <= 10
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.kit.clock import ManualClock
+
 from weir.core.messages.channel import (
     ChannelAppended,
     CheckpointBarrier,
@@ -32,21 +34,21 @@ class Watched:
     """A timeline whose time the test sets."""
 
     def __init__(self, *inputs: str, kept: int = 100) -> None:
-        self.now_ms = 0
+        self.clock = ManualClock(0, epoch_ms=EPOCH)
         self.is_full = False
         self.watchers = Watchers()
         self.timeline = TaskTimeline(
             "v",
             inputs,
             is_full=lambda: self.is_full,
-            now_ms=lambda: self.now_ms,
-            wall_ms=lambda: EPOCH + self.now_ms,
+            now_ms=self.clock.now_ms,
+            wall_ms=self.clock.wall_ms,
             kept=kept,
         )
         self.timeline.watch(self.watchers)
 
     def at(self, now_ms: int, message: object, is_full: bool = False) -> None:
-        self.now_ms = now_ms
+        self.clock.ms = now_ms
         self.is_full = is_full
         for watch in self.watchers.of_task("v", type(message)):
             watch(message)
@@ -143,7 +145,7 @@ def test_the_shares_of_the_time_add_up() -> None:
     seen.at(0, TaskStarted(position=0))
     seen.at(50, called(0), is_full=True)
     seen.at(80, AnswerPlanning(call=1))
-    seen.now_ms = 200
+    seen.clock.ms = 200
     assert {kind: ms for kind, ms in seen.timeline.totals_ms().items() if ms} == {
         SpanKind.RESTED: 50,
         SpanKind.HELD: 30,
@@ -157,7 +159,7 @@ def test_no_total_falls_when_a_batch_turns_out_to_be_rest() -> None:
     seen.at(0, TaskStarted(position=0))
     seen.at(0, called(0))
     seen.at(0, AnswerPlanning(call=1))
-    seen.now_ms = 300
+    seen.clock.ms = 300
     assert seen.timeline.totals_ms()[SpanKind.BATCH] == 300
     seen.at(400, called(0))
     assert seen.timeline.totals_ms()[SpanKind.BATCH] == 300
@@ -224,7 +226,7 @@ def test_an_aborted_checkpoint_ends_its_alignment_as_failed() -> None:
     seen.at(100, appended("left", 3))
     seen.at(500, NotifyCheckpointAborted(vertex="v", checkpoint_id=3))
     seen.at(600, appended("left", 4))
-    seen.now_ms = 700
+    seen.clock.ms = 700
     assert [span.kind for span in seen.timeline.open_spans()] == [SpanKind.ALIGNMENT]
     seen.timeline.stopped()
     assert seen.parts() == [("alignment", 100, 500), ("alignment", 600, 700)]

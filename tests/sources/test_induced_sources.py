@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from tests.kit.clock import ManualClock
 from tests.operators.test_source_readers import reported
 from tests.sources.fake_runtime import FakeJob
 from tests.sources.ranges import SCHEMA, Range, Ranges, RangesEnumerator, RangesReader, ranges
@@ -206,15 +207,7 @@ def report(stands_at: int | None, *, has_splits: bool = True) -> BatchResult:
 
 def test_all_readers_with_splits_must_be_there() -> None:
     """The task hears of the newest point, and whether anybody is still short of it."""
-
-    class NoClock:
-        def now_ms(self) -> int:
-            return 0
-
-        def wall_ms(self) -> int:
-            return 0
-
-    readers = SourceReaders([("s", one) for one in range(3)], NoClock())
+    readers = SourceReaders([("s", one) for one in range(3)], ManualClock())
     readers.take("s", 0, report(None))
     readers.take("s", 1, report(7))
     readers.take("s", 2, report(None, has_splits=False))

@@ -11,8 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.kit.clock import ManualClock
 from tests.kit.object_store import ObjectStore
-from tests.spark.test_snapshots import FakeQuery, StandingClock
+from tests.spark.test_snapshots import FakeQuery
 from tests.spec.durable import Driver
 
 from weir.core.messages.job import AllocateLocation, DiscardCheckpoint, RecordCheckpoint
@@ -66,7 +67,7 @@ class StoredJob:
             storage=self.storage,
             flush=lambda committables, keep, checkpoint_id: tuple(committables),
             base=(),
-            clock=StandingClock(),
+            clock=ManualClock(0, epoch_ms=1_250),
             waits=ThreadWaits(),
         )
 

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.kit.clock import ManualClock
 from tests.spark.queries import QUERIES
 from tests.spark.rig import Landing, Rig, hashes
 
@@ -103,16 +104,6 @@ class FakeQuery:
         return keys
 
 
-class StandingClock:
-    """A clock at a quarter of a second after every trigger."""
-
-    def now_ms(self) -> int:
-        return 0
-
-    def wall_ms(self) -> int:
-        return 1_250
-
-
 class World:
     """One task's snapshots and their destination."""
 
@@ -149,7 +140,8 @@ class World:
             storage=self.storage,
             flush=self._flush,
             base=restored.files if restored else (),
-            clock=StandingClock(),
+            # A quarter of a second after every trigger.
+            clock=ManualClock(0, epoch_ms=1_250),
             waits=ThreadWaits(),
         )
 
