@@ -1,6 +1,6 @@
 """Counts how far a checkpoint goes: all of its calls, and those that are given its id.
 
-The job is that of ``tests/durable/faulty_job.py``, which needs no JVM. Its query runs a batch only
+The job is that of ``tests/kit/played_job.py``, which needs no JVM. Its query runs a batch only
 while the job is idle, and the walk ends when the job is idle again, so every run counts the same.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from tests.durable.faulty_job import Driver
+from tests.kit.played_job import PlayedDriver
 from tests.test_checkpoint_walk import SOURCES, Tracer
 
 #: The checkpoint that is followed: the first two have more to create.
@@ -63,7 +63,7 @@ def report() -> Iterator[str]:
     tracer = IdTracer()
     with tempfile.TemporaryDirectory() as root, tracer:
         (Path(root) / "disk").mkdir()
-        with Driver(Path(root)) as driver:
+        with PlayedDriver(Path(root)) as driver:
             tracer.armed = True
             for _ in range(CHECKPOINT_ID):
                 _step(driver, tracer)
@@ -78,7 +78,7 @@ def report() -> Iterator[str]:
     yield f"a checkpoint: {len(calls):,} calls, {len({file for _, file, _ in calls})} files"
 
 
-def _checkpoint(driver: Driver, tracer: Tracer) -> None:
+def _checkpoint(driver: PlayedDriver, tracer: Tracer) -> None:
     completed = driver.job.trigger_checkpoint()
     _wait_until_idle(tracer)
     for _ in range(BATCHES):
@@ -88,7 +88,7 @@ def _checkpoint(driver: Driver, tracer: Tracer) -> None:
     completed.result(timeout=0)
 
 
-def _step(driver: Driver, tracer: Tracer) -> None:
+def _step(driver: PlayedDriver, tracer: Tracer) -> None:
     if not driver.step():
         raise TimeoutError("the query is not ready for a batch")
     _wait_until_idle(tracer)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser
 from tests.kit.browser import chromium
+from tests.kit.stored_jobs import DAMAGED, FAILED, FS, leave_jobs
 from tests.rest.page_job import page_gateway
-from tests.rest.stored_jobs import DAMAGED, FAILED, FS, leave_jobs
 
 from weir.rest.past.history import StoredJobs
 from weir.rest.server.server import RestServer

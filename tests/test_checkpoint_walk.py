@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from tests.durable.faulty_job import Driver, quick_directory
+from tests.kit.played_job import PlayedDriver, quick_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = f"{ROOT / 'src' / 'weir'}/"
@@ -42,7 +42,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str, str]
     """(function, file, thread) of each call within the third checkpoint of a job, in order."""
     with quick_directory(tmp_path_factory.mktemp("walk")) as root:
         (root / "disk").mkdir()
-        with Tracer() as tracer, Driver(root) as driver:
+        with Tracer() as tracer, PlayedDriver(root) as driver:
             for _ in range(2):
                 assert driver.step()
                 assert not isinstance(driver.complete(driver.job.trigger_checkpoint()), str)

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway
+from tests.kit.gateway import JOB_ID, VIEW, FakeGateway
 from typer.main import get_command
 
 from weir.cli.app import app as cli

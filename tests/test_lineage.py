@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from openlineage.client.serde import Serde
 from tests.kit.clock import ManualClock
+from tests.kit.gateway import completed as completed_at
 
 from weir.config import Configuration
 from weir.core.messages.channel import CheckpointBarrier
@@ -32,10 +33,6 @@ from weir.lineage.datasets import Dataset, JobDatasets, StepDatasets
 from weir.lineage.events import RunIdentity
 from weir.lineage.reporter import RUNNING_MS, LineageReporter, configured, is_on
 from weir.runtime.watching import Watchers
-
-sys.path.insert(0, str(Path(__file__).parent / "rest"))
-
-from fake_job import completed as completed_at
 
 RUN_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
 IDENTITY = RunIdentity(

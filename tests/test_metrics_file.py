@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from tests.kit.gateway import FakeCluster, FakeGateway
 
 from weir.config import Configuration
 from weir.core.status import JobStatus
@@ -15,10 +15,6 @@ from weir.launch.metrics_file import write_metrics
 from weir.monitoring.cluster import JvmView
 from weir.runtime.concurrency import SystemClock
 from weir.storage.file_systems import FileSystems
-
-sys.path.insert(0, str(Path(__file__).parent / "rest"))
-
-from fake_job import FakeCluster, FakeGateway
 
 
 def write(path: Path, cluster: FakeCluster | None = None) -> None:

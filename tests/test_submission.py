@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.durable.fake_sink import FakeSink, sink_port
 from tests.kit.clock import ManualClock
+from tests.kit.sink import FakeSink, sink_port
 
 from weir.core.types import CompletedCheckpoint, OperatorState, Recorded, SnapshotKind, TaskState
 from weir.errors import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.attacks.test_rest import CHANGES
-from tests.rest.fake_job import JOB_ID, FakeGateway
+from tests.kit.gateway import JOB_ID, FakeGateway
 
 from weir.config import Configuration
 from weir.errors import ConfigurationError, RestError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.attacks.world import World
-from tests.durable.fake_sink import sink_port
+from tests.kit.sink import sink_port
 
 from weir.errors import JobAlreadyRunningError, StorageError, WeirError
 from weir.kernel import MACHINE

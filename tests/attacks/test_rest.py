@@ -18,8 +18,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.kit.gateway import JOB_ID, VIEW, FakeGateway, completed
 from tests.kit.waiting import wait_until
-from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway, completed
 
 import weir
 from weir.config import Configuration

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import typer.testing
 from click.testing import Result
+from tests.kit.gateway import FakeGateway
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from weir.cli.app import app
 from weir.rest.server.server import RestServer
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "rest"))
-
-from fake_job import FakeGateway
 
 Weir = Callable[..., Result]
 

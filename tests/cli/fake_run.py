@@ -9,9 +9,9 @@ import sys
 import threading
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "rest"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from fake_job import JOB_ID, FakeGateway
+from tests.kit.gateway import JOB_ID, FakeGateway
 
 from weir.cli.app import main
 from weir.core.status import JobStatus

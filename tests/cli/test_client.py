@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from fake_job import JOB_ID, OTHER_ID, FakeGateway, completed
+from tests.kit.gateway import JOB_ID, OTHER_ID, FakeGateway, completed
 
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointType

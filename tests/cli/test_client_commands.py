@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from fake_job import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
+from tests.kit.gateway import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
 
 from weir.core.checkpoints.request_decider import Verdict
 from weir.core.checkpoints.stats import CheckpointCounts, CheckpointStatsSnapshot

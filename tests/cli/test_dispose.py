@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from fake_job import JOB_ID, completed
+from tests.kit.gateway import JOB_ID, completed
 
 from weir.core.types import OperatorState, SnapshotKind, StateHandle, TaskState
 from weir.storage.checkpoints import CheckpointStorage

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import Result
-from fake_job import JOB_ID, completed
+from tests.kit.gateway import JOB_ID, completed
 
 from weir.core.types import Committable, OperatorState, SnapshotKind, StateHandle, TaskState
 from weir.operators.state.store import SavedList, encode_lists

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from tests.cli.conftest import Weir
 from tests.e2e.support import environment_of
+from tests.kit.durable_job import Driver
 from tests.kit.object_store import ObjectStore
-from tests.spec.durable import Driver
-from tests.storage.sample_checkpoint import checkpoint
+from tests.kit.sample_checkpoint import checkpoint
 
 from weir.core.types import SnapshotKind
 from weir.storage.file_systems import FileSystems

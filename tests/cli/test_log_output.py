@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from fake_job import JOB_ID, FakeGateway, completed
 from rich.console import Console
+from tests.kit.gateway import JOB_ID, FakeGateway, completed
 
 from weir.cli.log_output import LogOutput
 from weir.config.values import LogFormat

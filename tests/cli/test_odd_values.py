@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from fake_job import JOB_ID, FakeGateway
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.kit.gateway import JOB_ID, FakeGateway
 
 from weir.config import Configuration, describe_options
 from weir.core.status import JobStatus

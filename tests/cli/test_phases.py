@@ -8,9 +8,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-from fake_job import JOB_ID, VIEW, FakeGateway
 from rich.console import Console
 from tests.kit.clock import ManualClock
+from tests.kit.gateway import JOB_ID, VIEW, FakeGateway
 from tests.kit.waiting import wait_until
 
 from weir.cli.log_output import EventDisplay, LogOutput

@@ -9,11 +9,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import fake_job
 import pytest
-from fake_job import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from rich.console import Console
 from tests.kit.clock import ManualClock
+from tests.kit.gateway import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from tests.kit.waiting import wait_until
 
 from weir.cli.progress import (
@@ -149,7 +148,7 @@ _PRINTS = """
 import sys
 from rich.console import Console
 from weir.cli.progress import ProgressDisplay
-from fake_job import JOB_ID, FakeGateway
+from tests.kit.gateway import JOB_ID, FakeGateway
 with ProgressDisplay(Console(force_terminal=sys.argv[1] == "table")) as display:
     display.submitted(JOB_ID, FakeGateway(), "http://127.0.0.1:8081")
     for number in range(3):
@@ -176,7 +175,7 @@ def test_output_that_cannot_be_written_stops_nothing_but_the_output(
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            env={**os.environ, "PYTHONPATH": str(Path(fake_job.__file__).parent)},
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         )
     finally:
         os.close(written)

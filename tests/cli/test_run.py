@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from fake_job import JOB_ID, FakeGateway, completed
+from tests.kit.gateway import JOB_ID, FakeGateway, completed
 
 from weir.config import Configuration
 from weir.core.status import JobStatus

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fake_job import JOB_ID, OTHER_ID, VIEW, FakeGateway
 from tests.cli.conftest import Weir
-from tests.rest.stored_jobs import leave_job
-from tests.rest.test_history import KILLED
+from tests.kit.gateway import JOB_ID, OTHER_ID, VIEW, FakeGateway
+from tests.kit.stored_jobs import leave_job
 
 from weir.rest import client, tokens
 from weir.rest.server.server import RestServer
+
+KILLED = "a" * 32
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 from click.testing import Result
-from fake_job import JOB_ID, FakeGateway
 from rich.console import Console
+from tests.kit.gateway import JOB_ID, FakeGateway
 
 from weir.cli.top import frame, lasting
 from weir.core.status import JobStatus

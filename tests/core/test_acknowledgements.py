@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.core.master_harness import World, of, task_state
+from tests.kit.job_master import MasterWorld, of, running_job, task_state
 
 from weir.core.checkpoints.outputs import CheckpointOutput
 from weir.core.checkpoints.pending import TaskAcknowledgeResult as Result
@@ -10,16 +10,10 @@ from weir.core.messages.job import (
     DiscardCheckpoint,
 )
 from weir.core.messages.protocol import AcknowledgeCheckpoint
-from weir.core.settings import CheckpointConfig
 from weir.core.types import SnapshotMetrics
 
 
-def world() -> World:
-    config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=100, history_size=40)
-    return World(config=config).running()
-
-
-def acknowledge(subject: World, n: int, vertex: str) -> tuple[Result, list[CheckpointOutput]]:
+def acknowledge(subject: MasterWorld, n: int, vertex: str) -> tuple[Result, list[CheckpointOutput]]:
     """Ask the coordinator directly, since the job master does not pass the answer on."""
     metrics = SnapshotMetrics(sync_duration_ms=4, checkpointed_size=9)
     state = task_state(vertex, files=("f",))
@@ -33,7 +27,7 @@ def test_an_awaited_acknowledgement_is_answered_with_success_and_a_second_one_wi
     None
 ):
     """The second one changes nothing."""
-    subject = world()
+    subject = running_job(history_size=40)
     n = subject.trigger()
     assert acknowledge(subject, n, "a") == (Result.SUCCESS, [])
     assert acknowledge(subject, n, "a") == (Result.DUPLICATE, [])
@@ -42,7 +36,7 @@ def test_an_awaited_acknowledgement_is_answered_with_success_and_a_second_one_wi
 
 def test_a_vertex_that_a_pending_checkpoint_does_not_know_is_answered_with_unknown() -> None:
     """It changes neither the checkpoint nor the statistics."""
-    subject = world()
+    subject = running_job(history_size=40)
     n = subject.trigger()
     assert acknowledge(subject, n, "stranger") == (Result.UNKNOWN, [])
     assert subject.master.coordinator.pending[0].not_yet_acknowledged == ("a", "b")
@@ -53,7 +47,7 @@ def test_an_acknowledgement_of_an_aborted_checkpoint_is_answered_with_discarded_
     None
 ):
     """Its metrics are added to the entry of the failed checkpoint."""
-    subject = world()
+    subject = running_job(history_size=40)
     n = subject.trigger()
     subject.decline(n, "a")
     result, outputs = acknowledge(subject, n, "b")
@@ -66,7 +60,7 @@ def test_an_acknowledgement_of_an_aborted_checkpoint_is_answered_with_discarded_
 
 def test_an_acknowledgement_of_a_completed_checkpoint_is_answered_with_duplicate() -> None:
     """All of its tasks have acknowledged it; none of its files is deleted."""
-    subject = world()
+    subject = running_job(history_size=40)
     n = subject.trigger()
     subject.record(subject.acknowledge(n))
     assert acknowledge(subject, n, "a") == (Result.DUPLICATE, [])
@@ -74,7 +68,7 @@ def test_an_acknowledgement_of_a_completed_checkpoint_is_answered_with_duplicate
 
 def test_an_acknowledgement_of_an_id_that_nobody_remembers_is_answered_with_unknown() -> None:
     """Sixteen aborted ids are remembered; the longer history still takes late metrics."""
-    subject = world()
+    subject = running_job(history_size=40)
     ids = [subject.trigger()]
     subject.decline(ids[0], "a")
     for _ in range(16):
@@ -87,12 +81,12 @@ def test_an_acknowledgement_of_an_id_that_nobody_remembers_is_answered_with_unkn
 
 def test_an_acknowledgement_of_an_id_that_never_was_is_answered_with_unknown() -> None:
     """It may belong to a checkpoint of another driver."""
-    assert acknowledge(world(), 99, "a") == (Result.UNKNOWN, [])
+    assert acknowledge(running_job(history_size=40), 99, "a") == (Result.UNKNOWN, [])
 
 
 def test_only_sixteen_completed_ids_are_remembered() -> None:
     """Everything is bounded."""
-    subject = world()
+    subject = running_job(history_size=40)
     for _ in range(17):
         subject.record(subject.acknowledge(subject.trigger()))
     assert acknowledge(subject, 1, "a") == (Result.UNKNOWN, [])

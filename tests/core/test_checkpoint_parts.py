@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.core.master_harness import checkpoint, execution, task_state
+from tests.kit.job_master import checkpoint, execution, task_state
 
 from weir.core.checkpoints.epochs import CommitEpochs
 from weir.core.checkpoints.pending import (

@@ -6,7 +6,7 @@ In Flink: ``CheckpointsCleaner`` and the decider.
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import World, of, only
+from tests.kit.job_master import MasterWorld, of, only, running_job
 
 from weir.core.messages.job import (
     AllocateLocation,
@@ -14,18 +14,11 @@ from weir.core.messages.job import (
     CheckpointRecorded,
     DiscardCheckpoint,
 )
-from weir.core.settings import CheckpointConfig
 from weir.core.types import Recorded
 from weir.errors import InvariantError
 
 
-def world(**changes: int) -> World:
-    """A running job whose deletions finish only when a test says so."""
-    config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=100, **changes)
-    return World(config=config, cleans=False).running()
-
-
-def declined(world: World) -> int:
+def declined(world: MasterWorld) -> int:
     """Take a checkpoint that is declined; return its id."""
     n = world.trigger()
     world.decline(n, "a")
@@ -34,7 +27,7 @@ def declined(world: World) -> int:
 
 def test_each_deletion_counts_also_several_of_one_checkpoint() -> None:
     """A late acknowledgement deletes an aborted checkpoint's files again."""
-    subject = world()
+    subject = running_job(cleans=False)
     n = declined(subject)
     subject.acknowledge(n, "b")
     assert subject.master.coordinator.cleaning == 2
@@ -45,7 +38,7 @@ def test_each_deletion_counts_also_several_of_one_checkpoint() -> None:
 
 def test_a_subsumed_checkpoint_counts_until_it_is_deleted() -> None:
     """Two checkpoints complete and one is retained."""
-    subject = world()
+    subject = running_job(cleans=False)
     subject.complete(subject.ask())
     _, effects = subject.complete(subject.ask())
     assert only(effects, DiscardCheckpoint).subsumed
@@ -54,7 +47,7 @@ def test_a_subsumed_checkpoint_counts_until_it_is_deleted() -> None:
 
 def test_a_deletion_that_waits_for_tasks_to_stop_counts_all_the_while() -> None:
     """It counts from the moment it is requested."""
-    subject = world()
+    subject = running_job(cleans=False)
     n = subject.trigger()
     effects = subject.fail()
     assert not of(effects, DiscardCheckpoint)
@@ -66,7 +59,7 @@ def test_a_deletion_that_waits_for_tasks_to_stop_counts_all_the_while() -> None:
 
 def test_the_count_survives_a_restart() -> None:
     """The files are still there after the restart."""
-    subject = world()
+    subject = running_job(cleans=False)
     first, second = declined(subject), declined(subject)
     subject.fail_over()
     assert subject.ask() == []
@@ -76,7 +69,7 @@ def test_the_count_survives_a_restart() -> None:
 
 def test_a_deletion_that_a_fenced_driver_drops_does_not_count() -> None:
     """PROTOCOL P17: it touches no file, so no one will ever report the deletion."""
-    subject = world(max_concurrent_checkpoints=2)
+    subject = running_job(cleans=False, max_concurrent_checkpoints=2)
     first = subject.trigger()
     subject.trigger()
     subject.acknowledge(first)
@@ -91,7 +84,7 @@ def test_a_deletion_that_a_fenced_driver_drops_does_not_count() -> None:
 def test_deferred_deletions_that_a_fenced_driver_drops_do_not_count_either() -> None:
     """They were requested before the record was lost and would have run after the tasks had
     stopped."""
-    subject = world(max_concurrent_checkpoints=2)
+    subject = running_job(cleans=False, max_concurrent_checkpoints=2)
     first = subject.trigger()
     subject.trigger()
     subject.acknowledge(first)
@@ -105,7 +98,7 @@ def test_deferred_deletions_that_a_fenced_driver_drops_do_not_count_either() -> 
 
 def test_a_deletion_that_was_never_requested_is_a_bug() -> None:
     """The kernel reports each effect once."""
-    subject = world()
+    subject = running_job(cleans=False)
     n = declined(subject)
     subject.handle(CheckpointDiscarded(checkpoint_id=n))
     with pytest.raises(InvariantError, match="more often than requested"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.task_harness import VERTEX, TaskHarness, flushed, staged
+from tests.kit.stream_task import VERTEX, TaskHarness, flushed, staged
 
 from weir.core.messages.task import CommitSinks
 from weir.core.types import Committable, SnapshotKind

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import JOB_ID, World, checkpoint, of, only, task_state, with_interval
+from tests.kit.job_master import (
+    JOB_ID,
+    MasterWorld,
+    checkpoint,
+    of,
+    only,
+    task_state,
+    with_interval,
+)
 
 from weir.core.checkpoints.request_decider import Verdict
 from weir.core.messages.job import (
@@ -26,7 +34,7 @@ from weir.errors import InvariantError
 def test_nothing_aborts_a_checkpoint_whose_record_is_being_written() -> None:
     """PROTOCOL P11: in FINALIZING neither the timeout nor a task's end aborts."""
     config = CheckpointConfig(interval_ms=None, timeout_ms=1_000)
-    world = World(config=config).running()
+    world = MasterWorld(config=config).running()
     n = world.trigger()
     recording = world.acknowledge(n)
     assert world.pass_time(5_000) == []
@@ -39,7 +47,7 @@ def test_nothing_aborts_a_checkpoint_whose_record_is_being_written() -> None:
 
 def test_a_periodic_trigger_inside_the_minimum_pause_is_rearmed_for_exactly_the_remainder() -> None:
     """MISSION A4: the pause counts from the last completion, and no failure is recorded."""
-    world = World(config=with_interval(100, min_pause_ms=80)).running()
+    world = MasterWorld(config=with_interval(100, min_pause_ms=80)).running()
     n, _ = world.allocate(world.pass_time(80))
     world.pass_time(60)
     world.record(world.acknowledge(n))
@@ -51,7 +59,7 @@ def test_a_periodic_trigger_inside_the_minimum_pause_is_rearmed_for_exactly_the_
 
 def test_while_a_periodic_request_waits_the_timer_is_off_and_is_set_again_when_it_runs() -> None:
     """PROTOCOL P38: one periodic request waits, and no second one is queued."""
-    world = World(config=with_interval(100)).running()
+    world = MasterWorld(config=with_interval(100)).running()
     n, _ = world.allocate(world.pass_time(0))
     world.pass_time(100)
     trigger = world.master.coordinator.trigger
@@ -71,7 +79,7 @@ def test_a_task_that_was_restored_as_finished_keeps_its_position(
     """MISSION D4: in every checkpoint, also of a job that goes on from another one's snapshot."""
     ended = task_state("a", position=7, finished=True)
     restored = checkpoint(1, ended, task_state("b", position=3), kind=kind, job_id=job_id)
-    world = World("a", "b")
+    world = MasterWorld("a", "b")
     world.next_id = 2
     world.submit(restored)
     world.status(TaskStatus.RUNNING, "b")
@@ -91,7 +99,7 @@ def test_a_checkpoint_is_aborted_when_a_task_that_it_awaits_ends(
     status: TaskStatus, sentence: str
 ) -> None:
     """PROTOCOL P32."""
-    world = World().running()
+    world = MasterWorld().running()
     world.trigger()
     effects = world.status(status, "b")
     assert sentence in (only(effects, AnswerRequest).failure or "")
@@ -101,7 +109,7 @@ def test_a_checkpoint_is_aborted_when_a_task_that_it_awaits_ends(
 def test_records_are_written_one_at_a_time_and_in_order() -> None:
     """The outcome of one record decides the epoch that the next one gives as committed."""
     config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2)
-    world = World(config=config).running()
+    world = MasterWorld(config=config).running()
     first = world.trigger(name="1")
     second = world.trigger(name="2")
     recording = world.acknowledge(first)
@@ -118,7 +126,7 @@ def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_checkpoint_t
     None
 ):
     """PROTOCOL P12."""
-    world = World(
+    world = MasterWorld(
         config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)
     ).running()
     first = world.trigger(name="1")
@@ -133,7 +141,7 @@ def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_checkpoint_t
 
 def test_an_intermediate_savepoint_leaves_open_what_no_completed_checkpoint_covers() -> None:
     """PROTOCOL P14: it commits nothing and keeps the epoch of what a checkpoint covers."""
-    world = World().running()
+    world = MasterWorld().running()
     first, _ = world.complete(world.ask(name="1"))
     n = world.trigger(RequestKind.SAVEPOINT, "2")
     staged = (
@@ -147,7 +155,7 @@ def test_an_intermediate_savepoint_leaves_open_what_no_completed_checkpoint_cove
 def test_deletion_waits_for_checkpoints_that_were_triggered_before_the_subsumption() -> None:
     """A pending checkpoint may be based on the subsumed one (PROTOCOL P4)."""
     config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2)
-    world = World("a", config=config).running()
+    world = MasterWorld("a", config=config).running()
     world.complete(world.ask(name="1"), task_state("a", files=("x", "y")))
     second = world.trigger(name="2")
     third = world.trigger(name="3")
@@ -160,7 +168,7 @@ def test_deletion_waits_for_checkpoints_that_were_triggered_before_the_subsumpti
 
 def test_failed_savepoints_do_not_count_against_the_tolerance() -> None:
     """Only checkpoints count; the savepoint's requester gets the failure."""
-    world = World().running()
+    world = MasterWorld().running()
     n = world.trigger(RequestKind.SAVEPOINT)
     effects = world.decline(n, "a")
     assert only(effects, DiscardCheckpoint).target == "/savepoints/savepoint-1"
@@ -170,7 +178,7 @@ def test_failed_savepoints_do_not_count_against_the_tolerance() -> None:
 def test_only_sixteen_aborted_ids_are_remembered() -> None:
     """Everything is bounded: a late message for an older checkpoint gets UNKNOWN."""
     config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=100)
-    world = World(config=config).running()
+    world = MasterWorld(config=config).running()
     for i in range(17):
         n = world.trigger(name=str(i))
         world.decline(n, "a")
@@ -180,7 +188,7 @@ def test_only_sixteen_aborted_ids_are_remembered() -> None:
 
 def test_starting_the_scheduler_after_its_shutdown_is_an_error() -> None:
     """MISSION A2."""
-    coordinator = World().running().master.coordinator
+    coordinator = MasterWorld().running().master.coordinator
     coordinator.shut_down(0)
     with pytest.raises(InvariantError, match="after its shutdown"):
         coordinator.start_scheduler(0, 0.0)
@@ -188,7 +196,7 @@ def test_starting_the_scheduler_after_its_shutdown_is_an_error() -> None:
 
 def test_starting_a_running_scheduler_stops_it_first() -> None:
     """MISSION A2: there are never two timers."""
-    world = World(config=with_interval(100)).running()
+    world = MasterWorld(config=with_interval(100)).running()
     world.allocate(world.pass_time(0))
     coordinator = world.master.coordinator
     outputs = coordinator.start_scheduler(0, 0.99)
@@ -199,7 +207,7 @@ def test_starting_a_running_scheduler_stops_it_first() -> None:
 
 def test_the_restored_checkpoint_is_subsumed_by_the_first_new_one() -> None:
     """The restore seeds the store with it."""
-    world = World("a")
+    world = MasterWorld("a")
     world.next_id = 8
     world.running(restored=checkpoint(7, task_state("a", files=("x",))))
     _, effects = world.complete(world.ask())
@@ -208,7 +216,7 @@ def test_the_restored_checkpoint_is_subsumed_by_the_first_new_one() -> None:
 
 def test_a_location_for_a_request_that_is_forgotten_is_removed() -> None:
     """A late allocation leaves no directory."""
-    world = World().running()
+    world = MasterWorld().running()
     allocation = only(world.ask(), AllocateLocation).allocation
     world.ask(RequestKind.STOP)
     late = LocationAllocated(allocation=allocation, checkpoint_id=1, target=None, timestamp_ms=1)
@@ -217,7 +225,7 @@ def test_a_location_for_a_request_that_is_forgotten_is_removed() -> None:
 
 def test_what_an_older_attempt_says_is_ignored() -> None:
     """Every task event carries its attempt."""
-    world = World().running()
+    world = MasterWorld().running()
     n = world.trigger()
     state, metrics = task_state("a"), SnapshotMetrics()
     late = AcknowledgeCheckpoint(

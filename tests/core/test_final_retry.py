@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.core.master_harness import World, of, only
+from tests.kit.job_master import MasterWorld, of, only
 
 from weir.core.job.restart import LAST_RETRY_MS, final_retry_ms
 from weir.core.messages.job import (
@@ -26,42 +26,42 @@ from weir.core.status import JobStatus
 from weir.core.types import Recorded, TaskStatus
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
-Fail = Callable[[World, list[JobMasterEffect]], list[JobMasterEffect]]
+Fail = Callable[[MasterWorld, list[JobMasterEffect]], list[JobMasterEffect]]
 
 
-def hook_fails(world: World, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
+def hook_fails(world: MasterWorld, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
     n, _ = world.allocate(effects)
     return world.handle(HookFailed(identifier="h", checkpoint_id=n, message="not now"))
 
 
-def location_fails(world: World, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
+def location_fails(world: MasterWorld, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
     allocation = only(effects, AllocateLocation).allocation
     return world.handle(
         LocationFailed(allocation=allocation, message="no space left", timestamp_ms=1)
     )
 
 
-def triggered(world: World, effects: list[JobMasterEffect]) -> int:
+def triggered(world: MasterWorld, effects: list[JobMasterEffect]) -> int:
     """Answer the hook of the one requested checkpoint; return the checkpoint's id."""
     n, _ = world.allocate(effects)
     world.handle(HookTriggered(identifier="h", checkpoint_id=n, state=None))
     return n
 
 
-def task_declines(world: World, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
+def task_declines(world: MasterWorld, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
     return world.decline(triggered(world, effects), "a")
 
 
-def record_fails(world: World, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
+def record_fails(world: MasterWorld, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
     return world.record(world.acknowledge(triggered(world, effects)), Recorded.FAILED)
 
 
 def at_the_end(
     *others: str, tolerable: int, interval_ms: int | None = None
-) -> tuple[World, list[JobMasterEffect]]:
+) -> tuple[MasterWorld, list[JobMasterEffect]]:
     """A task whose records have ended, beside others, and the request for its final checkpoint."""
     config = CheckpointConfig(interval_ms=interval_ms, tolerable_failed_checkpoints=tolerable)
-    world = World("a", *others, config=config, hooks=("h",)).running()
+    world = MasterWorld("a", *others, config=config, hooks=("h",)).running()
     return world, world.status(WAITING, "a")
 
 

@@ -6,13 +6,10 @@ Scenarios of Flink's ``CheckpointCoordinatorTriggeringTest``.
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import World, checkpoint, of, task_state
+from tests.kit.job_master import MasterWorld, checkpoint, of, running_job, task_state
 
-from weir.core.messages.job import (
-    RequestKind,
-)
+from weir.core.messages.job import RequestKind
 from weir.core.messages.protocol import TriggerCheckpoint
-from weir.core.settings import CheckpointConfig
 from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind
 
 FOREIGN = checkpoint(7, task_state("a"), job_id="f" * 32)
@@ -25,17 +22,18 @@ CONFIGURED, FULL, INCREMENTAL = (
 )
 
 
-def world(restored: CompletedCheckpoint | None = None) -> World:
-    config = CheckpointConfig(
-        interval_ms=None, max_concurrent_checkpoints=3, tolerable_failed_checkpoints=9
+def world(restored: CompletedCheckpoint | None = None) -> MasterWorld:
+    subject = running_job(
+        "a", restored=restored, max_concurrent_checkpoints=3, tolerable_failed_checkpoints=9
     )
-    subject = World("a", config=config)
     subject.next_id = 8
-    return subject.running(restored=restored)
+    return subject
 
 
 def trigger(
-    subject: World, kind: RequestKind = RequestKind.CHECKPOINT, type_: CheckpointType = CONFIGURED
+    subject: MasterWorld,
+    kind: RequestKind = RequestKind.CHECKPOINT,
+    type_: CheckpointType = CONFIGURED,
 ) -> tuple[int, bool]:
     """Trigger a checkpoint; return its id and whether its task was asked for a full snapshot."""
     n, effects = subject.allocate(subject.ask(kind, checkpoint_type=type_))
@@ -43,7 +41,7 @@ def trigger(
     return n, full
 
 
-def complete(subject: World, n: int) -> None:
+def complete(subject: MasterWorld, n: int) -> None:
     subject.record(subject.acknowledge(n))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import World, of, only
+from tests.kit.job_master import MasterWorld, of, only
 
 from weir.core.messages.job import (
     AnswerRequest,
@@ -21,9 +21,9 @@ from weir.core.status import JobStatus
 from weir.core.types import Recorded, TaskStatus
 
 
-def stopping() -> World:
+def stopping() -> MasterWorld:
     """A job that is stopping and has taken its savepoint."""
-    world = World(config=CheckpointConfig(interval_ms=None, timeout_ms=1_000)).running()
+    world = MasterWorld(config=CheckpointConfig(interval_ms=None, timeout_ms=1_000)).running()
     world.complete(world.ask(RequestKind.STOP))
     return world
 
@@ -52,14 +52,14 @@ def test_a_stop_whose_tasks_finish_in_time_no_longer_has_a_deadline() -> None:
     assert of(world.handle(EndRecorded(outcome=Recorded.WON)), JobEnded)
 
 
-def left(world: World) -> list:
+def left(world: MasterWorld) -> list:
     """The outcome of stopping the tasks with one start still hanging."""
     return world.handle(TasksStopped(attempt=1, chance=0.0, left_running="the start (task 'a')"))
 
 
 def test_a_job_is_not_restarted_where_a_query_may_still_run() -> None:
     """Two queries of one task would write to the same files, so the job fails and says why."""
-    world = World().running()
+    world = MasterWorld().running()
     world.fail("b")
     end = only(left(world), RecordEnd)
     assert end.status is JobStatus.FAILED
@@ -76,6 +76,6 @@ def test_a_job_that_ends_anyway_ends_though_a_query_may_still_run(
     request_: CancelRequested | SuspendRequested, ends: type[RecordEnd | JobEnded]
 ) -> None:
     """The query ends with the job's process."""
-    world = World().running()
+    world = MasterWorld().running()
     world.handle(request_)
     assert of(left(world), ends)

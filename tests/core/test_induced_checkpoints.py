@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.core.channel_task import Task, barrier, kinds, trigger
-from tests.core.master_harness import World, of
+from tests.kit.job_master import MasterWorld, of
 
 from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.messages.coordination import CoordinatorSnapshotTaken, DeliverEvent
@@ -230,7 +230,9 @@ def test_a_task_is_notified_of_a_checkpoint_that_fails_before_it_was_triggered()
     """Its readers may stand at the point already; no other task knows of the checkpoint."""
     inducing = CoordinatedOperator(vertex="a", parallelism=1, induces_checkpoints=True)
     other = CoordinatedOperator(vertex="b", parallelism=1)
-    subject = World(hooks=("h",), coordinated={"x": inducing, "y": other, "z": inducing}).running()
+    subject = MasterWorld(
+        hooks=("h",), coordinated={"x": inducing, "y": other, "z": inducing}
+    ).running()
     n = subject.trigger()
     for name in ("x", "y", "z"):
         subject.handle(

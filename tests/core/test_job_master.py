@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.core.master_harness import (
+from tests.kit.job_master import (
     RESTART_DELAY_MS,
-    World,
+    MasterWorld,
     checkpoint,
     completed,
     of,
@@ -50,7 +50,7 @@ from weir.errors import InvariantError
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
 
 
-def fail_again(world: World, cause: Cause, *, times: int) -> None:
+def fail_again(world: MasterWorld, cause: Cause, *, times: int) -> None:
     """Fail attempt after attempt with one cause, from the running one on, until the job ends."""
     for _ in range(times):
         world.fail(cause=cause)
@@ -64,7 +64,7 @@ def fail_again(world: World, cause: Cause, *, times: int) -> None:
 
 def test_a_submitted_job_starts_an_attempt_and_runs_when_that_has_started() -> None:
     """CREATED -> RUNNING, with every task INITIALIZING."""
-    world = World()
+    world = MasterWorld()
     assert world.handle(JobSubmitted()) == [BeginAttempt()]
     assert world.master.status is JobStatus.CREATED
     world.begin(1)
@@ -100,7 +100,7 @@ def test_a_job_fails_through_failing_and_leaves_no_terminal_status(
 
 def test_a_job_is_submitted_once() -> None:
     """Neither while its first attempt starts nor while a restart is due."""
-    world = World()
+    world = MasterWorld()
     world.handle(JobSubmitted())
     with pytest.raises(InvariantError, match="the job was submitted twice"):
         world.handle(JobSubmitted())
@@ -114,7 +114,7 @@ def test_a_job_is_submitted_once() -> None:
 
 def test_tasks_that_were_fully_finished_in_the_restored_checkpoint_are_finished() -> None:
     """MISSION D5: recovery does not start finished tasks."""
-    world = World()
+    world = MasterWorld()
     world.submit(checkpoint(3, task_state("a", finished=True), task_state("b")))
     assert world.master.task_status("a") is TaskStatus.FINISHED
     assert world.master.task_status("b") is TaskStatus.INITIALIZING
@@ -123,14 +123,14 @@ def test_tasks_that_were_fully_finished_in_the_restored_checkpoint_are_finished(
 def test_a_job_restored_from_a_drained_savepoint_finishes_at_once() -> None:
     """PROTOCOL P35."""
     tasks = (task_state("a", finished=True), task_state("b", finished=True))
-    world = World()
+    world = MasterWorld()
     world.submit(checkpoint(3, *tasks, kind=SnapshotKind.SYNC_SAVEPOINT, job_id="e" * 32))
     assert only(world.effects, RecordEnd).status is JobStatus.FINISHED
 
 
 def test_a_failed_task_restarts_the_whole_job_after_the_delay_of_the_strategy() -> None:
     """PROTOCOL P39: FAILING, tasks stopped, RESTARTING, a new attempt, RUNNING."""
-    world = World().running()
+    world = MasterWorld().running()
     assert only(world.fail(), StopTasks).attempt == 1
     assert world.master.status is JobStatus.FAILING
     assert world.stopped()
@@ -143,7 +143,7 @@ def test_a_failed_task_restarts_the_whole_job_after_the_delay_of_the_strategy() 
 
 def test_a_task_that_failed_is_shown_as_failed_and_the_others_are_not() -> None:
     """Until the next attempt begins."""
-    world = World().running()
+    world = MasterWorld().running()
     world.fail("b")
     shown = [world.master.task_status(vertex) for vertex in ("a", "b")]
     assert shown == [TaskStatus.RUNNING, TaskStatus.FAILED]
@@ -151,7 +151,7 @@ def test_a_task_that_failed_is_shown_as_failed_and_the_others_are_not() -> None:
 
 def test_a_job_without_attempts_left_ends_as_failed() -> None:
     """The failure gives its cause and the strategy."""
-    world = World(restart=RestartConfig(type=RestartStrategyType.NONE)).running()
+    world = MasterWorld(restart=RestartConfig(type=RestartStrategyType.NONE)).running()
     world.fail()
     end = only(world.stopped(), RecordEnd)
     assert (end.status, end.delete_checkpoints) == (JobStatus.FAILED, False)
@@ -162,7 +162,7 @@ def test_a_job_without_attempts_left_ends_as_failed() -> None:
 
 def test_a_job_restarts_as_often_as_its_strategy_allows() -> None:
     """Three times here; every failure of an attempt counts."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     for _ in range(3):
         world.fail_over()
     world.fail()
@@ -173,7 +173,7 @@ def test_a_job_restarts_as_often_as_its_strategy_allows() -> None:
 
 def test_the_scheduler_runs_only_while_the_job_is_running() -> None:
     """MISSION A1: any other status stops it and aborts pending checkpoints."""
-    world = World(config=with_interval(100)).running()
+    world = MasterWorld(config=with_interval(100)).running()
     world.allocate(world.pass_time(0))
     world.fail()
     assert world.master.coordinator.pending == ()
@@ -187,7 +187,7 @@ def test_files_of_checkpoints_aborted_by_a_failure_are_deleted_after_the_tasks_h
     None
 ):
     """A snapshot may write until then."""
-    world = World().running()
+    world = MasterWorld().running()
     n = world.trigger()
     assert not of(world.fail(), DiscardCheckpoint)
     assert only(world.stopped(), DiscardCheckpoint).checkpoint_id == n
@@ -197,7 +197,7 @@ def test_files_of_a_checkpoint_whose_record_fails_after_the_tasks_have_stopped_a
     None
 ):
     """At once, since nothing writes any more."""
-    world = World().running()
+    world = MasterWorld().running()
     recording = world.acknowledge(world.trigger())
     world.fail()
     world.stopped()
@@ -206,7 +206,7 @@ def test_files_of_a_checkpoint_whose_record_fails_after_the_tasks_have_stopped_a
 
 def test_a_checkpoint_that_fails_when_all_tasks_have_finished_does_not_fail_the_job() -> None:
     """Every row is committed by then, so a restart would achieve nothing."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     n = world.trigger()
     world.acknowledge(n, "a")
     world.status(TaskStatus.FINISHED, "a")
@@ -219,7 +219,7 @@ def test_a_checkpoint_that_fails_when_all_tasks_have_finished_does_not_fail_the_
 
 def test_a_restart_waits_for_the_outcome_of_a_checkpoint_that_is_being_recorded() -> None:
     """PROTOCOL P11: the restart may use that checkpoint. No task is notified of it."""
-    world = World().running()
+    world = MasterWorld().running()
     n = world.trigger()
     recording = world.acknowledge(n)
     world.fail()
@@ -242,7 +242,7 @@ PATIENT = RestartConfig(
 def test_a_job_that_fails_of_the_same_cause_again_and_again_is_given_up_with_that_cause() -> None:
     """The third failure reports the repetition; after ``weir.restart.give-up-after`` the job fails
     for good."""
-    world = World(restart=PATIENT).running()
+    world = MasterWorld(restart=PATIENT).running()
     fail_again(world, Cause(key="KeyError in lookup", trace="Traceback"), times=100)
     failing = [
         change
@@ -264,7 +264,7 @@ def test_a_job_whose_checkpoints_complete_between_two_failures_is_not_given_up()
     """It makes progress each time; an intermediate savepoint is no progress, since no restart uses
     it."""
     for kind, given_up in ((RequestKind.CHECKPOINT, False), (RequestKind.SAVEPOINT, True)):
-        world = World(restart=PATIENT).running()
+        world = MasterWorld(restart=PATIENT).running()
         for _ in range(20):
             fail_again(world, Cause(key="KeyError in lookup"), times=1)
             if world.master.status is JobStatus.RUNNING:
@@ -274,7 +274,7 @@ def test_a_job_whose_checkpoints_complete_between_two_failures_is_not_given_up()
 
 def test_a_checkpoint_that_is_recorded_while_the_job_fails_counts() -> None:
     """PROTOCOL P11: the next attempt restores from it, so the job is not given up."""
-    world = World(restart=PATIENT).running()
+    world = MasterWorld(restart=PATIENT).running()
     cause = Cause(key="KeyError in lookup")
     fail_again(world, cause, times=10)
     n = world.trigger()
@@ -288,7 +288,7 @@ def test_a_checkpoint_that_is_recorded_while_the_job_fails_counts() -> None:
 def test_an_attempt_that_fails_fatally_ends_the_job_and_another_failure_restarts_it() -> None:
     """``fatal`` means that a retry cannot help."""
     for fatal, kind in ((True, RecordEnd), (False, BeginAttempt)):
-        world = World()
+        world = MasterWorld()
         world.handle(JobSubmitted())
         world.handle(AttemptFailed(message="no such table", fatal=fatal))
         world.pass_time(1_000)
@@ -297,7 +297,7 @@ def test_an_attempt_that_fails_fatally_ends_the_job_and_another_failure_restarts
 
 def test_a_checkpoint_triggered_before_the_last_task_waited_is_not_its_final_one() -> None:
     """PROTOCOL P29: a task waits for a checkpoint whose barrier follows its end."""
-    world = World(config=with_interval(1_000, max_concurrent_checkpoints=2)).running()
+    world = MasterWorld(config=with_interval(1_000, max_concurrent_checkpoints=2)).running()
     world.trigger()
     world.status(WAITING, "a")
     assert only(world.status(WAITING, "b"), AllocateLocation).kind is SnapshotKind.CHECKPOINT
@@ -305,7 +305,7 @@ def test_a_checkpoint_triggered_before_the_last_task_waited_is_not_its_final_one
 
 def test_a_checkpoint_triggered_after_all_tasks_waited_makes_another_unnecessary() -> None:
     """Only one final checkpoint runs at a time."""
-    world = World(config=with_interval(1_000_000)).running()
+    world = MasterWorld(config=with_interval(1_000_000)).running()
     world.status(WAITING, "a")
     world.allocate(world.status(WAITING, "b"))
     assert not of(world.status(WAITING, "a"), AllocateLocation)
@@ -313,20 +313,20 @@ def test_a_checkpoint_triggered_after_all_tasks_waited_makes_another_unnecessary
 
 def test_a_checkpoint_that_covers_a_waiting_task_does_not_cover_a_task_that_waits_later() -> None:
     """PROTOCOL P29: the later one gets a checkpoint of its own."""
-    world = World().running()
+    world = MasterWorld().running()
     world.allocate(world.status(WAITING, "a"))
     assert of(world.status(WAITING, "b"), AllocateLocation)
 
 
 def test_a_branch_that_ends_early_gets_a_checkpoint_at_once_if_there_is_no_interval() -> None:
     """PROTOCOL P29."""
-    world = World().running()
+    world = MasterWorld().running()
     assert of(world.status(WAITING, "a"), AllocateLocation)
 
 
 def test_a_branch_that_ends_early_waits_for_the_next_periodic_checkpoint() -> None:
     """PROTOCOL P29."""
-    world = World(config=with_interval(100)).running(restored=None)
+    world = MasterWorld(config=with_interval(100)).running(restored=None)
     n, _ = world.allocate(world.pass_time(0))
     world.record(world.acknowledge(n))
     assert world.status(WAITING, "a") == []
@@ -335,7 +335,7 @@ def test_a_branch_that_ends_early_waits_for_the_next_periodic_checkpoint() -> No
 
 def test_an_end_that_could_not_be_recorded_is_a_failure_of_the_attempt() -> None:
     """The restored attempt records the end again."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     world.complete(world.status(WAITING))
     world.status(TaskStatus.FINISHED)
     assert of(world.handle(EndRecorded(outcome=Recorded.FAILED, message="disk")), StopTasks)
@@ -351,7 +351,7 @@ def test_an_end_that_could_not_be_recorded_is_a_failure_of_the_attempt() -> None
 
 def test_stop_with_savepoint_takes_it_waits_for_all_tasks_and_ends_the_job() -> None:
     """MISSION E4: the answer comes once the end is recorded, and names the savepoint."""
-    world = World(config=with_interval(100)).running()
+    world = MasterWorld(config=with_interval(100)).running()
     n, effects = world.allocate(world.ask(RequestKind.STOP))
     assert {t.kind for t in of(effects, TriggerCheckpoint)} == {SnapshotKind.SYNC_SAVEPOINT}
     assert world.master.next_deadline() == world.now_ms + world.config.timeout_ms
@@ -370,7 +370,7 @@ def test_stop_with_savepoint_takes_it_waits_for_all_tasks_and_ends_the_job() -> 
 
 def test_a_second_stop_joins_the_first_and_gets_the_same_answer() -> None:
     """PROTOCOL P34."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     effects = world.ask(RequestKind.STOP, "1")
     assert world.ask(RequestKind.STOP, "2") == []
     world.complete(effects)
@@ -383,7 +383,7 @@ def test_a_second_stop_joins_the_first_and_gets_the_same_answer() -> None:
 def test_stop_aborts_what_is_pending_and_waits_for_what_is_being_recorded() -> None:
     """PROTOCOL P34."""
     config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2)
-    world = World("a", config=config).running()
+    world = MasterWorld("a", config=config).running()
     first = world.trigger(name="1")
     world.trigger(name="2")
     recording = world.acknowledge(first)
@@ -395,7 +395,7 @@ def test_stop_aborts_what_is_pending_and_waits_for_what_is_being_recorded() -> N
 
 def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_continue() -> None:
     """No task knows about it, so no failover is needed."""
-    world = World(config=with_interval(100)).running()
+    world = MasterWorld(config=with_interval(100)).running()
     allocation = only(world.ask(RequestKind.STOP), AllocateLocation).allocation
     effects = world.handle(
         LocationFailed(allocation=allocation, message="no space", timestamp_ms=1)
@@ -407,7 +407,7 @@ def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_continue()
 
 def test_a_task_that_fails_after_the_savepoint_fails_the_stop_and_names_the_savepoint() -> None:
     """The savepoint still exists."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     n, _ = world.complete(world.ask(RequestKind.STOP))
     answer = only(world.fail(), AnswerRequest)
     assert f"/savepoints/savepoint-{n}" in (answer.failure or "")
@@ -415,7 +415,7 @@ def test_a_task_that_fails_after_the_savepoint_fails_the_stop_and_names_the_save
 
 def test_a_task_that_fails_while_the_stop_savepoint_is_recorded_answers_after_the_outcome() -> None:
     """PROTOCOL P11: only the outcome shows whether there is a savepoint to name."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     n = world.trigger(RequestKind.STOP)
     recording = world.acknowledge(n)
     assert not of(world.fail(), AnswerRequest)
@@ -424,7 +424,7 @@ def test_a_task_that_fails_while_the_stop_savepoint_is_recorded_answers_after_th
 
 def test_an_attempt_starts_from_a_checkpoint_whose_record_landed_after_it_was_aborted() -> None:
     """PROTOCOL P11, P17: an object store carries out a request that was given up."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     recording = world.acknowledge(world.trigger())
     world.record(recording, Recorded.FAILED)
     late = completed(only(recording, RecordCheckpoint))
@@ -437,7 +437,7 @@ def test_a_stop_savepoint_that_is_not_recorded_after_a_task_failed_is_not_a_seco
     None
 ):
     """PROTOCOL P34: the stop is answered, and the failover that has begun goes on."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     recording = world.acknowledge(world.trigger(RequestKind.STOP))
     world.fail()
     first = world.master.failure
@@ -452,7 +452,7 @@ def test_a_stop_savepoint_that_is_not_recorded_after_a_task_failed_is_not_a_seco
 @pytest.mark.parametrize(("drain", "how"), [(False, "without draining"), (True, "with draining")])
 def test_other_requests_are_refused_while_the_job_is_being_stopped(drain: bool, how: str) -> None:
     """The stop's savepoint is the last snapshot, and a stop that drains is another stop."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     stop = SnapshotRequested(request="stop", kind=RequestKind.STOP, drain=drain)
     world.handle(stop)
     refused = only(world.ask(RequestKind.SAVEPOINT), AnswerRequest).failure
@@ -473,7 +473,7 @@ def test_a_refusal_that_names_cancel_says_what_becomes_of_the_checkpoints(
     retention: RetainExternalized, does: str
 ) -> None:
     """The user would not want to lose them."""
-    world = World(config=CheckpointConfig(interval_ms=None, retention=retention)).running()
+    world = MasterWorld(config=CheckpointConfig(interval_ms=None, retention=retention)).running()
     world.fail()
     refused = only(world.ask(), AnswerRequest).failure
     assert f"'weir cancel', which {does} its completed checkpoints" in (refused or "")
@@ -490,7 +490,7 @@ def test_a_snapshot_before_the_start_or_at_the_end_is_refused_with_the_reason(
     events: tuple[CancelRequested, ...], said: str
 ) -> None:
     """What helps differs: to ask again, or not to."""
-    world = World()
+    world = MasterWorld()
     world.handle(JobSubmitted())
     for event in events:
         world.handle(event)
@@ -499,7 +499,7 @@ def test_a_snapshot_before_the_start_or_at_the_end_is_refused_with_the_reason(
 
 def test_a_savepoint_without_a_directory_says_how_to_give_one() -> None:
     """Having neither a default directory nor a given one is an error."""
-    world = World(savepoint_directory=None).running()
+    world = MasterWorld(savepoint_directory=None).running()
     for kind in (RequestKind.SAVEPOINT, RequestKind.STOP):
         answer = only(world.ask(kind), AnswerRequest)
         assert "execution.checkpointing.savepoint-dir" in (answer.failure or "")
@@ -515,7 +515,7 @@ def test_cancel_stops_the_tasks_and_deletes_checkpoints_only_where_configured(
     retention: RetainExternalized,
 ) -> None:
     """``externalized-checkpoint-retention``."""
-    world = World(config=CheckpointConfig(interval_ms=None, retention=retention)).running()
+    world = MasterWorld(config=CheckpointConfig(interval_ms=None, retention=retention)).running()
     assert of(world.handle(CancelRequested(request="c")), StopTasks)
     assert world.master.status is JobStatus.CANCELLING
     end = only(world.stopped(), RecordEnd)
@@ -527,7 +527,7 @@ def test_cancel_stops_the_tasks_and_deletes_checkpoints_only_where_configured(
 
 def test_cancel_overrides_a_stop_with_savepoint() -> None:
     """PROTOCOL P34: the stop gets a failure as its answer."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     world.trigger(RequestKind.STOP, "stop")
     answer = only(world.handle(CancelRequested(request="c")), AnswerRequest)
     assert answer.request == "stop"
@@ -537,7 +537,7 @@ def test_cancel_overrides_a_stop_with_savepoint() -> None:
 
 def test_a_job_that_is_ending_cannot_be_cancelled() -> None:
     """Its end is being recorded: all it had to commit is committed."""
-    world = World("a").running()
+    world = MasterWorld("a").running()
     world.complete(world.status(WAITING))
     assert of(world.status(TaskStatus.FINISHED), RecordEnd)
     refused = only(world.handle(CancelRequested(request="c")), AnswerRequest)
@@ -547,7 +547,7 @@ def test_a_job_that_is_ending_cannot_be_cancelled() -> None:
 
 def test_cancel_while_an_attempt_starts_waits_for_its_outcome() -> None:
     """Tasks that are still starting are stopped as well."""
-    world = World()
+    world = MasterWorld()
     world.handle(JobSubmitted())
     assert not of(world.handle(CancelRequested(request="c")), RecordEnd)
     world.begin(1)
@@ -557,7 +557,7 @@ def test_cancel_while_an_attempt_starts_waits_for_its_outcome() -> None:
 
 def test_cancel_while_a_restart_is_due_ends_the_job_without_another_attempt() -> None:
     """The restart's timer is cancelled."""
-    world = World().running()
+    world = MasterWorld().running()
     world.fail()
     world.stopped()
     assert of(world.handle(CancelRequested(request="c")), RecordEnd)
@@ -566,7 +566,7 @@ def test_cancel_while_a_restart_is_due_ends_the_job_without_another_attempt() ->
 
 def test_suspend_stops_the_tasks_and_leaves_the_job_resumable() -> None:
     """SIGTERM: the job's end is not recorded."""
-    world = World().running()
+    world = MasterWorld().running()
     assert of(world.handle(SuspendRequested()), StopTasks)
     effects = world.stopped()
     assert not of(effects, RecordEnd)
@@ -575,7 +575,7 @@ def test_suspend_stops_the_tasks_and_leaves_the_job_resumable() -> None:
 
 def test_a_fenced_checkpoint_ends_the_driver_without_touching_a_file() -> None:
     """PROTOCOL P17."""
-    world = World().running()
+    world = MasterWorld().running()
     n = world.trigger()
     effects = world.record(world.acknowledge(n), Recorded.FENCED)
     assert of(effects, StopTasks)
@@ -590,7 +590,7 @@ def test_a_fenced_checkpoint_ends_the_driver_without_touching_a_file() -> None:
 
 def test_a_fenced_end_ends_the_driver_as_fenced() -> None:
     """PROTOCOL P17."""
-    world = World().running()
+    world = MasterWorld().running()
     world.handle(CancelRequested(request="c"))
     world.stopped()
     effects = world.handle(EndRecorded(outcome=Recorded.FENCED))
@@ -600,7 +600,7 @@ def test_a_fenced_end_ends_the_driver_as_fenced() -> None:
 
 def test_requests_are_refused_at_once_when_the_job_is_not_running() -> None:
     """Also once it has ended."""
-    world = World().running()
+    world = MasterWorld().running()
     world.fail()
     assert "FAILING" in (only(world.ask(), AnswerRequest).failure or "")
     world.stopped()
@@ -622,6 +622,6 @@ def test_requests_are_refused_at_once_when_the_job_is_not_running() -> None:
 def test_the_store_is_seeded_with_the_restored_checkpoint_but_not_with_a_savepoint() -> None:
     """A savepoint belongs to its user."""
     for kind, ids in ((SnapshotKind.CHECKPOINT, (3,)), (SnapshotKind.SAVEPOINT, ())):
-        world = World("a")
+        world = MasterWorld("a")
         world.submit(checkpoint(3, task_state("a"), kind=kind))
         assert world.master.coordinator.store.ids == ids

@@ -11,7 +11,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.master_harness import RESTART, World, completed, of, retained_files, task_state
+from tests.kit.job_master import RESTART, MasterWorld, completed, of, retained_files, task_state
 
 from weir.core.messages.job import (
     AllocateLocation,
@@ -78,7 +78,7 @@ USER = ("checkpoint",) * 12 + ("savepoint",) * 12 + ("stop",) * 3 + ("cancel", "
 MOVES = ("answer",) * 12 + ("status",) * 3 + ("time",) * 4 + ("user",) * 2 + ("fail",)
 
 
-class RandomWorld(World):
+class RandomMaster(MasterWorld):
     """Owes answers, gives them in any order, and checks for what must never happen."""
 
     def __init__(self) -> None:
@@ -316,7 +316,7 @@ class RandomWorld(World):
 def test_the_laws_hold_in_every_history_and_every_request_is_answered_by_the_end(seed: int) -> None:
     """Safety after every event; once everything owed is answered, a cancelled job ends."""
     random = Random(seed)
-    world = RandomWorld()
+    world = RandomMaster()
     world.observe(world.handle(JobSubmitted()))
     for _ in range(400):
         world.do(random.choice(MOVES), random.randrange(60))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import JOB_ID, World, execution, of, only
+from tests.kit.job_master import JOB_ID, MasterWorld, execution, of, only
 
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.outputs import RequestFailed
@@ -31,15 +31,15 @@ from weir.errors import InvariantError
 CONFIG = CheckpointConfig(interval_ms=None, timeout_ms=1_000, tolerable_failed_checkpoints=5)
 
 
-def world(*vertices: str, hooks: tuple[str, ...] = ("broker", "audit")) -> World:
-    return World(*vertices, config=CONFIG, hooks=hooks).running()
+def world(*vertices: str, hooks: tuple[str, ...] = ("broker", "audit")) -> MasterWorld:
+    return MasterWorld(*vertices, config=CONFIG, hooks=hooks).running()
 
 
-def answer(subject: World, n: int, identifier: str, state: dict | None = None) -> list:
+def answer(subject: MasterWorld, n: int, identifier: str, state: dict | None = None) -> list:
     return subject.handle(HookTriggered(identifier=identifier, checkpoint_id=n, state=state))
 
 
-def fail(subject: World, n: int, identifier: str) -> list:
+def fail(subject: MasterWorld, n: int, identifier: str) -> list:
     return subject.handle(HookFailed(identifier=identifier, checkpoint_id=n, message="no answer"))
 
 
@@ -116,7 +116,7 @@ def test_a_failing_hook_aborts_the_checkpoint_and_counts_as_an_unsuccessful_trig
 
 def test_a_failing_hook_does_not_count_against_the_tolerance() -> None:
     """TRIGGER_CHECKPOINT_FAILURE is not one of the counted reasons."""
-    subject = World(config=CheckpointConfig(interval_ms=None), hooks=("h",)).running()
+    subject = MasterWorld(config=CheckpointConfig(interval_ms=None), hooks=("h",)).running()
     n = subject.trigger()
     fail(subject, n, "h")
     assert subject.master.status is JobStatus.RUNNING
@@ -249,4 +249,4 @@ def test_a_job_whose_stop_savepoint_a_hook_fails_runs_on() -> None:
 def test_two_hooks_with_one_identifier_are_refused() -> None:
     """Their states would be indistinguishable."""
     with pytest.raises(InvariantError, match="duplicate master hook identifiers"):
-        World(hooks=("h", "h"))
+        MasterWorld(hooks=("h", "h"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.core.master_harness import (
+from tests.kit.job_master import (
     JOB_ID,
     RESTART_DELAY_MS,
-    World,
+    MasterWorld,
     checkpoint,
     completed,
     of,
@@ -55,15 +55,15 @@ OPERATORS = {
 }
 
 
-def world(**options: object) -> World:
-    subject = World(coordinated=OPERATORS, **options)  # type: ignore[arg-type]
+def world(**options: object) -> MasterWorld:
+    subject = MasterWorld(coordinated=OPERATORS, **options)  # type: ignore[arg-type]
     subject.submit()
     subject.status(TaskStatus.RUNNING)
     return subject
 
 
 def taken(
-    subject: World, operator: str, n: int, state: Payload | None = None, attempt: int = 1
+    subject: MasterWorld, operator: str, n: int, state: Payload | None = None, attempt: int = 1
 ) -> list[JobMasterEffect]:
     return subject.handle(
         CoordinatorSnapshotTaken(operator=operator, attempt=attempt, checkpoint_id=n, state=state)
@@ -71,7 +71,7 @@ def taken(
 
 
 def send(
-    subject: World, operator: str, subtask: int = 0, attempt: int = 1
+    subject: MasterWorld, operator: str, subtask: int = 0, attempt: int = 1
 ) -> list[JobMasterEffect]:
     return subject.handle(
         CoordinatorSentEvent(
@@ -122,7 +122,7 @@ def test_the_states_of_coordinators_are_in_the_record_and_come_back() -> None:
     taken(subject, "y", n)
     record = only(subject.acknowledge(n), RecordCheckpoint)
     assert record.coordinator_states == {"x": {"sent": 3}}
-    restored = World(coordinated=OPERATORS)
+    restored = MasterWorld(coordinated=OPERATORS)
     restored.submit(completed(record))
     resets = {
         reset.operator: (reset.checkpoint_id, reset.state)
@@ -321,7 +321,7 @@ def test_a_coordinator_is_notified_whether_its_state_is_from_its_own_job(
     job_id: str, own: bool
 ) -> None:
     """Ids of another job's checkpoint mean nothing in this one (PROTOCOL P19)."""
-    subject = World(coordinated=OPERATORS)
+    subject = MasterWorld(coordinated=OPERATORS)
     subject.submit(checkpoint(3, task_state("a"), job_id=job_id))
     assert {effect.own for effect in of(subject.effects, ResetCoordinator)} == {own}
 
@@ -332,11 +332,11 @@ LATE = (
 )
 
 
-def restored_from(*, finished: bool) -> World:
+def restored_from(*, finished: bool) -> MasterWorld:
     """A job restored from a checkpoint in which events of task a were not handled yet."""
     operator = OperatorState(operator_id="x", name="x", fully_finished=finished)
     state = replace(task_state("a"), operators=(operator,), sent_events=LATE)
-    subject = World(coordinated=OPERATORS)
+    subject = MasterWorld(coordinated=OPERATORS)
     subject.next_id = 4
     subject.submit(checkpoint(3, state))
     return subject

@@ -6,7 +6,7 @@ Steps carry them, complete steps confirm them, and they are kept until acknowled
 from __future__ import annotations
 
 from tests.core.channel_task import kinds, segment
-from tests.core.task_harness import VERTEX, TaskHarness, async_part_done
+from tests.kit.stream_task import VERTEX, TaskHarness, async_part_done
 
 from weir.core.messages.coordination import (
     AcknowledgeCheckpointEvent,

@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.master_harness import World, checkpoint, only, retained_files, task_state
+from tests.kit.job_master import MasterWorld, checkpoint, only, retained_files, task_state
 
 from weir.core.checkpoints.store import CompletedCheckpointStore, SharedStateRegistry
 from weir.core.messages.job import (
@@ -57,7 +57,7 @@ def test_the_registry_agrees_with_a_naive_model(
 
 def test_the_files_of_an_aborted_checkpoint_have_no_user_left() -> None:
     """Its base is deleted entirely when it is subsumed."""
-    world = World(config=CONFIG).running()
+    world = MasterWorld(config=CONFIG).running()
     first = world.trigger()
     world.record(world.acknowledge(first, task_state("a", files=("x", "y")), "b"))
     second = world.trigger()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.core.task_harness import VERTEX, TaskHarness, staged
+from tests.kit.stream_task import VERTEX, TaskHarness, staged
 
 from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, Segment
 from weir.core.messages.protocol import DeclineCheckpoint, TaskFailed, TaskStatusChanged

@@ -13,7 +13,7 @@ from test_stream_task import (
     drop,
     status,
 )
-from tests.core.task_harness import METRICS, VERTEX, TaskHarness, flushed, staged
+from tests.kit.stream_task import METRICS, VERTEX, TaskHarness, flushed, staged
 
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import (

@@ -15,7 +15,7 @@ from test_stream_task import (
     status,
     taken_ids,
 )
-from tests.core.task_harness import VERTEX, TaskHarness, flushed, staged
+from tests.kit.stream_task import VERTEX, TaskHarness, flushed, staged
 
 from weir.core.messages.protocol import AcknowledgeCheckpoint
 from weir.core.messages.task import (

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from tests.core.task_harness import TaskHarness, staged
+from tests.kit.stream_task import TaskHarness, staged
 
 from weir.core.messages.protocol import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
 from weir.core.messages.task import (

@@ -1,11 +1,8 @@
-"""A whole job over disk calls that fail for real, without Spark.
+"""A played job over disk calls that fail for real.
 
-It runs as a process with ``disk_faults.c`` preloaded, on production code: the machines and their
-dispatcher on threads, the durable part, job log, snapshots, and the sinks ``DeltaTable`` and
-``Files``. Only the query is played: its directory is written by hand, and a step stages two rows
-that contain its position. For each call of one kind that the disk sees within two checkpoints and a
-savepoint, one job is run in which that call fails, alone or with all after it, until the disk is
-mended::
+It runs as a process with ``disk_faults.c`` preloaded. For each call of one kind that the disk sees
+within two checkpoints and a savepoint, one job is run in which that call fails, alone or with all
+after it, until the disk is mended::
 
     before:  step, checkpoint
     fault:   step, checkpoint, savepoint, step, checkpoint
@@ -20,66 +17,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
-import math
 import shutil
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
-from tests.runtime.fake_port import FakePort
-from tests.sinks.written_rows import rows_of_delta, rows_of_files, stage_rows
-from tests.spark.test_snapshots import FILES, FakeQuery
+from tests.kit.played_job import PlayedDriver
+from tests.kit.written_rows import rows_of_delta, rows_of_files
 
-from weir.coordinators.runner import CoordinatorRunner
-from weir.core.job.master import JobMaster
-from weir.core.messages.task import (
-    AnswerPlanning,
-    BatchStaged,
-    ContinueSnapshot,
-    DropSnapshot,
-    PlanningCalled,
-    TakeSnapshot,
-    TaskErrored,
-    TaskStarted,
-)
-from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType
-from weir.core.status import JobStatus
-from weir.core.task.plan import TaskPlan
-from weir.core.types import (
-    Committable,
-    CompletedCheckpoint,
-    OperatorState,
-    SnapshotMetrics,
-    TaskState,
-)
-from weir.durable.hooks import CheckpointListeners, MasterHooks
-from weir.durable.job import DurableJob, DurableSettings
-from weir.durable.sink_port import CommitRetries, SinkPort
-from weir.durable.state_mapping import NothingChanges, StateMapping
-from weir.durable.task_snapshots import TaskSnapshots
-from weir.gateway.running_job import RunningJob
-from weir.kernel import MACHINE
-from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
-from weir.runtime.failures import describe
-from weir.runtime.ports import AttemptStart, PostToTask
-from weir.sinks import DeltaTable, Files
-from weir.sinks.base import Sink
-from weir.spark.state.directory import QueryDirectory
-from weir.spark.state.snapshots import QueryState, restore_directory
-from weir.storage.checkpoints import CheckpointStorage
-from weir.storage.file_systems import Transfer
+from weir.core.types import CompletedCheckpoint
 
-SHARED_MEMORY = Path("/dev/shm")
-JOB = "0" * 32
-OPERATORS = (OperatorState(operator_id="v", name="v"),)
 #: Phrases that failure messages use for a full or broken disk.
 REASONS = (
     "no space left on the device",
@@ -87,317 +33,6 @@ REASONS = (
     "No space left on device",
     "Input/output error",
 )
-
-_tokens = itertools.count(1)
-_calls = itertools.count(1)
-#: Shortens every pause.
-_KERNEL = replace(
-    MACHINE,
-    sleep=lambda seconds: time.sleep(min(seconds, 0.001)),
-    new_name=lambda: f"{next(_tokens):016x}" * 2,
-)
-
-
-@dataclass
-class PlayedQuery:
-    """The query of one attempt; the test decides when it runs a batch."""
-
-    post: PostToTask
-    directory: FakeQuery
-    snapshots: TaskSnapshots
-    #: The newest planning call, and whether it was answered.
-    call: int = 0
-    answered: bool = False
-
-    def ask(self) -> None:
-        """Make a planning call."""
-        self.answered = False
-        self.call = next(_calls)
-        position = self.directory.position
-        self.post(PlanningCalled(call=self.call, position=position, outlives_call=False))
-
-
-class PlayedTask(FakePort):
-    """A task with a played query. Its snapshots are the ones of Spark's tasks."""
-
-    def __init__(
-        self, root: Path, storage: CheckpointStorage, sinks: dict[str, Sink], port: SinkPort
-    ) -> None:
-        super().__init__()
-        self._root = root
-        self._storage = storage
-        self._sinks = sinks
-        self._sink_port = port
-        self._start: AttemptStart | None = None
-        self._query: PlayedQuery | None = None
-        #: The checkpoints whose barriers have come.
-        self.reached: set[int] = set()
-
-    @property
-    def query(self) -> PlayedQuery:
-        """The query of the newest attempt."""
-        assert self._query is not None
-        return self._query
-
-    @property
-    def may_step(self) -> bool:
-        """Whether there is a query whose planning call was answered."""
-        return self._query is not None and self._query.answered
-
-    def prepare_attempt(self, start: AttemptStart) -> None:
-        self._start, self.attempt = start, start.attempt
-        super().prepare_attempt(start)
-
-    def start_task(
-        self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask
-    ) -> None:
-        path = self._root / "work" / str(attempt) / "v"
-        path.mkdir(parents=True)
-        transfer = Transfer(lambda _: FILES)
-        if restored is None:
-            directory = FakeQuery(path)
-        else:
-            assert self._start is not None
-            assert self._start.restored is not None
-            directory = FakeQuery.__new__(FakeQuery)
-            directory.path, directory.position = path, restored.position
-            directory.directory = QueryDirectory(FILES, str(path))
-            restore_directory(
-                state=restored,
-                checkpoint=self._start.restored,
-                storage=self._storage,
-                transfer=transfer,
-                directory=directory.directory,
-            )
-        snapshots = TaskSnapshots(
-            vertex="v",
-            operators=OPERATORS,
-            inputs=(),
-            query=QueryState(
-                directory.directory,
-                transfer,
-                restored=restored,
-                watermark_ms=lambda position: None,
-                snapshot_operators=None,
-                layout=lambda: None,
-            ),
-            storage=self._storage,
-            flush=self._sink_port.flush,
-            base=restored.files if restored else (),
-            clock=SystemClock(),
-            waits=ThreadWaits(),
-        )
-        self._query = PlayedQuery(post, directory, snapshots)
-        post(TaskStarted(position=directory.position))
-        self._query.ask()
-
-    def take_snapshot(self, effect: TakeSnapshot) -> None:
-        self.reached.add(effect.checkpoint_id)
-        self.query.snapshots.take(effect)
-
-    def continue_snapshot(self, effect: ContinueSnapshot) -> tuple[TaskState, SnapshotMetrics]:
-        return self.query.snapshots.proceed(effect.checkpoint_id)
-
-    def drop_snapshot(self, effect: DropSnapshot) -> None:
-        self.query.snapshots.drop(effect.checkpoint_id)
-
-    def checkpoint_completed(self, vertex: str, checkpoint_id: int) -> None:
-        self.query.snapshots.confirm(checkpoint_id)
-
-    def answer_planning(self, effect: AnswerPlanning) -> None:
-        query = self.query
-        query.answered = query.call == effect.call
-
-    def play(self) -> None:
-        """Run one batch, up to the next planning call; a sink that cannot stage fails the query."""
-        query = self.query
-        position = query.directory.step()
-        try:
-            staged = [
-                Committable(
-                    sink=name,
-                    position=position,
-                    payload=stage_rows(sink, position, self._root / "segments"),
-                )
-                for name, sink in self._sinks.items()
-            ]
-        except Exception as error:
-            query.answered = False
-            query.post(TaskErrored(message=describe(error)))
-            return
-        query.post(BatchStaged(position=position, committables=tuple(staged)))
-        query.ask()
-
-
-class Driver:
-    """One driver of the job, started as ``weir run`` does."""
-
-    def __init__(self, root: Path) -> None:
-        self._savepoints = root / "disk" / "savepoints"
-        self.storage = CheckpointStorage(
-            fs=lambda _: FILES,
-            base_directory=str(root / "disk" / "checkpoints"),
-            job_id=JOB,
-            kernel=_KERNEL,
-        )
-        self.storage.make_job_directory()
-        sinks: dict[str, Sink] = {
-            "delta": DeltaTable(str(root / "disk" / "delta")),
-            "files": Files(str(root / "disk" / "files")),
-        }
-        port = SinkPort(
-            sinks=sinks,
-            job_name="orders",
-            file_system=lambda _: FILES,
-            retries=CommitRetries(attempts=3, initial_backoff_ms=1, max_backoff_ms=1),
-            waits=ThreadWaits(),
-        )
-        self.notes: list[str] = []
-        self.durable = DurableJob(
-            storage=self.storage,
-            sinks=port,
-            hooks=MasterHooks((), allow_non_restored_state=False, waits=ThreadWaits()),
-            listeners=CheckpointListeners({}, ThreadWaits()),
-            settings=DurableSettings(
-                job_name="orders",
-                savepoint_directory=str(self._savepoints),
-                working_directory=str(root / "work"),
-                from_savepoint=None,
-                accept_duplicates=False,
-                claims_snapshot=False,
-                num_retained=2,
-            ),
-            waits=ThreadWaits(),
-            note=self.notes.append,
-            restored=lambda _: None,
-            state_mapping=StateMapping(
-                vertices={"v": OPERATORS},
-                allow_non_restored_state=False,
-                assembler=NothingChanges(),
-            ),
-        )
-        self.task = PlayedTask(root, self.storage, sinks, port)
-        plans = {
-            "v": TaskPlan(
-                vertex="v",
-                operators=OPERATORS,
-                sinks=tuple(sinks),
-                bounded=False,
-                requires_final_checkpoint=True,
-            )
-        }
-        self.job = RunningJob(
-            job_id=JOB,
-            name="orders",
-            master=JobMaster(
-                job_id=JOB,
-                vertices={"v": OPERATORS},
-                config=CheckpointConfig(
-                    interval_ms=None, tolerable_failed_checkpoints=1000, num_retained=2
-                ),
-                restart=RestartConfig(
-                    type=RestartStrategyType.FIXED_DELAY,
-                    fixed_delay_attempts=1_000_000,
-                    fixed_delay_ms=5,
-                ),
-                savepoint_directory=str(self._savepoints),
-            ),
-            plans=plans,
-            tasks=self.task,
-            durable=self.durable,
-            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
-            clock=SystemClock(),
-            patience_ms=60_000,
-            configuration={},
-        )
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Driver:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.job.suspend()
-        self._thread.join()
-        assert self.error is None, f"a bug: {self.error!r}"
-
-    @property
-    def commits(self) -> int:
-        """How many commits the task's machine has confirmed."""
-        return self.job.recorder.timelines["v"].commits
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the driver has ended by itself."""
-        return not self._thread.is_alive()
-
-    def step(self, patience_s: float = math.inf) -> bool:
-        """Let the query run a batch within that time; returns whether it did."""
-        deadline = time.monotonic() + patience_s
-        while not self.has_ended and time.monotonic() < deadline:
-            if self.job.view().status is JobStatus.RUNNING and self.task.may_step:
-                self.task.play()
-                return True
-            time.sleep(0.002)
-        return False
-
-    def complete(self, future: Future[CompletedCheckpoint]) -> CompletedCheckpoint | str:
-        """Run batches until a snapshot completes with its commits, or return why it failed."""
-        commits = self.commits
-        next_step = 0.0
-        while not future.done():
-            if time.monotonic() >= next_step and self._awaits_barrier():
-                self.step(0.05)
-                next_step = time.monotonic() + 0.1
-            time.sleep(0.002)
-        error = future.exception()
-        if error is not None:
-            return str(error)
-        completed = future.result()
-        attempt = self.task.attempt
-        while completed.kind.commits_side_effects and self.commits == commits:
-            if (
-                self.has_ended
-                or self.task.attempt != attempt
-                or self.job.view().status is not JobStatus.RUNNING
-            ):
-                break
-            time.sleep(0.002)
-        return completed
-
-    def _awaits_barrier(self) -> bool:
-        """Whether a checkpoint waits for the planning call after a batch."""
-        return any(
-            known.status == "IN_PROGRESS" and known.checkpoint_id not in self.task.reached
-            for known in self.job.view().checkpoints.history
-        )
-
-    def _run(self) -> None:
-        try:
-            self.job.driver.run()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.job.finish()
-
-
-@contextmanager
-def quick_directory(otherwise: Path) -> Iterator[Path]:
-    """A directory in memory, if possible: each job syncs hundreds of files."""
-    if not SHARED_MEMORY.is_dir():
-        yield otherwise
-        return
-    made = Path(tempfile.mkdtemp(dir=SHARED_MEMORY))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made)
 
 
 class Faults:
@@ -447,7 +82,7 @@ def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
         completed.append(outcome)
         return True
 
-    driver = Driver(root)
+    driver = PlayedDriver(root)
     with driver:
         driver.step()
         assert note(driver.complete(driver.job.trigger_checkpoint())), failures
@@ -462,7 +97,7 @@ def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
     if not goes_on:
         # It reported that it had to end, so the command is run again.
         assert any("this driver stops" in text for text in driver.notes), (failures, driver.notes)
-        driver = Driver(root)
+        driver = PlayedDriver(root)
         with driver:
             assert completes_again(driver, note), failures
     faults.crash()
@@ -473,7 +108,7 @@ def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
     return seen, failures
 
 
-def completes_again(driver: Driver, note: object) -> bool:
+def completes_again(driver: PlayedDriver, note: object) -> bool:
     """Check that another checkpoint completes soon after the repair, without any help."""
     for _ in range(5):
         if not driver.step():
@@ -486,7 +121,7 @@ def completes_again(driver: Driver, note: object) -> bool:
 def check(root: Path, completed: list[CompletedCheckpoint]) -> None:
     """Check that the next driver restores the newest checkpoint, with each row once per table."""
     newest = [known for known in completed if not known.kind.is_savepoint][-1]
-    driver = Driver(root)
+    driver = PlayedDriver(root)
     restored = driver.durable.begin_attempt().restored
     assert restored is not None
     assert not driver.notes, driver.notes

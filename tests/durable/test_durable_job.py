@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 import psutil
 import pytest
-from tests.durable.fake_sink import FakeSink, sink_port
-from tests.spec.durable import Driver
+from tests.kit.durable_job import Driver
+from tests.kit.sink import FakeSink, sink_port
 from tests.storage.faulty_filesystem import FaultyFileSystem
 from tests.storage.lost_syncs import LostSyncs
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from tests.spec.durable import Driver
+from tests.kit.durable_job import Driver
 
 from weir.core.messages.job import CheckpointRecorded, DiscardCheckpoint, RecordCheckpoint
 from weir.core.types import Recorded

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.durable.fake_sink import FakeSink, sink_port
-from tests.spec.durable import Driver
+from tests.kit.durable_job import Driver
+from tests.kit.sink import FakeSink, sink_port
 
 from weir.core.messages.task import CommitSinks, ReportAborted
 from weir.durable.hooks import CheckpointListener, listener_of

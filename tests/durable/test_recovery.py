@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from tests.durable.fake_sink import FakeSink, sink_port
+from tests.kit.sink import FakeSink, sink_port
 from tests.storage.faulty_filesystem import FaultyFileSystem
 
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, StateHandle, TaskState

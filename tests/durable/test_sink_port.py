@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.durable.fake_sink import FakeSink, sink_port
+from tests.kit.sink import FakeSink, sink_port
 from tests.kit.waiting import wait_until
 
 from weir.core.types import (

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.durable.fake_sink import FakeSink, sink_port
-from tests.spec.durable import Driver
+from tests.kit.durable_job import Driver
+from tests.kit.sink import FakeSink, sink_port
 
 from weir.core.messages.task import CommitSinks
 from weir.core.types import Committable, CompletedCheckpoint, SnapshotKind, TaskState

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
-from tests.rest.fake_job import COMPLETED, JOB_ID, VIEW, completed
+from tests.kit.gateway import COMPLETED, JOB_ID, VIEW, completed
 
 from weir.core.status import JobStatus
 from weir.metrics import prometheus

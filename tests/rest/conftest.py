@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
+from tests.kit.gateway import VIEW, FakeCluster, FakeGateway
 
 from weir.rest.handling import looks
 from weir.rest.server.server import RestServer
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_job import VIEW, FakeCluster, FakeGateway
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from array import array
 from dataclasses import replace
 from math import sin
 
-from tests.rest.fake_job import VIEW, FakeGateway
+from tests.kit.gateway import VIEW, FakeGateway
 
 from weir.core.checkpoints.stats import (
     CheckpointCounts,

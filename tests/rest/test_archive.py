@@ -10,9 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.kit.gateway import COMPLETED, FAILED, VIEW
+from tests.kit.stored_jobs import FS, leave_job, pipeline
 from tests.kit.waiting import wait_until
-from tests.rest.fake_job import COMPLETED, FAILED, VIEW
-from tests.rest.stored_jobs import FS, leave_job, pipeline
 
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus

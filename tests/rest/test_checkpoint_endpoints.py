@@ -9,7 +9,7 @@ from dataclasses import replace
 import httpx
 import numpy
 import pytest
-from fake_job import (
+from tests.kit.gateway import (
     COMPLETED,
     FAILED,
     IN_PROGRESS,

@@ -11,9 +11,9 @@ from typing import Any, cast
 import httpx
 import psutil
 import pytest
-from fake_job import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway
 from starlette.exceptions import HTTPException
 from tests.kit.clock import ManualClock
+from tests.kit.gateway import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway
 
 from weir.core.status import JobStatus
 from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView

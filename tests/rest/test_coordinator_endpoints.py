@@ -6,7 +6,7 @@ The endpoint is Weir's own and follows Flink's convention for asynchronous opera
 from __future__ import annotations
 
 import httpx
-from fake_job import JOB_ID, FakeGateway
+from tests.kit.gateway import JOB_ID, FakeGateway
 
 from weir.errors import CoordinatorError
 from weir.runtime.ports import CoordinatorAnswer

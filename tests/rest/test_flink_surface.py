@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from fake_job import JOB_ID
+from tests.kit.gateway import JOB_ID
 
 from weir.rest.flink.job_answers import vertex_id
 from weir.rest.schema.base import Endpoint, Text

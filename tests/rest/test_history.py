@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.kit.clock import ManualClock
-from tests.rest.stored_jobs import DRIVER, FS, damage_log, leave_job, pipeline, take_lease
+from tests.kit.stored_jobs import DRIVER, FS, damage_log, leave_job, pipeline, take_lease
 
 from weir.rest.past.history import StoredJobs
 from weir.rest.server import server as server_module

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 from tests.kit.browser import chromium, watched_page
-from tests.rest.fake_job import VIEW
-from tests.rest.stored_jobs import (
+from tests.kit.gateway import VIEW
+from tests.kit.stored_jobs import (
     ALIVE,
     DAMAGED,
     DRIVER,

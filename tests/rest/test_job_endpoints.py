@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from fake_job import JOB_ID, OTHER_ID, FakeGateway, completed
+from tests.kit.gateway import JOB_ID, OTHER_ID, FakeGateway, completed
 
 from weir.core.status import JobStatus
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from fake_job import (
+from tests.kit.clock import ManualClock
+from tests.kit.gateway import (
     JOB_ID,
     OTHER_ID,
     VIEW,
@@ -16,7 +17,6 @@ from fake_job import (
     FakeGateway,
     completed,
 )
-from tests.kit.clock import ManualClock
 from tests.kit.waiting import wait_until
 
 from weir.core.status import JobStatus

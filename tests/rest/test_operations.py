@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_job import COMPLETED, JOB_ID, FakeGateway, completed
 from tests.kit.clock import ManualClock
+from tests.kit.gateway import COMPLETED, JOB_ID, FakeGateway, completed
 
 from weir.core.checkpoints.stats import RestoredCheckpointStats
 from weir.core.status import JobStatus

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.kit.browser import chromium, watched_page
-from tests.rest.fake_job import FakeGateway, completed
+from tests.kit.gateway import FakeGateway, completed
 from tests.rest.page_job import ended, page_gateway
 
 from weir.errors import JobError

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.kit.clock import ManualClock
-from tests.rest.fake_job import FakeGateway
+from tests.kit.gateway import FakeGateway
 from tests.rest.page_job import page_gateway
 
 import weir.rest

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import httpx
 import pytest
-from fake_job import JOB_ID, VIEW, FakeGateway, completed
 from tests.kit.clock import ManualClock
+from tests.kit.gateway import JOB_ID, VIEW, FakeGateway, completed
+from tests.kit.running_job import RunningWorld
 from tests.kit.waiting import wait_until
-from tests.runtime.fake_port import World
 
 from weir.errors import RestError
 from weir.gateway import live_view
@@ -117,7 +117,7 @@ def test_twenty_clients_cost_the_jobs_main_thread_no_more_than_one(
     # However busy the machine is, nobody is answered with the view before.
     monkeypatch.setattr(live_view, "_PATIENCE_S", 20.0)
     clock = ManualClock()
-    with World(clock=clock) as world, ThreadPoolExecutor(20) as clients:
+    with RunningWorld(clock=clock) as world, ThreadPoolExecutor(20) as clients:
         world.wait_running()
         server = RestServer(port=0, clock=clock)
         with (
@@ -141,7 +141,7 @@ def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> Non
     """Every request is answered while the main thread waits, for example for a file system that
     does not respond."""
     gate = threading.Event()
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         server = RestServer(port=0)
         with httpx.Client(base_url=server.start(world.job), trust_env=False) as http:

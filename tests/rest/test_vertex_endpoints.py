@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from fake_job import JOB_ID, VIEW, FakeGateway
+from tests.kit.gateway import JOB_ID, VIEW, FakeGateway
 
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus

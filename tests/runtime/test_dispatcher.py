@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 from tests.kit.clock import ManualClock
-from tests.runtime.fake_port import FakePort, job_master, plan
+from tests.kit.running_job import FakePort, job_master, plan
 
 from weir.core.job.master import JobMaster
 from weir.core.messages.channel import (

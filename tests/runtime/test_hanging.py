@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from tests.kit.clock import LaterClock
+from tests.kit.running_job import RunningWorld
 from tests.kit.waiting import wait_until
-from tests.runtime.fake_port import World
 
 from weir.core.messages.task import TaskErrored
 from weir.core.settings import CheckpointConfig
@@ -24,9 +24,9 @@ from weir.runtime.concurrency import ThreadWorkers
 VERTICES = tuple(f"v{number:02}" for number in range(24))
 
 
-def world(**how: Any) -> World:
+def world(**how: Any) -> RunningWorld:
     """A job of many tasks whose patience ends once nothing is under way but what hangs."""
-    subject = World(*VERTICES, patience_ms=10, **how)
+    subject = RunningWorld(*VERTICES, patience_ms=10, **how)
     workers = subject.job.driver._workers
     wait = workers.wait
 
@@ -40,19 +40,19 @@ def world(**how: Any) -> World:
     return subject
 
 
-def hang(subject: World, name: str) -> None:
+def hang(subject: RunningWorld, name: str) -> None:
     """Make calls of this name hang from now on."""
     subject.port.gates[name] = threading.Event()
 
 
-def take(subject: World, position: int) -> None:
+def take(subject: RunningWorld, position: int) -> None:
     """Let every task take part in the checkpoint that was just requested."""
     subject.wait_in_progress()
     for vertex in VERTICES:
         subject.port.step(vertex, position)
 
 
-def let_commits_hang(subject: World) -> None:
+def let_commits_hang(subject: RunningWorld) -> None:
     """Hang every task's sink in the commit of checkpoint 1."""
     hang(subject, "commit_sinks")
     subject.wait_running(answers=len(VERTICES))

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from tests.kit.clock import ManualClock
-from tests.runtime.fake_port import FakePort, World
+from tests.kit.running_job import FakePort, RunningWorld
 
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.job.master import JobMaster
@@ -35,7 +35,7 @@ def effect_of(port: FakePort, kind: type[Any]) -> Any:
 
 def test_the_calls_of_one_whole_checkpoint_come_in_their_order() -> None:
     """From the location to the commit, each after what must be durable first."""
-    with World() as world:
+    with RunningWorld() as world:
         port = world.port
         world.wait_running()
         future = world.job.trigger_checkpoint()
@@ -65,7 +65,7 @@ def test_the_calls_of_one_whole_checkpoint_come_in_their_order() -> None:
 def test_what_was_staged_travels_through_the_snapshot_to_the_commit() -> None:
     """The snapshot contains the staged step, the record the task's state, and the sink gets its
     payload."""
-    with World() as world:
+    with RunningWorld() as world:
         port = world.port
         world.wait_running()
         world.job.trigger_checkpoint()
@@ -81,7 +81,7 @@ def test_what_was_staged_travels_through_the_snapshot_to_the_commit() -> None:
 
 def test_the_query_rests_until_the_synchronous_part_is_taken() -> None:
     """The planning call is held while the snapshot is pinned, and answered before it is copied."""
-    with World() as world:
+    with RunningWorld() as world:
         port = world.port
         world.wait_running()
         port.gates = {"take_snapshot": threading.Event(), "continue_snapshot": threading.Event()}
@@ -97,7 +97,7 @@ def test_the_query_rests_until_the_synchronous_part_is_taken() -> None:
 
 def test_a_checkpoint_waits_for_every_task() -> None:
     """With two vertices the record is written once, after both have acknowledged."""
-    with World("a", "b") as world:
+    with RunningWorld("a", "b") as world:
         port = world.port
         world.wait_running(answers=2)
         world.job.trigger_checkpoint()
@@ -113,7 +113,7 @@ def test_a_checkpoint_waits_for_every_task() -> None:
 def test_a_failed_snapshot_declines_the_checkpoint_and_is_dropped() -> None:
     """The requester gets the reason, nothing is recorded, and the written files are deleted (P9,
     P43)."""
-    with World(tolerable_failed_checkpoints=1) as world:
+    with RunningWorld(tolerable_failed_checkpoints=1) as world:
         port = world.port
         port.errors["take_snapshot"] = [StorageError("The disk is full.")]
         world.wait_running()
@@ -131,7 +131,7 @@ def test_a_failed_snapshot_declines_the_checkpoint_and_is_dropped() -> None:
 def test_a_bounded_job_drains_takes_its_final_checkpoint_and_finishes() -> None:
     """The end of the records leads to the drain, the final checkpoint, its commit and the recorded
     end (P16)."""
-    with World(bounded=True) as world:
+    with RunningWorld(bounded=True) as world:
         port = world.port
         world.wait_running()
         post = port.posts["v", 1]
@@ -155,7 +155,7 @@ def test_a_bounded_job_drains_takes_its_final_checkpoint_and_finishes() -> None:
 
 def test_an_attempt_that_cannot_start_is_tried_again() -> None:
     """The job starts once storage has recovered."""
-    world = World()
+    world = RunningWorld()
     world.port.errors["begin_attempt"] = [StorageError("The disk is away.")]
     with world:
         world.wait_running()
@@ -167,7 +167,7 @@ def test_an_attempt_that_cannot_start_is_tried_again() -> None:
 
 def test_an_attempt_that_can_never_start_fails_the_job() -> None:
     """A wrong plan stays wrong and is not retried."""
-    world = World()
+    world = RunningWorld()
     world.port.errors["begin_attempt"] = [PipelineError("There is no such column.")]
     with world:
         ended = world.join()
@@ -184,7 +184,7 @@ def test_a_task_that_cannot_start_fails_the_job_at_once_only_if_that_cannot_chan
 ) -> None:
     """Weir's own error about the plan is final; others are retried as often as the strategy
     allows."""
-    world = World()
+    world = RunningWorld()
     world.port.errors["start_task"] = [error] * 3
     with world:
         ended = world.join()
@@ -200,7 +200,7 @@ def test_an_attempt_has_stopped_only_when_its_snapshot_work_is_over(
     gate: str, reached: str
 ) -> None:
     """A snapshot still being written delays the next attempt, whose input it could overwrite."""
-    with World() as world:
+    with RunningWorld() as world:
         port = world.port
         world.wait_running()
         port.gates[gate] = threading.Event()
@@ -217,7 +217,7 @@ def test_an_attempt_has_stopped_only_when_its_snapshot_work_is_over(
 
 def test_events_of_an_older_attempt_are_dropped() -> None:
     """What a thread of the first attempt still posts changes nothing in the second."""
-    with World() as world:
+    with RunningWorld() as world:
         port = world.port
         world.wait_running()
         port.posts["v", 1](TaskErrored(message="boom"))
@@ -234,7 +234,7 @@ def test_events_of_an_older_attempt_are_dropped() -> None:
 
 def test_a_machine_that_raises_ends_the_run_with_its_error_and_stops_the_tasks() -> None:
     """An impossible event is a bug in Weir: the job stays resumable, so no end is recorded."""
-    with World() as world:
+    with RunningWorld() as world:
         port = world.port
         world.wait_running()
         future = world.job.trigger_checkpoint()
@@ -248,7 +248,7 @@ def test_a_machine_that_raises_ends_the_run_with_its_error_and_stops_the_tasks()
 
 def test_tasks_that_cannot_be_stopped_end_the_run() -> None:
     """If a query may still be running, no other attempt may start in this process."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.port.errors["stop_tasks"] = [RuntimeError("the JVM is gone")]
         world.port.posts["v", 1](TaskErrored(message="boom"))
@@ -259,7 +259,7 @@ def test_tasks_that_cannot_be_stopped_end_the_run() -> None:
 def test_blocking_calls_never_run_on_the_main_thread() -> None:
     """Only quick calls do: answers to planning calls, new snapshot bases, the start of an
     attempt."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.job.trigger_checkpoint()
         world.wait_in_progress()

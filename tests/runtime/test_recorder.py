@@ -8,7 +8,7 @@ import threading
 from contextlib import redirect_stderr
 from dataclasses import replace
 
-from tests.runtime.fake_port import JOB_ID, World, plan
+from tests.kit.running_job import JOB_ID, RunningWorld, plan
 
 from weir.core.messages.task import TaskErrored
 from weir.core.status import JobStatus
@@ -24,7 +24,7 @@ def texts(recorder: Recorder) -> list[str]:
 
 def test_the_story_has_what_people_ask_for() -> None:
     """States of job and tasks, checkpoints once each, and requests, in order."""
-    with World("a", "b") as world:
+    with RunningWorld("a", "b") as world:
         world.wait_running(answers=2)
         world.job.trigger_checkpoint()
         world.job.cancel().result()
@@ -40,7 +40,7 @@ def test_the_story_has_what_people_ask_for() -> None:
 
 def test_an_intermediate_savepoint_is_in_the_story_and_in_the_timeline() -> None:
     """Though no task is notified of its completion (P14)."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         future = world.job.trigger_savepoint("/saved")
         world.wait_in_progress()
@@ -55,7 +55,7 @@ def test_an_intermediate_savepoint_is_in_the_story_and_in_the_timeline() -> None
 
 def test_a_checkpoint_that_fails_before_its_tasks_are_triggered_is_in_the_story() -> None:
     """No task is notified of that."""
-    with World(hooks=("h",)) as world:
+    with RunningWorld(hooks=("h",)) as world:
         world.wait_running()
         world.port.errors["trigger_hook"] = [RuntimeError("no lock")]
         assert world.job.trigger_checkpoint().exception() is not None
@@ -66,7 +66,7 @@ def test_a_checkpoint_that_fails_before_its_tasks_are_triggered_is_in_the_story(
 
 def test_a_task_that_is_finished_in_the_restored_checkpoint_does_not_start() -> None:
     """Its timeline stays empty."""
-    world = World("a", "b")
+    world = RunningWorld("a", "b")
     operators = tuple(replace(operator, fully_finished=True) for operator in plan("a").operators)
     world.port.restored = CompletedCheckpoint(
         job_id=JOB_ID,
@@ -90,7 +90,7 @@ def test_a_task_that_is_finished_in_the_restored_checkpoint_does_not_start() -> 
 
 def test_a_failure_keeps_the_story_before_it_and_what_came_of_it() -> None:
     """The task, the message, the restart, and when the job ran again."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.job.driver._dispatcher.poster("v", 1)(TaskErrored(message="disk full"))
         world.wait_until(lambda: len(world.job.recorder.failures) == 1)
@@ -106,7 +106,7 @@ def test_a_failure_keeps_the_story_before_it_and_what_came_of_it() -> None:
 
 def test_a_sample_has_every_counter_of_every_task() -> None:
     """In the order of the tasks; a time that is not known is -1."""
-    with World("a", "b") as world:
+    with RunningWorld("a", "b") as world:
         world.wait_running(answers=2)
         view = world.look()
         world.job.recorder.sample(view)
@@ -161,7 +161,7 @@ def test_the_log_keeps_lines_with_their_task_and_stays_bounded() -> None:
 
 def test_a_failed_job_is_the_outcome_of_its_last_failure() -> None:
     """If no attempt follows, the failure says so."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.job.driver._dispatcher.poster("v", 1)(TaskErrored(message="bad plan", fatal=True))
         world.join()

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 from tests.kit.clock import ManualClock
+from tests.kit.running_job import JOB_ID, RunningWorld
 from tests.kit.waiting import wait_until
-from tests.runtime.fake_port import JOB_ID, World
 
 from weir.coordinators import BroadcastRules
 from weir.core.messages.task import TaskErrored
@@ -22,7 +22,7 @@ from weir.runtime.ports import CoordinatorAnswer, VertexMetrics
 
 def test_a_view_shows_the_job_as_it_is_now() -> None:
     """Status, attempt, vertices with their counters, and the configuration in force."""
-    with World("a", "b") as world:
+    with RunningWorld("a", "b") as world:
         world.wait_running(answers=2)
         view = world.look()
     assert (view.job_id, view.name, view.status, view.attempt) == (
@@ -42,7 +42,7 @@ def test_a_view_shows_the_job_as_it_is_now() -> None:
 
 def test_a_view_after_the_run_shows_how_the_job_ended() -> None:
     """With its end time, and as often as requested."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.job.cancel().result()
         world.join()
@@ -63,7 +63,7 @@ def test_many_threads_can_look_while_the_job_ends() -> None:
         while not over.is_set():
             statuses.append(world.job.view().status)
 
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         threads = [threading.Thread(target=look) for _ in range(4)]
         for thread in threads:
@@ -90,7 +90,7 @@ def test_a_task_whose_counters_cannot_be_read_keeps_its_last_ones(
     def shown() -> list[int]:
         return [vertex.records_in for vertex in world.job.view().vertices]
 
-    with World("a", "b") as world:
+    with RunningWorld("a", "b") as world:
         world.wait_running(answers=2)
         with patch.object(world.port, "metrics", metrics):
             world.wait_until(lambda: shown() == [7, 7])
@@ -103,7 +103,7 @@ def test_a_task_whose_counters_cannot_be_read_keeps_its_last_ones(
 
 def test_a_view_that_fails_on_the_main_thread_does_not_end_the_job() -> None:
     """Only the reader gets the error of counters that make no view."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         with (
             patch.object(world.port, "metrics", lambda vertex: None),
@@ -115,7 +115,7 @@ def test_a_view_that_fails_on_the_main_thread_does_not_end_the_job() -> None:
 
 def test_a_cancellation_before_the_run_cancels_the_job() -> None:
     """Requests may come as soon as there is a driver: nothing is raised, and no task is left."""
-    world = World()
+    world = RunningWorld()
     answer = world.job.cancel()
     with world:
         ended = world.join()
@@ -127,7 +127,7 @@ def test_a_cancellation_before_the_run_cancels_the_job() -> None:
 def test_hooks_that_never_return_hold_up_nothing() -> None:
     """However many hang, the job still stops its tasks, records its end and returns."""
     hooks = tuple(f"h{number}" for number in range(40))
-    with World(hooks=hooks) as world:
+    with RunningWorld(hooks=hooks) as world:
         world.port.gates["trigger_hook"] = threading.Event()
         world.wait_running()
         future = world.job.trigger_checkpoint()
@@ -139,7 +139,7 @@ def test_hooks_that_never_return_hold_up_nothing() -> None:
         assert future.exception() is not None
 
 
-def ask(world: World) -> Future[CoordinatorAnswer]:
+def ask(world: RunningWorld) -> Future[CoordinatorAnswer]:
     """Change a rule and wait until the checkpoint that will contain it waits for its task."""
     world.wait_running()
     answer = world.job.send_to_coordinator("v", {"set": {"often": 10}})
@@ -150,7 +150,7 @@ def ask(world: World) -> Future[CoordinatorAnswer]:
 def test_a_request_that_no_checkpoint_contains_is_answered_with_that() -> None:
     """Without periodic checkpoints nothing would request another."""
     rules = {"v": BroadcastRules({"often": 5})}
-    with World(coordinators=rules, tolerable_failed_checkpoints=1) as world:
+    with RunningWorld(coordinators=rules, tolerable_failed_checkpoints=1) as world:
         world.port.errors["take_snapshot"] = [StorageError("The disk is full.")]
         answer, steps = ask(world), 0
         while not answer.done():
@@ -164,7 +164,7 @@ def test_a_request_that_no_checkpoint_contains_is_answered_with_that() -> None:
 
 def test_a_request_to_a_coordinator_of_a_job_that_failed_is_to_be_sent_again() -> None:
     """The coordinator was reset to a state without the change."""
-    with World(coordinators={"v": BroadcastRules({"often": 5})}) as world:
+    with RunningWorld(coordinators={"v": BroadcastRules({"often": 5})}) as world:
         answer = ask(world)
         world.port.posts["v", 1](TaskErrored(message="gone"))
         assert "restored from a checkpoint without it: send it again" in str(answer.exception())
@@ -172,7 +172,7 @@ def test_a_request_to_a_coordinator_of_a_job_that_failed_is_to_be_sent_again() -
 
 def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:
     """The last view shows the time of the error."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.port.errors["stop_tasks"] = [RuntimeError("gone"), RuntimeError("gone")]
         world.job.suspend()
@@ -183,7 +183,7 @@ def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:
 def test_a_job_that_never_ran_can_be_looked_at() -> None:
     """As soon as it exists, and after its end; an unreadable counter does not make that a
     failure."""
-    world = World()
+    world = RunningWorld()
     assert world.job.view().status is JobStatus.CREATED
     world.port.errors["metrics"] = [RuntimeError("no counter")]
     world.job.finish()
@@ -194,7 +194,7 @@ def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_
     """No reader waits long, a thousand reads leave nothing behind, and the cancellation is carried
     out afterwards."""
     gate = threading.Event()
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.job.driver.call(lambda: gate.wait() and None)
         for _ in range(10):
@@ -211,7 +211,7 @@ def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_
 def test_while_the_jvm_hangs_views_show_what_happens_with_the_last_counters() -> None:
     """One thread waits for the JVM, however many readers there are, and the main thread still makes
     views."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.wait_until(lambda: world.job.view().vertices[0].records_in == 70)
         gate = threading.Event()
@@ -241,7 +241,7 @@ def test_while_the_jvm_hangs_views_show_what_happens_with_the_last_counters() ->
 def test_many_looks_cost_the_main_thread_ten_views_a_second() -> None:
     """All readers within a tenth of a second see the same view."""
     clock = ManualClock()
-    with World(clock=clock) as world:
+    with RunningWorld(clock=clock) as world:
         world.wait_running()
         world.look()
         with patch.object(world.job._view, "_make_view", wraps=world.job._view._make_view) as made:
@@ -253,7 +253,7 @@ def test_many_looks_cost_the_main_thread_ten_views_a_second() -> None:
 
 def test_a_requester_sees_the_effect_of_an_answered_request() -> None:
     """However recently the view was last read."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         for number in range(5):
             world.port.step("v", number)
@@ -263,7 +263,7 @@ def test_a_requester_sees_the_effect_of_an_answered_request() -> None:
 
 def test_a_checkpoint_is_answered_when_it_is_complete() -> None:
     """The future contains the recorded checkpoint."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         future = world.job.trigger_checkpoint()
         world.wait_in_progress()
@@ -275,7 +275,7 @@ def test_a_checkpoint_is_answered_when_it_is_complete() -> None:
 
 def test_a_savepoint_is_answered_and_the_job_continues() -> None:
     """It lies below the requested directory and commits nothing (P14)."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         future = world.job.trigger_savepoint("/saved")
         world.wait_in_progress()
@@ -288,7 +288,7 @@ def test_a_savepoint_is_answered_and_the_job_continues() -> None:
 
 def test_a_savepoint_without_a_directory_is_refused() -> None:
     """Neither the request nor the configuration names a directory."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         error = world.job.trigger_savepoint(None).exception()
     assert isinstance(error, JobError)
@@ -297,7 +297,7 @@ def test_a_savepoint_without_a_directory_is_refused() -> None:
 
 def test_a_stop_is_answered_when_its_rows_are_committed_and_the_view_names_the_savepoint() -> None:
     """The commit comes before the answer, and the job is FINISHED."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         future = world.job.stop_with_savepoint("/saved")
         world.wait_in_progress()
@@ -313,7 +313,7 @@ def test_a_stop_is_answered_when_its_rows_are_committed_and_the_view_names_the_s
 
 def test_a_cancelled_request_changes_nothing() -> None:
     """A caller may cancel the future when it stops waiting; the answer is then dropped."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         future = world.job.trigger_checkpoint()
         world.wait_in_progress()
@@ -325,7 +325,7 @@ def test_a_cancelled_request_changes_nothing() -> None:
 
 def test_requests_after_the_end_are_refused_at_once() -> None:
     """No caller waits for an answer that cannot come."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.job.suspend()
         world.join()
@@ -337,7 +337,7 @@ def test_requests_after_the_end_are_refused_at_once() -> None:
 
 def test_a_suspended_job_records_no_end() -> None:
     """It can be resumed: running the command again continues it."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.job.suspend()
         ended = world.join()
@@ -348,7 +348,7 @@ def test_a_suspended_job_records_no_end() -> None:
 
 def test_every_effect_is_observed() -> None:
     """Progress and logs see the machines' decisions in order."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.job.suspend()
         ended = world.join()
@@ -364,7 +364,7 @@ def test_a_snapshot_whose_files_may_be_lost_fails_the_attempt_and_not_the_checkp
 ) -> None:
     """The next snapshot would take the same files, and its sync would succeed without the lost data
     (P9, P23)."""
-    with World(tolerable_failed_checkpoints=1000) as world:
+    with RunningWorld(tolerable_failed_checkpoints=1000) as world:
         world.wait_running()
         world.port.errors[part] = [LostWriteError("Cannot sync /shared/1/x: it may be lost.")]
         future = world.job.trigger_checkpoint()
@@ -378,7 +378,7 @@ def test_a_snapshot_whose_files_may_be_lost_fails_the_attempt_and_not_the_checkp
 
 def test_a_snapshot_that_fails_for_another_reason_leaves_the_attempt_alone() -> None:
     """Where failures are tolerated, records flow on (P9)."""
-    with World(tolerable_failed_checkpoints=1000) as world:
+    with RunningWorld(tolerable_failed_checkpoints=1000) as world:
         world.wait_running()
         world.port.errors["continue_snapshot"] = [
             StorageError("Cannot write /shared/1/x: no space.")
@@ -393,7 +393,7 @@ def test_a_snapshot_that_fails_for_another_reason_leaves_the_attempt_alone() -> 
 
 def test_a_commit_that_can_never_be_made_whole_fails_the_job_at_once() -> None:
     """A restored job would find the same, so no attempt is started again (P13)."""
-    with World() as world:
+    with RunningWorld() as world:
         world.wait_running()
         world.port.errors["commit_sinks"] = [
             LostRowsError("Checkpoint 1 cannot be committed: x is gone.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.runtime.fake_port import World
+from tests.kit.running_job import RunningWorld
 
 from weir.core.messages.job import JobEnded, JobStatusChanged
 from weir.core.messages.protocol import TaskStatusChanged
@@ -24,7 +24,7 @@ def test_a_watcher_that_raises_harms_neither_the_job_nor_other_watchers(
     def fail(message: object) -> None:
         raise RuntimeError(f"no {type(message).__name__}")
 
-    world = World()
+    world = RunningWorld()
     seen: list[object] = []
     watchers = world.job.driver.watchers
     watchers.watch_task("v", {PlanningCalled: fail})
@@ -42,7 +42,7 @@ def test_a_watcher_that_raises_harms_neither_the_job_nor_other_watchers(
 
 def test_a_task_is_watched_without_the_others() -> None:
     """Its events and its effects, in order; the job master's effects are not among them."""
-    world = World("a", "b")
+    world = RunningWorld("a", "b")
     seen: list[object] = []
     kinds = (TaskStatusChanged, PlanningCalled, AnswerPlanning, JobStatusChanged)
     world.job.driver.watchers.watch_task("b", dict.fromkeys(kinds, seen.append))

@@ -18,7 +18,7 @@ from dataclasses import MISSING, fields, replace
 from enum import Enum
 from typing import Any
 
-from tests.core.master_harness import JOB_ID, completed
+from tests.kit.job_master import JOB_ID, completed
 
 from weir.core.job.master import JobMaster
 from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, Segment, SegmentsConsumed

@@ -13,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from tests.kit.postgres_server import PostgresServer
-from tests.sinks.written_rows import WrittenRows
+from tests.kit.written_rows import WrittenRows
 
 from weir.core.types import Payload
 from weir.sinks import Batch, IcebergTable, SinkContext

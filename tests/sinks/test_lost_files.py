@@ -16,8 +16,8 @@ from typing import Any
 
 import deltalake
 import pytest
+from tests.kit.written_rows import rows_of_delta, rows_of_files, stage_rows
 from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
-from tests.sinks.written_rows import rows_of_delta, rows_of_files, stage_rows
 from tests.storage.lost_syncs import LostSyncs
 
 from weir.errors import LostRowsError, LostWriteError, StorageError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sinks.written_rows import rows_of_files, stage_rows
+from tests.kit.written_rows import rows_of_files, stage_rows
 
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.errors import DuplicatesError

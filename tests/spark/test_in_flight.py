@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.spark.test_snapshots import FakeQuery, World, restored
+from tests.kit.task_snapshots import FakeQuery, SnapshotWorld, restored
 
 from weir.core.types import InFlightSegment, TaskState
 from weir.errors import PipelineError
@@ -35,7 +35,7 @@ def segment_of(directory: Path, position: int) -> InFlightSegment:
 
 
 def take(
-    world: World, checkpoint_id: int, *segments: InFlightSegment, position: int = -1
+    world: SnapshotWorld, checkpoint_id: int, *segments: InFlightSegment, position: int = -1
 ) -> TaskState:
     """Run both parts of a snapshot; the producer deletes nothing in between."""
     world.snapshots.take(
@@ -46,7 +46,7 @@ def take(
 
 def test_a_restored_query_finds_below_its_directory_what_was_in_flight(tmp_path: Path) -> None:
     """Even before its first batch, and with the attempt that wrote the segment gone."""
-    world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
+    world = SnapshotWorld(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
     state = take(world, 1, segment)
     for file in segment.payload["files"]:
@@ -68,13 +68,16 @@ def test_a_segment_that_is_in_flight_again_is_not_written_again(
 ) -> None:
     """Its files have unique names, so an incremental checkpoint refers to them, whatever the
     producer's name."""
-    world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
+    world = SnapshotWorld(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
     first = take(world, 1, segment)
     if over_a_restore:
         directory = restored(world, 1, first, tmp_path / "again")
         query = FakeQuery(Path(directory.path))
-        world, segment = World(query, tmp_path / "checkpoints", restored=first), first.in_flight[0]
+        world, segment = (
+            SnapshotWorld(query, tmp_path / "checkpoints", restored=first),
+            first.in_flight[0],
+        )
     else:
         world.snapshots.confirm(1)
     second = take(world, 2, segment, segment_of(tmp_path / "work", 5))
@@ -85,7 +88,7 @@ def test_a_segment_that_is_in_flight_again_is_not_written_again(
 
 def test_an_aborted_snapshot_deletes_its_links_and_not_the_segments(tmp_path: Path) -> None:
     """The consumer still reads them."""
-    world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
+    world = SnapshotWorld(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
     take(world, 1, segment)
     world.snapshots.drop(1)
@@ -113,7 +116,7 @@ def pipeline(operator: Operator) -> Pipeline:
 
 def test_unread_rows_of_a_side_output_are_not_lost_when_it_is_gone(tmp_path: Path) -> None:
     """The job is refused; with the side output, or one more, it goes on (P27)."""
-    world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
+    world = SnapshotWorld(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
     segment.payload["tags"] = ["late"]
     state = take(world, 1, segment)

@@ -1,6 +1,6 @@
 """Whole checkpoints in an object store, without a session: what is asked of the store, and when.
 
-The tasks' directories are hand-made (``test_snapshots.py``), all else is what a driver runs. The
+The tasks' directories are hand-made (``FakeQuery``), all else is what a driver runs. The
 server is moto, an emulation of S3.
 """
 
@@ -12,18 +12,16 @@ from pathlib import Path
 
 import pytest
 from tests.kit.clock import ManualClock
+from tests.kit.durable_job import Driver
 from tests.kit.object_store import ObjectStore
-from tests.spark.test_snapshots import FakeQuery
-from tests.spec.durable import Driver
+from tests.kit.task_snapshots import FakeQuery, task_snapshots
 
 from weir.core.messages.job import AllocateLocation, DiscardCheckpoint, RecordCheckpoint
 from weir.core.messages.task import TakeSnapshot
-from weir.core.types import CompletedCheckpoint, OperatorState, Recorded, SnapshotKind, TaskState
-from weir.durable.task_snapshots import TaskSnapshots
+from weir.core.types import CompletedCheckpoint, Recorded, SnapshotKind, TaskState
 from weir.errors import StorageError
-from weir.runtime.concurrency import ThreadWaits
 from weir.spark.state.directory import QueryDirectory
-from weir.spark.state.snapshots import QueryState, restore_directory
+from weir.spark.state.snapshots import restore_directory
 from weir.storage import job_log
 from weir.storage import object_store as module
 from weir.storage.file_systems import FileSystems, Transfer
@@ -48,28 +46,17 @@ class StoredJob:
         self.job = self.driver.job
         self.job.begin_attempt()
         self.queries = {f"v{n}": FakeQuery(directory / "work" / f"v{n}") for n in range(tasks)}
-        self.snapshots = {vertex: self._snapshots(vertex) for vertex in self.queries}
-        self.newest: CompletedCheckpoint | None = None
-
-    def _snapshots(self, vertex: str) -> TaskSnapshots:
-        return TaskSnapshots(
-            vertex=vertex,
-            operators=(OperatorState(operator_id=vertex, name=vertex),),
-            inputs=(),
-            query=QueryState(
-                self.queries[vertex].directory,
+        self.snapshots = {
+            vertex: task_snapshots(
+                vertex,
+                query.directory,
+                self.storage,
                 self.transfer,
-                restored=None,
-                watermark_ms=lambda position: None,
-                snapshot_operators=None,
-                layout=lambda: None,
-            ),
-            storage=self.storage,
-            flush=lambda committables, keep, checkpoint_id: tuple(committables),
-            base=(),
-            clock=ManualClock(0, epoch_ms=1_250),
-            waits=ThreadWaits(),
-        )
+                clock=ManualClock(0, epoch_ms=1_250),
+            )
+            for vertex, query in self.queries.items()
+        }
+        self.newest: CompletedCheckpoint | None = None
 
     def allocate(self) -> int:
         """The next checkpoint's id."""

@@ -6,215 +6,31 @@ for each batch. Its state is not real, but every byte counts.
 
 from __future__ import annotations
 
-import io
-import json
 import shutil
 import tempfile
-import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.kit.clock import ManualClock
+from tests.kit.task_snapshots import FILES, SCHEMA_FILE, FakeQuery, SnapshotWorld, restored
 from tests.spark.queries import QUERIES
 from tests.spark.rig import Landing, Rig, hashes
 
-from weir.core.messages.task import Drained, RecordsEnded, TakeSnapshot
+from weir.core.messages.task import Drained, RecordsEnded
 from weir.core.types import (
     Committable,
-    CompletedCheckpoint,
-    OperatorState,
     SnapshotKind,
     StateHandle,
     TaskState,
 )
-from weir.durable.sink_port import KeepFile
-from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import CheckpointDamagedError, StorageError
-from weir.runtime.concurrency import ThreadWaits
-from weir.spark.state.directory import QueryDirectory
 from weir.spark.state.log_entries import log_offset
-from weir.spark.state.snapshots import QueryState, SnapshotOperators, restore_directory
-from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.filesystem import FileSystem
 from weir.storage.local import LocalFileSystem
-
-FILES = LocalFileSystem()
-JOB = "0" * 32
-SCHEMA_FILE = "state/0/_stateSchema/default/0_schema"
-
-
-class FakeQuery:
-    """A query's directory, which gains a changelog with each batch."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.directory = QueryDirectory(FILES, str(path))
-        self.position = -1
-        self.write("metadata", '{"id":"q"}')
-        operator = '{"operatorInfo":{"operatorId":0,"operatorName":"dedupe"},"stateStoreInfo":[]}'
-        self.write("state/0/_metadata/metadata", f"v1\n{operator}")
-        self.write(SCHEMA_FILE, "schema")
-
-    def write(self, key: str, content: str | bytes) -> None:
-        """Write one file."""
-        target = self.path / key
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content.encode() if isinstance(content, str) else content)
-
-    def unique_id(self, position: int) -> str:
-        """The id of the state after a batch."""
-        return str(UUID(int=position))
-
-    def changelog(self, position: int) -> str:
-        """The key of a batch's changelog."""
-        return f"state/0/0/{position + 1}_{self.unique_id(position)}.changelog"
-
-    def step(self) -> int:
-        """Add one more batch; return its position."""
-        self.position += 1
-        n = self.position
-        self.write(
-            f"offsets/{n}", f'v1\n{{"batchWatermarkMs":0}}\n{{"control":0}}\n{{"logOffset":{n}}}'
-        )
-        self.write(f"sources/1/{n}", f"v1\nfile-{n}")
-        commit = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[self.unique_id(n)]]}}
-        self.write(f"commits/{n}", f"v1\n{json.dumps(commit)}")
-        self.write(self.changelog(n), f"changes-{n}")
-        return n
-
-    def snapshot_state(self, position: int) -> list[str]:
-        """Write Spark's own snapshot of the state after a batch; return its keys."""
-        archive = io.BytesIO()
-        with zipfile.ZipFile(archive, "w") as file:
-            names = {
-                "sstFiles": [{"localSstFileName": "1.sst", "dfsSstFileName": f"1-{position}.sst"}]
-            }
-            file.writestr("metadata", f"v1\n{json.dumps(names)}")
-        keys = [
-            self.changelog(position).replace(".changelog", ".zip"),
-            f"state/0/0/SSTs/1-{position}.sst",
-        ]
-        self.write(keys[0], archive.getvalue())
-        self.write(keys[1], f"sst-{position}")
-        return keys
-
-
-class World:
-    """One task's snapshots and their destination."""
-
-    def __init__(
-        self,
-        query: FakeQuery,
-        checkpoints: Path,
-        *,
-        restored: TaskState | None = None,
-        vertex: str = "v",
-        snapshot_operators: SnapshotOperators | None = None,
-    ) -> None:
-        self.query = query
-        self.base = checkpoints
-        self.storage = CheckpointStorage(
-            fs=lambda _: FILES, base_directory=str(checkpoints), job_id=JOB
-        )
-        self.storage.make_job_directory()
-        self.transfer = Transfer(lambda _: FILES)
-        self.flushed: list[Committable] = []
-        self.state = QueryState(
-            query.directory,
-            self.transfer,
-            restored=restored,
-            watermark_ms=lambda position: None,
-            snapshot_operators=snapshot_operators,
-            layout=lambda: None,
-        )
-        self.snapshots = TaskSnapshots(
-            vertex=vertex,
-            operators=(OperatorState(operator_id=vertex, name=vertex),),
-            inputs=(),
-            query=self.state,
-            storage=self.storage,
-            flush=self._flush,
-            base=restored.files if restored else (),
-            # A quarter of a second after every trigger.
-            clock=ManualClock(0, epoch_ms=1_250),
-            waits=ThreadWaits(),
-        )
-
-    def effect(
-        self,
-        checkpoint_id: int,
-        *,
-        kind: SnapshotKind = SnapshotKind.CHECKPOINT,
-        target: str | None = None,
-        finished: bool = False,
-        position: int | None = None,
-    ) -> TakeSnapshot:
-        """The core's request for a snapshot."""
-        at = self.query.position if position is None else position
-        return TakeSnapshot(
-            vertex="v",
-            checkpoint_id=checkpoint_id,
-            kind=kind,
-            full=kind.is_savepoint,
-            timestamp_ms=1_000,
-            target=target,
-            position=at,
-            finished=finished,
-            committables=(Committable(sink="out", position=0, payload={"n": 1}),),
-        )
-
-    def take(self, checkpoint_id: int, **how: object) -> TaskState:
-        """Run both parts."""
-        self.snapshots.take(self.effect(checkpoint_id, **how))  # type: ignore[arg-type]
-        return self.snapshots.proceed(checkpoint_id)[0]
-
-    def shared(self, checkpoint_id: int) -> list[str]:
-        """Names of the files that a checkpoint wrote."""
-        return sorted(
-            path.name for path in Path(self.storage.shared_directory(checkpoint_id)).glob("*")
-        )
-
-    def completed(
-        self, checkpoint_id: int, state: TaskState, path: str | None = None
-    ) -> CompletedCheckpoint:
-        """The completed checkpoint of this state."""
-        return CompletedCheckpoint(
-            job_id=JOB,
-            checkpoint_id=checkpoint_id,
-            kind=SnapshotKind.CHECKPOINT if path is None else SnapshotKind.SAVEPOINT,
-            timestamp_ms=0,
-            completion_timestamp_ms=0,
-            attempt=1,
-            tasks=(state,),
-            external_path=path or self.storage.checkpoint_directory(checkpoint_id),
-        )
-
-    def verify(self, checkpoint_id: int, state: TaskState, path: str | None = None) -> None:
-        """Check that every file exists with its size and checksum."""
-        self.storage.verify(self.completed(checkpoint_id, state, path))
-
-    def _flush(
-        self, committables: Sequence[Committable], keep: KeepFile | None, checkpoint_id: int
-    ) -> tuple[Committable, ...]:
-        assert checkpoint_id > 0
-        self.flushed.extend(committables)
-        return tuple(
-            replace(
-                item,
-                payload={**item.payload, "flushed": True},
-                files=(
-                    (keep(item.payload["path"], f"{item.sink}/{item.position}/0"),)
-                    if keep and "path" in item.payload
-                    else ()
-                ),
-            )
-            for item in committables
-        )
 
 
 @pytest.fixture
@@ -227,19 +43,19 @@ def query(tmp_path: Path) -> FakeQuery:
 
 
 @pytest.fixture
-def world(query: FakeQuery, tmp_path: Path) -> World:
+def world(query: FakeQuery, tmp_path: Path) -> SnapshotWorld:
     """Snapshots into a directory of the same file system."""
-    return World(query, tmp_path / "checkpoints")
+    return SnapshotWorld(query, tmp_path / "checkpoints")
 
 
 @pytest.fixture
-def far_world(query: FakeQuery) -> Iterator[World]:
+def far_world(query: FakeQuery) -> Iterator[SnapshotWorld]:
     """Snapshots into a directory of another file system."""
     shared_memory = Path("/dev/shm")
     if not shared_memory.is_dir() or shared_memory.stat().st_dev == query.path.stat().st_dev:
         pytest.skip("there is no second file system here")
     directory = Path(tempfile.mkdtemp(dir=shared_memory))
-    yield World(query, directory)
+    yield SnapshotWorld(query, directory)
     shutil.rmtree(directory)
 
 
@@ -252,7 +68,7 @@ def keys(state: TaskState) -> set[str]:
 
 
 def test_a_snapshot_holds_the_log_entries_and_the_named_state_files(
-    world: World, query: FakeQuery
+    world: SnapshotWorld, query: FakeQuery
 ) -> None:
     """Exactly what a restart needs; small entries are inline, state is in files with checksums
     (P3)."""
@@ -266,13 +82,17 @@ def test_a_snapshot_holds_the_log_entries_and_the_named_state_files(
     assert (state.vertex, state.position, state.fully_finished) == ("v", 2, False)
 
 
-def test_entries_of_sources_above_the_position_are_left_out(world: World, query: FakeQuery) -> None:
+def test_entries_of_sources_above_the_position_are_left_out(
+    world: SnapshotWorld, query: FakeQuery
+) -> None:
     """A batch that had not started is not part of the snapshot (P3)."""
     query.write("sources/1/3", "v1\nlater")
     assert "sources/1/3" not in world.take(1).entries
 
 
-def test_state_files_that_no_commit_names_are_left_out(world: World, query: FakeQuery) -> None:
+def test_state_files_that_no_commit_names_are_left_out(
+    world: SnapshotWorld, query: FakeQuery
+) -> None:
     """A stage that ran twice leaves a second changelog of a version: only the id in ``commits/b``
     counts (P4)."""
     query.write(f"state/0/0/3_{UUID(int=99)}.changelog", "of a task that was run again")
@@ -280,7 +100,7 @@ def test_state_files_that_no_commit_names_are_left_out(world: World, query: Fake
 
 
 def test_the_chain_of_changelogs_ends_at_the_newest_snapshot_of_the_state(
-    world: World, query: FakeQuery
+    world: SnapshotWorld, query: FakeQuery
 ) -> None:
     """A .zip and the SST files that it names replace all changelogs before it."""
     snapshot = query.snapshot_state(1)
@@ -288,7 +108,7 @@ def test_the_chain_of_changelogs_ends_at_the_newest_snapshot_of_the_state(
     assert state_keys == {*snapshot, query.changelog(2)}
 
 
-def test_staged_output_is_flushed_and_its_completed_payloads_are_kept(world: World) -> None:
+def test_staged_output_is_flushed_and_its_completed_payloads_are_kept(world: SnapshotWorld) -> None:
     """In the asynchronous part, not while the query rests."""
     world.snapshots.take(world.effect(1))
     assert world.flushed == []
@@ -298,7 +118,7 @@ def test_staged_output_is_flushed_and_its_completed_payloads_are_kept(world: Wor
     assert metrics.checkpointed_size == state.state_size
 
 
-def test_a_finished_snapshot_has_no_files(world: World) -> None:
+def test_a_finished_snapshot_has_no_files(world: SnapshotWorld) -> None:
     """Its operators are fully finished, so a restore does not start the task; committables stay."""
     state = world.take(1, finished=True)
     assert (state.files, state.entries, state.fully_finished) == ((), {}, True)
@@ -308,7 +128,7 @@ def test_a_finished_snapshot_has_no_files(world: World) -> None:
 
 def test_a_snapshot_before_the_first_batch_has_no_files(tmp_path: Path) -> None:
     """It can only start from the beginning."""
-    state = World(FakeQuery(tmp_path / "v"), tmp_path / "checkpoints").take(1)
+    state = SnapshotWorld(FakeQuery(tmp_path / "v"), tmp_path / "checkpoints").take(1)
     assert (state.position, state.files, state.entries) == (-1, (), {})
     assert not state.fully_finished
 
@@ -318,13 +138,15 @@ def test_a_query_without_state_has_no_state_files(tmp_path: Path) -> None:
     query = FakeQuery(tmp_path / "v")
     query.step()
     query.write("commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
-    assert World(query, tmp_path / "checkpoints").take(1).files == ()
+    assert SnapshotWorld(query, tmp_path / "checkpoints").take(1).files == ()
 
 
 # -- incremental -----------------------------------------------------------------------------------
 
 
-def test_the_second_checkpoint_writes_only_new_files(world: World, query: FakeQuery) -> None:
+def test_the_second_checkpoint_writes_only_new_files(
+    world: SnapshotWorld, query: FakeQuery
+) -> None:
     """Files of the confirmed base are referred to in place."""
     first = world.take(1)
     world.snapshots.confirm(1)
@@ -338,7 +160,7 @@ def test_the_second_checkpoint_writes_only_new_files(world: World, query: FakeQu
     world.verify(2, second)
 
 
-def test_the_base_is_never_a_pending_checkpoint(world: World, query: FakeQuery) -> None:
+def test_the_base_is_never_a_pending_checkpoint(world: SnapshotWorld, query: FakeQuery) -> None:
     """An acknowledged checkpoint may still be deleted until the task is notified of its completion
     (P4)."""
     world.take(1)
@@ -347,7 +169,9 @@ def test_the_base_is_never_a_pending_checkpoint(world: World, query: FakeQuery) 
     assert all(handle.path.startswith("shared/2/") for handle in second.files)
 
 
-def test_the_base_is_the_newest_confirmed_checkpoint(world: World, query: FakeQuery) -> None:
+def test_the_base_is_the_newest_confirmed_checkpoint(
+    world: SnapshotWorld, query: FakeQuery
+) -> None:
     """Even if it was confirmed after a later checkpoint had been taken."""
     world.take(1)
     query.step()
@@ -360,7 +184,7 @@ def test_the_base_is_the_newest_confirmed_checkpoint(world: World, query: FakeQu
 
 
 def test_a_confirmation_of_an_unknown_checkpoint_changes_nothing(
-    world: World, query: FakeQuery
+    world: SnapshotWorld, query: FakeQuery
 ) -> None:
     """For example a checkpoint that the task was not part of."""
     first = world.take(1)
@@ -369,7 +193,7 @@ def test_a_confirmation_of_an_unknown_checkpoint_changes_nothing(
     assert world.take(8).files == first.files
 
 
-def test_a_savepoint_is_full(world: World, query: FakeQuery, tmp_path: Path) -> None:
+def test_a_savepoint_is_full(world: SnapshotWorld, query: FakeQuery, tmp_path: Path) -> None:
     """It refers to none of the job's files and is complete when moved away (P14)."""
     first = world.take(1)
     world.snapshots.confirm(1)
@@ -383,7 +207,7 @@ def test_a_savepoint_is_full(world: World, query: FakeQuery, tmp_path: Path) -> 
     world.verify(2, state, str(moved))
 
 
-def test_a_savepoint_has_copies_of_what_is_staged(world: World, tmp_path: Path) -> None:
+def test_a_savepoint_has_copies_of_what_is_staged(world: SnapshotWorld, tmp_path: Path) -> None:
     """They are verified and deleted like its other files (P14)."""
     staged = tmp_path / "part-0.parquet"
     staged.write_text("rows")
@@ -406,14 +230,14 @@ def test_a_savepoint_has_copies_of_what_is_staged(world: World, tmp_path: Path) 
         world.verify(2, state, str(target))
 
 
-def test_a_savepoint_is_not_a_base(world: World, tmp_path: Path) -> None:
+def test_a_savepoint_is_not_a_base(world: SnapshotWorld, tmp_path: Path) -> None:
     """The user may delete it."""
     (tmp_path / "savepoint").mkdir()
     world.take(1, kind=SnapshotKind.SAVEPOINT, target=str(tmp_path / "savepoint"))
     assert all(handle.path.startswith("shared/2/") for handle in world.take(2).files)
 
 
-def test_a_changed_schema_is_written_again(world: World, query: FakeQuery) -> None:
+def test_a_changed_schema_is_written_again(world: SnapshotWorld, query: FakeQuery) -> None:
     """Schemas keep their names, so they are compared with the schemas recorded in the base."""
     first = world.take(1)
     world.snapshots.confirm(1)
@@ -430,7 +254,9 @@ def test_a_changed_schema_is_written_again(world: World, query: FakeQuery) -> No
 # -- dropping --------------------------------------------------------------------------------------
 
 
-def test_dropping_deletes_exactly_what_the_snapshot_wrote(world: World, query: FakeQuery) -> None:
+def test_dropping_deletes_exactly_what_the_snapshot_wrote(
+    world: SnapshotWorld, query: FakeQuery
+) -> None:
     """The base's files and the query's own stay."""
     first = world.take(1)
     world.snapshots.confirm(1)
@@ -444,7 +270,7 @@ def test_dropping_deletes_exactly_what_the_snapshot_wrote(world: World, query: F
 
 
 def test_an_acknowledged_snapshot_that_is_dropped_is_not_a_base(
-    world: World, query: FakeQuery
+    world: SnapshotWorld, query: FakeQuery
 ) -> None:
     """A late confirmation of it has no effect."""
     world.take(1)
@@ -454,7 +280,7 @@ def test_an_acknowledged_snapshot_that_is_dropped_is_not_a_base(
 
 
 def test_a_snapshot_that_ended_before_it_is_dropped_loses_what_it_wrote(
-    world: World, query: FakeQuery
+    world: SnapshotWorld, query: FakeQuery
 ) -> None:
     """Its checkpoint was aborted during the last part; the base's files and the query's own stay
     (P43)."""
@@ -470,7 +296,7 @@ def test_a_snapshot_that_ended_before_it_is_dropped_loses_what_it_wrote(
     world.verify(1, first)
 
 
-def test_a_confirmed_snapshot_that_is_dropped_loses_nothing(world: World) -> None:
+def test_a_confirmed_snapshot_that_is_dropped_loses_nothing(world: SnapshotWorld) -> None:
     """Its checkpoint is complete and owns its files (P17)."""
     state = world.take(1)
     world.snapshots.confirm(1)
@@ -481,7 +307,9 @@ def test_a_confirmed_snapshot_that_is_dropped_loses_nothing(world: World) -> Non
 # -- vanished files --------------------------------------------------------------------------------
 
 
-def test_a_listed_file_that_vanished_fails_the_snapshot(world: World, query: FakeQuery) -> None:
+def test_a_listed_file_that_vanished_fails_the_snapshot(
+    world: SnapshotWorld, query: FakeQuery
+) -> None:
     """It is named, nothing is acknowledged, and the pinned files can be dropped (P4)."""
     (query.path / query.changelog(1)).unlink()
     with pytest.raises(StorageError, match=r"2_.*\.changelog"):
@@ -492,7 +320,7 @@ def test_a_listed_file_that_vanished_fails_the_snapshot(world: World, query: Fak
 
 @pytest.mark.parametrize("key", ["offsets/1", "commits/2", "metadata", "sources/1/1"])
 def test_a_log_entry_that_vanished_fails_the_snapshot(
-    world: World, query: FakeQuery, key: str
+    world: SnapshotWorld, query: FakeQuery, key: str
 ) -> None:
     """Without it Spark could not continue, or would read files twice."""
     (query.path / key).unlink()
@@ -500,7 +328,7 @@ def test_a_log_entry_that_vanished_fails_the_snapshot(
         world.snapshots.take(world.effect(1))
 
 
-def test_files_are_pinned_while_the_query_rests(world: World, query: FakeQuery) -> None:
+def test_files_are_pinned_while_the_query_rests(world: SnapshotWorld, query: FakeQuery) -> None:
     """Spark may clean up its directory before the asynchronous part."""
     world.snapshots.take(world.effect(1))
     shutil.rmtree(query.path / "state")
@@ -509,7 +337,7 @@ def test_files_are_pinned_while_the_query_rests(world: World, query: FakeQuery) 
 
 
 def test_on_another_device_files_are_pinned_and_then_copied(
-    far_world: World, query: FakeQuery
+    far_world: SnapshotWorld, query: FakeQuery
 ) -> None:
     """They survive the deletion of the originals between the two parts; the pins are removed."""
     far_world.snapshots.take(far_world.effect(1))
@@ -522,7 +350,7 @@ def test_on_another_device_files_are_pinned_and_then_copied(
 
 
 def test_on_another_device_a_dropped_snapshot_takes_its_pins_away(
-    far_world: World, query: FakeQuery
+    far_world: SnapshotWorld, query: FakeQuery
 ) -> None:
     """Whether or not its files had been copied."""
     far_world.snapshots.take(far_world.effect(1))
@@ -544,7 +372,7 @@ def test_without_links_a_file_that_vanished_before_it_was_copied_fails_the_snaps
     def fs(path: str) -> FileSystem:
         return near if path.startswith(str(query.path.parent)) else far
 
-    world = World(query, tmp_path / "checkpoints")
+    world = SnapshotWorld(query, tmp_path / "checkpoints")
     monkeypatch.setattr(Transfer, "can_link", lambda *_: False)
     world.transfer._file_system = fs
     world.snapshots.take(world.effect(1))
@@ -556,22 +384,8 @@ def test_without_links_a_file_that_vanished_before_it_was_copied_fails_the_snaps
 # -- restoring -------------------------------------------------------------------------------------
 
 
-def restored(world: World, checkpoint_id: int, state: TaskState, target: Path) -> QueryDirectory:
-    """A new directory filled from the checkpoint."""
-    target.mkdir(parents=True)
-    directory = QueryDirectory(FILES, str(target))
-    restore_directory(
-        state=state,
-        checkpoint=world.completed(checkpoint_id, state),
-        storage=world.storage,
-        transfer=world.transfer,
-        directory=directory,
-    )
-    return directory
-
-
 def test_a_restored_directory_has_the_same_files_and_a_snapshot_of_it_is_the_same(
-    world: World, query: FakeQuery, tmp_path: Path
+    world: SnapshotWorld, query: FakeQuery, tmp_path: Path
 ) -> None:
     """What the new directory's commit log no longer names is derived from the files' names."""
     state = world.take(1)
@@ -584,14 +398,14 @@ def test_a_restored_directory_has_the_same_files_and_a_snapshot_of_it_is_the_sam
     }
     again = FakeQuery.__new__(FakeQuery)
     again.path, again.directory, again.position = target, directory, 2
-    second = World(again, world.base, restored=state)
+    second = SnapshotWorld(again, world.base, restored=state)
     again.step()
     assert keys(second.take(2)) == keys(state) | {again.changelog(3)}
     assert len(second.shared(2)) == 1
 
 
 def test_what_runs_in_a_restored_directory_leaves_the_checkpoint_alone(
-    world: World, tmp_path: Path
+    world: SnapshotWorld, tmp_path: Path
 ) -> None:
     """Entries are written again, and edits are new files renamed over the linked files."""
     state = world.take(1)
@@ -604,7 +418,9 @@ def test_what_runs_in_a_restored_directory_leaves_the_checkpoint_alone(
     world.verify(1, state)
 
 
-def test_large_and_compacted_source_entries_travel_as_files(world: World, query: FakeQuery) -> None:
+def test_large_and_compacted_source_entries_travel_as_files(
+    world: SnapshotWorld, query: FakeQuery
+) -> None:
     """They would bloat the metadata; the newest compacted entry replaces all before it."""
     query.write("sources/1/1.compact", "v1\nfiles 0 and 1")
     (query.path / "sources/1/1").unlink()
@@ -655,7 +471,7 @@ def test_a_real_query_continues_exactly_from_an_incremental_snapshot_of_a_restor
         rig = Rig(spark, job, directory, position=start, on_plan=lambda now, at=position: now < at)
         fake = FakeQuery.__new__(FakeQuery)
         fake.path, fake.directory, fake.position = directory, rig.directory, position
-        world = World(fake, tmp_path / "checkpoints", restored=state)
+        world = SnapshotWorld(fake, tmp_path / "checkpoints", restored=state)
         with rig:
             rig.wait_held(position)
             base, state = state, world.take(checkpoint_id)
@@ -679,7 +495,7 @@ def test_names_stay_within_what_a_file_system_takes(query: FakeQuery, tmp_path: 
     long = [f"operators/{'u' * 100}/{'0' * 40}{name}" for name in ("a", "b")]
     for key in long:
         query.write(key, key)
-    world = World(
+    world = SnapshotWorld(
         query,
         tmp_path / "checkpoints",
         vertex="v" * 100,
@@ -695,7 +511,7 @@ def test_names_stay_within_what_a_file_system_takes(query: FakeQuery, tmp_path: 
     assert world.shared(1) == []
 
 
-def test_handles_name_files_by_key_and_place(world: World, query: FakeQuery) -> None:
+def test_handles_name_files_by_key_and_place(world: SnapshotWorld, query: FakeQuery) -> None:
     """The key is the identity in the task's directory; the path is the location in the
     checkpoint."""
     state = world.take(1)

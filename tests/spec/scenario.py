@@ -6,7 +6,7 @@ that a scenario can stop between any two steps. No thread, no file, no sleep.
 
 from __future__ import annotations
 
-from tests.core.master_harness import World, of
+from tests.kit.job_master import MasterWorld, of
 
 from weir.core.messages.job import (
     AllocateLocation,
@@ -15,43 +15,16 @@ from weir.core.messages.job import (
     JobSubmitted,
     RequestKind,
 )
-from weir.core.settings import CheckpointConfig
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, TaskStatus
 
 
-def job(
-    *vertices: str,
-    restored: CompletedCheckpoint | None = None,
-    cleans: bool = True,
-    interval_ms: int | None = None,
-    timeout_ms: int = 600_000,
-    min_pause_ms: int = 0,
-    max_concurrent_checkpoints: int = 1,
-    tolerable_failed_checkpoints: int = 100,
-    num_retained: int = 1,
-) -> World:
-    """A running job of two tasks, or of those named.
-
-    Without an interval only requests trigger a checkpoint.
-    """
-    config = CheckpointConfig(
-        interval_ms=interval_ms,
-        timeout_ms=timeout_ms,
-        min_pause_ms=min_pause_ms,
-        max_concurrent_checkpoints=max_concurrent_checkpoints,
-        tolerable_failed_checkpoints=tolerable_failed_checkpoints,
-        num_retained=num_retained,
-    )
-    return World(*vertices, config=config, cleans=cleans).running(restored=restored)
-
-
-def complete(world: World, kind: RequestKind = RequestKind.CHECKPOINT) -> int:
+def complete(world: MasterWorld, kind: RequestKind = RequestKind.CHECKPOINT) -> int:
     """Take a whole snapshot, from the user's request to its record; return its id."""
     return world.complete(world.ask(kind))[0]
 
 
-def allocate_all(world: World, effects: list[JobMasterEffect]) -> list[int]:
+def allocate_all(world: MasterWorld, effects: list[JobMasterEffect]) -> list[int]:
     """Answer every ``AllocateLocation`` among ``effects`` and what follows; return the new ids."""
     ids = []
     while of(effects, AllocateLocation):
@@ -60,7 +33,7 @@ def allocate_all(world: World, effects: list[JobMasterEffect]) -> list[int]:
     return ids
 
 
-def tick(world: World, ms: int) -> list[int]:
+def tick(world: MasterWorld, ms: int) -> list[int]:
     """Advance the clock and trigger every checkpoint that is due; return their ids."""
     end_ms, ids = world.now_ms + ms, list[int]()
     while (deadline := world.master.next_deadline()) is not None and deadline <= end_ms:
@@ -69,25 +42,25 @@ def tick(world: World, ms: int) -> list[int]:
     return ids
 
 
-def pending_ids(world: World) -> list[int]:
+def pending_ids(world: MasterWorld) -> list[int]:
     """The checkpoints in progress, oldest first."""
     return [pending.checkpoint_id for pending in world.master.coordinator.pending]
 
 
-def status(world: World) -> JobStatus:
+def status(world: MasterWorld) -> JobStatus:
     """The job's status."""
     return world.master.status
 
 
 def take_over(
-    world: World,
+    world: MasterWorld,
     *,
     attempt: int,
     restored: CompletedCheckpoint | None,
     older: tuple[CompletedCheckpoint, ...] = (),
-) -> World:
+) -> MasterWorld:
     """Start the next attempt of ``world``'s job in a new ``JobMaster``: its driver has died."""
-    successor = World(*world.vertices, config=world.config)
+    successor = MasterWorld(*world.vertices, config=world.config)
     successor.next_id = world.next_id
     successor.handle(JobSubmitted())
     successor.handle(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.core.master_harness import World, of, only, retained_files, task_state
-from tests.spec.scenario import complete, job, pending_ids, tick
+from tests.kit.job_master import MasterWorld, of, only, retained_files, running_job, task_state
+from tests.spec.scenario import complete, pending_ids, tick
 
 from weir.core.checkpoints.request_decider import Verdict
 from weir.core.messages.job import (
@@ -44,7 +44,7 @@ def receivers(
 
 def test_one_decline_discards_the_checkpoint_and_an_earlier_duplicate_is_harmless() -> None:
     """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7)."""
-    world = job()
+    world = running_job()
     n = world.trigger()
     assert world.acknowledge(n, "b") == []
     assert world.acknowledge(n, "b") == []
@@ -62,7 +62,7 @@ def test_one_decline_discards_the_checkpoint_and_an_earlier_duplicate_is_harmles
 def test_repeated_declines_of_a_discarded_checkpoint_are_harmless() -> None:
     """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7): from the same
     task and from others."""
-    world = job()
+    world = running_job()
     n = world.trigger()
     world.decline(n, "a")
     before = world.master.stats(world.now_ms)
@@ -73,7 +73,7 @@ def test_repeated_declines_of_a_discarded_checkpoint_are_harmless() -> None:
 
 def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -> None:
     """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointComplex (MISSION A7)."""
-    world = job(max_concurrent_checkpoints=2)
+    world = running_job(max_concurrent_checkpoints=2)
     older, newer = world.trigger(), world.trigger()
     world.acknowledge(older, "b")
     world.acknowledge(newer, "b")
@@ -92,7 +92,7 @@ def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -
 def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): a duplicate is
     ignored, and tasks are notified once the record is durable (PROTOCOL P13)."""
-    world = job()
+    world = running_job()
     n, effects = world.allocate(world.ask())
     assert receivers(effects, TriggerCheckpoint) == [("a", n), ("b", n)]
     assert world.acknowledge(n, "b") == []
@@ -110,7 +110,7 @@ def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -
 
 def test_a_duplicate_acknowledgement_neither_replaces_the_state_nor_registers_files() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7, A11)."""
-    world = job("a", "b")
+    world = running_job("a", "b")
     n = world.trigger()
     world.acknowledge(n, task_state("a", position=3, files=("first",)))
     world.acknowledge(n, task_state("a", position=4, files=("second",)))
@@ -125,7 +125,7 @@ def test_a_duplicate_acknowledgement_neither_replaces_the_state_nor_registers_fi
 def test_the_canceller_of_a_completed_checkpoint_is_gone() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): no timeout
     applies to it any more."""
-    world = job(timeout_ms=1_000)
+    world = running_job(timeout_ms=1_000)
     n = world.trigger()
     assert world.master.next_deadline() == world.now_ms + 1_000
     world.record(world.acknowledge(n))
@@ -137,7 +137,7 @@ def test_the_canceller_of_a_completed_checkpoint_is_gone() -> None:
 def test_the_shared_state_of_a_checkpoint_is_registered_when_its_tasks_acknowledge_it() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): a newer one
     keeps the files it names."""
-    world = job("a")
+    world = running_job("a")
     world.complete(world.ask(), task_state("a", files=("old", "shared")))
     assert retained_files(world.master.coordinator.store) == {"old", "shared"}
     _, effects = world.complete(world.ask(), task_state("a", files=("shared", "new")))
@@ -150,7 +150,7 @@ def test_the_shared_state_of_a_checkpoint_is_registered_when_its_tasks_acknowled
 def test_the_next_checkpoint_runs_like_the_first_under_a_higher_id_and_subsumes_it() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): one checkpoint
     is retained."""
-    world = job()
+    world = running_job()
     first = complete(world)
     second, effects = world.complete(world.ask())
     assert second > first
@@ -167,7 +167,7 @@ def test_a_completed_checkpoint_subsumes_an_older_checkpoint_that_is_only_partly
 ):
     """CheckpointCoordinatorTest.testSuccessfulCheckpointSubsumesUnsuccessful (MISSION A11): it
     fails as subsumed."""
-    world = job("a", "b", "c", max_concurrent_checkpoints=2)
+    world = running_job("a", "b", "c", max_concurrent_checkpoints=2)
     older, newer = world.trigger(name="older"), world.trigger(name="newer")
     world.acknowledge(older, "a")
     effects = world.record(world.acknowledge(newer))
@@ -182,7 +182,7 @@ def test_a_completed_checkpoint_subsumes_an_older_checkpoint_that_is_only_partly
 
 def test_a_late_acknowledgement_of_a_subsumed_checkpoint_has_its_state_discarded() -> None:
     """CheckpointCoordinatorTest.testSuccessfulCheckpointSubsumesUnsuccessful (PROTOCOL P12)."""
-    world = job(max_concurrent_checkpoints=2)
+    world = running_job(max_concurrent_checkpoints=2)
     older, newer = world.trigger(), world.trigger()
     world.acknowledge(older, "a")
     world.record(world.acknowledge(newer))
@@ -198,7 +198,7 @@ def test_a_late_acknowledgement_of_a_subsumed_checkpoint_has_its_state_discarded
 def test_a_checkpoint_subsumes_older_pending_checkpoints_but_no_pending_savepoint() -> None:
     """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14): the savepoint still
     completes."""
-    world = job(max_concurrent_checkpoints=3)
+    world = running_job(max_concurrent_checkpoints=3)
     savepoint = world.trigger(RequestKind.SAVEPOINT)
     older, newer = world.trigger(), world.trigger()
     world.record(world.acknowledge(newer))
@@ -212,7 +212,7 @@ def test_a_checkpoint_subsumes_older_pending_checkpoints_but_no_pending_savepoin
 
 def test_a_savepoint_subsumes_nothing_pending_and_no_completed_checkpoint() -> None:
     """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14)."""
-    world = job(max_concurrent_checkpoints=3)
+    world = running_job(max_concurrent_checkpoints=3)
     completed = complete(world)
     older_savepoint, older_checkpoint = world.trigger(RequestKind.SAVEPOINT), world.trigger()
     newest_savepoint = world.trigger(RequestKind.SAVEPOINT)
@@ -225,7 +225,7 @@ def test_a_savepoint_subsumes_nothing_pending_and_no_completed_checkpoint() -> N
 def test_a_completed_savepoint_notifies_no_task_and_enters_no_store() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleSavepoint (PROTOCOL P14): it commits
     nothing."""
-    world = job()
+    world = running_job()
     first = complete(world)
     recording = world.acknowledge(world.trigger(RequestKind.SAVEPOINT))
     assert only(recording, RecordCheckpoint).retained == (first,)
@@ -238,7 +238,7 @@ def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_chec
 ):
     """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (MISSION A11): savepoints are never
     subsumed."""
-    world = job()
+    world = running_job()
     first = complete(world)
     complete(world, RequestKind.SAVEPOINT)
     last, effects = world.complete(world.ask())
@@ -255,7 +255,7 @@ def test_the_timer_triggers_no_more_checkpoints_than_may_be_pending_and_one_more
     limit: int,
 ) -> None:
     """CheckpointCoordinatorTest.testMaxConcurrentAttempts1, 2 and 5 (MISSION A4, A5)."""
-    world = job(interval_ms=10, max_concurrent_checkpoints=limit)
+    world = running_job(interval_ms=10, max_concurrent_checkpoints=limit)
     assert tick(world, 10 * limit) == list(range(1, limit + 1))
     assert tick(world, 1_000) == []
     effects = world.record(world.acknowledge(1))
@@ -270,7 +270,7 @@ def test_once_the_second_checkpoint_subsumed_the_first_the_third_and_fourth_beco
 ):
     """CheckpointCoordinatorTest.testMaxConcurrentAttemptsWithSubsumption (MISSION A5): subsumption
     frees a slot too."""
-    world = job(interval_ms=10, max_concurrent_checkpoints=2)
+    world = running_job(interval_ms=10, max_concurrent_checkpoints=2)
     assert tick(world, 10) == [1, 2]
     assert tick(world, 1_000) == []
     effects = world.record(world.acknowledge(2))
@@ -286,7 +286,7 @@ def test_once_the_second_checkpoint_subsumed_the_first_the_third_and_fourth_beco
 def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_pause() -> None:
     """CheckpointCoordinatorTest.testMinCheckpointPause (MISSION A4): the timer is armed for exactly
     the remaining pause."""
-    world = job(interval_ms=1_000, min_pause_ms=1_000)
+    world = running_job(interval_ms=1_000, min_pause_ms=1_000)
     assert tick(world, 1_000) == [1]
     assert tick(world, 1_500) == []
     waits = world.master.stats(world.now_ms).waits_because
@@ -305,7 +305,7 @@ def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_paus
 def test_a_checkpoint_is_triggered_at_the_running_tasks_after_others_have_finished() -> None:
     """CheckpointCoordinatorTest.testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed (MISSION D1,
     D4): the others are recorded with the channels that they read, by which a restore knows them."""
-    world = World("a", "b", "c", producers={"c": ("a",)}).running()
+    world = MasterWorld("a", "b", "c", producers={"c": ("a",)}).running()
     world.status(TaskStatus.FINISHED, "a", "c")
     n, effects = world.allocate(world.ask())
     assert receivers(effects, TriggerCheckpoint) == [("b", n)]
@@ -337,7 +337,7 @@ def test_figures_that_come_after_a_checkpoint_failed_land_in_its_failed_entry_of
 ) -> None:
     """CheckpointCoordinatorTest.testCheckpointStatsUpdatedAfterFailure, testAborted...AfterFailure
     (MISSION A10): the files that come with them are deleted."""
-    world = job(timeout_ms=1_000)
+    world = running_job(timeout_ms=1_000)
     n = world.trigger()
     if end == "declined":
         world.decline(n, "a")

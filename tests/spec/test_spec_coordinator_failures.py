@@ -7,8 +7,16 @@ arrive around a shutdown.
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import JOB_ID, RESTART_DELAY_MS, World, execution, of, only
-from tests.spec.scenario import job, pending_ids, status, tick
+from tests.kit.job_master import (
+    JOB_ID,
+    RESTART_DELAY_MS,
+    MasterWorld,
+    execution,
+    of,
+    only,
+    running_job,
+)
+from tests.spec.scenario import pending_ids, status, tick
 
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.outputs import CheckpointOutput, RequestFailed
@@ -42,7 +50,7 @@ def refused(outputs: list[CheckpointOutput]) -> list[Reason]:
     return [output.reason for output in outputs if isinstance(output, RequestFailed)]
 
 
-def location_failed(world: World, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
+def location_failed(world: MasterWorld, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
     """Fail the allocation for the one checkpoint that is being triggered."""
     allocation = only(effects, AllocateLocation).allocation
     event = LocationFailed(allocation=allocation, message="no space left", timestamp_ms=2_000_000)
@@ -61,7 +69,7 @@ def test_a_discarded_stop_savepoint_fails_the_stop_and_the_job_and_both_keep_the
 ) -> None:
     """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (MISSION E4,
     PROTOCOL P34): a failover follows, after which the scheduler runs again."""
-    world = job(interval_ms=100, timeout_ms=1_000)
+    world = running_job(interval_ms=100, timeout_ms=1_000)
     savepoint = world.trigger(RequestKind.STOP, name="stop")
     world.acknowledge(savepoint, "a")
     effects = world.decline(savepoint, "b") if end == "declined" else world.pass_time(1_000)
@@ -83,7 +91,7 @@ def test_a_discarded_stop_savepoint_fails_the_job_whatever_number_of_failures_is
 ):
     """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (PROTOCOL P34):
     it cannot continue."""
-    world = job(tolerable_failed_checkpoints=2**31 - 1)
+    world = running_job(tolerable_failed_checkpoints=2**31 - 1)
     world.decline(world.trigger(RequestKind.STOP), "a", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
     assert status(world) is JobStatus.FAILING
 
@@ -94,7 +102,7 @@ def test_a_discarded_stop_savepoint_fails_the_job_whatever_number_of_failures_is
 def test_a_checkpoint_whose_id_arrives_after_the_scheduler_stopped_is_not_made() -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A3, A6): its location
     is removed."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     allocation = only(world.pass_time(0), AllocateLocation).allocation
     world.fail()
     location = LocationAllocated(
@@ -109,7 +117,7 @@ def test_a_checkpoint_whose_id_arrives_after_the_scheduler_stopped_is_not_made()
 def test_a_periodic_trigger_after_the_scheduler_stopped_is_refused_as_such() -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4):
     PERIODIC_SCHEDULER_SHUTDOWN."""
-    coordinator = job(interval_ms=10).master.coordinator
+    coordinator = running_job(interval_ms=10).master.coordinator
     coordinator.stop_scheduler(0)
     assert refused(coordinator.submit(PERIODIC, 0)) == [Reason.PERIODIC_SCHEDULER_SHUTDOWN]
     assert coordinator.trigger.in_progress is None
@@ -120,7 +128,7 @@ def test_a_periodic_trigger_after_the_scheduler_stopped_is_refused_as_such() -> 
 def test_every_trigger_after_the_shutdown_is_refused_as_such(origin: RequestOrigin) -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4):
     CHECKPOINT_COORDINATOR_SHUTDOWN."""
-    coordinator = job(interval_ms=10).master.coordinator
+    coordinator = running_job(interval_ms=10).master.coordinator
     coordinator.shut_down(0)
     outputs = coordinator.submit(CheckpointRequest(origin=origin), 0)
     assert refused(outputs) == [Reason.CHECKPOINT_COORDINATOR_SHUTDOWN]
@@ -131,7 +139,7 @@ def test_every_trigger_after_the_shutdown_is_refused_as_such(origin: RequestOrig
 def test_an_id_counter_that_fails_makes_a_failed_checkpoint_but_not_a_pending_checkpoint() -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointWithCounterIOException (MISSION A9):
     IO_EXCEPTION."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     location_failed(world, world.pass_time(0))
     found = world.master.stats(world.now_ms)
     assert (found.counts.total, found.counts.failed, found.counts.in_progress) == (1, 1, 0)
@@ -145,7 +153,7 @@ def test_an_id_counter_that_fails_makes_a_failed_checkpoint_but_not_a_pending_ch
 def test_an_id_counter_that_fails_counts_against_the_tolerable_failures() -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointWithCounterIOException (PROTOCOL P9): the
     second failure exceeds the tolerance, and the user who asked hears why."""
-    world = job(interval_ms=10, tolerable_failed_checkpoints=1)
+    world = running_job(interval_ms=10, tolerable_failed_checkpoints=1)
     location_failed(world, world.pass_time(0))
     assert status(world) is JobStatus.RUNNING
     effects = location_failed(world, world.ask())
@@ -158,7 +166,7 @@ def test_an_id_counter_that_fails_counts_against_the_tolerable_failures() -> Non
 def test_a_completed_checkpoint_that_cannot_be_stored_is_reported_to_the_failure_manager() -> None:
     """CheckpointCoordinatorTest.testExceptionInStoringCompletedCheckpointIsReportedToFailureManager
     (PROTOCOL P11)."""
-    world = job(tolerable_failed_checkpoints=0)
+    world = running_job(tolerable_failed_checkpoints=0)
     effects = world.record(world.acknowledge(world.trigger()), Recorded.FAILED)
     assert "Failure to finalize checkpoint." in (only(effects, AnswerRequest).failure or "")
     assert not of(effects, NotifyCheckpointComplete)
@@ -174,7 +182,7 @@ def test_a_completed_checkpoint_that_cannot_be_stored_is_reported_to_the_failure
 def test_a_timer_that_fires_during_or_after_the_shutdown_does_nothing() -> None:
     """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A3): it is not an
     error."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     world.handle(CancelRequested(request="cancel"))
     assert world.master.next_deadline() is None
     assert world.master.on_deadline(20) == []
@@ -188,7 +196,7 @@ def test_a_timer_that_fires_during_or_after_the_shutdown_does_nothing() -> None:
 def test_a_location_that_arrives_after_the_job_ended_does_nothing() -> None:
     """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A6): nobody is
     waiting for it."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     allocation = only(world.pass_time(0), AllocateLocation).allocation
     world.handle(CancelRequested(request="cancel"))
     world.stopped()
@@ -221,7 +229,7 @@ def test_a_timer_that_fires_while_a_task_is_inactive_goes_on_and_triggers_once_i
 def test_a_user_who_asks_during_the_shutdown_is_answered_with_a_refusal(kind: RequestKind) -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4), seen by the
     user."""
-    world = job()
+    world = running_job()
     world.handle(CancelRequested(request="cancel"))
     assert only(world.ask(kind, name="late"), AnswerRequest).failure
     world.stopped()

@@ -7,8 +7,8 @@ side alone is noticed.
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import of, only
-from tests.spec.scenario import complete, job, status
+from tests.kit.job_master import of, only, running_job
+from tests.spec.scenario import complete, status
 
 from weir.core.checkpoints.failures import UNLIMITED_TOLERABLE_FAILURES, CheckpointFailureManager
 from weir.core.messages.job import AnswerRequest, StopTasks
@@ -74,7 +74,7 @@ def test_the_third_counted_failure_in_a_row_fails_the_job_that_tolerates_two_wha
 
 def test_a_job_that_tolerates_two_failed_checkpoints_fails_over_with_the_third() -> None:
     """CheckpointFailureManagerTest.testContinuousFailure (PROTOCOL P9), in the job master."""
-    world = job(tolerable_failed_checkpoints=2)
+    world = running_job(tolerable_failed_checkpoints=2)
     for _ in range(2):
         world.decline(world.trigger(), "a")
     world.decline(world.trigger(), "a", Reason.CHECKPOINT_DECLINED_TASK_NOT_READY)
@@ -99,7 +99,7 @@ def test_a_completed_checkpoint_restarts_the_count() -> None:
 
 def test_a_job_survives_any_number_of_failed_checkpoints_with_a_completed_one_between() -> None:
     """CheckpointFailureManagerTest.testBreakContinuousFailure (PROTOCOL P9), in the job master."""
-    world = job(tolerable_failed_checkpoints=1)
+    world = running_job(tolerable_failed_checkpoints=1)
     for _ in range(5):
         world.decline(world.trigger(), "a")
         complete(world)
@@ -108,7 +108,7 @@ def test_a_job_survives_any_number_of_failed_checkpoints_with_a_completed_one_be
 
 def test_a_new_attempt_restarts_the_count() -> None:
     """PROTOCOL P9: what failed before it says nothing about the restored tasks."""
-    world = job(tolerable_failed_checkpoints=1)
+    world = running_job(tolerable_failed_checkpoints=1)
     world.decline(world.trigger(), "a")
     world.fail_over()
     world.decline(world.trigger(), "a")
@@ -135,7 +135,7 @@ def test_a_job_without_tolerance_fails_exactly_for_a_decline_whose_reason_counts
 ) -> None:
     """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9), in the job master; the user
     is always informed."""
-    world = job(tolerable_failed_checkpoints=0)
+    world = running_job(tolerable_failed_checkpoints=0)
     effects = world.decline(world.trigger(), "a", reason)
     assert reason.message in (only(effects, AnswerRequest).failure or "")
     assert bool(of(effects, StopTasks)) == (reason in COUNTED)
@@ -154,7 +154,7 @@ def test_no_failed_checkpoint_fails_a_job_that_tolerates_any_number(reason: Reas
 def test_a_checkpoint_that_every_task_declines_counts_once() -> None:
     """CheckpointFailureManagerTest.testIgnoreOneCheckpointRepeatedlyCountMultiTimes (MISSION A7),
     in the job master."""
-    world = job("a", "b", "c", tolerable_failed_checkpoints=1)
+    world = running_job("a", "b", "c", tolerable_failed_checkpoints=1)
     declined = world.trigger()
     for vertex in world.vertices:
         world.decline(declined, vertex)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.core.master_harness import World, checkpoint, of, only, task_state
-from tests.core.task_harness import TaskHarness, staged
-from tests.durable.fake_sink import sink_port
 from tests.durable.test_state_mapping import BEFORE, check
-from tests.spec.scenario import job
+from tests.kit.job_master import MasterWorld, checkpoint, of, only, running_job, task_state
+from tests.kit.sink import sink_port
+from tests.kit.stream_task import TaskHarness, staged
 
 from weir.core.messages.job import AllocateLocation, EndRecorded, JobEnded, RecordEnd
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
@@ -36,7 +35,9 @@ STOP = SnapshotKind.SYNC_SAVEPOINT
 def test_scenario_39_the_final_checkpoint_is_immediate() -> None:
     """testImmediateCheckpointing: with an interval of an hour the job ends as soon as its records
     do (MISSION E3)."""
-    world = World("a", "b", config=CheckpointConfig(interval_ms=3_600_000)).running(restored=None)
+    world = MasterWorld("a", "b", config=CheckpointConfig(interval_ms=3_600_000)).running(
+        restored=None
+    )
     assert not of(world.status(WAITING, "a"), AllocateLocation)
     checkpoint_id, effects = world.allocate(world.status(WAITING, "b"))
     assert {effect.vertex for effect in of(effects, TriggerCheckpoint)} == {"a", "b"}
@@ -55,7 +56,7 @@ def test_scenario_40_what_had_finished_is_not_started_again_by_a_restore() -> No
     """testRestoreAfterSomeTasksFinished: its records are not replayed, and checkpoints go on
     without it (MISSION D5)."""
     restored = checkpoint(1, task_state("a", finished=True), task_state("b"))
-    world = World("a", "b")
+    world = MasterWorld("a", "b")
     world.next_id = 2
     world.submit(restored)
     world.status(RUNNING, "b")
@@ -73,7 +74,7 @@ def test_scenario_40_what_had_finished_is_not_started_again_by_a_restore() -> No
 def test_scenario_41_a_failover_replays_a_branch_only_from_before_its_end(finished: bool) -> None:
     """testFailoverAfterSomeTasksFinished: only whether the checkpoint records it as finished
     decides."""
-    world = job("a", "b")
+    world = running_job("a", "b")
     world.status(WAITING, "a")
     world.status(FINISHED, "a")
     world.next_id = 2

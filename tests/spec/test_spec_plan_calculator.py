@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from tests.core.master_harness import World, execution, of, only
-from tests.spec.scenario import job, pending_ids
+from tests.kit.job_master import MasterWorld, execution, of, only, running_job
+from tests.spec.scenario import pending_ids
 
 from weir.core.checkpoints.plan import calculate_plan
 from weir.core.checkpoints.stats import CheckpointCounts
@@ -104,7 +104,7 @@ def test_the_coordinator_triggers_waits_for_and_notifies_the_tasks_of_the_plan_a
     D1, D4)."""
     # The statuses change while the location is allocated, so that waiting tasks request no
     # checkpoint of their own.
-    world = job(*row.tasks)
+    world = running_job(*row.tasks)
     asked = world.ask()
     for task, status in row.tasks.items():
         world.status(status, task)
@@ -155,7 +155,7 @@ def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_an
     """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning,
     CheckpointCoordinatorTest.testCheckpointAbortsIfTriggerTasksAreNotExecuted (MISSION A4): in the
     coordinator, where it is no failed checkpoint."""
-    world = World("a", "b", "c")
+    world = MasterWorld("a", "b", "c")
     world.submit()
     world.status(RUNNING, "a", "c")
     world.status(status, "b")
@@ -172,7 +172,7 @@ def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_an
 def test_a_plan_that_no_longer_holds_when_the_location_is_allocated_fails_the_checkpoint() -> None:
     """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A6): the
     pre-checks are repeated."""
-    world = job("a", "b", "c")
+    world = running_job("a", "b", "c")
     asked = world.ask()
     world.status(TaskStatus.FAILED, "c")
     n, effects = world.allocate(asked)

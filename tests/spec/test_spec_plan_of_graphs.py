@@ -8,7 +8,7 @@ its partner.
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import execution
+from tests.kit.job_master import execution
 
 from weir.core.checkpoints.plan import calculate_plan
 from weir.core.types import TaskStatus

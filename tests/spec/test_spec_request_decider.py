@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.core.master_harness import World, of, only
-from tests.spec.scenario import allocate_all, complete, job, pending_ids, tick
+from tests.kit.job_master import MasterWorld, of, only, running_job
+from tests.spec.scenario import allocate_all, complete, pending_ids, tick
 
 from weir.core.checkpoints.request_decider import (
     MAX_QUEUED_REQUESTS,
@@ -95,7 +95,7 @@ def test_a_forced_request_runs_although_as_many_checkpoints_are_pending_as_may_b
 def test_a_savepoint_is_triggered_beside_the_one_checkpoint_that_may_be_pending() -> None:
     """CheckpointRequestDeciderTest.testForce (MISSION A4): in the coordinator, also with a request
     queued before it."""
-    world = job(max_concurrent_checkpoints=1)
+    world = running_job(max_concurrent_checkpoints=1)
     checkpoint = world.trigger()
     assert not of(world.ask(), AllocateLocation)
     savepoint = world.trigger(RequestKind.SAVEPOINT)
@@ -118,25 +118,25 @@ def test_a_request_that_is_not_forced_is_queued_while_too_many_are_pending_and_r
     assert choose(subject) == Decision(verdict=Verdict.NOTHING_QUEUED)
 
 
-def completes(world: World, checkpoint_id: int) -> list[JobMasterEffect]:
+def completes(world: MasterWorld, checkpoint_id: int) -> list[JobMasterEffect]:
     return world.record(world.acknowledge(checkpoint_id))
 
 
-def is_declined(world: World, checkpoint_id: int) -> list[JobMasterEffect]:
+def is_declined(world: MasterWorld, checkpoint_id: int) -> list[JobMasterEffect]:
     return world.decline(checkpoint_id, "a")
 
 
-def expires(world: World, checkpoint_id: int) -> list[JobMasterEffect]:
+def expires(world: MasterWorld, checkpoint_id: int) -> list[JobMasterEffect]:
     assert world.pass_time(999) == []
     return world.pass_time(1)
 
 
 @pytest.mark.parametrize("end", [completes, is_declined, expires])
 def test_a_queued_request_runs_as_soon_as_the_pending_checkpoint_completes_expires_or_is_aborted(
-    end: Callable[[World, int], list[JobMasterEffect]],
+    end: Callable[[MasterWorld, int], list[JobMasterEffect]],
 ) -> None:
     """CheckpointRequestDeciderTest.testEnqueueOnTooManyPending (MISSION A5), in the coordinator."""
-    world = job(timeout_ms=1_000)
+    world = running_job(timeout_ms=1_000)
     first = world.trigger()
     assert world.ask() == []
     waits = world.master.stats(world.now_ms).waits_because
@@ -164,7 +164,7 @@ def test_nothing_runs_while_more_checkpoints_are_cleaned_up_than_may_be_pending_
 def test_one_finished_deletion_releases_the_savepoint_that_waited_for_the_cleaning() -> None:
     """CheckpointRequestDeciderTest.testEnqueueOnTooManyCleaning (MISSION A5): nobody has to ask
     again."""
-    world = job(cleans=False, max_concurrent_checkpoints=1)
+    world = running_job(cleans=False, max_concurrent_checkpoints=1)
     aborted = [world.trigger(), 0]
     world.decline(aborted[0], "a")
     aborted[1] = world.trigger()
@@ -215,7 +215,7 @@ def test_of_two_equal_requests_the_older_one_runs_first(origin: RequestOrigin) -
 
 def test_requests_that_waited_for_a_trigger_in_progress_are_triggered_by_their_rank() -> None:
     """CheckpointRequestDeciderTest.testSavepointPrioritized (MISSION A5), in the coordinator."""
-    world = job(max_concurrent_checkpoints=3)
+    world = running_job(max_concurrent_checkpoints=3)
     in_progress = world.ask()
     assert world.ask(RequestKind.CHECKPOINT, name="manual") == []
     assert world.ask(RequestKind.SAVEPOINT, name="savepoint") == []
@@ -263,7 +263,7 @@ def test_a_full_queue_has_no_place_for_a_request_of_the_lowest_rank() -> None:
 def test_a_request_dropped_from_the_full_queue_is_refused_at_once() -> None:
     """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): TOO_MANY_CHECKPOINT_REQUESTS,
     in the coordinator."""
-    world = job()
+    world = running_job()
     world.trigger()
     for number in range(MAX_QUEUED_REQUESTS):
         assert world.ask(name=f"{number}") == []
@@ -277,7 +277,7 @@ def test_the_timer_is_set_again_when_users_push_the_waiting_periodic_request_out
     None
 ):
     """PROTOCOL P38: the timer was off while that request waited, and nobody else sets it again."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     assert tick(world, 10) == [1]
     trigger_of = world.master.coordinator.trigger
     assert trigger_of.waits_because is Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
@@ -327,7 +327,7 @@ def test_savepoints_and_manual_checkpoints_are_triggered_in_the_pause_that_holds
 ):
     """CheckpointRequestDeciderTest.testSavepointTiming, testCheckpointTiming (MISSION A4), in the
     coordinator."""
-    world = job(interval_ms=1_000, min_pause_ms=1_000)
+    world = running_job(interval_ms=1_000, min_pause_ms=1_000)
     complete(world)
     complete(world, RequestKind.SAVEPOINT)
     assert complete(world) == 3

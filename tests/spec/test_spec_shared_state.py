@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.core.master_harness import JOB_ID, World, checkpoint, of, task_state
-from tests.spec.durable import Driver
-from tests.spec.scenario import complete, job, take_over
+from tests.kit.durable_job import Driver
+from tests.kit.job_master import JOB_ID, MasterWorld, checkpoint, of, running_job, task_state
+from tests.spec.scenario import complete, take_over
 
 from weir.config.values import RecoveryClaimMode
 from weir.core.checkpoints.store import SharedStateRegistry
@@ -24,7 +24,7 @@ ORIGIN = "f" * 32
 CLAIM, NO_CLAIM = RecoveryClaimMode.CLAIM, RecoveryClaimMode.NO_CLAIM
 
 
-def take(world: World, *files: str) -> tuple[int, list[DiscardCheckpoint]]:
+def take(world: MasterWorld, *files: str) -> tuple[int, list[DiscardCheckpoint]]:
     """Complete a checkpoint that names these files; return its id and what is discarded for it."""
     n, effects = world.complete(world.ask(), task_state("a", files=files))
     return n, of(effects, DiscardCheckpoint)
@@ -36,7 +36,7 @@ def take(world: World, *files: str) -> tuple[int, list[DiscardCheckpoint]]:
 def test_the_state_of_cp0_survives_its_subsumption_until_its_last_user_goes() -> None:
     """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): files that only
     CP0 uses go first."""
-    world = job("a")
+    world = running_job("a")
     cp0, _ = take(world, "shared", "only-cp0")
     cp1, discards = take(world, "shared", "of-cp1")
     assert [(d.checkpoint_id, d.files) for d in discards] == [(cp0, ("only-cp0",))]
@@ -64,7 +64,7 @@ def test_a_restored_job_that_retains_cp0_and_cp1_deletes_shared_state_with_the_l
     its own checkpoints."""
     cp0 = checkpoint(1, task_state("a", files=("shared", "only-cp0")))
     cp1 = checkpoint(2, task_state("a", files=("shared", "of-cp1")))
-    world = job("a", num_retained=2)
+    world = running_job("a", num_retained=2)
     world.next_id = 3
     world = take_over(world, attempt=2, restored=cp1, older=(cp0,))
     _, discards = take(world, "of-cp2")
@@ -79,7 +79,7 @@ def test_the_coordinator_never_deletes_a_snapshot_of_another_job_that_it_was_res
     """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (PROTOCOL P40): it is not in
     the store."""
     foreign = checkpoint(7, task_state("a", files=("shared",)), job_id=ORIGIN)
-    world = job("a", restored=foreign)
+    world = running_job("a", restored=foreign)
     for _ in range(3):
         complete(world)
     assert 7 not in {d.checkpoint_id for d in of(world.effects, DiscardCheckpoint)}

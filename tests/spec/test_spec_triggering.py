@@ -11,18 +11,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.core.master_harness import (
+from tests.kit.durable_job import Driver
+from tests.kit.job_master import (
     JOB_ID,
     RESTART_DELAY_MS,
-    World,
+    MasterWorld,
     checkpoint,
     of,
     only,
+    running_job,
     task_state,
     with_interval,
 )
-from tests.spec.durable import Driver
-from tests.spec.scenario import complete, job, take_over, tick
+from tests.spec.scenario import complete, take_over, tick
 
 from weir.core.messages.job import AnswerRequest, RequestKind
 from weir.core.messages.protocol import TriggerCheckpoint
@@ -40,13 +41,13 @@ CONFIGURED, FULL, INCREMENTAL = (
 )
 
 
-def from_no_claim_savepoint() -> World:
+def from_no_claim_savepoint() -> MasterWorld:
     """A job of one task that started from a savepoint of another job."""
-    return job("a", restored=SAVEPOINT, max_concurrent_checkpoints=3)
+    return running_job("a", restored=SAVEPOINT, max_concurrent_checkpoints=3)
 
 
 def next_is_full(
-    world: World,
+    world: MasterWorld,
     kind: RequestKind = RequestKind.CHECKPOINT,
     checkpoint_type: CheckpointType = CONFIGURED,
 ) -> bool:
@@ -56,7 +57,7 @@ def next_is_full(
     return effect.barrier.full
 
 
-def complete_pending(world: World) -> None:
+def complete_pending(world: MasterWorld) -> None:
     """Complete the newest pending snapshot."""
     world.record(world.acknowledge(world.master.coordinator.pending[-1].checkpoint_id))
 
@@ -64,7 +65,7 @@ def complete_pending(world: World) -> None:
 # -- 24: testPeriodicTriggering --------------------------------------------------------------------
 
 
-def run_periodically(world: World, *, times: int) -> list[tuple[int, int]]:
+def run_periodically(world: MasterWorld, *, times: int) -> list[tuple[int, int]]:
     """Ids and timestamps of the checkpoints of the next ``times`` intervals of 10 ms.
 
     Each checkpoint completes.
@@ -83,7 +84,7 @@ def run_periodically(world: World, *, times: int) -> list[tuple[int, int]]:
 
 def test_periodic_checkpoints_come_at_a_fixed_rate_with_ids_and_timestamps_that_increase() -> None:
     """CheckpointCoordinatorTriggeringTest.testPeriodicTriggering (MISSION A2)."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     begin_ms = world.wall_ms
     seen = run_periodically(world, times=6)
     assert seen == [(n, begin_ms + 10 * (n - 1)) for n in range(1, 7)]
@@ -92,7 +93,7 @@ def test_periodic_checkpoints_come_at_a_fixed_rate_with_ids_and_timestamps_that_
 def test_a_stopped_scheduler_triggers_nothing() -> None:
     """CheckpointCoordinatorTriggeringTest.testPeriodicTriggering (MISSION A1, A3): off while the
     job is not RUNNING."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     run_periodically(world, times=3)
     world.fail()
     assert tick(world, 500) == []
@@ -105,7 +106,7 @@ def test_a_stopped_scheduler_triggers_nothing() -> None:
 
 def test_a_restarted_scheduler_continues_at_its_rate_with_higher_ids_and_timestamps() -> None:
     """CheckpointCoordinatorTriggeringTest.testPeriodicTriggering (MISSION A1, A2)."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     first = run_periodically(world, times=3)
     world.fail_over(checkpoint(3, task_state("a"), task_state("b")))
     second = run_periodically(world, times=3)
@@ -121,7 +122,7 @@ def test_a_restarted_scheduler_continues_at_its_rate_with_higher_ids_and_timesta
 def test_no_periodic_checkpoint_is_tried_before_all_tasks_run() -> None:
     """CheckpointCoordinatorDeActivator (MISSION A1, A4): while tasks start, nothing is triggered
     and nothing fails."""
-    world = World("a", "b", config=with_interval(10))
+    world = MasterWorld("a", "b", config=with_interval(10))
     world.submit()
     assert tick(world, 100) == []
     world.status(TaskStatus.RUNNING, "a")
@@ -134,7 +135,7 @@ def test_no_periodic_checkpoint_is_tried_before_all_tasks_run() -> None:
 
 def test_the_initial_delay_counts_from_the_moment_when_all_tasks_run() -> None:
     """MISSION A2: uniformly in [min pause, interval], however long the tasks took to start."""
-    world = World("a", config=with_interval(100, min_pause_ms=20))
+    world = MasterWorld("a", config=with_interval(100, min_pause_ms=20))
     world.submit(chance=0.5)
     world.pass_time(5_000)
     world.status(TaskStatus.RUNNING)
@@ -143,7 +144,7 @@ def test_the_initial_delay_counts_from_the_moment_when_all_tasks_run() -> None:
 
 def test_after_a_failover_too_periodic_checkpoints_start_only_when_all_tasks_run() -> None:
     """MISSION A1, A3: the failure stops the scheduler, and the new attempt's tasks start it."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     attempt = world.master.attempt
     world.fail()
     world.stopped()
@@ -158,7 +159,7 @@ def test_after_a_failover_too_periodic_checkpoints_start_only_when_all_tasks_run
 def test_tasks_that_were_restored_as_finished_are_not_waited_for() -> None:
     """MISSION D5: a task that the checkpoint records as finished never runs again."""
     restored = checkpoint(7, task_state("a", finished=True), task_state("b"))
-    world = World("a", "b", config=with_interval(10))
+    world = MasterWorld("a", "b", config=with_interval(10))
     world.next_id = 8
     world.submit(restored)
     assert tick(world, 100) == []
@@ -172,7 +173,7 @@ def test_what_a_user_asks_for_before_all_tasks_run_is_declined_and_shown_as_no_f
 ) -> None:
     """MISSION A4: the answer names the task that is not running; the job and its periodic
     checkpoints go on."""
-    world = World("a", "b", config=with_interval(10))
+    world = MasterWorld("a", "b", config=with_interval(10))
     world.submit()
     world.status(TaskStatus.RUNNING, "a")
     answer = only(world.ask(kind), AnswerRequest)
@@ -186,7 +187,7 @@ def test_what_a_user_asks_for_before_all_tasks_run_is_declined_and_shown_as_no_f
 
 def test_requests_that_the_queue_has_no_place_for_are_shown_as_no_failed_checkpoints() -> None:
     """MISSION A4, PROTOCOL P38: a pre-check declined them, so no checkpoint was attempted."""
-    world = job(interval_ms=10)
+    world = running_job(interval_ms=10)
     assert tick(world, 0) == [1]
     for number in range(1_002):
         world.ask(name=f"user-{number}")
@@ -241,13 +242,13 @@ def test_a_new_driver_finds_the_same_savepoint_and_with_it_the_same_duty(tmp_pat
         assert (start.attempt, start.restored) == (attempt, savepoint)
         driver.savepoint()
         successor = take_over(
-            World("a"), attempt=start.attempt, restored=start.restored, older=start.older
+            MasterWorld("a"), attempt=start.attempt, restored=start.restored, older=start.older
         )
         assert next_is_full(successor, checkpoint_type=INCREMENTAL)
     own = driver.complete(("3/own",))
     start = Driver(tmp_path, JOB_ID, from_savepoint=savepoint.external_path).job.begin_attempt()
     assert (start.attempt, start.restored) == (3, own)
-    successor = take_over(World("a"), attempt=3, restored=start.restored, older=start.older)
+    successor = take_over(MasterWorld("a"), attempt=3, restored=start.restored, older=start.older)
     successor.next_id = own.checkpoint_id + 1
     assert not next_is_full(successor)
 
@@ -279,9 +280,9 @@ def test_checkpoints_triggered_while_the_first_full_one_is_pending_are_full_as_w
 # -- 27: testTriggeringCheckpointsWith...CheckpointType --------------------------------------------
 
 
-def with_own_checkpoint() -> World:
+def with_own_checkpoint() -> MasterWorld:
     """A job of one task that owes no full checkpoint."""
-    world = job("a")
+    world = running_job("a")
     complete(world)
     return world
 
@@ -304,7 +305,7 @@ def test_a_user_gets_a_full_checkpoint_for_the_asking_and_only_that_one_is_full(
 def test_a_checkpoint_triggered_while_a_full_one_is_pending_is_full_too() -> None:
     """CheckpointCoordinatorTriggeringTest, where Weir is stricter (PROTOCOL P4): it may subsume the
     full one."""
-    world = job("a", restored=checkpoint(7, task_state("a")), max_concurrent_checkpoints=2)
+    world = running_job("a", restored=checkpoint(7, task_state("a")), max_concurrent_checkpoints=2)
     world.next_id = 8
     assert next_is_full(world, checkpoint_type=FULL)
     assert next_is_full(world)

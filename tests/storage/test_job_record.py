@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.storage.sample_checkpoint import JOB
+from tests.kit.sample_checkpoint import JOB
 
 from weir.errors import InvariantError, JobEndedError
 from weir.storage.job_log import CheckpointReference, JobRecord, Origin, RecordKind, RecordStatus

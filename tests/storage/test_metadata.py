@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.storage.sample_checkpoint import checkpoint
+from tests.kit.sample_checkpoint import checkpoint
 
 from weir.core.types import (
     Committable,

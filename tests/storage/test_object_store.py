@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.kit.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, Request
-from tests.storage.sample_checkpoint import JOB, checkpoint
+from tests.kit.sample_checkpoint import JOB, checkpoint
 
 from weir.core.types import Recorded, SnapshotKind, StateHandle
 from weir.errors import StorageError, UnsupportedEnvironmentError

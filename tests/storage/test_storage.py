@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.kit.sample_checkpoint import JOB, checkpoint
 from tests.storage.faulty_filesystem import FaultyFileSystem
-from tests.storage.sample_checkpoint import JOB, checkpoint
 
 from weir.core.types import CompletedCheckpoint, SnapshotKind, StateHandle
 from weir.errors import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from weir.core.checkpoints.store import CompletedCheckpointStore
 from weir.core.coordination.coordinators import CoordinatedOperator
@@ -117,7 +117,7 @@ def checkpoint(
     )
 
 
-class World:
+class MasterWorld:
     """A job master, its clock, and every effect it has produced."""
 
     def __init__(
@@ -243,7 +243,7 @@ class World:
             out += self.handle(TaskStatusChanged(vertex=vertex, attempt=attempt, status=status))
         return out
 
-    def running(self, **kwargs: CompletedCheckpoint | None) -> World:
+    def running(self, **kwargs: CompletedCheckpoint | None) -> MasterWorld:
         """Submit the job and bring all its tasks to RUNNING."""
         self.submit(**kwargs)
         self.status(TaskStatus.RUNNING)
@@ -312,6 +312,22 @@ class World:
         """Take a whole checkpoint from its AllocateLocation to its won record."""
         checkpoint_id, _ = self.allocate(effects)
         return checkpoint_id, self.record(self.acknowledge(checkpoint_id, *states))
+
+
+def running_job(
+    *vertices: str,
+    restored: CompletedCheckpoint | None = None,
+    hooks: tuple[str, ...] = (),
+    cleans: bool = True,
+    **checkpointing: Any,
+) -> MasterWorld:
+    """A running job of two tasks, or of those named, that tolerates a hundred failed checkpoints.
+
+    Without an interval only requests trigger a checkpoint.
+    """
+    settings = {"interval_ms": None, "tolerable_failed_checkpoints": 100, **checkpointing}
+    world = MasterWorld(*vertices, config=CheckpointConfig(**settings), hooks=hooks, cleans=cleans)
+    return world.running(restored=restored)
 
 
 def retained_files(store: CompletedCheckpointStore) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The durable half of a job for the scenarios: real files in a temporary directory, no tasks.
+"""The durable half of a job: real files in a temporary directory, no tasks.
 
 What a task would write is written here by hand: one small file per name, in the directory that the
 task would use. The clock stands still.
@@ -7,12 +7,15 @@ task would use. The clock stands still.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from tests.durable.fake_sink import FakeSink, sink_port
+from tests.kit.clock import ManualClock
+from tests.kit.sink import FakeSink, sink_port
 
 from weir.core.messages.job import AllocateLocation, DiscardCheckpoint, RecordCheckpoint
 from weir.core.types import (
@@ -28,7 +31,6 @@ from weir.durable.hooks import CheckpointListener, CheckpointListeners, MasterHo
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import NothingChanges, StateMapping
-from weir.kernel import MACHINE
 from weir.runtime.concurrency import ThreadWaits
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
@@ -39,13 +41,42 @@ _OPERATORS = (OperatorState(operator_id="a-op", name="a-op"),)
 _TOKENS = count(1)
 
 
-#: Its clock stands still.
 _KERNEL = replace(
-    MACHINE,
-    now_ms=lambda: 0,
-    wall_ms=lambda: 1_000_000,
+    ManualClock(0, epoch_ms=1_000_000).kernel(),
     new_name=lambda: f"{next(_TOKENS):012x}".ljust(32, "0"),
 )
+
+
+def durable_job(
+    storage: CheckpointStorage,
+    operators: Mapping[str, tuple[OperatorState, ...]],
+    sinks: SinkPort,
+    *,
+    hooks: Sequence[MasterHook] = (),
+    listeners: Mapping[str, Sequence[CheckpointListener]] = MappingProxyType({}),
+    note: Callable[[str], None] = lambda _: None,
+    **settings: Any,
+) -> DurableJob:
+    """The durable half of a job with these operators per vertex; ``settings`` are its own."""
+    by_default: dict[str, Any] = {
+        "job_name": "orders",
+        "from_savepoint": None,
+        "accept_duplicates": False,
+        "claims_snapshot": False,
+    }
+    return DurableJob(
+        storage=storage,
+        sinks=sinks,
+        listeners=CheckpointListeners(listeners, ThreadWaits()),
+        hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=ThreadWaits()),
+        state_mapping=StateMapping(
+            vertices=operators, allow_non_restored_state=False, assembler=NothingChanges()
+        ),
+        settings=DurableSettings(**by_default | settings),
+        waits=ThreadWaits(),
+        note=note,
+        restored=lambda _: None,
+    )
 
 
 class Driver:
@@ -78,29 +109,19 @@ class Driver:
         self.storage.make_job_directory()
         self.num_retained = num_retained
         self.retained: list[int] = []
-        self.job = DurableJob(
-            storage=self.storage,
-            sinks=sinks or sink_port(FakeSink()),
-            listeners=CheckpointListeners({"a": listeners}, ThreadWaits()),
-            hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=ThreadWaits()),
-            state_mapping=StateMapping(
-                vertices={"a": _OPERATORS},
-                allow_non_restored_state=False,
-                assembler=NothingChanges(),
-            ),
-            settings=DurableSettings(
-                job_name="orders",
-                savepoint_directory=str(self.savepoints),
-                working_directory=str(directory / "work" / job_id),
-                from_savepoint=from_savepoint,
-                snapshot_checksum=snapshot_checksum,
-                accept_duplicates=accept_duplicates,
-                claims_snapshot=claims_snapshot,
-                num_retained=num_retained,
-            ),
-            waits=ThreadWaits(),
-            note=lambda _: None,
-            restored=lambda _: None,
+        self.job = durable_job(
+            self.storage,
+            {"a": _OPERATORS},
+            sinks or sink_port(FakeSink()),
+            listeners={"a": listeners},
+            hooks=hooks,
+            savepoint_directory=str(self.savepoints),
+            working_directory=str(directory / "work" / job_id),
+            from_savepoint=from_savepoint,
+            snapshot_checksum=snapshot_checksum,
+            accept_duplicates=accept_duplicates,
+            claims_snapshot=claims_snapshot,
+            num_retained=num_retained,
         )
 
     def complete(

@@ -289,7 +289,7 @@ class FakePort:
             raise errors[0]
 
 
-class World:
+class RunningWorld:
     """A running job over a ``FakePort``, with its driver on a separate thread."""
 
     def __init__(
@@ -332,7 +332,7 @@ class World:
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> RunningWorld:
         self._thread.start()
         return self
 
