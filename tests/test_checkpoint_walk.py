@@ -8,7 +8,8 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from tests.kit.played_job import PlayedDriver, quick_directory
+from tests.kit.disk import quick_directory
+from tests.kit.played_job import PlayedDriver
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = f"{ROOT / 'src' / 'weir'}/"

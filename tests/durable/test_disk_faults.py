@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
-from tests.kit.played_job import quick_directory
+from tests.kit.disk import quick_directory
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: How many times in a row a call fails before the disk is mended.

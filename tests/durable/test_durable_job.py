@@ -16,10 +16,9 @@ from unittest.mock import patch
 
 import psutil
 import pytest
+from tests.kit.disk import FaultyDisk, LostSyncs
 from tests.kit.durable_job import Driver
 from tests.kit.sink import FakeSink, sink_port
-from tests.storage.faulty_filesystem import FaultyFileSystem
-from tests.storage.lost_syncs import LostSyncs
 
 from weir.core.messages.job import AllocateLocation, RecordCheckpoint, RecordEnd
 from weir.core.messages.task import CommitSinks
@@ -283,9 +282,8 @@ def test_a_takeover_wins_though_the_old_driver_completed_a_checkpoint_meanwhile(
     """It looks again and resumes from that checkpoint; the old driver is fenced (P17)."""
     old = driver(tmp_path)
     old.job.begin_attempt()
-    files = FaultyFileSystem()
     completed = []
-    files.before_create = lambda: completed.append(old.complete())
+    files = FaultyDisk().before("create", lambda _: completed.append(old.complete()), times=1)
     start = driver(tmp_path, files=files).job.begin_attempt()
     assert start.attempt == 2
     assert [start.restored] == completed
@@ -359,8 +357,8 @@ def test_a_takeover_that_another_attempt_beat_is_fenced(tmp_path: Path) -> None:
     """It holds no attempt, and the other driver's record stays the newest (P17)."""
     driver(tmp_path).job.begin_attempt()
     other = driver(tmp_path)
-    files, sink = FaultyFileSystem(), FakeSink()
-    files.before_create = other.job.begin_attempt
+    files, sink = FaultyDisk(), FakeSink()
+    files.before("create", lambda _: other.job.begin_attempt(), times=1)
     slow = driver(tmp_path, sink, files=files)
     with pytest.raises(JobFencedError):
         slow.job.begin_attempt()
@@ -417,11 +415,12 @@ def test_a_cancellation_that_was_won_stays_so_if_checkpoints_cannot_be_deleted(
     tmp_path: Path,
 ) -> None:
     """They stay on disk, and the job is still CANCELED (P17)."""
-    files = FaultyFileSystem()
+    files = FaultyDisk()
     running = driver(tmp_path, files=files)
     running.job.begin_attempt()
     running.complete(("1/state",))
-    files.undeletable = running.storage.checkpoint_directory(1)
+    directory = running.storage.checkpoint_directory(1)
+    files.fail("delete", path=lambda path: path.startswith(directory))
     assert end(running, JobStatus.CANCELED, delete_checkpoints=True) is Recorded.WON
     newest = record(running)
     assert newest is not None
@@ -508,16 +507,16 @@ def test_a_claimed_snapshot_that_could_not_be_deleted_is_tried_again_with_the_ne
     tmp_path: Path, snapshot: Path
 ) -> None:
     """The checkpoint whose record was won is complete regardless (P17)."""
-    files = FaultyFileSystem()
+    files = FaultyDisk()
     running = driver(tmp_path, files=files, from_savepoint=str(snapshot), claims_snapshot=True)
     running.job.begin_attempt()
-    files.undeletable = str(snapshot)
+    files.fail("delete", path=lambda path: path.startswith(str(snapshot)))
     assert running.complete().checkpoint_id == 1
     newest = record(running)
     assert newest is not None
     assert (newest.kind, newest.completed) == (RecordKind.CHECKPOINT_COMPLETED, 1)
     assert snapshot.exists()
-    files.undeletable = None
+    files.mend()
     running.complete()
     assert not snapshot.exists()
 

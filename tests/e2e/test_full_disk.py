@@ -6,9 +6,6 @@ Mounting it needs root; where that is not possible, the tests are skipped.
 
 from __future__ import annotations
 
-import errno
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +24,7 @@ from tests.e2e.live_job import (
     wait_until_copied,
 )
 from tests.e2e.support import Place
+from tests.kit.disk import SmallDisk, small_disk
 from tests.kit.waiting import wait_until
 from tests.spark.rig import hashes
 
@@ -35,74 +33,22 @@ from weir.errors import JobError, StorageError
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-_PAGE_BYTES = 4096
 #: The time after which a driver that ended without giving its lease back counts as dead.
 QUICK_LEASE = {"weir.lease.interval": "100ms", "weir.lease.timeout": "200ms"}
-
-
-class SmallDisk:
-    """A file system of two megabytes."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._ballast = directory / "ballast"
-
-    def fill(self, *, pages_left: int = 0) -> None:
-        """Leave only this many pages free; each file and each further page of one needs one."""
-        with self._ballast.open("ab", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(_PAGE_BYTES))
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
-            file.truncate(self._ballast.stat().st_size - pages_left * _PAGE_BYTES)
-
-    def free(self) -> None:
-        """Free the space again."""
-        self._ballast.unlink()
-
-    def remount(self, mode: str) -> None:
-        """Remount it ``ro`` or ``rw``."""
-        subprocess.run(["mount", "-o", f"remount,{mode}", str(self.directory)], check=True)
-
-    def spoil(self, trouble: str) -> None:
-        """Make it unwritable."""
-        if trouble == "full":
-            self.fill()
-        else:
-            self.remount("ro")
-
-    def mend(self, trouble: str) -> None:
-        """Undo ``spoil``."""
-        if trouble == "full":
-            self.free()
-        else:
-            self.remount("rw")
 
 
 @pytest.fixture
 def disk(place: Place) -> Iterator[SmallDisk]:
     """The small disk, mounted as the place's checkpoint directory."""
-    yield from mounted(place.directory / "checkpoints")
+    with small_disk(place.directory / "checkpoints", "2m") as disk:
+        yield disk
 
 
 @pytest.fixture
 def target_disk(place: Place) -> Iterator[SmallDisk]:
     """The small disk, mounted at the place's tables."""
-    yield from mounted(place.directory / "out")
-
-
-def mounted(directory: Path) -> Iterator[SmallDisk]:
-    """A small disk that is mounted until the iterator ends."""
-    if shutil.which("mount") is None:
-        pytest.skip("there is no command to mount a file system of its own")
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"a file system of its own cannot be mounted here: {mounted.stderr.strip()}")
-    yield SmallDisk(directory)
-    subprocess.run(["umount", "-l", str(directory)], check=True)
+    with small_disk(place.directory / "out", "2m") as disk:
+        yield disk
 
 
 def wait_until_tidy(job_directory: Path) -> None:

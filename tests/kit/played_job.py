@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -61,7 +57,6 @@ from weir.spark.state.snapshots import restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 
-SHARED_MEMORY = Path("/dev/shm")
 JOB = "0" * 32
 OPERATORS = (OperatorState(operator_id="v", name="v"),)
 
@@ -339,16 +334,3 @@ class PlayedDriver:
             self.error = error
         finally:
             self.job.finish()
-
-
-@contextmanager
-def quick_directory(otherwise: Path) -> Iterator[Path]:
-    """A directory in memory, if possible: each job syncs hundreds of files."""
-    if not SHARED_MEMORY.is_dir():
-        yield otherwise
-        return
-    made = Path(tempfile.mkdtemp(dir=SHARED_MEMORY))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.kit.disk import broken_call
 from tests.operators.layers import next_layer
 from tests.operators.test_sent_events import context
 from tests.operators.test_warm_subtasks import new_process, order_of
@@ -61,11 +62,7 @@ def test_memory_holds_no_more_than_its_bound_and_files_hold_the_rest(
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is written: never a signal for a page that has no room."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", broken_call(errno.ENOSPC))
     with pytest.raises(
         OperatorStateError, match=f"cannot be spilled to {tmp_path}: No space left on device"
     ):

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import deltalake
 import pytest
 from deltalake import transaction
+from tests.kit.disk import FaultyDisk
 
 from weir.errors import SinkError
 from weir.sinks import Batch, DeltaTable, SinkContext
@@ -22,19 +23,6 @@ pytestmark = pytest.mark.spark
 
 JOB = "0123456789abcdef0123456789abcdef"
 FILE_SYSTEM = LocalFileSystem()
-
-
-class RecordingFileSystem(LocalFileSystem):
-    """Records what was synced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.synced: list[str] = []
-
-    def sync(self, files: Any) -> None:
-        paths = list(files)
-        self.synced += paths
-        super().sync(paths)
 
 
 def context(**changes: Any) -> SinkContext:
@@ -237,37 +225,37 @@ def test_stage_runs_one_job_over_the_whole_frame(spark, tmp_path):
 def test_flush_syncs_files_and_all_directories_up_to_the_table(spark, tmp_path):
     """After a machine crash a file exists only if every directory entry above it does (PROTOCOL
     P23)."""
-    file_system = RecordingFileSystem()
+    file_system = FaultyDisk()
     sink = opened(tmp_path / "t", partition_by=("c",), file_system=lambda _: file_system)
     payload = staged(sink, spark.createDataFrame([(1, "US")], "id int, c string"), 0)
     sink.flush([payload])
     step = tmp_path / "t" / "weir-01234567-out-1" / "0"
     file = step / payload["files"][0]["path"]
     expected = [file, step / "c=US", step, step.parent, tmp_path / "t"]
-    assert file_system.synced == [str(path) for path in expected]
+    assert file_system.paths("sync") == [str(path) for path in expected]
 
 
 def test_a_flushed_payload_is_recognised(spark, tmp_path):
     """It comes again after its checkpoint was aborted; it is neither synced nor read twice."""
-    file_system = RecordingFileSystem()
+    file_system = FaultyDisk()
     sink = opened(tmp_path / "t", file_system=lambda _: file_system)
     payload = flushed(sink, spark.range(3), 0)
-    file_system.synced.clear()
+    file_system.calls.clear()
     assert sink.flush([payload]) == [payload]
-    assert file_system.synced == []
+    assert file_system.paths("sync") == []
 
 
 def test_a_commit_is_durable_when_it_returns(spark, tmp_path):
     """delta-rs does not sync its log, and the job forgets the files after the commit."""
-    file_system = RecordingFileSystem()
+    file_system = FaultyDisk()
     sink = opened(tmp_path / "t", file_system=lambda _: file_system)
     payload = flushed(sink, spark.range(3), 0)
     entry = str(tmp_path / "t" / "_delta_log" / f"{0:020}.json")
     for _ in ("first", "again"):
-        file_system.synced.clear()
+        file_system.calls.clear()
         sink.commit(1, [payload])
-        assert entry in file_system.synced
-        assert str(tmp_path / "t" / "_delta_log") in file_system.synced
+        assert entry in file_system.paths("sync")
+        assert str(tmp_path / "t" / "_delta_log") in file_system.paths("sync")
 
 
 def test_a_commit_says_who_made_it(spark, tmp_path):

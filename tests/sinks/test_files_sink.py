@@ -12,8 +12,9 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
+from tests.kit.disk import FaultyDisk
 
-from weir.errors import LostRowsError, SinkError, SinkMismatchError, StorageError
+from weir.errors import LostRowsError, SinkError, SinkMismatchError
 from weir.sinks import Batch, Files, SinkContext
 from weir.storage.local import LocalFileSystem
 
@@ -24,20 +25,6 @@ JOB = "0123456789abcdef0123456789abcdef"
 
 class Killed(BaseException):
     """Simulates the end of the process."""
-
-
-class DyingFileSystem(LocalFileSystem):
-    """Dies after so many renames, before the next one."""
-
-    def __init__(self, *, renames: int) -> None:
-        super().__init__()
-        self._renames = renames
-
-    def rename(self, source: str, target: str) -> None:
-        if self._renames == 0:
-            raise Killed
-        self._renames -= 1
-        super().rename(source, target)
 
 
 def opened(path: Path, *, file_system: LocalFileSystem | None = None, **options: Any) -> Files:
@@ -116,7 +103,7 @@ def test_committing_an_epoch_twice_shows_its_rows_once(spark, tmp_path):
 @pytest.mark.parametrize("renames", [0, 1, 2])
 def test_a_commit_that_died_between_two_renames_is_completed(spark, tmp_path, renames):
     """The restored job commits the same payloads again; each row is there once."""
-    sink = opened(tmp_path / "f", file_system=DyingFileSystem(renames=renames))
+    sink = opened(tmp_path / "f", file_system=FaultyDisk().fail("rename", Killed(), skip=renames))
     payload = flushed(sink, spark.range(0, 10, 1, 2), 0)
     assert len(payload["files"]) == 2
     with pytest.raises(Killed):
@@ -180,11 +167,7 @@ def test_of_two_processes_that_commit_one_epoch_each_file_lands_once(spark, tmp_
 def test_a_rename_that_fails_leaves_the_rows_staged(spark, tmp_path):
     """The error says that they will be committed later; the epoch is not in the ledger."""
 
-    class ReadOnly(LocalFileSystem):
-        def rename(self, source: str, target: str) -> None:
-            raise StorageError(f"Cannot move {source}: read-only.")
-
-    sink = opened(tmp_path / "f", file_system=ReadOnly())
+    sink = opened(tmp_path / "f", file_system=FaultyDisk().fail("rename"))
     payload = flushed(sink, spark.range(3), 0)
     with pytest.raises(SinkError, match="its rows stay staged"):
         sink.commit(1, [payload])
@@ -204,28 +187,24 @@ def test_the_ledger_keeps_only_its_newest_entries(spark, tmp_path):
 def test_the_final_names_are_durable_before_the_ledger(spark, tmp_path):
     """A machine crash could otherwise leave an epoch on record whose files are gone (PROTOCOL
     P23)."""
-    calls: list[str] = []
-
-    class Recording(LocalFileSystem):
-        def rename(self, source: str, target: str) -> None:
-            calls.append("entry" if source.endswith(".begun") else "rename")
-            super().rename(source, target)
-
-        def sync(self, files: Any) -> None:
-            paths = list(files)
-            calls.extend(path for path in paths if path.endswith(".parquet"))
-            super().sync(paths)
-
-        def write(self, path: str, data: bytes) -> None:
-            calls.append("mark" if path.endswith(".begun") else "written")
-            super().write(path, data)
-
-    sink = opened(tmp_path / "f", file_system=Recording())
+    disk = FaultyDisk()
+    sink = opened(tmp_path / "f", file_system=disk)
     payload = flushed(sink, spark.range(1), 0)
-    calls.clear()
+    disk.calls.clear()
     sink.commit(1, [payload])
     name = str(tmp_path / "f" / "01234567-out-1-0-0.snappy.parquet")
-    assert calls == ["mark", "rename", name, "entry"]
+    changes = [
+        (operation, path.rpartition(".")[2])
+        for operation, path in disk.calls
+        if operation in ("write", "rename") or (operation == "sync" and path.endswith(".parquet"))
+    ]
+    assert changes == [
+        ("write", "begun"),
+        ("rename", "parquet"),
+        ("sync", "parquet"),
+        ("rename", "begun"),
+    ]
+    assert name in disk.paths("sync")
 
 
 def test_an_epoch_without_rows_shows_nothing(spark, tmp_path):
@@ -387,7 +366,7 @@ def test_a_reader_never_sees_a_partial_or_uncommitted_file(spark, tmp_path):
 def test_the_files_of_a_payload_are_found_before_within_and_after_their_commit(spark, tmp_path):
     """An intermediate savepoint copies them, whatever a commit has moved by then (P14)."""
     rows = spark.range(4).repartition(2)
-    sink = opened(tmp_path, file_system=DyingFileSystem(renames=1))
+    sink = opened(tmp_path, file_system=FaultyDisk().fail("rename", Killed(), skip=1))
     payload = flushed(sink, rows, 1)
     staged = sink.staged_files(payload)
     assert len(staged) == 2

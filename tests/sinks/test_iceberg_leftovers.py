@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
+from tests.kit.disk import FaultyDisk
 from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
 
 from weir.sinks import IcebergTable
@@ -14,7 +15,6 @@ from weir.sinks.iceberg.files import written_as
 from weir.sinks.iceberg.merging import replaceable
 from weir.sinks.iceberg.payload import IcebergPayload
 from weir.sinks.staging import decode_staged
-from weir.storage.local import LocalFileSystem
 
 
 @pytest.fixture
@@ -100,19 +100,13 @@ def test_files_stay_when_somebody_has_created_the_table_anew(warehouse):
 
 def test_an_epoch_of_many_batches_is_looked_at_once(warehouse):
     """Its schema is parsed once, and the file beside the batches of an attempt is read once."""
-    reads = []
-
-    class Counting(LocalFileSystem):
-        def read(self, path: str) -> bytes:
-            reads.append(path)
-            return super().read(path)
-
     sink = warehouse.opened()
     commit(sink, 1)
     payloads = sink.flush([stage_by_hand(sink, number, number) for number in (2, 3, 4)])
     decoded = decode_staged(payloads, IcebergPayload, sink.describe())
-    found = replaceable(lambda _: Counting(), sink._staged_in(decoded))
+    disk = FaultyDisk()
+    found = replaceable(lambda _: disk, sink._staged_in(decoded))
     assert [one.payload.position for one in found] == [2, 3, 4]
-    assert [Path(path).name for path in reads] == ["_committed"]
+    assert [Path(path).name for path in disk.paths("read")] == ["_committed"]
     first, _, last = (one.payload for one in found)
     assert written_as(first)[0] is written_as(last)[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
 )
+from tests.kit.disk import synced_paths
 from tests.sinks.iceberg_warehouse import (
     NAME,
     Warehouse,
@@ -315,16 +315,9 @@ def test_pending_rows_of_a_savepoint_may_go_to_another_table(spark, warehouse, t
 
 def test_metadata_is_on_disk_before_the_catalog_refers_to_it(spark, warehouse, monkeypatch):
     """All files of the snapshot, and the directory that names them (PROTOCOL P23)."""
-    synced: list[str] = []
-    fsync = os.fsync
-
-    def recorded(handle: int) -> None:
-        fsync(handle)
-        synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
-
     sink = warehouse.opened()
     payload = flushed(sink, spark.range(3), 0)
-    monkeypatch.setattr(os, "fsync", recorded)
+    synced = synced_paths(monkeypatch)
     sink.commit(1, [payload])
     table = warehouse.table()
     snapshot = table.current_snapshot()

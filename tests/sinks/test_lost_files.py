@@ -10,15 +10,14 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pytest
+from tests.kit.disk import FaultyDisk, LostSyncs
 from tests.kit.written_rows import rows_of_delta, rows_of_files, stage_rows
 from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
-from tests.storage.lost_syncs import LostSyncs
 
 from weir.errors import LostRowsError, LostWriteError, StorageError
 from weir.sinks import DeltaTable, Files, IcebergTable, SinkContext
@@ -410,47 +409,31 @@ def test_staged_output_that_could_not_be_synced_fails_the_flush_by_name(
 def test_a_repeated_commit_looks_at_the_log_from_its_own_entry_on(tmp_path: Path) -> None:
     """A table's log grows for ever; a restart must not look at all of it."""
 
-    class CountingFiles(LocalFileSystem):
-        """Counts the entries of the log that it is asked for."""
-
-        asked = 0
-
-        def status(self, path: str) -> FileStatus | None:
-            self.asked += "_delta_log/0" in path
-            return super().status(path)
-
-    files = CountingFiles()
+    files = FaultyDisk()
     delta = Target("delta", tmp_path, files)
     payloads = [delta.flushed(position) for position in range(12)]
     for epoch, payload in enumerate(payloads, 1):
         assert delta.sink.commit(epoch, [payload]) == 2
     for epoch, entries in ((12, 1), (9, 4), (1, 12)):
         again = delta.opened(2)
-        files.asked = 0
+        files.calls.clear()
         assert again.commit(epoch, [payloads[epoch - 1]]) == 0
-        assert files.asked == 2 * entries  # each entry, and the checkpoint beside it
+        asked = [path for path in files.paths("status") if "_delta_log/0" in path]
+        assert len(asked) == 2 * entries  # each entry, and the checkpoint beside it
     assert len(delta.rows()) == 24
-
-
-class CommitsMeanwhile(LocalFileSystem):
-    """Lets another process act after the first look at a staged file."""
-
-    meanwhile: Callable[[], object] | None = None
-
-    def status(self, path: str) -> FileStatus | None:
-        found = super().status(path)
-        if self.meanwhile is not None and "/_weir/staged/" in path:
-            act, self.meanwhile = self.meanwhile, None
-            act()
-        return found
 
 
 def test_a_file_that_another_process_commits_meanwhile_is_not_lost(tmp_path: Path) -> None:
     """A fenced driver may commit the same epoch at the same moment (PROTOCOL P18)."""
-    file_system = CommitsMeanwhile()
+    file_system = FaultyDisk()
     files = Target("files", tmp_path, file_system)
     payload = files.flushed(1)
     other = files.opened()
-    file_system.meanwhile = lambda: other.commit(1, [payload])
+    file_system.after(
+        "status",
+        lambda _: other.commit(1, [payload]),
+        path=lambda path: "/_weir/staged/" in path,
+        times=1,
+    )
     files.sink.commit(1, [payload])
     assert files.rows() == [1, 101]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit.disk import FaultyDisk
 from tests.kit.written_rows import rows_of_files, stage_rows
 
 from weir.durable.sink_port import CommitRetries, SinkPort
@@ -129,18 +130,15 @@ def test_a_job_does_not_start_over_rows_that_only_a_mark_tells_of(tmp_path: Path
 def test_a_mark_that_becomes_an_entry_while_it_is_looked_up_is_found(tmp_path: Path) -> None:
     """A live driver may enter the epoch at any moment."""
 
-    class Raced(LocalFileSystem):
-        def read(self, path: str) -> bytes:
-            if path.endswith(".begun"):
-                driver.commit(1, [payload])
-            return super().read(path)
-
     path = tmp_path / "f"
     driver = opened(path)
     payload = flushed(driver, 0, tmp_path / "rows")
     killed_in_commit(path, 1, payload, 1)
+    files = FaultyDisk().before(
+        "read", lambda _: driver.commit(1, [payload]), path=lambda path: path.endswith(".begun")
+    )
     context = SinkContext(
-        job_id=JOB, job_name="orders", sink="out", attempt=2, file_system=lambda _: Raced()
+        job_id=JOB, job_name="orders", sink="out", attempt=2, file_system=lambda _: files
     )
     assert [one.checkpoint_id for one in Files(str(path)).commits(context)] == [1]
 

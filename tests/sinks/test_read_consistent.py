@@ -16,6 +16,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.kit.disk import FaultyDisk
 
 import weir
 from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
@@ -337,16 +338,14 @@ def test_a_sink_that_the_job_no_longer_has_stays_at_its_last_commit(tmp_path, re
 def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_skipped(records):
     """The log then has a newer one."""
 
-    class Subsuming(LocalFileSystem):
-        """A newer checkpoint completes while the first metadata is read, and replaces it."""
-
-        def read(self, path: str) -> bytes:
-            if path.endswith("chk-2/_metadata"):
-                records.complete(3, clean={3: 1})
-            return super().read(path)
-
     records.complete(2, clean={2: 1})
-    epochs = read_job_epochs(records.directory, lambda _: Subsuming())
+    # A newer checkpoint completes while the first metadata is read, and replaces it.
+    files = FaultyDisk().before(
+        "read",
+        lambda _: records.complete(3, clean={3: 1}),
+        path=lambda path: path.endswith("chk-2/_metadata"),
+    )
+    epochs = read_job_epochs(records.directory, lambda _: files)
     assert (epochs.checkpoints, epochs.pending["clean"]) == ((3,), {3})
 
 

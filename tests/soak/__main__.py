@@ -18,7 +18,6 @@ import re
 import secrets
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,11 +25,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 from tests.e2e.support import SOURCES, Place, Rows, Run, delta_rows, files_rows
 from tests.e2e.test_two_drivers import put_to_sleep, wake
+from tests.kit.disk import mounted
 from tests.soak.deaths import (
     OUTAGE_S,
     Death,
@@ -366,22 +365,6 @@ def _wrongly_numbered(numbered: Rows) -> list[int]:
     ]
 
 
-@contextmanager
-def _mounted(directory: Path) -> Iterator[bool]:
-    """Mount a small file system at the directory; yields False where that is not allowed."""
-    directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(directory)]
-    mounted = (
-        shutil.which("mount") is not None
-        and not subprocess.run(command, capture_output=True, check=False).returncode
-    )
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            subprocess.run(["umount", "-l", str(directory)], check=False)
-
-
 def main() -> int:
     """Run the command. Returns 0 only if no row was missing or doubled."""
     parser = argparse.ArgumentParser(
@@ -402,13 +385,13 @@ def main() -> int:
     place.land(1)
     began_s = time.monotonic()
     problem: str | None = None
-    with _mounted(directory / "disk") as mounted:
-        if not mounted:
+    with mounted(directory / "disk", "2g") as refusal:
+        if refusal:
             print(
                 "soak: no file system can be mounted here (needs root): no disk is filled",
                 flush=True,
             )
-        soak = Soak(place, random.Random(seed), fills_disks=mounted)
+        soak = Soak(place, random.Random(seed), fills_disks=not refusal)
         try:
             soak.live(arguments.minutes * 60)
             soak.end()
@@ -418,7 +401,7 @@ def main() -> int:
             problem = "interrupted"
         finally:
             place.clear()
-        if mounted and problem is not None:
+        if not refusal and problem is not None:
             shutil.copytree(directory / "disk", directory / "disk-kept", symlinks=True)
     for kind in Death:
         times = sorted(soak.recovery_s[kind])

@@ -7,14 +7,13 @@ paths and ``file:`` go to ``LocalFileSystem``.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.kit.disk import small_disk
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.spark.java import Jvm
@@ -227,16 +226,8 @@ def test_an_error_of_the_file_system_names_path_and_cause(fs: HadoopFileSystem, 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """An in-memory file system of one megabyte; mounting it needs root."""
-    directory = tmp_path / "small"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
-    if (
-        shutil.which("mount") is None
-        or subprocess.run(mount, capture_output=True, check=False).returncode
-    ):
-        pytest.skip("a file system of its own cannot be mounted here")
-    yield directory
-    subprocess.run(["umount", "-l", str(directory)], check=True)
+    with small_disk(tmp_path / "small", "1m") as disk:
+        yield disk.directory
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "copy"])

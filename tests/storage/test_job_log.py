@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.storage.faulty_filesystem import QUICK, FaultyFileSystem
-from tests.storage.lost_syncs import LostSyncs
+from tests.kit.clock import QUICK
+from tests.kit.disk import FaultyDisk, LostSyncs
 
 from weir.core.types import Recorded
 from weir.errors import InvariantError, JobFencedError, LostWriteError, StorageError
@@ -191,11 +191,7 @@ def test_old_records_are_pruned(log: JobLog, tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_pruned_is_won_all_the_same(tmp_path: Path) -> None:
     """Only the clean-up failed."""
 
-    class Undeletable(LocalFileSystem):
-        def delete(self, path: str) -> None:
-            raise StorageError(f"Cannot delete {path}: not now.")
-
-    log = JobLog(Undeletable(), f"{tmp_path}/log", QUICK)
+    log = JobLog(FaultyDisk().fail("delete"), f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
     for checkpoint_id in range(1, KEPT_RECORDS + 5):
         assert complete(writer, checkpoint_id) is Recorded.WON
@@ -203,10 +199,10 @@ def test_a_record_that_cannot_be_pruned_is_won_all_the_same(tmp_path: Path) -> N
 
 def test_a_record_in_doubt_that_was_written_is_won(tmp_path: Path) -> None:
     """The writer finds its own record when it reads back."""
-    fs = FaultyFileSystem()
+    fs = FaultyDisk()
     log = JobLog(fs, f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
-    fs.unanswered = 1
+    fs.lose_answer("create", times=1)
     assert complete(writer, 1) is Recorded.WON
     assert complete(writer, 2) is Recorded.WON
     assert log.newest() == writer.newest
@@ -214,12 +210,12 @@ def test_a_record_in_doubt_that_was_written_is_won(tmp_path: Path) -> None:
 
 def test_a_record_in_doubt_whose_number_a_newer_attempt_has_is_fenced(tmp_path: Path) -> None:
     """The writer finds another driver's record when it reads back."""
-    fs = FaultyFileSystem()
+    fs = FaultyDisk()
     log = JobLog(fs, f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
     other = JobLog(LocalFileSystem(), f"{tmp_path}/log", QUICK)
-    fs.lost = 1
-    fs.before_create = lambda: begin(other, "B", other.newest())
+    fs.before("create", lambda _: begin(other, "B", other.newest()), times=1)
+    fs.fail("create", times=1)
     assert complete(writer, 1) is Recorded.FENCED
 
 
@@ -227,13 +223,13 @@ def test_a_record_that_was_certainly_not_written_has_failed_and_the_next_one_tak
     tmp_path: Path,
 ) -> None:
     """The log has no gap, since a gap would let two drivers win."""
-    fs = FaultyFileSystem()
+    fs = FaultyDisk()
     log = JobLog(fs, f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
-    fs.lost = 1000
+    fs.fail("create")
     assert complete(writer, 1) is Recorded.FAILED
     assert "the network is down" in writer.failure
-    fs.lost = 0
+    fs.mend()
     assert complete(writer, 2) is Recorded.WON
     assert writer.newest.number == 2
 
@@ -241,7 +237,7 @@ def test_a_record_that_was_certainly_not_written_has_failed_and_the_next_one_tak
 def test_a_failed_record_that_lands_late_is_superseded_and_fences_nobody(tmp_path: Path) -> None:
     """An object store may carry out a request that the writer gave up; the next record supersedes
     it."""
-    fs = FaultyFileSystem()
+    fs = FaultyDisk()
     log = JobLog(fs, f"{tmp_path}/log", QUICK)
     writer = begin(log, "A", None)
     given_up: list[tuple[str, bytes]] = []
@@ -359,7 +355,7 @@ def test_a_record_that_may_not_last_and_cannot_be_repeated_is_an_error_and_no_ou
 
 def test_an_attempt_whose_start_cannot_be_recorded_is_a_storage_error(tmp_path: Path) -> None:
     """The message contains the storage's own."""
-    log = JobLog(FaultyFileSystem(lost=1000), f"{tmp_path}/log", QUICK)
+    log = JobLog(FaultyDisk().fail("create"), f"{tmp_path}/log", QUICK)
     with pytest.raises(
         StorageError, match=r"Cannot record the start of job .*: .*the network is down"
     ):

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.kit.disk import LostSyncs, broken_call, synced_paths
 from tests.kit.waiting import wait_until
-from tests.storage.lost_syncs import LostSyncs
 
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
 from weir.storage.filesystem import CreateResult
@@ -25,28 +25,6 @@ from weir.storage.local import LocalFileSystem
 @pytest.fixture
 def fs() -> LocalFileSystem:
     return LocalFileSystem()
-
-
-def failing(code: int):
-    """A system call that fails with this errno."""
-
-    def call(*arguments: object, **keywords: object) -> None:
-        raise OSError(code, os.strerror(code))
-
-    return call
-
-
-def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record the path of everything synced from now on."""
-    synced: list[str] = []
-    fsync = os.fsync
-
-    def recording(descriptor: int) -> None:
-        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", recording)
-    return synced
 
 
 @pytest.mark.parametrize("operation", ["create", "write"])
@@ -65,7 +43,7 @@ def test_the_content_is_synced_before_the_name_appears(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the sync fails, neither the file nor a temporary file exists."""
-    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    monkeypatch.setattr(os, "fsync", broken_call(errno.EIO))
     with pytest.raises(StorageError, match="check the disk"):
         fs.create(f"{tmp_path}/a", b"data")
     assert list(tmp_path.iterdir()) == []
@@ -114,7 +92,7 @@ def test_create_is_refused_where_there_are_no_links(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without hard links there is no conditional create (PROTOCOL P17)."""
-    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    monkeypatch.setattr(os, "link", broken_call(errno.EPERM))
     with pytest.raises(UnsupportedEnvironmentError, match="has no hard links"):
         fs.create(f"{tmp_path}/a", b"data")
     assert list(tmp_path.iterdir()) == []
@@ -132,7 +110,7 @@ def test_a_write_that_fails_leaves_the_old_content(
 ) -> None:
     """When the disk is full, the old file stays and no temporary file does."""
     fs.write(f"{tmp_path}/a", b"old")
-    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", broken_call(errno.ENOSPC))
     with pytest.raises(StorageError, match="no space left"):
         fs.write(f"{tmp_path}/a", b"new")
     assert fs.read(f"{tmp_path}/a") == b"old"
@@ -164,7 +142,7 @@ def test_a_disk_error_names_the_path_and_the_way_out(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
 ) -> None:
     """Every system error becomes one sentence for users."""
-    monkeypatch.setattr(os, "open", failing(code))
+    monkeypatch.setattr(os, "open", broken_call(code))
     with pytest.raises(StorageError, match=f"{tmp_path}/a: .*{words}"):
         fs.write(f"{tmp_path}/a", b"data")
 
@@ -244,7 +222,7 @@ def test_a_directory_that_never_gets_empty_is_one_sentence(
 ) -> None:
     """The disk is not to blame."""
     (tmp_path / "work").mkdir()
-    monkeypatch.setattr(os, "rmdir", failing(errno.ENOTEMPTY))
+    monkeypatch.setattr(os, "rmdir", broken_call(errno.ENOTEMPTY))
     with pytest.raises(StorageError, match="work: others keep writing into it; delete it once"):
         fs.delete(f"{tmp_path}/work")
 
@@ -274,7 +252,7 @@ def test_link_or_copy_copies_where_it_cannot_link(
 ) -> None:
     """Another device, a file system without links, too many links: the content is copied."""
     fs.write(f"{tmp_path}/a", b"data")
-    monkeypatch.setattr(os, "link", failing(code))
+    monkeypatch.setattr(os, "link", broken_call(code))
     assert fs.link_or_copy(f"{tmp_path}/a", f"{tmp_path}/b") is False
     assert fs.read(f"{tmp_path}/b") == b"data"
     assert [status.name for status in fs.list(str(tmp_path))] == ["a", "b"]

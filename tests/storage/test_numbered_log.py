@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.storage.faulty_filesystem import QUICK, FaultyFileSystem
-from tests.storage.lost_syncs import LostSyncs
+from tests.kit.clock import QUICK
+from tests.kit.disk import FaultyDisk, LostSyncs
 
 from weir.core.types import Recorded
 from weir.errors import InvariantError, LostWriteError, StorageError
-from weir.storage.filesystem import CreateResult, FileStatus
+from weir.storage.filesystem import CreateResult
 from weir.storage.local import LocalFileSystem
 from weir.storage.numbered_log import Entry, NumberedLog, Recorder
 
@@ -94,24 +94,17 @@ def test_a_stale_writer_cannot_win_a_number_that_was_pruned(log: NumberedLog) ->
 def test_a_log_that_is_pruned_while_it_is_read_is_listed_again(tmp_path: Path) -> None:
     """The newest entry of the listing is gone when it is read, so there is a newer entry."""
 
-    class PrunedMeanwhile(LocalFileSystem):
-        listings = 0
-
-        def list(self, path: str) -> list[FileStatus]:
-            found = super().list(path)
-            self.listings += 1
-            if self.listings == 1:
-                other = NumberedLog(LocalFileSystem(), path)
-                for number in (2, 3, 4):
-                    other.append(number, str(number).encode())
-                other.prune(2)
-            return found
+    def prune(path: str) -> None:
+        other = NumberedLog(LocalFileSystem(), path)
+        for number in (2, 3, 4):
+            other.append(number, str(number).encode())
+        other.prune(2)
 
     directory = f"{tmp_path}/log"
     fill(NumberedLog(LocalFileSystem(), directory), 1)
-    fs = PrunedMeanwhile()
+    fs = FaultyDisk().after("list", prune, times=1)
     assert NumberedLog(fs, directory).newest() == Entry(number=4, data=b"4")
-    assert fs.listings == 2
+    assert len(fs.paths("list")) == 2
 
 
 RACER = """
@@ -160,43 +153,39 @@ def recorder(fs: LocalFileSystem, tmp_path: Path) -> tuple[Recorder, NumberedLog
 
 def test_a_create_without_an_answer_that_was_carried_out_is_won(tmp_path: Path) -> None:
     """Our own bytes are found when the number is read back."""
-    it, log = recorder(FaultyFileSystem(unanswered=1), tmp_path)
+    it, log = recorder(FaultyDisk().lose_answer("create", times=1), tmp_path)
     assert it.record(1, b"ours") is Recorded.WON
     assert numbers(log) == [1]
 
 
 def test_what_was_found_after_a_doubt_is_synced_before_it_counts(tmp_path: Path) -> None:
     """The create may have failed before its directory was durable (PROTOCOL P23)."""
-    synced: list[str] = []
-
-    class Recording(FaultyFileSystem):
-        def sync(self, files) -> None:
-            synced.extend(files)
-
-    it, log = recorder(Recording(unanswered=1), tmp_path)
+    disk = FaultyDisk().lose_answer("create", times=1)
+    it, log = recorder(disk, tmp_path)
     assert it.record(1, b"ours") is Recorded.WON
-    assert synced == [log.path(1)]
+    assert disk.paths("sync") == [log.path(1)]
 
 
 def test_a_create_that_was_lost_is_tried_again(tmp_path: Path) -> None:
     """Nothing is found, so the number is still free."""
-    it, log = recorder(FaultyFileSystem(lost=2), tmp_path)
+    it, log = recorder(FaultyDisk().fail("create", times=2), tmp_path)
     assert it.record(1, b"ours") is Recorded.WON
     assert log.read(1) == b"ours"
 
 
 def test_a_create_in_doubt_whose_number_someone_else_has_is_fenced(tmp_path: Path) -> None:
     """Other bytes are found when the number is read back."""
-    fs = FaultyFileSystem(lost=1)
+    fs = FaultyDisk()
     it, log = recorder(fs, tmp_path)
-    fs.before_create = lambda: NumberedLog(LocalFileSystem(), log.directory).append(1, b"theirs")
+    other = NumberedLog(LocalFileSystem(), log.directory)
+    fs.before("create", lambda _: other.append(1, b"theirs"), times=1).fail("create", times=1)
     assert it.record(1, b"ours") is Recorded.FENCED
     assert log.read(1) == b"theirs"
 
 
 def test_creates_that_all_fail_have_failed_for_certain(tmp_path: Path) -> None:
     """Nothing is found after the last try; the storage's own message is kept."""
-    it, log = recorder(FaultyFileSystem(lost=1000), tmp_path)
+    it, log = recorder(FaultyDisk().fail("create"), tmp_path)
     assert it.record(1, b"ours") is Recorded.FAILED
     assert "the network is down" in it.failure
     assert numbers(log) == []
@@ -204,13 +193,13 @@ def test_creates_that_all_fail_have_failed_for_certain(tmp_path: Path) -> None:
 
 def test_a_doubt_is_read_back_until_it_can_be(tmp_path: Path) -> None:
     """Nothing is decided while the storage cannot be read."""
-    it, _ = recorder(FaultyFileSystem(unanswered=1, unreadable=20), tmp_path)
+    it, _ = recorder(FaultyDisk().lose_answer("create", times=1).fail("read", times=20), tmp_path)
     assert it.record(1, b"ours") is Recorded.WON
 
 
 def test_a_doubt_that_stays_is_an_error_and_no_outcome(tmp_path: Path) -> None:
     """Neither won nor failed nor fenced: the driver must stop."""
-    it, _ = recorder(FaultyFileSystem(unanswered=1, unreadable=10_000), tmp_path)
+    it, _ = recorder(FaultyDisk().lose_answer("create", times=1).fail("read"), tmp_path)
     with pytest.raises(
         StorageError, match=r"Unknown whether entry 1 of .* so this driver must stop"
     ):
@@ -219,9 +208,10 @@ def test_a_doubt_that_stays_is_an_error_and_no_outcome(tmp_path: Path) -> None:
 
 def test_a_number_that_was_overtaken_is_fenced(tmp_path: Path) -> None:
     """Our own bytes, with a higher number above them: another driver continued from there."""
-    fs = FaultyFileSystem(unanswered=1)
+    fs = FaultyDisk().lose_answer("create", times=1)
     it, log = recorder(fs, tmp_path)
-    fs.before_create = lambda: NumberedLog(LocalFileSystem(), log.directory).append(2, b"theirs")
+    other = NumberedLog(LocalFileSystem(), log.directory)
+    fs.before("create", lambda _: other.append(2, b"theirs"), times=1)
     assert it.record(1, b"ours") is Recorded.FENCED
 
 
@@ -242,7 +232,7 @@ def test_a_sync_that_fails_when_an_entry_is_read_back_is_not_tried_again(
 ) -> None:
     """The create ended in doubt, so the entry must be synced once, and that sync failed (PROTOCOL
     P23)."""
-    it, log = recorder(FaultyFileSystem(unanswered=1), tmp_path)
+    it, log = recorder(FaultyDisk().lose_answer("create", times=1), tmp_path)
     # The first two syncs are the create's, of the content and of the directory.
     syncs = LostSyncs(monkeypatch, lambda path: path == log.path(1))
     with pytest.raises(LostWriteError):

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.kit.disk import FaultyDisk
 from tests.kit.sample_checkpoint import JOB, checkpoint
-from tests.storage.faulty_filesystem import FaultyFileSystem
 
 from weir.core.types import CompletedCheckpoint, SnapshotKind, StateHandle
 from weir.errors import (
@@ -94,18 +94,9 @@ def test_two_drivers_with_one_process_id_may_probe_a_directory_at_once(base: Pat
     (PROTOCOL P17)."""
     other = CheckpointStorage(FileSystems(), str(base), JOB)
 
-    class Interrupted(LocalFileSystem):
-        creates = 0
-
-        def create(self, path: str, data: bytes) -> CreateResult:
-            self.creates += 1
-            if self.creates == 2:
-                other.check_writable()
-            return super().create(path, data)
-
-    interrupted = Interrupted()
+    interrupted = FaultyDisk().before("create", lambda _: other.check_writable(), skip=1, times=1)
     CheckpointStorage(lambda _: interrupted, str(base), JOB).check_writable()
-    assert interrupted.creates == 2
+    assert len(interrupted.paths("create")) == 2
     assert tree(base) == []
 
 
@@ -295,17 +286,11 @@ def test_a_subsumed_checkpoint_loses_its_directory_and_the_named_files(
     assert tree(base / JOB) == ["shared", "shared/2", "shared/2/d"]
 
 
-def recording(base: Path) -> tuple[CheckpointStorage, list[str]]:
-    """A storage, and the list of what it deletes."""
-    deleted: list[str] = []
-
-    class Recording(LocalFileSystem):
-        def delete(self, path: str) -> None:
-            deleted.append(path.removeprefix(f"{base}/{JOB}/"))
-            super().delete(path)
-
-    fs = Recording()
-    return CheckpointStorage(lambda path: fs, str(base), JOB), deleted
+def recording(base: Path) -> tuple[CheckpointStorage, Callable[[], list[str]]]:
+    """A storage, and what it has deleted so far."""
+    fs = FaultyDisk()
+    storage = CheckpointStorage(lambda path: fs, str(base), JOB)
+    return storage, lambda: [path.removeprefix(f"{base}/{JOB}/") for path in fs.paths("delete")]
 
 
 def test_what_is_deleted_loses_its_metadata_first(base: Path) -> None:
@@ -314,7 +299,7 @@ def test_what_is_deleted_loses_its_metadata_first(base: Path) -> None:
     storage.discard(1, ("shared/1/b",), None, subsumed=True)
     storage.discard(2, (), None, subsumed=False)
     storage.discard_all((3,))
-    assert deleted == [
+    assert deleted() == [
         *("chk-1/_metadata", "shared/1/b", "shared/1", "chk-1"),
         *("chk-2/_metadata", "shared/2", "chk-2"),
         *("chk-3/_metadata", "chk-3", "shared"),
@@ -327,7 +312,12 @@ def test_what_is_deleted_is_deleted_in_an_order_that_no_hash_decides(base: Path)
     files = tuple(f"shared/{n}/{'d/' * (n % 2)}file" for n in range(8))
     storage.discard(8, files, None, subsumed=True)
     emptied = ("7/d", "7", "6", "5/d", "5", "4", "3/d", "3", "2", "1/d", "1", "0")
-    assert deleted == ["chk-8/_metadata", *files, *(f"shared/{name}" for name in emptied), "chk-8"]
+    assert deleted() == [
+        "chk-8/_metadata",
+        *files,
+        *(f"shared/{name}" for name in emptied),
+        "chk-8",
+    ]
 
 
 def test_discarding_everything_keeps_log_and_ids(storage: CheckpointStorage, base: Path) -> None:
@@ -417,7 +407,7 @@ def test_the_deletion_of_a_claimed_snapshot_continues_where_it_was_cut_short(
 ) -> None:
     """Its metadata is renamed first and deleted last: what is left is known, and is not a snapshot
     meanwhile."""
-    fs = FaultyFileSystem()
+    fs = FaultyDisk()
     storage = CheckpointStorage(lambda _: fs, str(base), JOB)
     directory = (
         storage.checkpoint_directory(7) if kind is SnapshotKind.CHECKPOINT else f"{base}/{JOB}/sp"
@@ -426,12 +416,13 @@ def test_the_deletion_of_a_claimed_snapshot_continues_where_it_was_cut_short(
     place = "shared/7" if kind is SnapshotKind.CHECKPOINT else "state"
     files = (put(root, f"{place}/a", b"1"), put(root, f"{place}/b", b"2"))
     storage.write_metadata(checkpoint(7, directory, kind=kind, files=files))
-    fs.undeletable = f"{root}/{place}/b"
+    kept = f"{root}/{place}/b"
+    fs.fail("delete", path=lambda path: path.startswith(kept))
     with pytest.raises(StorageError, match="network is down"):
         storage.discard_claimed(directory)
     with pytest.raises(CheckpointNotFoundError):
         storage.read(directory)
-    fs.undeletable = None
+    fs.mend()
     storage.discard_claimed(directory)
     assert tree(base / JOB) == (["shared"] if kind is SnapshotKind.CHECKPOINT else [])
 
