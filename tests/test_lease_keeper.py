@@ -35,7 +35,7 @@ class FailingLease(Lease):
         return super().write(record)
 
 
-class World:
+class KeptLease:
     """A keeper with a short interval."""
 
     def __init__(self, directory: Path, *, timeout_ms: int = 15_000) -> None:
@@ -66,14 +66,14 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[KeptLease]:
     """A keeper that is stopped at the end of the test."""
-    made = World(tmp_path)
+    made = KeptLease(tmp_path)
     yield made
     made.keeper.stop()
 
 
-def test_the_lease_is_taken_at_the_start_for_the_attempt_that_will_come(world: World) -> None:
+def test_the_lease_is_taken_at_the_start_for_the_attempt_that_will_come(world: KeptLease) -> None:
     """Before the attempt begins, the lease already names this live process and its REST server."""
     world.keeper.start()
     record = world.read()
@@ -81,7 +81,7 @@ def test_the_lease_is_taken_at_the_start_for_the_attempt_that_will_come(world: W
     assert holder_is_alive(record, record.timestamp_ms, record.host)
 
 
-def test_the_lease_is_renewed_and_follows_the_attempt(world: World) -> None:
+def test_the_lease_is_renewed_and_follows_the_attempt(world: KeptLease) -> None:
     """A restarted job holds the lease under its new attempt."""
     world.keeper.start()
     first = world.read()
@@ -90,27 +90,27 @@ def test_the_lease_is_renewed_and_follows_the_attempt(world: World) -> None:
     assert world.read().timestamp_ms > first.timestamp_ms
 
 
-def test_the_lease_is_given_back(world: World) -> None:
+def test_the_lease_is_given_back(world: KeptLease) -> None:
     """The next run of the command does not have to wait for the timeout."""
     world.keeper.start()
     world.keeper.stop()
     assert world.lease.read() is None
 
 
-def test_a_lease_of_a_newer_attempt_refuses_the_start(world: World, tmp_path: Path) -> None:
+def test_a_lease_of_a_newer_attempt_refuses_the_start(world: KeptLease, tmp_path: Path) -> None:
     """The lease on disk stays unchanged."""
     world.keeper.start()
     newer = replace(world.read(), attempt=9)
     world.keeper.stop()
     world.lease.write(newer)
-    other = World(tmp_path)
+    other = KeptLease(tmp_path)
     with pytest.raises(JobFencedError, match="taken over"):
         other.keeper.start()
     other.keeper.stop()
     assert world.read() == newer
 
 
-def test_a_takeover_is_noticed_and_the_lease_of_the_other_stays(world: World) -> None:
+def test_a_takeover_is_noticed_and_the_lease_of_the_other_stays(world: KeptLease) -> None:
     """The run is notified once, stops renewing, and does not release another run's lease."""
     world.keeper.start()
     newer = replace(world.read(), attempt=9)
@@ -123,7 +123,7 @@ def test_a_takeover_is_noticed_and_the_lease_of_the_other_stays(world: World) ->
     assert world.read() == newer
 
 
-def test_a_renewal_that_fails_is_tried_again(world: World) -> None:
+def test_a_renewal_that_fails_is_tried_again(world: KeptLease) -> None:
     """The job log decides, so a disk that is gone for a moment does not end the run."""
     world.keeper.start()
     world.lease.errors = [StorageError("away")] * 2
@@ -133,7 +133,7 @@ def test_a_renewal_that_fails_is_tried_again(world: World) -> None:
     assert world.lost == []
 
 
-def test_a_keeper_that_was_never_started_gives_nothing_back(world: World) -> None:
+def test_a_keeper_that_was_never_started_gives_nothing_back(world: KeptLease) -> None:
     """A job that could not start leaves the lease of a live driver alone."""
     record = LeaseRecord(
         attempt=3,
@@ -151,7 +151,7 @@ def test_a_keeper_that_was_never_started_gives_nothing_back(world: World) -> Non
 
 def test_a_renewal_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """The lease then expires by itself."""
-    world = World(tmp_path, timeout_ms=200)
+    world = KeptLease(tmp_path, timeout_ms=200)
     reached, gate = threading.Event(), threading.Event()
 
     def hang(record: LeaseRecord) -> Recorded:

@@ -7,11 +7,11 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from tests.attacks.world import World
+from tests.attacks.world import Victim
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[Victim]:
     """A world that does not have to survive a crash."""
     with mock.patch("os.fsync"):
-        yield World(tmp_path)
+        yield Victim(tmp_path)

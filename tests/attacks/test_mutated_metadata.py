@@ -18,7 +18,7 @@ from unittest import mock
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.attacks.world import READERS, RECORDED, World, fields, framed
+from tests.attacks.world import READERS, RECORDED, Victim, fields, framed
 
 from weir.errors import WeirError
 from weir.storage.metadata import decode, encode
@@ -45,7 +45,7 @@ VALUES = (
 )
 
 with tempfile.TemporaryDirectory() as _directory:
-    FIELDS = World(Path(_directory)).fields
+    FIELDS = Victim(Path(_directory)).fields
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -98,7 +98,7 @@ def hold_the_law(body: bytes) -> None:
     """Check the law for every reader, each with a fresh copy of the forged savepoint."""
     # Nothing here has to survive a crash.
     with tempfile.TemporaryDirectory() as directory, mock.patch("os.fsync"):
-        world = World(Path(directory))
+        world = Victim(Path(directory))
         for reader, allowed in READERS.values():
             if not (world.snapshot / "_metadata").exists():
                 # The previous reader may have deleted it.

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.attacks.world import READERS, World, framed
+from tests.attacks.world import READERS, Victim, framed
 
 from weir.errors import CheckpointDamagedError, WeirError
 from weir.storage.metadata import decode
@@ -42,7 +42,7 @@ NAMES = [
 ]
 
 
-def every_reader_refuses(world: World, change: Callable[[dict[str, Any]], None]) -> None:
+def every_reader_refuses(world: Victim, change: Callable[[dict[str, Any]], None]) -> None:
     """Check that the forged savepoint is damaged for every reader, and that nothing is touched."""
     forged = copy.deepcopy(world.fields)
     change(forged)
@@ -56,7 +56,7 @@ def every_reader_refuses(world: World, change: Callable[[dict[str, Any]], None])
         assert caught.value.file == "_metadata", name
 
 
-def test_the_savepoint_as_it_was_recorded_is_read_by_all(world: World) -> None:
+def test_the_savepoint_as_it_was_recorded_is_read_by_all(world: Victim) -> None:
     """Otherwise the attacks would prove nothing."""
     for name, (reader, allowed) in READERS.items():
         if name in ("claim", "dispose"):
@@ -67,7 +67,7 @@ def test_the_savepoint_as_it_was_recorded_is_read_by_all(world: World) -> None:
 
 
 @pytest.mark.parametrize("reader", ["claim", "dispose"])
-def test_the_savepoint_as_it_was_recorded_is_deleted_as_a_whole(world: World, reader: str) -> None:
+def test_the_savepoint_as_it_was_recorded_is_deleted_as_a_whole(world: Victim, reader: str) -> None:
     """Nothing next to it is deleted."""
     with world.untouched(but=(world.snapshot,)):
         READERS[reader][0](world)
@@ -75,25 +75,25 @@ def test_the_savepoint_as_it_was_recorded_is_deleted_as_a_whole(world: World, re
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_entry_cannot_be_named_so_that_it_is_written_elsewhere(world: World, path: str) -> None:
+def test_an_entry_cannot_be_named_so_that_it_is_written_elsewhere(world: Victim, path: str) -> None:
     """``entries`` are written below the query's directory under their names."""
     every_reader_refuses(world, lambda forged: forged["tasks"][0]["entries"].update({path: "mine"}))
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_state_file_cannot_have_a_key_that_leads_elsewhere(world: World, path: str) -> None:
+def test_a_state_file_cannot_have_a_key_that_leads_elsewhere(world: Victim, path: str) -> None:
     """Files are linked below the query's directory under their keys."""
     every_reader_refuses(world, lambda forged: forged["tasks"][0]["files"][0].update(key=path))
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path != "~"])
-def test_a_state_file_cannot_lie_outside_of_its_savepoint(world: World, path: str) -> None:
+def test_a_state_file_cannot_lie_outside_of_its_savepoint(world: Victim, path: str) -> None:
     """Handles are relative, and must stay in the directory of the metadata."""
     every_reader_refuses(world, lambda forged: forged["tasks"][0]["files"][0].update(path=path))
 
 
 @pytest.mark.parametrize("path", ["../home/precious", "/etc/passwd", "a/../../b"])
-def test_a_copy_of_staged_output_cannot_lie_outside_either(world: World, path: str) -> None:
+def test_a_copy_of_staged_output_cannot_lie_outside_either(world: Victim, path: str) -> None:
     """A restore puts it back into the table."""
     every_reader_refuses(
         world, lambda forged: forged["tasks"][-1]["committables"][0]["files"][0].update(path=path)
@@ -113,7 +113,7 @@ def test_a_copy_of_staged_output_cannot_lie_outside_either(world: World, path: s
     ],
 )
 def test_a_checkpoint_has_no_files_but_in_its_own_and_in_shared_directories(
-    world: World, path: str
+    world: Victim, path: str
 ) -> None:
     """Otherwise a claim would delete the job's log or the user's files next to it."""
 
@@ -131,14 +131,14 @@ def test_a_checkpoint_has_no_files_but_in_its_own_and_in_shared_directories(
 
 
 @pytest.mark.parametrize("job_id", JOB_IDS)
-def test_a_job_id_is_32_digits_and_no_path(world: World, job_id: str) -> None:
+def test_a_job_id_is_32_digits_and_no_path(world: Victim, job_id: str) -> None:
     """Sinks build directories and transaction ids from it."""
     every_reader_refuses(world, lambda forged: forged.update(job_id=job_id))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vertices_operators_sinks_and_channels_have_names_that_a_step_can_have(
-    world: World, name: str
+    world: Victim, name: str
 ) -> None:
     """They become directories, file names, options and words on a terminal."""
     for change in (
@@ -160,7 +160,9 @@ def test_vertices_operators_sinks_and_channels_have_names_that_a_step_can_have(
 @pytest.mark.parametrize(
     "number", [-2, -(2**63), 2**63, 2**64, 10**30, 1.5, "1", None, True, [], {}]
 )
-def test_ids_sizes_positions_and_times_are_numbers_within_bounds(world: World, number: Any) -> None:
+def test_ids_sizes_positions_and_times_are_numbers_within_bounds(
+    world: Victim, number: Any
+) -> None:
     """Neither negative nor larger than any disk, clock or log allows."""
     for change in (
         lambda forged: forged.update(checkpoint_id=number),
@@ -180,7 +182,7 @@ def test_ids_sizes_positions_and_times_are_numbers_within_bounds(world: World, n
             decode(framed(msgspec.json.encode(forged, order="sorted")), "/s")
 
 
-def test_a_number_of_5000_digits_is_damage(world: World) -> None:
+def test_a_number_of_5000_digits_is_damage(world: Victim) -> None:
     """Python refuses to convert it, with an exception of its own."""
     body = msgspec.json.encode(world.fields, order="sorted").replace(
         b'"attempt":1,', b'"attempt":' + b"9" * 5_000 + b","
@@ -192,7 +194,7 @@ def test_a_number_of_5000_digits_is_damage(world: World) -> None:
 @pytest.mark.parametrize("depth", [101, 900, 100_000])
 @pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}")])
 def test_what_is_nested_without_end_is_damage_wherever_it_stands(
-    world: World, depth: int, brackets: tuple[str, str]
+    world: Victim, depth: int, brackets: tuple[str, str]
 ) -> None:
     """A reader that walks it would exhaust the stack."""
     deep = brackets[0] * depth + "1" + brackets[1] * depth
@@ -212,7 +214,7 @@ def test_what_is_nested_without_end_is_damage_wherever_it_stands(
 
 
 @pytest.mark.parametrize("key", ["job_id", "tasks", "kind"])
-def test_a_field_that_is_there_twice_is_damage(world: World, key: str) -> None:
+def test_a_field_that_is_there_twice_is_damage(world: Victim, key: str) -> None:
     """Two readers of the file would see two different checkpoints."""
     body = msgspec.json.encode(world.fields, order="sorted")
     value = msgspec.json.encode(world.fields[key])
@@ -224,7 +226,7 @@ def test_a_field_that_is_there_twice_is_damage(world: World, key: str) -> None:
         decode(framed(double), "/s")
 
 
-def test_a_name_that_is_spelled_with_escapes_is_damage(world: World) -> None:
+def test_a_name_that_is_spelled_with_escapes_is_damage(world: Victim) -> None:
     """Each text has one spelling, so that the checksum stands for the content."""
     body = msgspec.json.encode(world.fields, order="sorted").replace(
         b'"score"', b'"sc\\u006fre"', 1
@@ -233,7 +235,7 @@ def test_a_name_that_is_spelled_with_escapes_is_damage(world: World) -> None:
         decode(framed(body), "/s")
 
 
-def test_one_key_for_two_files_is_damage(world: World) -> None:
+def test_one_key_for_two_files_is_damage(world: Victim) -> None:
     """One file would be verified and the other one used."""
     other = world.fields["tasks"][0]["files"][1]
     every_reader_refuses(
@@ -241,7 +243,7 @@ def test_one_key_for_two_files_is_damage(world: World) -> None:
     )
 
 
-def test_one_path_with_two_checksums_is_damage(world: World) -> None:
+def test_one_path_with_two_checksums_is_damage(world: Victim) -> None:
     """The last one would be verified and count for both."""
     other = world.fields["tasks"][0]["files"][1]
     every_reader_refuses(
@@ -249,18 +251,20 @@ def test_one_path_with_two_checksums_is_damage(world: World) -> None:
     )
 
 
-def test_a_file_and_an_entry_of_one_name_are_damage(world: World) -> None:
+def test_a_file_and_an_entry_of_one_name_are_damage(world: Victim) -> None:
     """One would replace the other."""
     key = world.fields["tasks"][0]["files"][0]["key"]
     every_reader_refuses(world, lambda forged: forged["tasks"][0]["entries"].update({key: "mine"}))
 
 
-def test_two_states_of_one_vertex_are_damage(world: World) -> None:
+def test_two_states_of_one_vertex_are_damage(world: Victim) -> None:
     """One would be checked against the pipeline and the other one restored."""
     every_reader_refuses(world, lambda forged: forged["tasks"].append(forged["tasks"][0]))
 
 
-def test_keys_that_make_one_name_of_a_file_in_the_next_checkpoint_are_refused(world: World) -> None:
+def test_keys_that_make_one_name_of_a_file_in_the_next_checkpoint_are_refused(
+    world: Victim,
+) -> None:
     """``/`` becomes ``~`` there, and one of the files would be silently lost."""
 
     def change(forged: dict[str, Any]) -> None:
@@ -273,7 +277,7 @@ def test_keys_that_make_one_name_of_a_file_in_the_next_checkpoint_are_refused(wo
 @pytest.mark.parametrize(
     "checksum", ["", "crc32:", "crc32:0badcafe\n", "md5:00000000", "crc32:0BADCAFE", "../x"]
 )
-def test_a_checksum_of_another_form_is_damage(world: World, checksum: str) -> None:
+def test_a_checksum_of_another_form_is_damage(world: Victim, checksum: str) -> None:
     """It could never match, or would match something else."""
     every_reader_refuses(
         world, lambda forged: forged["tasks"][0]["files"][0].update(checksum=checksum)
@@ -284,7 +288,7 @@ def test_a_checksum_of_another_form_is_damage(world: World, checksum: str) -> No
     "data", [b"\x80\x04N.", b"cos\nsystem\n(S'touch pwned'\ntR.", b"PK\x03\x04", b"\x1f\x8b"]
 )
 def test_a_pickle_or_an_archive_in_place_of_the_metadata_is_damage(
-    world: World, data: bytes
+    world: Victim, data: bytes
 ) -> None:
     """Only JSON is accepted."""
     (world.snapshot / "_metadata").write_bytes(data)

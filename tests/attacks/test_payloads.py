@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attacks.world import JOB, STAGED, World, find_files, restore
-from tests.sinks.iceberg_warehouse import Warehouse
+from tests.attacks.world import JOB, STAGED, Victim, find_files, restore
+from tests.kit.iceberg_warehouse import Warehouse
 
 from weir.errors import CheckpointDamagedError, CoordinatorError, SinkError
 from weir.sinks import DeltaTable, Files, Foreach, IcebergTable
@@ -90,7 +90,7 @@ def changes(payload: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def attack(world: World, sink: Sink, payload: dict[str, Any]) -> None:
+def attack(world: Victim, sink: Sink, payload: dict[str, Any]) -> None:
     """Check that no method acts on the payload."""
     calls: list[Callable[[], object]] = [
         lambda: sink.commit(7, [payload]),
@@ -104,7 +104,7 @@ def attack(world: World, sink: Sink, payload: dict[str, Any]) -> None:
             call()
 
 
-def opened(world: World, sink: Sink) -> Sink:
+def opened(world: Victim, sink: Sink) -> Sink:
     sink.open(
         SinkContext(
             job_id=JOB, job_name="orders", sink="out", attempt=1, file_system=lambda _: FILES
@@ -115,7 +115,7 @@ def opened(world: World, sink: Sink) -> Sink:
 
 @pytest.mark.parametrize(("what", "payload"), changes(OF_FILES))
 def test_a_files_sink_moves_and_deletes_nothing_but_what_it_has_staged(
-    world: World, what: str, payload: dict[str, Any]
+    world: Victim, what: str, payload: dict[str, Any]
 ) -> None:
     """A commit renames files and deletes a directory that the payload names."""
     assert what
@@ -124,7 +124,7 @@ def test_a_files_sink_moves_and_deletes_nothing_but_what_it_has_staged(
 
 @pytest.mark.parametrize(("what", "payload"), changes(OF_DELTA))
 def test_a_delta_sink_adds_and_deletes_nothing_but_what_it_has_staged(
-    world: World, what: str, payload: dict[str, Any]
+    world: Victim, what: str, payload: dict[str, Any]
 ) -> None:
     """A commit adds the payload's files to the table and deletes the directory of an empty step."""
     assert what
@@ -138,7 +138,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize(("what", "payload"), changes(OF_ICEBERG))
 def test_an_iceberg_sink_adds_and_deletes_nothing_but_what_it_has_staged(
-    world: World, catalog: dict[str, str], what: str, payload: dict[str, Any]
+    world: Victim, catalog: dict[str, str], what: str, payload: dict[str, Any]
 ) -> None:
     """A commit adds the payload's files to the table; without rows it deletes their directory."""
     assert what
@@ -146,14 +146,14 @@ def test_an_iceberg_sink_adds_and_deletes_nothing_but_what_it_has_staged(
 
 
 @pytest.mark.parametrize("location", [7, "", "a\0b", ["a"], {}])
-def test_an_iceberg_location_is_text(world: World, catalog: dict[str, str], location: Any) -> None:
+def test_an_iceberg_location_is_text(world: Victim, catalog: dict[str, str], location: Any) -> None:
     """The table itself then decides whether its data ever lay there."""
     sink = opened(world, IcebergTable(catalog, "shop.orders"))
     attack(world, sink, {**OF_ICEBERG, "location": location})
 
 
 def test_an_iceberg_file_that_an_epoch_names_twice_is_refused(
-    world: World, catalog: dict[str, str]
+    world: Victim, catalog: dict[str, str]
 ) -> None:
     """Its rows would be there twice."""
     sink = opened(world, IcebergTable(catalog, "shop.orders"))
@@ -163,7 +163,7 @@ def test_an_iceberg_file_that_an_epoch_names_twice_is_refused(
 
 @pytest.mark.parametrize("one", ELSEWHERE)
 def test_no_sink_syncs_or_reads_a_file_outside_of_its_target(
-    world: World, catalog: dict[str, str], one: Any
+    world: Victim, catalog: dict[str, str], one: Any
 ) -> None:
     """Restored payloads that were not flushed are flushed with the next checkpoint."""
     for sink, payload in (
@@ -178,7 +178,7 @@ def test_no_sink_syncs_or_reads_a_file_outside_of_its_target(
 
 
 def test_an_epoch_without_rows_deletes_no_directory_of_the_user(
-    world: World, catalog: dict[str, str]
+    world: Victim, catalog: dict[str, str]
 ) -> None:
     """The payload names its staging directory."""
     for sink, payload in (
@@ -197,7 +197,7 @@ def test_an_epoch_without_rows_deletes_no_directory_of_the_user(
     "schema", ["", "{}", "[]", '{"fields":7}', '{"type":"struct","fields":[{}]}', "[" * 100_000]
 )
 def test_an_invalid_schema_is_refused_before_the_table_is_touched(
-    world: World, schema: str
+    world: Victim, schema: str
 ) -> None:
     """It comes with the payload and decides how a new table is created."""
     sink = opened(world, DeltaTable(str(world.table)))
@@ -205,21 +205,21 @@ def test_an_invalid_schema_is_refused_before_the_table_is_touched(
         sink.commit(7, [{**OF_DELTA, "schema": schema}])
 
 
-def test_a_file_that_an_epoch_names_twice_is_refused(world: World) -> None:
+def test_a_file_that_an_epoch_names_twice_is_refused(world: Victim) -> None:
     """One of the two would be lost under the other's final name."""
     sink = opened(world, Files(str(world.table), format="json"))
     with world.untouched(), pytest.raises(SinkError, match="twice"):
         sink.commit(7, [OF_FILES, OF_FILES])
 
 
-def test_a_user_function_gets_values_or_nothing(world: World) -> None:
+def test_a_user_function_gets_values_or_nothing(world: Victim) -> None:
     """A step without a value was never staged by it."""
     sink = opened(world, Foreach(lambda frame, info: None, commit=lambda info, values: 0))
     with world.untouched(), pytest.raises(SinkError, match="has no value"):
         sink.commit(7, [{"x": 1}])
 
 
-def test_staged_output_is_put_back_into_the_table_alone(world: World) -> None:
+def test_staged_output_is_put_back_into_the_table_alone(world: Victim) -> None:
     """A restore copies it from the savepoint to the staging path in the payload."""
     for directory in ("../../home", "/etc", "x"):
         forged = copy.deepcopy(world.fields)
@@ -230,7 +230,7 @@ def test_staged_output_is_put_back_into_the_table_alone(world: World) -> None:
         assert not (world.table / "_weir" / "staged").exists()
 
 
-def test_a_job_id_does_not_lead_the_ledger_of_a_sink_elsewhere(world: World) -> None:
+def test_a_job_id_does_not_lead_the_ledger_of_a_sink_elsewhere(world: Victim) -> None:
     """A savepoint's rows are committed under the id of the job that took it."""
     world.write({**world.fields, "job_id": "../../../home/documents/x"})
     with world.untouched(), pytest.raises(CheckpointDamagedError):
@@ -245,7 +245,7 @@ def test_a_job_id_does_not_lead_the_ledger_of_a_sink_elsewhere(world: World) -> 
 )
 @pytest.mark.parametrize("where", ["discovered", "assigned"])
 def test_a_file_source_reads_no_file_outside_of_its_directory(
-    world: World, where: str, name: Any
+    world: Victim, where: str, name: Any
 ) -> None:
     """Readers get files by the names that the checkpoint lists as discovered."""
     forged = copy.deepcopy(world.fields)
@@ -263,14 +263,14 @@ def test_a_file_source_reads_no_file_outside_of_its_directory(
     [{"listed": "yes"}, {"discovered": 7}, {"discovered": [["a", -1, 1]]}, {"discovered": [["a"]]},
      {"assigned": {"a": 1}}, {"rejected": -1}, {"rejects": [{"file": 1}]}, {"rejects": 7}],
 )  # fmt: skip
-def test_an_invalid_state_of_a_file_source_is_refused(world: World, state: dict[str, Any]) -> None:
+def test_an_invalid_state_of_a_file_source_is_refused(world: Victim, state: dict[str, Any]) -> None:
     """With a message that names it, not with an exception in the middle of a job."""
     world.write({**world.fields, "coordinator_states": {"in": state}})
     with world.untouched(), pytest.raises(CoordinatorError):
         find_files(world)
 
 
-def test_a_path_below_the_table_is_written_as_it_was_staged(world: World) -> None:
+def test_a_path_below_the_table_is_written_as_it_was_staged(world: Victim) -> None:
     """Valid input still works: the savepoint's row is in the table once."""
     restore(world)
     committed: Path = world.table / f"{STAGED}-4-0.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attacks.world import World
+from tests.attacks.world import Victim
 from tests.kit.sink import sink_port
 
 from weir.errors import JobAlreadyRunningError, StorageError, WeirError
@@ -50,11 +50,11 @@ def put(path: Path, content: Any) -> None:
     path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
 
 
-def base(world: World) -> Path:
+def base(world: Victim) -> Path:
     return world.root / "checkpoints"
 
 
-def start(world: World) -> None:
+def start(world: Victim) -> None:
     """``weir run`` up to the decision which job it runs."""
     submit(
         name="orders",
@@ -115,7 +115,7 @@ GARBAGE = [
         checkpoints=([],),
     ),
 )
-def test_a_job_record_with_nonsense_in_it_is_damaged(world: World, record: dict[str, Any]) -> None:
+def test_a_job_record_with_nonsense_in_it_is_damaged(world: Victim, record: dict[str, Any]) -> None:
     """Its paths are read, and its ids and paths decide what is deleted."""
     put(base(world) / JOB / "log" / f"{1:020}", record)
     storage = CheckpointStorage(fs=FileSystems(), base_directory=str(base(world)), job_id=JOB)
@@ -133,7 +133,7 @@ def test_a_job_record_with_nonsense_in_it_is_damaged(world: World, record: dict[
      {"checksum": "md5:" + "0" * 64}],
 )  # fmt: skip
 def test_a_checkpoint_in_a_job_record_has_an_id_a_place_and_a_checksum(
-    world: World, reference: dict[str, Any]
+    world: Victim, reference: dict[str, Any]
 ) -> None:
     """Otherwise an empty checksum would match any content."""
     changed = {**RECORD["checkpoints"][0], **reference}
@@ -144,7 +144,7 @@ def test_a_checkpoint_in_a_job_record_has_an_id_a_place_and_a_checksum(
 
 @pytest.mark.parametrize("data", GARBAGE)
 def test_an_invalid_job_record_is_damage_for_readers_of_tables_too(
-    world: World, data: bytes
+    world: Victim, data: bytes
 ) -> None:
     """``read_consistent`` finds the directory in a table's log."""
     put(base(world) / JOB / "log" / f"{1:020}", data)
@@ -152,7 +152,7 @@ def test_an_invalid_job_record_is_damage_for_readers_of_tables_too(
         read_job_epochs(str(base(world) / JOB), FileSystems())
 
 
-def test_a_record_under_another_number_is_damaged(world: World) -> None:
+def test_a_record_under_another_number_is_damaged(world: Victim) -> None:
     """An old record copied to a new number would bring back deleted checkpoints."""
     put(base(world) / JOB / "log" / f"{9:020}", RECORD)
     with pytest.raises(StorageError, match="its number is 1"):
@@ -160,7 +160,7 @@ def test_a_record_under_another_number_is_damaged(world: World) -> None:
 
 
 @pytest.mark.parametrize("number", ["9" * 20, f"{2**62 + 1:020}"])
-def test_a_number_above_all_others_does_not_hide_the_log(world: World, number: str) -> None:
+def test_a_number_above_all_others_does_not_hide_the_log(world: Victim, number: str) -> None:
     """Later records would be invisible, so two drivers would both hold the job (PROTOCOL P17)."""
     put(base(world) / JOB / "log" / f"{1:020}", RECORD)
     put(base(world) / JOB / "log" / number, {**RECORD, "number": 1})
@@ -172,7 +172,7 @@ def test_a_number_above_all_others_does_not_hide_the_log(world: World, number: s
         storage.next_checkpoint_id()
 
 
-def test_names_in_other_digits_are_not_entries_of_a_log(world: World) -> None:
+def test_names_in_other_digits_are_not_entries_of_a_log(world: Victim) -> None:
     """Python parses them as numbers and would look for the entry under another name."""
     put(base(world) / JOB / "log" / f"{1:020}", RECORD)
     put(base(world) / JOB / "log" / ("\u0669" * 20), RECORD)
@@ -183,7 +183,9 @@ def test_names_in_other_digits_are_not_entries_of_a_log(world: World) -> None:
 
 
 @pytest.mark.parametrize("record", changes(NAME, from_savepoint=(None,)))
-def test_a_name_record_with_nonsense_in_it_is_damaged(world: World, record: dict[str, Any]) -> None:
+def test_a_name_record_with_nonsense_in_it_is_damaged(
+    world: Victim, record: dict[str, Any]
+) -> None:
     """A new run writes "superseded" into the log of the job that the name pointed to."""
     put(base(world) / "names" / directory_name("orders") / f"{1:020}", record)
     with (
@@ -194,14 +196,14 @@ def test_a_name_record_with_nonsense_in_it_is_damaged(world: World, record: dict
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-def test_an_invalid_name_record_is_damage(world: World, data: bytes) -> None:
+def test_an_invalid_name_record_is_damage(world: Victim, data: bytes) -> None:
     """No job runs under the name."""
     put(base(world) / "names" / directory_name("orders") / f"{1:020}", data)
     with pytest.raises(StorageError, match="is damaged"):
         start(world)
 
 
-def test_the_record_of_another_name_does_not_count(world: World) -> None:
+def test_the_record_of_another_name_does_not_count(world: Victim) -> None:
     """A copy would let one job write into another job's directory."""
     put(base(world) / "names" / directory_name("orders") / f"{1:020}", {**NAME, "name": "payroll"})
     with pytest.raises(StorageError, match="it is generation 1 of name 'payroll'"):
@@ -212,7 +214,7 @@ def test_the_record_of_another_name_does_not_count(world: World) -> None:
 
 
 @pytest.mark.parametrize("record", changes(LEASE, pid_started=(-1, 2**63, 10**30, 1.5)))
-def test_a_lease_with_nonsense_in_it_is_damaged(world: World, record: dict[str, Any]) -> None:
+def test_a_lease_with_nonsense_in_it_is_damaged(world: Victim, record: dict[str, Any]) -> None:
     """Weir looks up its process and compares its times."""
     put(base(world) / JOB / "lease", record)
     with world.untouched(), pytest.raises(StorageError, match=r"The lease .* is damaged"):
@@ -220,7 +222,7 @@ def test_a_lease_with_nonsense_in_it_is_damaged(world: World, record: dict[str, 
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-def test_an_invalid_lease_is_damage(world: World, data: bytes) -> None:
+def test_an_invalid_lease_is_damage(world: Victim, data: bytes) -> None:
     """The error says how to get rid of it."""
     put(base(world) / JOB / "lease", data)
     with pytest.raises(StorageError, match="delete the file"):
@@ -233,14 +235,14 @@ def test_an_invalid_lease_is_damage(world: World, data: bytes) -> None:
      "javascript:alert(1)", "http://a b", "http://a\x1b[2J", "http://a\nb", "http://",
      "//evil.example"],
 )  # fmt: skip
-def test_the_address_in_a_lease_is_host_and_port_alone(world: World, address: str) -> None:
+def test_the_address_in_a_lease_is_host_and_port_alone(world: Victim, address: str) -> None:
     """It is printed, and users copy it."""
     put(base(world) / JOB / "lease", {**LEASE, "rest_address": address})
     with pytest.raises(StorageError, match=r"rest_address"):
         Lease(FILES, str(base(world)), JOB).read()
 
 
-def test_nobody_connects_to_the_address_in_a_lease(world: World) -> None:
+def test_nobody_connects_to_the_address_in_a_lease(world: Victim) -> None:
     """A crafted address causes no request: it only appears in a message."""
     connected = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -264,7 +266,7 @@ def test_nobody_connects_to_the_address_in_a_lease(world: World) -> None:
     assert not connected.is_set()
 
 
-def test_a_whole_prepared_directory_is_refused_with_one_sentence_each(world: World) -> None:
+def test_a_whole_prepared_directory_is_refused_with_one_sentence_each(world: Victim) -> None:
     """Whichever part is read first."""
     for file in (f"names/{directory_name('orders')}/{1:020}", f"{JOB}/log/{1:020}", f"{JOB}/lease"):
         put(base(world) / file, b"\x80\x04N.")

@@ -10,7 +10,7 @@ from unittest.mock import MagicMock, patch
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from tests.attacks.world import JOB, World
+from tests.attacks.world import JOB, Victim
 
 import weir
 from weir.errors import StorageError
@@ -23,7 +23,7 @@ INFO: dict[str, Any] = {
 
 
 @pytest.fixture
-def table(world: World) -> Path:
+def table(world: Victim) -> Path:
     """A table of one version that a job has committed as checkpoint 7."""
     path = world.root / "delta"
     write_deltalake(str(path), pa.table({"id": pa.array([1], pa.int64())}))
@@ -58,7 +58,7 @@ def test_the_table_as_it_was_committed_is_read(table: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_commit_with_nonsense_about_its_job_is_refused(
-    world: World, table: Path, change: dict[str, Any]
+    world: Victim, table: Path, change: dict[str, Any]
 ) -> None:
     """Ids and directory decide which records are read."""
     commit(table, {**INFO, **change})
@@ -67,7 +67,7 @@ def test_a_commit_with_nonsense_about_its_job_is_refused(
 
 
 @pytest.mark.parametrize("field", ["weir.job.id", "weir.job.name", "weir.sink"])
-def test_a_commit_that_says_only_half_is_refused(world: World, table: Path, field: str) -> None:
+def test_a_commit_that_says_only_half_is_refused(world: Victim, table: Path, field: str) -> None:
     """It claims to be one of Weir's."""
     commit(table, {name: value for name, value in INFO.items() if name != field})
     with world.untouched(), pytest.raises(StorageError, match="The log of table 'out'"):
@@ -95,7 +95,7 @@ def test_what_others_write_into_their_commits_is_theirs(table: Path, info: Any) 
         b"\xff",
     ],
 )
-def test_an_invalid_entry_of_the_log_is_refused(world: World, table: Path, line: bytes) -> None:
+def test_an_invalid_entry_of_the_log_is_refused(world: Victim, table: Path, line: bytes) -> None:
     """delta-rs may have skipped it, since it also reads checkpoints."""
     log = TableLog("out", str(table), None)
     entry = table / "_delta_log" / f"{0:020}.json"
@@ -105,7 +105,7 @@ def test_an_invalid_entry_of_the_log_is_refused(world: World, table: Path, line:
 
 
 @pytest.mark.parametrize("method", ["open_input_file", "get_file_info"])
-def test_a_log_that_cannot_be_read_is_one_sentence(world: World, table: Path, method: str) -> None:
+def test_a_log_that_cannot_be_read_is_one_sentence(world: Victim, table: Path, method: str) -> None:
     """Whatever the reason is: rights, a network that is down."""
     log = TableLog("out", str(table), None)
     with (
@@ -121,7 +121,7 @@ def test_a_log_that_cannot_be_read_is_one_sentence(world: World, table: Path, me
     ["/nowhere/" + JOB, "hdfs://evil/" + JOB, "s3a://evil/" + JOB, "http://evil/" + JOB],
 )
 def test_the_directory_that_a_commit_names_is_only_looked_at(
-    world: World, table: Path, directory: str
+    world: Victim, table: Path, directory: str
 ) -> None:
     """Without a session no request leaves the machine; the cut falls back to the tables alone."""
     commit(table, {**INFO, "weir.job.directory": directory})
@@ -135,7 +135,7 @@ def test_the_directory_that_a_commit_names_is_only_looked_at(
     ["../home/precious", "/etc/passwd", "file:///etc/passwd", "a/%2E%2E/%2E%2E/home/precious"],
 )
 def test_a_frame_has_no_files_from_outside_of_its_table(
-    world: World, table: Path, path: str, monkeypatch: pytest.MonkeyPatch
+    world: Victim, table: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Delta allows such paths, and Spark would read them as the user."""
     cut = weir.read_consistent({"out": str(table)})

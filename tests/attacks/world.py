@@ -48,7 +48,7 @@ RECORDED = Path(__file__).parent / "recorded"
 STAGED = f"{JOB[:8]}-out-1"
 
 
-class World:
+class Victim:
     """A foreign savepoint, a place to restore it to, and a home that must stay untouched."""
 
     def __init__(self, root: Path) -> None:
@@ -219,14 +219,14 @@ def _put(snapshot: Path, key: str, data: bytes) -> dict[str, Any]:
 # -- all that reads a snapshot, as far as it runs without Spark ------------------------------------
 
 
-def inspect(world: World) -> None:
+def inspect(world: Victim) -> None:
     """``weir inspect PATH``, as a table and as JSON."""
     found = inspect_command.read_metadata(str(world.snapshot))
     Console(file=io.StringIO(), width=200).print(inspect_command.inspection_table(found))
     json.loads(inspect_command.inspection_json(found))
 
 
-def inspect_operator(world: World) -> None:
+def inspect_operator(world: Victim) -> None:
     """``weir inspect PATH --operator score``, as a table and as JSON."""
     table = inspect_command.state_table(str(world.snapshot), "score", sql=None, limit=None)
     Console(file=io.StringIO(), width=200).print(table)
@@ -234,14 +234,14 @@ def inspect_operator(world: World) -> None:
         json.loads(line)
 
 
-def read(world: World) -> None:
+def read(world: Victim) -> None:
     """``weir.read_savepoint``: its figures, and the state of Python operators."""
     with read_savepoint(str(world.snapshot)) as savepoint:
         for operator in savepoint.operators:
             savepoint.operator_state(operator.uid)
 
 
-def restore(world: World) -> None:
+def restore(world: Victim) -> None:
     """Restore as a job does: check, fill the queries' directories, commit pending output."""
     checkpoint = world.storage.read(str(world.snapshot))
     world.storage.verify(checkpoint)
@@ -277,7 +277,7 @@ def restore(world: World) -> None:
     _commit_again(world, checkpoint)
 
 
-def _commit_again(world: World, checkpoint: Any) -> None:
+def _commit_again(world: Victim, checkpoint: Any) -> None:
     sinks = SinkPort(
         sinks={"out": Files(str(world.table), format="json")},
         job_name="orders",
@@ -294,7 +294,7 @@ def _commit_again(world: World, checkpoint: Any) -> None:
     sinks.commit_again(checkpoint, put_back, foreign=True)
 
 
-def find_files(world: World) -> None:
+def find_files(world: Victim) -> None:
     """The file source's enumerator and the names that it gives to readers."""
     checkpoint = world.storage.read(str(world.snapshot))
     source = FileSource(str(world.landing), format="csv", schema="id long")
@@ -332,7 +332,7 @@ class _Context:
         """Find nothing."""
 
 
-def consistent_reading(world: World) -> None:
+def consistent_reading(world: Victim) -> None:
     """Read what ``read_consistent`` reads of a job's records; the newest checkpoint is forged."""
     data = (world.snapshot / "_metadata").read_bytes()
     log = JobLog(LocalFileSystem(), world.storage.log_directory)
@@ -352,18 +352,18 @@ def consistent_reading(world: World) -> None:
     epochs.whole_up_to("out", 3)
 
 
-def claim(world: World) -> None:
+def claim(world: Victim) -> None:
     """Claim a snapshot, which deletes it once it is subsumed."""
     world.storage.discard_claimed(str(world.snapshot))
 
 
-def dispose(world: World) -> None:
+def dispose(world: Victim) -> None:
     """``weir savepoint --dispose``."""
     world.storage.dispose_savepoint(str(world.snapshot))
 
 
 #: Each reader and the directories that it may write to.
-READERS: dict[str, tuple[Callable[[World], None], Callable[[World], tuple[Path, ...]]]] = {
+READERS: dict[str, tuple[Callable[[Victim], None], Callable[[Victim], tuple[Path, ...]]]] = {
     "inspect": (inspect, lambda world: ()),
     "inspect --operator": (inspect_operator, lambda world: ()),
     "read_savepoint": (read, lambda world: ()),

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.cli.conftest import Weir
-from tests.e2e.support import environment_of
 from tests.kit.durable_job import Driver
 from tests.kit.object_store import ObjectStore
+from tests.kit.place import environment_of
 from tests.kit.sample_checkpoint import checkpoint
 
 from weir.core.types import SnapshotKind

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pyarrow as pa
 import pytest
-from tests.e2e.support import Place
+from tests.kit.place import Place
 from tests.kit.postgres_server import PASSWORD, PostgresServer, running_server
 
 from weir.demo.postgres import DemoDatabase

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.feeds import Feeds
-from tests.e2e.support import Place
+from tests.kit.place import Place
 
 
 @pytest.fixture

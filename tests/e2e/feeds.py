@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.e2e.support import Place, Rows, assert_same, files_rows
+from tests.kit.place import Place, Rows, assert_same, files_rows
 from tests.kit.waiting import wait_until
 
 import weir

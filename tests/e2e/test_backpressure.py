@@ -11,8 +11,8 @@ import time
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.e2e.live_job import Gate, LiveJob, WatchedFiles, numbers, settings
-from tests.e2e.support import Place, assert_same, files_rows
+from tests.kit.live_job import Gate, LiveJob, WatchedFiles, numbers, settings
+from tests.kit.place import Place, assert_same, files_rows
 from tests.kit.waiting import PATIENCE_S, wait_until
 
 import weir

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import pyspark
 import pytest
-from tests.e2e.support import Place, error_line
+from tests.kit.place import Place, error_line
 from typer.testing import CliRunner
 
 from weir.cli.app import app

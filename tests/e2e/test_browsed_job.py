@@ -13,7 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession, functions
-from tests.e2e.live_job import (
+from tests.kit.browser import PATIENCE_MS, chromium
+from tests.kit.live_job import (
     RESTARTED,
     LiveJob,
     RaiseOnce,
@@ -22,8 +23,7 @@ from tests.e2e.live_job import (
     raw_rows,
     settings,
 )
-from tests.e2e.support import Place, assert_same
-from tests.kit.browser import PATIENCE_MS, chromium
+from tests.kit.place import Place, assert_same
 
 import weir
 from weir.core.status import JobStatus

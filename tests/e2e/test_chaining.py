@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.e2e.live_job import LiveJob, settings
-from tests.e2e.support import Place, Rows, assert_same, delta_rows
+from tests.kit.live_job import LiveJob, settings
+from tests.kit.place import Place, Rows, assert_same, delta_rows
 
 import weir
 from weir.core.status import JobStatus

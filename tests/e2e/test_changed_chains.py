@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.e2e.live_job import LiveJob, settings
-from tests.e2e.support import Place, Rows, assert_same, delta_rows, files_rows
 from tests.e2e.test_chaining import CUTS, expected, land, pipeline
 from tests.e2e.test_operator_time import MinuteCounts
+from tests.kit.live_job import LiveJob, settings
+from tests.kit.place import Place, Rows, assert_same, delta_rows, files_rows
 
 import weir
 from weir.core.status import JobStatus

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.e2e.support import PIPELINE, Place, delta_rows, files_rows
+from tests.kit.place import PIPELINE, Place, delta_rows, files_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

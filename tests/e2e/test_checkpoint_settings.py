@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.e2e.live_job import (
+from tests.kit.live_job import (
     Gate,
     LiveJob,
     RaiseOnce,
@@ -28,9 +28,9 @@ from tests.e2e.live_job import (
     settings,
     wait_until_copied,
 )
-from tests.e2e.support import Place
+from tests.kit.place import Place
+from tests.kit.rig import hashes
 from tests.kit.waiting import PATIENCE_S, wait_until
-from tests.spark.rig import hashes
 
 import weir
 from weir.core.status import JobStatus

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
-from tests.e2e.support import Place, files_rows
+from tests.kit.place import Place, files_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

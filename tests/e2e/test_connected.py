@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
-from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, files_rows
+from tests.kit.live_job import RESTARTED, LiveJob, numbers, settings
+from tests.kit.place import ROWS_PER_FILE, Place, files_rows
 from tests.kit.waiting import wait_until
 
 import weir

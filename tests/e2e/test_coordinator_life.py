@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from tests.e2e.live_job import RESTARTED, Gate, LiveJob, WatchedFiles, numbers, settings
-from tests.e2e.support import Place
+from tests.kit.live_job import RESTARTED, Gate, LiveJob, WatchedFiles, numbers, settings
+from tests.kit.place import Place
 from tests.kit.waiting import wait_until
 
 import weir

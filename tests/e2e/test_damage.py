@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Place, assert_same, delta_rows
+from tests.kit.place import Place, assert_same, delta_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

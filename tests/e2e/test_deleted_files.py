@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.e2e.live_job import LiveJob, assert_copied, numbers_job, settings
-from tests.e2e.support import Place
+from tests.kit.live_job import LiveJob, assert_copied, numbers_job, settings
+from tests.kit.place import Place
 
 from weir.core.status import JobStatus
 

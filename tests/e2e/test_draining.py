@@ -24,8 +24,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from tests.e2e.live_job import LiveJob, numbers, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, files_rows, parquet_rows
+from tests.kit.live_job import LiveJob, numbers, settings
+from tests.kit.place import ROWS_PER_FILE, Place, Rows, assert_same, files_rows, parquet_rows
 
 import weir
 from weir.core.status import JobStatus

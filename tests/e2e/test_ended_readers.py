@@ -14,11 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from tests.e2e.live_job import LiveJob, metadata_of, settings
-from tests.e2e.support import Place, Rows, files_rows
+from tests.kit import ranges as ranges_module
+from tests.kit.live_job import LiveJob, metadata_of, settings
+from tests.kit.place import Place, Rows, files_rows
+from tests.kit.ranges import Ranges, ranges
 from tests.kit.waiting import wait_until
-from tests.sources import ranges as ranges_module
-from tests.sources.ranges import Ranges, ranges
 
 import weir
 from weir.core.status import JobStatus

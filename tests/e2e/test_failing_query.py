@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import PIPELINE, Place
+from tests.kit.place import PIPELINE, Place
 
 pytestmark = pytest.mark.spark
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
-from tests.e2e.live_job import RESTARTED, LiveJob, raw_rows, settings, wait_until_copied
-from tests.e2e.support import HERE, Place, files_rows
+from tests.kit.live_job import RESTARTED, LiveJob, raw_rows, settings, wait_until_copied
+from tests.kit.place import Place, files_rows
 from tests.kit.waiting import wait_until
 
 import weir
@@ -112,7 +112,7 @@ def test_files_that_come_while_a_job_fails_and_is_restored_are_read_once(place: 
 def test_files_that_come_while_drivers_are_killed_are_read_once(place: Place, seed: int) -> None:
     """Each driver dies at a different moment, between discovering, reading and committing new
     files."""
-    drawn, pipeline = random.Random(seed), HERE / "files_pipeline.py"
+    drawn, pipeline = random.Random(seed), Path(__file__).with_name("files_pipeline.py")
     for _ in range(4):
         place.land(1)
         run = place.start(pipeline=pipeline)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.e2e.live_job import LiveJob, numbers, settings
-from tests.e2e.support import Place
+from tests.kit.live_job import LiveJob, numbers, settings
+from tests.kit.place import Place
 
 import weir
 from weir.core.status import JobStatus

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.live_job import (
+from tests.kit.live_job import (
     RESTARTED,
     LiveJob,
     RaiseOnce,
@@ -20,7 +20,7 @@ from tests.e2e.live_job import (
     pass_by,
     settings,
 )
-from tests.e2e.support import Place, Rows, assert_same, files_rows
+from tests.kit.place import Place, Rows, assert_same, files_rows
 
 import weir
 from weir.core.status import JobStatus

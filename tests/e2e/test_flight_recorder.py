@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Place, Run, delta_rows
 from tests.e2e.test_failing_query import failing_pipeline
+from tests.kit.place import Place, Run, delta_rows
 from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

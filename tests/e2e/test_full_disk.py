@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.live_job import (
+from tests.kit.disk import SmallDisk, small_disk
+from tests.kit.live_job import (
     LiveJob,
     assert_copied,
     assert_counted,
@@ -23,10 +24,9 @@ from tests.e2e.live_job import (
     settings,
     wait_until_copied,
 )
-from tests.e2e.support import Place
-from tests.kit.disk import SmallDisk, small_disk
+from tests.kit.place import Place
+from tests.kit.rig import hashes
 from tests.kit.waiting import wait_until
-from tests.spark.rig import hashes
 
 from weir.core.status import JobStatus
 from weir.errors import JobError, StorageError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.e2e.live_job import LiveJob, settings
-from tests.e2e.support import Place
+from tests.kit.live_job import LiveJob, settings
+from tests.kit.place import Place
 from tests.kit.waiting import wait_until
 
 import weir

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
-from tests.e2e.support import HERE, Place, Rows, Run, assert_same
+from tests.kit.place import Place, Rows, Run, assert_same
 from tests.kit.postgres_server import PASSWORD, PostgresServer, running_server
 from tests.kit.waiting import wait_until
 
@@ -20,7 +20,7 @@ import weir
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
-PIPELINE = HERE / "iceberg_pipeline.py"
+PIPELINE = Path(__file__).with_name("iceberg_pipeline.py")
 #: A catalog that is killed every second fails more attempts than a job is usually allowed.
 CONFS = (
     "restart-strategy.type=fixed-delay",

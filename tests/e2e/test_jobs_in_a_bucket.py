@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.support import Place, Run
 from tests.e2e.test_killed_operators import BOUNDED, UNBOUNDED
 from tests.e2e.test_killed_operators import PIPELINE as OPERATORS_PIPELINE
 from tests.e2e.test_killed_operators import assert_exact as assert_operators_exact
 from tests.e2e.test_two_drivers import NOTICES_S, put_to_sleep, wake
 from tests.kit.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore, Request
+from tests.kit.place import Place, Run
 from tests.kit.waiting import wait_until
 
 from weir.storage.file_systems import FileSystems

@@ -9,7 +9,7 @@ one of the points (``test_lifecycle.py``).
 from __future__ import annotations
 
 import pytest
-from tests.e2e.support import Place
+from tests.kit.place import Place
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 

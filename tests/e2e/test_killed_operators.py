@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from tests.e2e.support import ROWS_PER_FILE, Place, assert_same, files_rows
+from tests.kit.place import ROWS_PER_FILE, Place, assert_same, files_rows
 from tests.kit.waiting import wait_until
 
 PIPELINE = Path(__file__).resolve().parent / "operators_pipeline.py"

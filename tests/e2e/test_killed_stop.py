@@ -17,7 +17,7 @@ import time
 
 import httpx
 import pytest
-from tests.e2e.support import Place, Run, delta_rows
+from tests.kit.place import Place, Run, delta_rows
 
 from weir.errors import WeirError
 from weir.rest.client import connect

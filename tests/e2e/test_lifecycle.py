@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import (
+from tests.e2e.test_killed_stop import dies_of_a_stop
+from tests.kit.place import (
     Place,
     Run,
     assert_same,
@@ -18,7 +19,6 @@ from tests.e2e.support import (
     error_line,
     files_rows,
 )
-from tests.e2e.test_killed_stop import dies_of_a_stop
 from tests.kit.waiting import wait_until
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Place
+from tests.kit.place import Place
 
 pytestmark = pytest.mark.spark
 

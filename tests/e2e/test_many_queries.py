@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from tests.e2e.support import PIPELINE, Place, assert_same, files_rows
+from tests.kit.place import PIPELINE, Place, assert_same, files_rows
 from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

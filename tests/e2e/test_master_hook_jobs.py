@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.e2e.live_job import (
+from tests.kit.live_job import (
     LiveJob,
     assert_copied,
     assert_counted,
@@ -19,7 +19,7 @@ from tests.e2e.live_job import (
     retained,
     settings,
 )
-from tests.e2e.support import HERE, PIPELINE, Place
+from tests.kit.place import KILLING_DRIVER, PIPELINE, Place
 
 import weir
 from weir.core.messages.task import TakeSnapshot
@@ -179,7 +179,7 @@ def die_after_a_record(place: Place, pipeline: Path, nth: int) -> None:
     """Run until SIGKILL right after the Nth checkpoint is recorded."""
     point, mark = "after-the-record", place.directory / "mark"
     mark.unlink(missing_ok=True)
-    script = (str(HERE / "killing_driver.py"), "SIGKILL", point, str(nth), str(mark))
+    script = (str(KILLING_DRIVER), "SIGKILL", point, str(nth), str(mark))
     run = place.start(pipeline=pipeline, script=script)
     assert run.wait() == -signal.SIGKILL, run.story()
     assert mark.read_text() == point

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.e2e.live_job import LiveJob, numbers, settings
-from tests.e2e.support import (
+from tests.kit.live_job import LiveJob, numbers, settings
+from tests.kit.place import (
     ROWS_PER_FILE,
     Place,
     Rows,

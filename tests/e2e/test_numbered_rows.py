@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from tests.e2e.support import HERE, Place, Rows, Run, assert_same
+from tests.kit.place import Place, Rows, Run, assert_same
 from tests.kit.postgres_server import PostgresServer, running_server
 from tests.kit.waiting import wait_until
 
@@ -14,7 +15,7 @@ import weir
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
-PIPELINE = HERE / "numbered_pipeline.py"
+PIPELINE = Path(__file__).with_name("numbered_pipeline.py")
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.e2e.live_job import LiveJob, metadata_of, settings
-from tests.e2e.support import Place, Rows, assert_same, delta_rows
+from tests.kit.live_job import LiveJob, metadata_of, settings
+from tests.kit.place import Place, Rows, assert_same, delta_rows
 from tests.kit.waiting import PATIENCE_S
 
 import weir

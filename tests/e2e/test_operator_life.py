@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, files_rows
 from tests.e2e.test_draining import Tally
 from tests.kit.checkered import checkered
+from tests.kit.live_job import RESTARTED, LiveJob, numbers, settings
+from tests.kit.place import ROWS_PER_FILE, Place, files_rows
 from tests.kit.waiting import wait_until
 
 import weir

@@ -16,9 +16,9 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
-from tests.e2e.numbers_pipeline import timed
-from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
+from tests.kit.live_job import RESTARTED, LiveJob, numbers, settings
+from tests.kit.numbers_pipeline import timed
+from tests.kit.place import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
 from tests.kit.waiting import wait_until
 
 import weir

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType
-from tests.e2e.live_job import RESTARTED, LiveJob, numbers, retained, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows, files_rows
 from tests.kit.clock import LaterClock
+from tests.kit.live_job import RESTARTED, LiveJob, numbers, retained, settings
+from tests.kit.place import ROWS_PER_FILE, Place, delta_rows, files_rows
 from tests.kit.waiting import wait_until
 
 import weir

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.e2e.live_job import LiveJob, settings
-from tests.e2e.support import Place, files_rows
+from tests.kit.live_job import LiveJob, settings
+from tests.kit.place import Place, files_rows
 
 import weir
 from weir.cli.load import load_job

@@ -9,16 +9,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
-from tests.e2e.support import HERE, Place, Rows, Run, assert_same
+from tests.kit.place import KILLING_DRIVER, Place, Rows, Run, assert_same
 from tests.kit.postgres_server import PASSWORD, PostgresServer, running_server
 from tests.kit.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
-PIPELINE = HERE / "postgres_pipeline.py"
+PIPELINE = Path(__file__).with_name("postgres_pipeline.py")
 #: A server that is killed every second fails more attempts than a job is usually allowed.
 CONFS = (
     "restart-strategy.type=fixed-delay",
@@ -227,7 +228,7 @@ def test_a_driver_that_ends_or_hangs_within_its_transaction_doubles_no_row(place
     When it wakes up, its transaction is gone and a newer attempt has the job (PROTOCOL P18)."""
     place.land(12)
     mark = place.directory / "mark"
-    killer = (str(HERE / "killing_driver.py"), number, "within-a-transaction", "3", str(mark))
+    killer = (str(KILLING_DRIVER), number, "within-a-transaction", "3", str(mark))
     old = start(place, server, script=killer)
     wait_until(mark.exists, "the driver is within its transaction")
     arguments = ["--takeover"] if number == "SIGSTOP" else []

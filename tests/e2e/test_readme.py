@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Place
+from tests.kit.place import Place
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 

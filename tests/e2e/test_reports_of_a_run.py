@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Place
+from tests.kit.place import Place
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from tests.e2e.live_job import Gate, LiveJob, WatchedFiles, assert_copied, numbers, settings
-from tests.e2e.numbers_pipeline import by_minute, timed
-from tests.e2e.support import Place, Rows, assert_same, files_rows
+from tests.kit.live_job import Gate, LiveJob, WatchedFiles, assert_copied, numbers, settings
+from tests.kit.numbers_pipeline import by_minute, timed
+from tests.kit.place import Place, Rows, assert_same, files_rows
 from tests.kit.waiting import PATIENCE_S
 
 import weir

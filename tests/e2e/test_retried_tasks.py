@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Place, files_rows
+from tests.kit.place import Place, files_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from tests.e2e.live_job import LiveJob, numbers, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, assert_same, delta_rows
+from tests.kit.live_job import LiveJob, numbers, settings
+from tests.kit.place import ROWS_PER_FILE, Place, assert_same, delta_rows
 from tests.kit.waiting import PATIENCE_S, wait_until
 
 import weir

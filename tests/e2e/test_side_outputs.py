@@ -11,8 +11,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows, files_rows
+from tests.kit.live_job import RESTARTED, LiveJob, numbers, settings
+from tests.kit.place import ROWS_PER_FILE, Place, delta_rows, files_rows
 
 import weir
 from weir.core.status import JobStatus

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from tests.e2e.support import Place, Run, parquet_rows, visible_files
+from tests.kit.place import Place, Run, parquet_rows, visible_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.e2e.live_job import RESTARTED, LiveJob, numbers_job, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, assert_same, files_rows
+from tests.kit.live_job import RESTARTED, LiveJob, numbers_job, settings
+from tests.kit.place import ROWS_PER_FILE, Place, assert_same, files_rows
 
 pytestmark = pytest.mark.spark
 

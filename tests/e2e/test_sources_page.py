@@ -11,8 +11,8 @@ from datetime import timedelta
 
 import pytest
 from tests.e2e.feeds import FIRST, FROM_NOTHING, Feeds, assert_exact, loaded, written
-from tests.e2e.live_job import LiveJob, settings
-from tests.e2e.support import Place, Rows, assert_same, files_rows
+from tests.kit.live_job import LiveJob, settings
+from tests.kit.place import Place, Rows, assert_same, files_rows
 from tests.kit.waiting import wait_until
 
 from weir.core.status import JobStatus

@@ -13,7 +13,7 @@ import re
 
 import psutil
 import pytest
-from tests.e2e.support import Place, Rows, Run, delta_rows, files_rows
+from tests.kit.place import Place, Rows, Run, delta_rows, files_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
-from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
-from tests.e2e.support import Place, assert_same, files_rows
+from tests.kit.live_job import RESTARTED, LiveJob, numbers, settings
+from tests.kit.place import Place, assert_same, files_rows
 
 import weir
 from weir.core.status import JobStatus

@@ -10,8 +10,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
-from tests.e2e.live_job import RESTARTED, LiveJob, RaiseOnce, numbers, settings
-from tests.e2e.support import Place
+from tests.kit.live_job import RESTARTED, LiveJob, RaiseOnce, numbers, settings
+from tests.kit.place import Place
 
 import weir
 from weir.core.status import JobStatus

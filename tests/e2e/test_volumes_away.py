@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from tests.e2e.live_job import LiveJob, numbers, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows
+from tests.kit.live_job import LiveJob, numbers, settings
+from tests.kit.place import ROWS_PER_FILE, Place, delta_rows
 from tests.kit.waiting import wait_until
 
 import weir

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.e2e.live_job import LiveJob, numbers, settings
-from tests.e2e.numbers_pipeline import by_minute, timed
-from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
+from tests.kit.live_job import LiveJob, numbers, settings
+from tests.kit.numbers_pipeline import by_minute, timed
+from tests.kit.place import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
 
 import weir
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Place
+from tests.kit.place import Place
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.e2e.support import Place, Run
 from tests.flink.distribution import JARS, Client
+from tests.kit.place import Place, Run
 from tests.kit.waiting import wait_until
 
 pytestmark = [

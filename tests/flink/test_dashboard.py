@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import httpx
 import pytest
 from playwright.sync_api import ConsoleMessage, Page, Response
-from tests.e2e.support import Place
 from tests.flink.dashboard import served_dashboard
 from tests.flink.distribution import JARS
 from tests.kit.browser import chromium
+from tests.kit.place import Place
 from tests.kit.waiting import wait_until
 
 pytestmark = [

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.e2e.support import Place, Run, delta_rows
+from tests.kit.place import Place, Run, delta_rows
 from tests.kit.postgres_server import PostgresServer, binaries, running_server
 from tests.kit.waiting import wait_until
 from tests.recorded.packing import pack

@@ -18,8 +18,8 @@ import psycopg
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
-from tests.e2e.live_job import LiveJob, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, delta_rows, files_rows
+from tests.kit.live_job import LiveJob, settings
+from tests.kit.place import ROWS_PER_FILE, Place, Rows, assert_same, delta_rows, files_rows
 from tests.kit.postgres_server import running_server
 from tests.recorded import pipeline
 from tests.recorded.packing import unpack

@@ -6,7 +6,7 @@ import getpass
 from pathlib import Path
 
 import pytest
-from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
+from tests.kit.iceberg_warehouse import Warehouse, stage_by_hand
 
 from weir.lineage.datasets import Dataset
 from weir.sinks import DeltaTable, Files, ForeachEpoch, PostgresTable

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.e2e.live_job import RESTARTED, LiveJob, RaiseOnce, numbers, settings
-from tests.e2e.support import Place, Rows
+from tests.kit.live_job import RESTARTED, LiveJob, RaiseOnce, numbers, settings
+from tests.kit.place import Place, Rows
 
 import weir
 from weir.core.status import JobStatus

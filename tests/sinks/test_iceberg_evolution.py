@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, LongType, NestedField
-from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, flushed, staged
+from tests.kit.iceberg_warehouse import NAME, Warehouse, context, flushed, staged
 
 from weir.errors import SinkError, SinkMismatchError, StorageError
 from weir.sinks import IcebergTable

@@ -12,7 +12,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType
-from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
+from tests.kit.iceberg_warehouse import Warehouse, stage_by_hand
 
 from weir.errors import SinkMismatchError
 from weir.sinks.iceberg.files import described

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from tests.kit.disk import FaultyDisk
-from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
+from tests.kit.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
 
 from weir.sinks import IcebergTable
 from weir.sinks.iceberg.files import written_as

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.sinks.iceberg_warehouse import NAME, Warehouse, stage_by_hand
+from tests.kit.iceberg_warehouse import NAME, Warehouse, stage_by_hand
 
 from weir.errors import LostRowsError, StorageError
 

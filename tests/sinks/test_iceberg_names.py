@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import LongType
-from tests.sinks.iceberg_warehouse import Warehouse
+from tests.kit.iceberg_warehouse import Warehouse
 
 from weir.core.types import Payload
 from weir.errors import SinkMismatchError

@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType, NestedField, StringType, StructType, TimestampType
-from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
+from tests.kit.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
 
 from weir.errors import SinkMismatchError
 from weir.sinks.iceberg.evolution import evolve, prepare

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sinks.iceberg_warehouse import JOB, NAME, Warehouse, context, flushed, staged
+from tests.kit.iceberg_warehouse import JOB, NAME, Warehouse, context, flushed, staged
 
 from weir.errors import LostRowsError, StorageError
 

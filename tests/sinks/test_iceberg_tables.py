@@ -26,7 +26,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 from tests.kit.disk import synced_paths
-from tests.sinks.iceberg_warehouse import (
+from tests.kit.iceberg_warehouse import (
     NAME,
     Warehouse,
     catalog_uri,

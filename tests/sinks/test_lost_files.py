@@ -16,8 +16,8 @@ from typing import Any
 import deltalake
 import pytest
 from tests.kit.disk import FaultyDisk, LostSyncs
+from tests.kit.iceberg_warehouse import Warehouse, stage_by_hand
 from tests.kit.written_rows import rows_of_delta, rows_of_files, stage_rows
-from tests.sinks.iceberg_warehouse import Warehouse, stage_by_hand
 
 from weir.errors import LostRowsError, LostWriteError, StorageError
 from weir.sinks import DeltaTable, Files, IcebergTable, SinkContext

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import FileScanTask
 from pyspark.sql import SparkSession
-from tests.sinks.iceberg_warehouse import NAME, Warehouse, context, flushed
+from tests.kit.iceberg_warehouse import NAME, Warehouse, context, flushed
 
 from weir.errors import LostRowsError, SinkMismatchError, StorageError
 from weir.sinks import IcebergTable, merging

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sinks.iceberg_warehouse import JOB, Warehouse, context, stage_by_hand
+from tests.kit.iceberg_warehouse import JOB, Warehouse, context, stage_by_hand
 from tests.sinks.test_read_consistent import Records
 from tests.sinks.test_read_consistent import Writer as DeltaWriter
 

@@ -27,9 +27,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.e2e.support import SOURCES, Place, Rows, Run, delta_rows, files_rows
 from tests.e2e.test_two_drivers import put_to_sleep, wake
 from tests.kit.disk import mounted
+from tests.kit.place import SOURCES, Place, Rows, Run, delta_rows, files_rows
 from tests.soak.deaths import (
     OUTAGE_S,
     Death,

@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 import psutil
-from tests.e2e.support import Run
+from tests.kit.place import Run
 
 #: How long a disk stays full, or a directory is gone.
 OUTAGE_S = 10.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.e2e.numbers_pipeline import by_minute, timed
+from tests.kit.numbers_pipeline import by_minute, timed
 
 import weir
 from weir.operators import Operator

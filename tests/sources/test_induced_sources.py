@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from tests.kit.clock import ManualClock
+from tests.kit.ranges import SCHEMA, Range, Ranges, RangesEnumerator, RangesReader, ranges
+from tests.kit.source_job import FakeJob
 from tests.operators.test_source_readers import reported
-from tests.sources.fake_runtime import FakeJob
-from tests.sources.ranges import SCHEMA, Range, Ranges, RangesEnumerator, RangesReader, ranges
 
 from weir.core.messages.task import InducedCheckpoint
 from weir.core.types import Payload

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
-from tests.sources.fake_runtime import Checkpoint, FakeJob
-from tests.sources.ranges import SCHEMA, Range, Ranges, RangesReader, ranges
+from tests.kit.ranges import SCHEMA, Range, Ranges, RangesReader, ranges
+from tests.kit.source_job import Checkpoint, FakeJob
 
 import weir
 from weir.core.types import Payload

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.sources.fake_runtime import FakeJob
-from tests.sources.ranges import SCHEMA, Range, Ranges
+from tests.kit.ranges import SCHEMA, Range, Ranges
+from tests.kit.source_job import FakeJob
 
 import weir
 from weir.errors import PipelineError

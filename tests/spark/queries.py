@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from tests.spark.rig import Collected, Landing, Rows
+from tests.kit.rig import Collected, Landing, Rows
 
 from weir.job import Job
 

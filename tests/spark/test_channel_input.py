@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+from tests.kit.rig import START, Landing, Rows
 from tests.kit.waiting import PATIENCE_S, wait_until
-from tests.spark.rig import START, Landing, Rows
 
 from weir.errors import PipelineError
 from weir.spark.channels import (

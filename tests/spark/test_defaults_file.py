@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import environment_of
+from tests.kit.place import environment_of
 
 from weir.config import Configuration
 from weir.errors import UnsupportedEnvironmentError

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.e2e.support import environment_of
+from tests.kit.place import environment_of
 
 pytestmark = pytest.mark.spark
 

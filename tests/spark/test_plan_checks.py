@@ -12,7 +12,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.rig import SCHEMA, Collected, Landing, Rig
+from tests.kit.rig import SCHEMA, Collected, Landing, Rig
 
 from weir.core.messages.task import BatchStaged, PlanningCalled, TaskErrored
 from weir.errors import PipelineError

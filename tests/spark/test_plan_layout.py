@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.rig import Collected, Landing, Rig
+from tests.kit.rig import Collected, Landing, Rig
 
 from weir.core.messages.task import RecordsEnded
 from weir.job import Job

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.rig import Collected, Landing
+from tests.kit.rig import Collected, Landing
 
 from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import (

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.kit.rig import Collected, Landing, Rig, Rows, one_vertex
 from tests.kit.waiting import wait_until
 from tests.spark.queries import QUERIES, Query
-from tests.spark.rig import Collected, Landing, Rig, Rows, one_vertex
 
 from weir.core.messages.task import Drained, RecordsEnded
 from weir.core.types import TaskState

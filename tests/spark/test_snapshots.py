@@ -15,9 +15,9 @@ from uuid import UUID
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.kit.rig import Landing, Rig, hashes
 from tests.kit.task_snapshots import FILES, SCHEMA_FILE, FakeQuery, SnapshotWorld, restored
 from tests.spark.queries import QUERIES
-from tests.spark.rig import Landing, Rig, hashes
 
 from weir.core.messages.task import Drained, RecordsEnded
 from weir.core.types import (

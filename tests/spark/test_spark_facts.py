@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.kit.rig import Collected, Landing, Rig, hashes
 from tests.kit.waiting import wait_until
 from tests.spark.queries import QUERIES, Query
-from tests.spark.rig import Collected, Landing, Rig, hashes
 
 from weir.core.messages.task import Drained, RecordsEnded
 from weir.core.types import Payload

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.rig import START, Landing
+from tests.kit.rig import START, Landing
 from typer.testing import CliRunner
 
 import weir

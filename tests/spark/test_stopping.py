@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.kit.rig import Collected, Landing, Rig
 from tests.spark.queries import QUERIES
-from tests.spark.rig import Collected, Landing, Rig
 
 from weir.core.messages.task import TaskErrored
 from weir.job import Job

@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.e2e.numbers_pipeline import by_minute, timed
-from tests.e2e.support import Place, Rows, assert_same, files_rows
+from tests.kit.numbers_pipeline import by_minute, timed
+from tests.kit.place import Place, Rows, assert_same, files_rows
 from tests.kit.waiting import PATIENCE_S, wait_until
 
 import weir

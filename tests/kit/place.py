@@ -1,4 +1,4 @@
-"""Shared by the end-to-end tests: small inputs, ``weir`` as a child process, checks of the sinks.
+"""A place for end-to-end tests: small inputs, ``weir`` as a child process, checks of the sinks.
 
 Rules of these tests:
 
@@ -32,9 +32,9 @@ from tests.kit.waiting import PATIENCE_S, wait_until
 
 from weir.demo.landing import write_atomically
 
-HERE = Path(__file__).resolve().parent
-PIPELINE = HERE / "numbers_pipeline.py"
-SOURCES = HERE.parents[1] / "src"
+PIPELINE = Path(__file__).with_name("numbers_pipeline.py")
+KILLING_DRIVER = Path(__file__).with_name("killing_driver.py")
+SOURCES = Path(__file__).parents[2] / "src"
 
 #: These tests' JVMs live for seconds: they start faster with only the quick compiler, and without
 #: verifying the bytecode of Spark's jars. Java prints on standard error that it has picked these
@@ -131,7 +131,7 @@ class Place:
         See ``killing_driver.py``.
         """
         self._mark.unlink(missing_ok=True)
-        script = (str(HERE / "killing_driver.py"), number.name, point, str(nth), str(self._mark))
+        script = (str(KILLING_DRIVER), number.name, point, str(nth), str(self._mark))
         return self.start(*arguments, pipeline=pipeline, script=script, environment=environment)
 
     def mark(self) -> str:
