@@ -13,10 +13,9 @@ SOAK_MINUTES ?= 120
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup packages lint ruff test house test-fast test-slow test-flink demo sim bench soak screenshots lock clean
+.PHONY: help setup packages lint test house test-fast test-slow test-flink demo sim bench soak screenshots lock clean
 
-# Hundreds of processes of a test run would each compile all that they import, and pytest would rewrite
-# the assertions of each test file three times.
+# Hundreds of processes of a test run would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list targets
@@ -30,21 +29,14 @@ setup: ## create .venv with all dependencies; as root, also install Java 17 if m
 packages:
 	@scripts/setup.sh packages
 
-lint: ruff ## ruff and mypy --strict
-	$(BIN)/mypy --strict
-
-ruff: packages
+lint: packages ## ruff and mypy --strict
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy --strict
 
-# Three processes for two cores: a test often waits. mypy takes half a minute of one core: first beside
-# one process that rewrites the assertions of all tests, which all would do, then where tests wait.
-test: ruff ## lint, and all but the slow tests, as in CI
-	@nice -n 19 $(BIN)/mypy --strict & typed=$$!; tested=0; \
-	$(BIN)/pytest --collect-only -qq >/dev/null || true; \
-	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder || tested=$$?; \
-	wait $$typed || { echo "mypy found errors: they are above the tests' output" >&2; exit 1; }; \
-	exit $$tested
+# Three processes for two cores: a test often waits. tests/conftest.py says which test runs where.
+test: lint ## lint, and all but the slow tests, as in CI
+	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder
 
 house: packages ## report the size and shape of the source tree
 	@$(BIN)/python -m scripts.house

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import atexit
 import functools
-import gc
 import os
 import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 # No test run leaves a process behind that makes a class archive.
 os.environ["WEIR_NO_WARMUP"] = "1"
 
-# Collecting tests makes objects that stay: the garbage collector does not look at them meanwhile.
-gc.disable()
-
 # What a shell runs in the background ignores Ctrl-C, as would the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,9 +38,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Servers of tests are found by no command of their user, and by none of another test process.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="weir-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
-
-# Each of a thousand clients would read all that this machine trusts.
-httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
 
 # How long an answer takes depends on what else the machine does: pytest's own limit is enough.
 _patience = httpx._config.DEFAULT_TIMEOUT_CONFIG
@@ -75,28 +68,11 @@ def spark() -> Iterator[SparkSession]:
         fast_working_directory=True,
         log_file=None,
         # Thousands of queries fill the 48 MB that code has with the quick compiler, and then it
-        # compiles the same methods again and again. The more memory for what is new, the less often
-        # is it collected. Verifying the bytecode of Spark's jars takes a seventh of a start.
-        java_options=f"{java_options(profile=JvmProfile.BRIEF)} -XX:ReservedCodeCacheSize=256m"
-        " -Xmn512m -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+        # compiles the same methods again and again.
+        java_options=f"{java_options(profile=JvmProfile.BRIEF)} -XX:ReservedCodeCacheSize=256m",
     )
     yield session
     session.stop()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(
-    item: pytest.Item, nextitem: pytest.Item | None
-) -> Generator[None, None, None]:
-    """Stop Spark after the last test that uses it: that takes seconds, while others go on."""
-    yield
-    jvms = _jvms(item.config.rootpath)
-    if item.path in jvms and (nextitem is None or nextitem.path not in jvms):
-        from pyspark.sql import SparkSession
-
-        session = SparkSession.getActiveSession()
-        if session is not None:
-            session.stop()
 
 
 @pytest.fixture(scope="session")
@@ -127,13 +103,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     jvms = _jvms(config.rootpath)
     with_kills = {item.path for item in items if item.get_closest_marker("kill")}
     items.sort(key=lambda item: (item.path not in jvms, item.path not in with_kills))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop() -> None:
-    """Let the garbage collector look at what tests make."""
-    gc.freeze()
-    gc.enable()
 
 
 class InTwoJvms(LoadScopeScheduling):

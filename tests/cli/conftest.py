@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 
 import pytest
-import typer.testing
 from click.testing import Result
 from tests.kit.gateway import FakeGateway
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from weir.cli.app import app
 from weir.rest.server.server import RestServer
 
 Weir = Callable[..., Result]
-
-# The runner would make all commands anew each time.
-typer.testing._get_command = functools.cache(get_command)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -32,18 +31,12 @@ def example() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+def spark(spark: SparkSession) -> SparkSession:
     """A separate session with a time zone other than UTC: results must not depend on it."""
-    before = SparkSession.getActiveSession()
-    local = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    for key in ("spark.driver.host", "spark.driver.bindAddress"):
-        local = local.config(key, "127.0.0.1")
-    session = (before or local.getOrCreate()).newSession()
+    session = spark.newSession()
     session.conf.set("spark.sql.shuffle.partitions", "2")
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    yield session
-    if before is None:
-        session.stop()
+    return session
 
 
 def by_rule(example: ModuleType, candidates: pa.Table) -> pa.Table:
