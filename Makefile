@@ -34,9 +34,10 @@ lint: packages ## ruff and mypy --strict
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict
 
-# Three processes for two cores: a test often waits. tests/conftest.py says which test runs where.
+# Three processes for two cores, since a test often waits. Each takes file by file, in the order of
+# tests/conftest.py.
 test: lint ## lint, and all but the slow tests, as in CI
-	$(BIN)/pytest -n 3 --dist loadscope --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 house: packages ## report the size and shape of the source tree
 	@$(BIN)/python -m scripts.house

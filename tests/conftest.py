@@ -8,25 +8,20 @@ that is quick enough for tests.
 from __future__ import annotations
 
 import atexit
-import functools
 import os
-import re
 import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import hypothesis
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.kit.object_store import ObjectStore
-    from xdist.remote import Producer
 
 # No test run leaves a process behind that makes a class archive.
 os.environ["WEIR_NO_WARMUP"] = "1"
@@ -94,49 +89,12 @@ def object_store(
     _object_store.heal()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes long first, so that all processes finish together.
 
-    First what uses Spark in the test's own process, then what kills processes, then the many short
-    ones. Files stay together.
+    First the files whose tests use Spark in their own process, then those that kill processes, then
+    the many short ones.
     """
-    jvms = _jvms(config.rootpath)
-    with_kills = {item.path for item in items if item.get_closest_marker("kill")}
-    items.sort(key=lambda item: (item.path not in jvms, item.path not in with_kills))
-
-
-class InTwoJvms(LoadScopeScheduling):
-    """Gives each file to one process, and those that share Spark's session to two of them.
-
-    Each JVM compiles all that it runs, and the fixtures of a file are made once.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return _jvms(self.config.rootpath).get(self.config.rootpath / path, path)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InTwoJvms:
-    """Give work to the processes of ``-n`` in this way."""
-    return InTwoJvms(config, log)
-
-
-@functools.cache
-def _jvms(root: Path) -> dict[Path, str]:
-    """The files of tests that use the session of their process, and which of two runs them."""
-    uses = re.compile(
-        r"usefixtures\(\"spark\""
-        r"|(?:def test_\w+|@pytest\.fixture[^\n]*\ndef \w+)\(\s*(?:[^()]*,\s*)?spark\s*[,:)]"
-    )
-    counts = {
-        path: text.count("\ndef test_")
-        for path in sorted((root / "tests").rglob("test_*.py"))
-        if uses.search(text := path.read_text(encoding="utf-8"))
-    }
-    sizes = {"JVM 0": 0, "JVM 1": 0}
-    jvms = {}
-    for path in sorted(counts, key=lambda one: -counts[one]):
-        jvms[path] = min(sizes, key=lambda name: sizes[name])
-        sizes[jvms[path]] += counts[path]
-    return jvms
+    with_spark = {one.path for one in items if "spark" in getattr(one, "fixturenames", ())}
+    with_kills = {one.path for one in items if one.get_closest_marker("kill")}
+    items.sort(key=lambda one: (one.path not in with_spark, one.path not in with_kills))
