@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from tests.kit.gateway import VIEW, FakeCluster, FakeGateway
+from tests.kit.gateway import FakeCluster, FakeGateway
 
 from weir.rest.handling import looks
 from weir.rest.server.server import RestServer
@@ -44,25 +44,11 @@ def http(address: str) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
-def shared() -> Iterator[tuple[FakeGateway, httpx.Client]]:
-    """One server and client for all tests that only read: each start and stop takes a moment."""
-    gateway, running = FakeGateway(), RestServer(port=0)
+@pytest.fixture
+def reader(gateway: FakeGateway) -> Iterator[httpx.Client]:
+    """A client of a server that also shows Spark's cluster."""
+    running = RestServer(port=0)
     address = running.start(gateway, cluster=FakeCluster())
     with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
-        yield gateway, client
+        yield client
     running.stop()
-
-
-@pytest.fixture
-def looked_at(shared: tuple[FakeGateway, httpx.Client]) -> FakeGateway:
-    """The job of ``reader``, as it is at first."""
-    gateway, _ = shared
-    gateway.current = VIEW
-    return gateway
-
-
-@pytest.fixture
-def reader(looked_at: FakeGateway, shared: tuple[FakeGateway, httpx.Client]) -> httpx.Client:
-    """A client that only reads."""
-    return shared[1]

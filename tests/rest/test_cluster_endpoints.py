@@ -47,10 +47,10 @@ def test_the_job_is_the_one_application(reader: httpx.Client) -> None:
     ],
 )
 def test_an_application_has_flinks_statuses(
-    reader: httpx.Client, looked_at: FakeGateway, status: JobStatus, shown: str
+    reader: httpx.Client, gateway: FakeGateway, status: JobStatus, shown: str
 ) -> None:
     """An application that restarts its job runs; one that is cancelled is spelled with one L."""
-    looked_at.set_status(status)
+    gateway.set_status(status)
     (one,) = reader.get("/applications/overview").json()["applications"]
     assert (one["status"], one["jobs"]) == (shown, {status.value: 1})
 

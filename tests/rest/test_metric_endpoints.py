@@ -41,10 +41,10 @@ def test_prometheus_gets_its_text_format(reader: httpx.Client) -> None:
 
 
 def test_a_query_without_names_lists_them_and_with_names_gives_values(
-    reader: httpx.Client, looked_at: FakeGateway
+    reader: httpx.Client, gateway: FakeGateway
 ) -> None:
     """As Flink: unknown names are left out, values are text."""
-    looked_at.current = replace(VIEW, latest_completed=completed(7, "/data/chk-7"), restarts=3)
+    gateway.current = replace(VIEW, latest_completed=completed(7, "/data/chk-7"), restarts=3)
     names = reader.get(f"{JOB}/metrics").json()
     assert all(set(one) == {"id"} for one in names)
     assert {
@@ -119,13 +119,13 @@ def test_metrics_of_a_vertex_have_the_subtask_in_front(reader: httpx.Client) -> 
 
 
 def test_the_backlog_of_a_source_has_flinks_name(
-    reader: httpx.Client, looked_at: FakeGateway
+    reader: httpx.Client, gateway: FakeGateway
 ) -> None:
     """A vertex whose sources do not say how much waits has no such metric."""
     asked = f"{CLEAN}/subtasks/0/metrics?get=pendingRecords"
     assert reader.get(asked).json() == []
     first, *rest = VIEW.vertices
-    looked_at.current = replace(VIEW, vertices=(replace(first, pending_records=75), *rest))
+    gateway.current = replace(VIEW, vertices=(replace(first, pending_records=75), *rest))
     assert reader.get(asked).json() == [{"id": "pendingRecords", "value": "75"}]
 
 
@@ -171,13 +171,13 @@ def test_metrics_of_the_driver_and_the_executors_have_flinks_names(reader: httpx
 
 
 def test_a_vertex_without_a_watermark_has_javas_smallest_number(
-    reader: httpx.Client, looked_at: FakeGateway
+    reader: httpx.Client, gateway: FakeGateway
 ) -> None:
     """The dashboard takes it for "no watermark"."""
     watermark = {"id": "0.currentInputWatermark", "value": str(-(2**63))}
     assert reader.get(f"{CLEAN}/watermarks").json() == [watermark]
     first, *rest = VIEW.vertices
-    looked_at.current = replace(VIEW, vertices=(replace(first, watermark_ms=1_500), *rest))
+    gateway.current = replace(VIEW, vertices=(replace(first, watermark_ms=1_500), *rest))
     assert reader.get(f"{CLEAN}/watermarks").json() == [{**watermark, "value": "1500"}]
 
 

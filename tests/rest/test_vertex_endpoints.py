@@ -57,7 +57,7 @@ def test_a_vertex_that_does_not_exist_is_answered_with_those_that_do(reader: htt
     assert (response.status_code, "clean, revenue" in response.text) == (404, True)
 
 
-def test_times_of_a_subtask_follow_the_job(reader: httpx.Client, looked_at: FakeGateway) -> None:
+def test_times_of_a_subtask_follow_the_job(reader: httpx.Client, gateway: FakeGateway) -> None:
     """A finished task has the time of its end; states that it never had are 0."""
     times = reader.get(f"{CLEAN}/subtasktimes").json()
     assert set(times) == {"id", "name", "now", "subtasks"}
@@ -66,19 +66,19 @@ def test_times_of_a_subtask_follow_the_job(reader: httpx.Client, looked_at: Fake
     assert subtask["host"] == subtask["endpoint"]  # the name that the dashboard reads
     assert (subtask["timestamps"]["RUNNING"], subtask["timestamps"]["FINISHED"]) == (2_000, 0)
     finished = tuple(replace(one, status=TaskStatus.FINISHED) for one in VIEW.vertices)
-    looked_at.current = replace(VIEW, vertices=finished)
-    looked_at.set_status(JobStatus.FINISHED)
+    gateway.current = replace(VIEW, vertices=finished)
+    gateway.set_status(JobStatus.FINISHED)
     (subtask,) = reader.get(f"{CLEAN}/subtasktimes").json()["subtasks"]
     assert (subtask["timestamps"]["FINISHED"], subtask["duration"]) == (10_000, 8_000)
 
 
 @pytest.mark.parametrize("status", [TaskStatus.INITIALIZING, TaskStatus.RUNNING])
 def test_the_timeline_of_a_subtask_ends_with_its_state(
-    reader: httpx.Client, looked_at: FakeGateway, status: TaskStatus
+    reader: httpx.Client, gateway: FakeGateway, status: TaskStatus
 ) -> None:
     """The dashboard sorts the states by time, and draws the last one as what lasts until now."""
     vertices = tuple(replace(one, status=status) for one in VIEW.vertices)
-    looked_at.current = replace(VIEW, vertices=vertices)
+    gateway.current = replace(VIEW, vertices=vertices)
     (subtask,) = reader.get(f"{CLEAN}/subtasktimes").json()["subtasks"]
     passed = {state: time for state, time in subtask["timestamps"].items() if time > 0}
     assert sorted(passed, key=passed.__getitem__)[-1] == status.value
