@@ -141,6 +141,18 @@ def test_paths_on_the_page_exist() -> None:
         assert "NAME" in path or "DAY" in path or (ROOT / path).exists(), path
 
 
+def test_the_kit_is_what_the_page_says() -> None:
+    """Each module is named, and has the classes and functions of its row."""
+    kit = {path.name: path.read_text() for path in (ROOT / "tests" / "kit").glob("*.py")}
+    assert [name for name in kit if f"{name}`" not in TEXT] == []
+    rows = re.findall(r"^\| .* \| (.*\.py`.*) \|$", TEXT, re.MULTILINE)
+    assert len(rows) > 10
+    for row in rows:
+        code = "".join(kit[name] for name in re.findall(r"`(\w+\.py)`", row))
+        for name in re.findall(r"`([A-Z]\w+|\w+(?=\(\)))", row):
+            assert re.search(rf"^ *(class|def) {name}\b|^{name} = ", code, re.MULTILINE), name
+
+
 def test_commands_on_the_page_exist() -> None:
     """Targets of make, commands of weir, modules of Python."""
     makefile = (ROOT / "Makefile").read_text()
