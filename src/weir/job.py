@@ -201,10 +201,12 @@ class Job:
     ) -> JobResult:
         """Run the job in this process until it ends. ``RunOptions`` explains the keywords.
 
-        Raises ``WeirError`` if the job cannot start, and ``JobFailedError`` if it failed.
+        On the main thread, SIGTERM and SIGHUP suspend the job, unless the program handles or
+        ignores them itself; then ``SystemExit`` is raised, with 128 + signal. Raises ``WeirError``
+        if the job cannot start, and ``JobFailedError`` if it failed.
         """
         from weir.launch.options import RunOptions
-        from weir.launch.runner import LoggingListener, run_job
+        from weir.launch.runner import run_in_script
 
         options = RunOptions(
             master=master,
@@ -214,7 +216,7 @@ class Job:
             takeover=takeover,
             accept_duplicates=accept_duplicates,
         )
-        result = run_job(self._definition, options, LoggingListener())
+        result = run_in_script(self._definition, options)
         if result.status is JobStatus.FAILED:
             raise JobFailedError(f"Job {self.name!r} ({result.job_id}) failed: {result.failure}")
         return result

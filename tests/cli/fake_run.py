@@ -1,6 +1,7 @@
 """``weir`` with a fake runner, as a process of its own: the job runs until it is suspended.
 
-With ``deaf`` as the first argument, the job does not react to a suspension and runs for ever.
+With ``deaf`` as the first argument, the job does not react to a suspension and runs for ever. With
+``script``, the second argument is Python code, which has a ``job``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from weir.job import Job
 from weir.launch import runner
 from weir.launch.options import JobResult, RunListener, RunOptions
 
-DEAF = sys.argv.pop(1) == "deaf"
+KIND = sys.argv.pop(1)
 
 
 class Gateway(FakeGateway):
@@ -38,11 +39,16 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     """Submit a job that ends when it is suspended."""
     gateway = Gateway()
     listener.submitted(JOB_ID, gateway, "http://127.0.0.1:1")
+    if KIND == "script":
+        print("submitted", flush=True)
     gateway.suspended.wait()
-    if DEAF:
+    if KIND == "deaf":
         threading.Event().wait()
     return JobResult(job_id=JOB_ID, status=JobStatus.SUSPENDED)
 
 
 runner.run_job = run_job
-main()
+if KIND == "script":
+    exec(sys.argv[1], {"job": Job("orders")})
+else:
+    main()

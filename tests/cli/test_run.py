@@ -241,13 +241,17 @@ def test_a_class_archive_is_made_after_a_run_unless_that_is_switched_off(
 
 
 def started(pipeline: str, kind: str) -> subprocess.Popen[str]:
-    """``weir run`` as a process, once its job is submitted."""
-    command = [sys.executable, str(Path(__file__).with_name("fake_run.py")), kind, "run", pipeline]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    """``weir run`` as a process, or the code of a script, once the job is submitted."""
+    fake_run = str(Path(__file__).with_name("fake_run.py"))
+    arguments = ["script", pipeline] if kind == "script" else [kind, "run", pipeline]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, fake_run, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
     )
-    wait_for(process, "REST server")
+    wait_for(process, "submitted" if kind == "script" else "REST server")
     return process
 
 
@@ -260,7 +264,9 @@ def wait_for(process: subprocess.Popen[str], text: str) -> None:
     raise AssertionError(f"the process ended without saying {text!r}")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_suspends_the_job(pipeline: str, number: signal.Signals, code: int) -> None:
     """The process ends with 128 plus the signal's number, after the job was suspended."""
     process = started(pipeline, "obedient")
@@ -278,6 +284,52 @@ def test_a_second_signal_ends_the_process_at_once(pipeline: str) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert process.returncode == 130
+
+
+def test_a_signal_that_the_process_ignores_stays_ignored(pipeline: str) -> None:
+    """As SIGHUP below ``nohup``: the job goes on when the terminal is closed."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = started(pipeline, "obedient")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_suspends_the_job_of_a_script(number: signal.Signals, code: int) -> None:
+    """``job.run()`` raises ``SystemExit`` after it: the script cleans up, without a traceback."""
+    script = """
+try:
+    job.run()
+finally:
+    print("cleaned up")
+"""
+    process = started(script, "script")
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == code
+    assert out.splitlines()[-1] == "cleaned up"
+    assert f"weir: job {JOB_ID} is suspended; run the program again to resume it" in err
+    assert "Traceback" not in err
+
+
+def test_a_script_keeps_the_signals_that_it_handles_itself() -> None:
+    """Its own handler runs, and the job goes on."""
+    script = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
+job.run()
+"""
+    process = started(script, "script")
+    process.send_signal(signal.SIGTERM)
+    wait_for(process, "handled")
+    process.send_signal(signal.SIGHUP)
+    process.communicate()
+    assert process.returncode == 129
 
 
 def test_a_savepoint_to_resume_from_is_named_by_its_path(

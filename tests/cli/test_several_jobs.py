@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +134,41 @@ def test_without_a_driver_and_a_directory_the_way_out_is_named(weir: Weir) -> No
     """As before: start a job, or give an address."""
     failed = weir("list", "--address", "127.0.0.1:1")
     assert (failed.exit_code, "weir run" in failed.output) == (1, True)
+
+
+def test_where_nothing_runs_the_list_is_empty(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a failure: a script may ask. No driver is found, nor is there a directory of jobs."""
+    monkeypatch.setattr(client, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
+    listed = weir("list")
+    assert (listed.exit_code, len(listed.output.splitlines())) == (0, 1)
+    assert "job id" in listed.output
+
+
+def test_a_command_waits_for_a_driver_that_is_starting(weir: Weir) -> None:
+    """The port is taken before Spark starts, so the command knows that a job may come."""
+    server = RestServer(port=0)
+    address = server.bind()
+    try:
+        assert [one.starting for one in tokens.own_servers()] == [True]
+        assert client.find_jobs() == ()
+        with ThreadPoolExecutor() as pool:
+            found = [pool.submit(client.connect, "orders", where) for where in (None, address)]
+            server.start(FakeGateway())
+            for connected in found:
+                with connected.result() as job:
+                    assert job.job_id == JOB_ID
+    finally:
+        server.stop()
+
+
+def test_a_driver_that_ends_while_it_starts_is_waited_for_no_longer() -> None:
+    """Then no job has the name."""
+    server = RestServer(port=0)
+    server.bind()
+    with ThreadPoolExecutor() as pool:
+        found = pool.submit(client.connect, "orders")
+        server.stop()
+        assert isinstance(found.exception(), client.RestError)
 
 
 def test_the_history_is_served_until_a_signal(tmp_path: Path) -> None:

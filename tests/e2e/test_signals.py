@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM suspend a job: it ends soon, leaves nothing half done, and resumes."""
+"""SIGINT, SIGTERM and SIGHUP suspend a job: it ends soon, leaves nothing half done, and resumes."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ def terminate(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
 
 
+def terminate_group(pid: int) -> None:
+    """The signal of a service manager or of ``timeout``, to Spark's JVM too."""
+    os.killpg(pid, signal.SIGTERM)
+
+
+def hang_up(pid: int) -> None:
+    """The terminal is closed."""
+    os.killpg(pid, signal.SIGHUP)
+
+
 def assert_suspended(place: Place, run: Run, code: int) -> None:
     """The exit code, no process left, only complete files of completed checkpoints."""
     assert run.wait(ENDS_S) == code, run.story()
@@ -42,8 +52,15 @@ def assert_suspended(place: Place, run: Run, code: int) -> None:
             assert int(file.name.split("-")[-3]) in completed
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("send", "code"), [(interrupt, 130), (terminate, 143)])
+@pytest.mark.parametrize(
+    ("send", "code"),
+    [
+        pytest.param(interrupt, 130, marks=pytest.mark.slow),
+        pytest.param(terminate, 143, marks=pytest.mark.slow),
+        (terminate_group, 143),
+        pytest.param(hang_up, 129, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
     place: Place, send: Callable[[int], None], code: int
 ) -> None:
@@ -54,23 +71,4 @@ def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
     send(run.process.pid)
     assert_suspended(place, run, code)
     assert "recovered from checkpoint" in place.finish().output
-    place.assert_exact()
-
-
-@pytest.mark.slow
-def test_a_signal_that_also_ends_spark_is_one_sentence_and_the_job_resumes(
-    place: Place,
-) -> None:
-    """A service manager may signal every process of the service: Spark's JVM ends first then."""
-    place.land(FILES)
-    run = place.start(environment=UNBOUNDED)
-    run.wait_for(r"checkpoint 2 completed")
-    os.killpg(run.process.pid, signal.SIGTERM)
-    assert run.wait(ENDS_S) != 0, run.story()
-    # Spark has ended or is about to.
-    said = run.wait_for(r"weir: error: (.*)")[1]
-    assert said.startswith(("Spark's JVM is gone", "The Spark session was stopped")), run.story()
-    run.wait_for_no_processes(ENDS_S)
-
-    place.finish()
     place.assert_exact()

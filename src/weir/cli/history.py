@@ -28,11 +28,13 @@ def listed_jobs(
     """The jobs of drivers, then the other jobs in a directory.
 
     The directory is read if it was given, or if no ``address`` was. Raises ``RestError`` if no
-    driver answers and no job is in the directory, and ``StorageError``.
+    driver answers at ``address`` and no ``directory`` was given, and ``StorageError``.
     """
     failure: RestError | None = None
     try:
         running = find_jobs(address, token=token, ca_file=ca_file)
+    except ServerGoneError as error:
+        running, failure = (), None if address is None else error
     except RestError as error:
         running, failure = (), error
     known = {found.job.job_id for found in running}

@@ -1,11 +1,8 @@
-"""``weir run``: loads and runs the pipeline, shows its progress, and handles SIGINT and SIGTERM.
+"""``weir run``: loads and runs the pipeline, shows its progress, and handles signals.
 
 The job runs on its own thread and the main thread waits for it, because ``SparkContext`` replaces
-the SIGINT handler when it is made on the main thread. So Weir handles the signals:
-
-1. the first signal suspends the job: its tasks stop, and running the command again resumes it;
-2. the second ends the process at once, as does a signal that arrives before the job is submitted.
-   That is a crash, from which the next run recovers.
+the SIGINT handler when it is made on the main thread. So Weir handles the signals
+(``launch/signals.py``).
 """
 
 from __future__ import annotations
@@ -13,9 +10,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from types import FrameType, TracebackType
+from functools import partial
 
 from rich.console import Console
 
@@ -29,9 +26,9 @@ from weir.errors import JobFailedError, JobFencedError, WeirError
 from weir.job import definition_of
 from weir.launch import runner
 from weir.launch.options import JobResult, RunOptions
+from weir.launch.signals import ENDING, SuspendOnSignal
 from weir.spark.session import class_archive
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: How long a signal may wait for its handler, in seconds.
 _TURN_S = 0.2
 
@@ -40,8 +37,9 @@ def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
     """Run the pipeline ``FILE[:job]`` and return the exit code of the process.
 
     0: finished now or earlier, or stopped with a savepoint. 1: cancelled, or suspended without a
-    signal. 130 or 143: suspended by SIGINT or SIGTERM. Raises ``WeirError`` if the job cannot
-    start, ``JobFailedError`` if it failed, and ``JobFencedError`` if another driver took it over.
+    signal. 129, 130 or 143: suspended by SIGHUP, SIGINT or SIGTERM. Raises ``WeirError`` if the job
+    cannot start, ``JobFailedError`` if it failed, and ``JobFencedError`` if another driver took it
+    over.
     """
     given = options.conf.get(LOG_FORMAT.key, LOG_FORMAT.default)
     with LogOutput(console, LOG_FORMAT.parse(str(given))) as output:
@@ -60,7 +58,15 @@ def _run(spec: str, options: RunOptions, console: Console, output: LogOutput) ->
     configuration = Configuration.load(None, {**job.conf, **options.conf})
     output.use(configuration.value(LOG_FORMAT))
     made = EventDisplay(output) if output.is_json else ProgressDisplay(console)
-    with made as display, SignalWatch(display, output) as signals:
+    with (
+        made as display,
+        SuspendOnSignal(
+            (signal.SIGINT, *ENDING),
+            gateway=lambda: display.gateway,
+            say=display.say,
+            end=partial(_end, output),
+        ) as signals,
+    ):
         result = _on_own_thread(lambda: runner.run_job(definition_of(job), options, display))
     if configuration.value(CLASS_ARCHIVE):
         # In the background, so that the next job starts in half the time.
@@ -68,41 +74,9 @@ def _run(spec: str, options: RunOptions, console: Console, output: LogOutput) ->
     return _report(result, spec, signals.received, display.say)
 
 
-class SignalWatch:
-    """A context manager that handles SIGINT and SIGTERM. Enter it on the main thread."""
-
-    def __init__(self, display: ProgressDisplay | EventDisplay, output: LogOutput) -> None:
-        self._display = display
-        self._output = output
-        self._previous: Mapping[signal.Signals, object] = {}
-        #: The first signal received.
-        self.received: signal.Signals | None = None
-
-    def __enter__(self) -> SignalWatch:
-        self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        gateway = self._display.gateway
-        if self.received is not None or gateway is None:
-            self._output.say_last("weir: killed by a signal")
-            os._exit(128 + number)
-        self.received = signal.Signals(number)
-        # On a thread: a handler may interrupt code that holds a lock which ``suspend`` needs.
-        threading.Thread(target=self._suspend, args=(gateway.suspend,), daemon=True).start()
-
-    def _suspend(self, suspend: Callable[[], None]) -> None:
-        self._display.say("suspending the job; a second signal kills the process")
-        suspend()
+def _end(output: LogOutput, number: int) -> None:
+    output.say_last("weir: killed by a signal")
+    os._exit(128 + number)
 
 
 def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:

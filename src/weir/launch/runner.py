@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
+import sys
+import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from weir.core.status import JobStatus
 from weir.definition import JobDefinition
@@ -35,8 +38,14 @@ _log = logging.getLogger(__name__)
 class LoggingListener:
     """Logs what happens with Python's logging: the listener of ``Job.run``."""
 
+    def __init__(self) -> None:
+        #: The job, once it is submitted.
+        self.gateway: JobGateway | None = None
+
     def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
         """Log the job's id and address."""
+        # First, so that a signal handler finds the job.
+        self.gateway = gateway
         _log.info("Job has been submitted with JobID %s (%s)", job_id, rest_address)
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
@@ -51,6 +60,35 @@ class LoggingListener:
     def note(self, message: str) -> None:
         """Log a line."""
         _log.info("%s", message)
+
+
+def run_in_script(job: JobDefinition, options: RunOptions) -> JobResult:
+    """``run_job`` for ``Job.run``: a signal that would end the program suspends the job.
+
+    Raises ``SystemExit`` after that, and what ``run_job`` raises.
+    """
+    from weir.launch.signals import ENDING, SuspendOnSignal
+
+    listener = LoggingListener()
+    on_main = threading.current_thread() is threading.main_thread()
+    unhandled = [one for one in ENDING if on_main and signal.getsignal(one) is signal.SIG_DFL]
+    with SuspendOnSignal(
+        unhandled, gateway=lambda: listener.gateway, say=_say, end=_leave
+    ) as signals:
+        result = run_job(job, options, listener)
+    if signals.received is not None:
+        if result.status is JobStatus.SUSPENDED:
+            _say(f"job {result.job_id} is suspended; run the program again to resume it")
+        _leave(signals.received)
+    return result
+
+
+def _say(line: str) -> None:
+    print(f"weir: {line}", file=sys.stderr, flush=True)
+
+
+def _leave(number: int) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> JobResult:

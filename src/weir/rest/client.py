@@ -19,6 +19,7 @@ import ipaddress
 import os
 import secrets
 import ssl
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -66,6 +67,8 @@ _TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 2.0
 #: How long a request is retried.
 _RETRY_S = 1.5
+#: How often a driver that is starting is looked at.
+_START_POLL_S = 0.2
 _POLL_S_MIN, _POLL_S_MAX = 0.01, 2.0
 
 Answer = TypeVar("Answer", bound=Message)
@@ -271,10 +274,15 @@ def find_jobs(
     """The jobs that the server at ``address`` knows.
 
     None: all of this user's servers on this machine, or else the default address. A server that
-    does not answer is left out, unless all are. The default address is a guess, so it is asked only
-    once. Raises ``RestError``.
+    is starting, or does not answer, is left out, unless none answers. The default address is a
+    guess, so it is asked only once. Raises ``RestError``.
     """
-    addresses = [address] if address is not None else [server.address for server in own_servers()]
+    addresses = [address] if address is not None else []
+    if address is None:
+        servers = own_servers()
+        addresses = [server.address for server in servers if not server.starting]
+        if servers and not addresses:
+            return ()
     found: list[FoundJob] = []
     failure: RestError | None = None
     answered = False
@@ -324,9 +332,10 @@ def connect(
 ) -> JobClient:
     """A client of the job with this id, name or unique prefix of an id.
 
-    ``address``: as for ``find_jobs``. Raises ``JobNotFoundError``.
+    Waits for a driver that is starting. ``address``: as for ``find_jobs``. Raises
+    ``JobNotFoundError``.
     """
-    known = find_jobs(address, token=token, ca_file=ca_file)
+    known = _find_jobs_of_started(job, address, token=token, ca_file=ca_file)
     where = address or "any of your drivers on this machine"
     found = named(job, known)
     if len(found) == 1:
@@ -337,6 +346,23 @@ def connect(
         raise JobNotFoundError(f"{job!r} names several jobs at {where}: use one of the ids {ids}.")
     names = ", ".join(f"{match.job.job_id} ({match.job.name})" for match in known) or "none"
     raise JobNotFoundError(f"No job at {where} has the id or name {job!r}; known jobs: {names}.")
+
+
+def _find_jobs_of_started(
+    job: str, address: str | None, *, token: str | None, ca_file: str | None
+) -> tuple[FoundJob, ...]:
+    """``find_jobs``, once the job is known or no driver that may run it is starting any more."""
+    while True:
+        if address is None:
+            starting = any(server.starting for server in own_servers())
+        else:
+            own = find_own_server(address)
+            starting = own is not None and own.starting
+        if address is None or not starting:
+            known = find_jobs(address, token=token, ca_file=ca_file)
+            if not starting or named(job, known):
+                return known
+        time.sleep(_START_POLL_S)
 
 
 class ServerGoneError(RestError):

@@ -41,6 +41,8 @@ class OwnServer(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     #: ``psutil.Process.create_time`` of the process.
     pid_started: float
+    #: The port is taken, but answers are not given yet.
+    starting: bool = False
 
 
 def read_token(path: str) -> str:
@@ -83,17 +85,24 @@ def read_or_make_token(path: str) -> str:
     return read_token(path)
 
 
-def publish(address: str, token: str | None) -> None:
+def publish(address: str, token: str | None, *, starting: bool = False) -> None:
     """Write the entry by which this user's commands find this process's server and its token."""
     server = OwnServer(
-        address=address, token=token, pid=os.getpid(), pid_started=psutil.Process().create_time()
+        address=address,
+        token=token,
+        pid=os.getpid(),
+        pid_started=psutil.Process().create_time(),
+        starting=starting,
     )
     try:
         asked = urlsplit(address)
         place = _place(asked.hostname, asked.port)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        _write_new(place, msgspec.json.encode(server))
+        written = place.with_suffix(f".{server.pid}")
+        written.unlink(missing_ok=True)
+        _write_new(written, msgspec.json.encode(server))
+        # At once: a command that looks meanwhile finds the old entry or the new one.
+        written.replace(place)
     except (OSError, RuntimeError) as error:
         # Not fatal: the user who configured the token can also pass it to the commands.
         if token is not None:

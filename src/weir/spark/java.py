@@ -16,6 +16,7 @@ returned is kept for a while.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -23,6 +24,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
+from py4j.protocol import Py4JError
 from pyspark.java_gateway import ensure_callback_server_started
 
 if TYPE_CHECKING:
@@ -208,6 +210,25 @@ class JavaStream(JavaIdentity):
 
     def stop(self) -> None:
         """Do nothing: there is nothing to release."""
+
+
+def outlive_signals(gateway: Any) -> None:
+    """Let the JVM go on at SIGTERM and SIGHUP: it ends with the driver, which suspends the job.
+
+    Service managers, ``timeout`` and closed terminals signal the whole process group. A JVM that
+    this process has not started, as below ``spark-submit``, keeps its handlers.
+    """
+    if gateway.proc is None:
+        return
+    jvm = gateway.jvm
+    # A handler that does nothing: the JVM's children would inherit a signal that is ignored.
+    handler = jvm.java.beans.EventHandler.create(
+        jvm.java.lang.Class.forName("sun.misc.SignalHandler"), jvm.java.lang.Object(), "hashCode"
+    )
+    # With the option -Xrs the JVM leaves signals alone.
+    with contextlib.suppress(Py4JError):
+        for name in ("TERM", "HUP"):
+            jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), handler)
 
 
 def hold_classes(gateway: Any) -> None:

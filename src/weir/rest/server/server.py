@@ -212,6 +212,7 @@ class RestServer:
             self._check_reach(listening)
             scheme = "http" if self._security.certificate is None else "https"
             self._taken = _address_of(listening, scheme), listening
+            tokens.publish(self._taken[0], self._security.token, starting=True)
         return self._taken
 
     def _check_reach(self, listening: socket.socket) -> None:
@@ -241,10 +242,10 @@ class RestServer:
         """
         if self._server is not None and self._thread is not None:
             self._operations.wait_until_collected()
-            if self._taken is not None:
-                # Before closing the port: the next process that listens on it must not get the
-                # token.
-                tokens.withdraw(self._taken[0])
+        if self._taken is not None:
+            # Before closing the port: the next process that listens on it must not get the token.
+            tokens.withdraw(self._taken[0])
+        if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             # A request that hangs must not keep the process: the thread is a daemon.
             self._thread.join(_SHUTDOWN_S + _ENDING_S)

@@ -22,7 +22,7 @@ from weir.config.options import (
 )
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.runtime.concurrency import in_background
-from weir.spark.java import hold_classes
+from weir.spark.java import hold_classes, outlive_signals
 from weir.spark.session import class_archive, worker_daemon
 from weir.spark.session.defaults_file import read_defaults_file
 from weir.spark.session.environment import check_environment
@@ -94,7 +94,9 @@ class SessionPlan:
         """
         from pyspark import SparkContext
 
-        SparkContext._ensure_initialized(conf=self._conf())
+        if SparkContext._gateway is None:
+            SparkContext._ensure_initialized(conf=self._conf())
+            outlive_signals(SparkContext._gateway)
 
     def _conf(self) -> SparkConf:
         from pyspark import SparkConf
@@ -117,7 +119,7 @@ class SessionPlan:
         for key, value in self.settings.items():
             builder = builder.config(key, value)
         try:
-            SparkContext._ensure_initialized(conf=self._conf())
+            self.launch()
             hold_classes(SparkContext._gateway)
             if SparkContext._active_spark_context is None:
                 context = SparkContext(conf=self._conf())
