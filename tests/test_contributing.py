@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.kit.gateway import JOB_ID, VIEW, FakeGateway
+from tests.kit.sink import sink_context
 from typer.main import get_command
 
 from weir.cli.app import app as cli
@@ -25,8 +26,7 @@ from weir.rest.schema import jobs
 from weir.rest.schema.endpoints import ENDPOINTS
 from weir.rest.server import app
 from weir.rest.server.server import RestServer
-from weir.sinks import Batch, Sink, SinkContext
-from weir.storage.local import LocalFileSystem
+from weir.sinks import Batch, Sink
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -65,13 +65,7 @@ def test_the_recipe_of_a_sink_commits_each_row_once(tmp_path: Path) -> None:
     sink = section("A sink")["Lines"](str(tmp_path / "out"))
 
     def opened(attempt: int) -> None:
-        context = SinkContext(
-            job_id="0" * 32,
-            job_name="orders",
-            sink="out",
-            attempt=attempt,
-            file_system=lambda _: LocalFileSystem(),
-        )
+        context = sink_context(job_id="0" * 32, attempt=attempt)
         sink.check(context)
         sink.open(context)
 
@@ -94,13 +88,7 @@ def test_the_recipe_of_a_sink_keeps_two_sinks_of_a_job_apart(tmp_path: Path) -> 
     lines = section("A sink")["Lines"]
     sinks = [lines(str(tmp_path)), lines(str(tmp_path))]
     for number, sink in enumerate(sinks):
-        context = SinkContext(
-            job_id="0" * 32,
-            job_name="orders",
-            sink=f"out-{number}",
-            attempt=1,
-            file_system=lambda _: LocalFileSystem(),
-        )
+        context = sink_context(job_id="0" * 32, sink=f"out-{number}")
         sink.open(context)
     staged = [sink.stage(Rows(n, n), Batch(batch_id=0)) for n, sink in enumerate(sinks)]
     committed = [sink.commit(1, sink.flush([one])) for sink, one in zip(sinks, staged, strict=True)]

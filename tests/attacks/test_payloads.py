@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from tests.attacks.world import JOB, STAGED, Victim, find_files, restore
 from tests.kit.iceberg_warehouse import Warehouse
+from tests.kit.sink import sink_context
 
 from weir.errors import CheckpointDamagedError, CoordinatorError, SinkError
 from weir.sinks import DeltaTable, Files, Foreach, IcebergTable
-from weir.sinks.base import Sink, SinkContext
+from weir.sinks.base import Sink
 from weir.storage.local import LocalFileSystem
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
@@ -105,11 +106,7 @@ def attack(world: Victim, sink: Sink, payload: dict[str, Any]) -> None:
 
 
 def opened(world: Victim, sink: Sink) -> Sink:
-    sink.open(
-        SinkContext(
-            job_id=JOB, job_name="orders", sink="out", attempt=1, file_system=lambda _: FILES
-        )
-    )
+    sink.open(sink_context(job_id=JOB))
     return sink
 
 

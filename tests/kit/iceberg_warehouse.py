@@ -13,6 +13,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from tests.kit.postgres_server import PostgresServer
+from tests.kit.sink import JOB, sink_context
 from tests.kit.written_rows import WrittenRows
 
 from weir.core.types import Payload
@@ -20,7 +21,6 @@ from weir.sinks import Batch, IcebergTable, SinkContext
 from weir.sinks.staging import encoded
 from weir.storage.local import LocalFileSystem
 
-JOB = "0123456789abcdef0123456789abcdef"
 NAME = "shop.orders"
 _FILES = LocalFileSystem()
 _numbers = count(1)
@@ -36,15 +36,7 @@ def catalog_uri(server: PostgresServer, database: str) -> str:
 
 
 def context(**changes: Any) -> SinkContext:
-    values = {
-        "job_id": JOB,
-        "job_name": "orders",
-        "sink": "out",
-        "attempt": 1,
-        "file_system": lambda _: _FILES,
-        "job_directory": f"/checkpoints/{JOB}",
-    }
-    return SinkContext(**{**values, **changes})
+    return sink_context(**{"job_directory": f"/checkpoints/{JOB}", **changes})
 
 
 class Warehouse:

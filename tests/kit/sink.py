@@ -11,6 +11,20 @@ from weir.runtime.concurrency import ThreadWaits, Waits
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.storage.local import LocalFileSystem
 
+JOB = "0123456789abcdef0123456789abcdef"
+
+
+def sink_context(**changes: Any) -> SinkContext:
+    """What sink ``out`` is given in the first attempt of a job, on local files, but for changes."""
+    context: dict[str, Any] = {
+        "job_id": JOB,
+        "job_name": "orders",
+        "sink": "out",
+        "attempt": 1,
+        "file_system": lambda _: LocalFileSystem(),
+    }
+    return SinkContext(**context | changes)
+
 
 class FakeSink(Sink):
     """Records (method, arguments) in a list that several sinks may share."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from tests.kit.sink import sink_context
 from tests.sim.greenlets import file_system, new_disk, run_all
 
 from weir.errors import InvariantError, SinkError
@@ -15,7 +16,7 @@ from weir.sim.engine.disk import Disk
 from weir.sim.engine.loop import Loop
 from weir.sim.engine.table import EmptyEpoch, SimTable, TableVersion
 from weir.sim.own.code import OwnCode
-from weir.sinks.base import Batch, SinkContext
+from weir.sinks.base import Batch
 
 JOB = "0123456789abcdef0123456789abcdef"
 
@@ -26,11 +27,7 @@ def opened(
     """The table as one attempt opens it, with a file system of its own."""
     fs = file_system(disk, loop)
     table = SimTable("/t", fs, empty=empty)
-    table.open(
-        SinkContext(
-            job_id=JOB, job_name="sim", sink="rows", attempt=attempt, file_system=lambda _: fs
-        )
-    )
+    table.open(sink_context(job_name="sim", sink="rows", attempt=attempt, file_system=lambda _: fs))
     return table
 
 
@@ -86,9 +83,7 @@ def test_two_writers_with_different_transactions_both_land() -> None:
     def write(sink: str, row: int) -> None:
         fs = file_system(disk, loop)
         table = SimTable("/t", fs)
-        table.open(
-            SinkContext(job_id=JOB, job_name="sim", sink=sink, attempt=1, file_system=lambda _: fs)
-        )
+        table.open(sink_context(job_name="sim", sink=sink, file_system=lambda _: fs))
         table.commit(1, [stage(table, 0, row)])
 
     run_all(loop, partial(write, "a", 1), partial(write, "b", 2))
@@ -173,9 +168,7 @@ def test_a_table_that_takes_no_commit_says_so_and_has_done_nothing() -> None:
     def write() -> None:
         fs = file_system(disk, loop)
         table = SimTable("/t", fs, fails=lambda: True)
-        context = SinkContext(
-            job_id=JOB, job_name="sim", sink="s", attempt=1, file_system=lambda _: fs
-        )
+        context = sink_context(job_name="sim", file_system=lambda _: fs)
         table.open(context)
         with pytest.raises(SinkError, match="rejects the commit"):
             table.commit(1, [stage(table, 0, 1)])

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 from tests.kit.postgres_server import PostgresServer
+from tests.kit.sink import sink_context
 
 from weir.core.types import Payload
-from weir.sinks import Batch, PostgresTable, SinkContext
-from weir.storage.local import LocalFileSystem
+from weir.sinks import Batch, PostgresTable
 
 JOB = "0123456789abcdef0123456789abcdef"
 
@@ -94,13 +94,8 @@ class Database:
         sink_name: str = "out",
         **options: Any,
     ) -> PostgresTable:
-        context = SinkContext(
-            job_id=job,
-            job_name="orders",
-            sink=sink_name,
-            attempt=attempt,
-            file_system=lambda _: LocalFileSystem(),
-            job_directory=f"/checkpoints/{job}",
+        context = sink_context(
+            job_id=job, sink=sink_name, attempt=attempt, job_directory=f"/checkpoints/{job}"
         )
         sink = PostgresTable(self.dsn, table, *arguments, **options)
         if checks:

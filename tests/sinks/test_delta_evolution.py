@@ -8,7 +8,8 @@ from typing import Any
 
 import deltalake
 import pytest
-from tests.sinks.test_delta_sink import context, flushed
+from tests.kit.sink import sink_context
+from tests.sinks.test_delta_sink import flushed
 
 from weir.errors import SinkError, SinkMismatchError
 from weir.sinks import Batch, DeltaTable
@@ -19,8 +20,8 @@ ADDS: dict[str, Any] = {"schema_evolution": "add"}
 
 def opened(path: Path, **given: Any) -> DeltaTable:
     sink = DeltaTable(str(path), **given)
-    sink.check(context())
-    sink.open(context())
+    sink.check(sink_context())
+    sink.open(sink_context())
     return sink
 
 

@@ -13,9 +13,10 @@ import deltalake
 import pytest
 from deltalake import transaction
 from tests.kit.disk import FaultyDisk
+from tests.kit.sink import sink_context
 
 from weir.errors import SinkError
-from weir.sinks import Batch, DeltaTable, SinkContext
+from weir.sinks import Batch, DeltaTable
 from weir.sinks.base import Sink
 from weir.storage.local import LocalFileSystem
 
@@ -25,21 +26,10 @@ JOB = "0123456789abcdef0123456789abcdef"
 FILE_SYSTEM = LocalFileSystem()
 
 
-def context(**changes: Any) -> SinkContext:
-    values = {
-        "job_id": JOB,
-        "job_name": "orders",
-        "sink": "out",
-        "attempt": 1,
-        "file_system": lambda _: FILE_SYSTEM,
-    }
-    return SinkContext(**{**values, **changes})
-
-
 def opened(path: Path, *, partition_by: tuple[str, ...] = (), **changes: Any) -> DeltaTable:
     sink = DeltaTable(str(path), partition_by=partition_by)
-    sink.check(context(**changes))
-    sink.open(context(**changes))
+    sink.check(sink_context(**changes))
+    sink.open(sink_context(**changes))
     return sink
 
 
@@ -439,13 +429,13 @@ def test_the_table_shows_who_committed_newest_first_and_past_entries_of_others(s
     second = opened(tmp_path / "t", job_id="f" * 32, job_name="returns")
     second.commit(1, [flushed(second, spark.range(1), 0)])
     deltalake.DeltaTable(str(tmp_path / "t")).optimize.compact()
-    told = list(DeltaTable(str(tmp_path / "t")).commits(context()))
+    told = list(DeltaTable(str(tmp_path / "t")).commits(sink_context()))
     assert [(one.job_id, one.job_name, one.checkpoint_id) for one in told] == [
         ("f" * 32, "returns", 1),
         (JOB, "orders", 9),
     ]
     assert (told[1].job_directory, told[1].sink, told[1].attempt) == ("/c/" + JOB, "out", 3)
-    assert list(DeltaTable(str(tmp_path / "none")).commits(context())) == []
+    assert list(DeltaTable(str(tmp_path / "none")).commits(sink_context())) == []
 
 
 def test_clean_removes_only_what_dead_attempts_staged_and_nobody_committed(spark, tmp_path):
@@ -508,8 +498,8 @@ def test_a_directory_with_foreign_files_is_refused(tmp_path):
     with pytest.raises(
         SinkError, match=r"not empty and not a Delta table.*'data.csv'.*move its files elsewhere"
     ):
-        DeltaTable(str(tmp_path)).check(context())
-    DeltaTable(str(tmp_path / "new")).check(context())
+        DeltaTable(str(tmp_path)).check(sink_context())
+    DeltaTable(str(tmp_path / "new")).check(sink_context())
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["data.csv"]
 
 
@@ -517,7 +507,7 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
     """The error says what to choose instead."""
     (tmp_path / "t").write_text("1")
     with pytest.raises(SinkError, match="is a file: choose a directory"):
-        DeltaTable(str(tmp_path / "t")).check(context())
+        DeltaTable(str(tmp_path / "t")).check(sink_context())
 
 
 def test_an_existing_table_with_other_partitions_is_refused(spark, tmp_path):
@@ -527,7 +517,7 @@ def test_an_existing_table_with_other_partitions_is_refused(spark, tmp_path):
     with pytest.raises(
         SinkError, match=r"partitioned by \['c'\], not by \[\]: give the sink partition_by"
     ):
-        DeltaTable(str(tmp_path / "t")).check(context())
+        DeltaTable(str(tmp_path / "t")).check(sink_context())
 
 
 def test_a_table_with_constraints_is_refused(spark, tmp_path):
@@ -538,7 +528,7 @@ def test_a_table_with_constraints_is_refused(spark, tmp_path):
     with pytest.raises(
         SinkError, match=r"keep the property delta\.constraints\.small: remove these"
     ):
-        DeltaTable(str(tmp_path / "t")).check(context())
+        DeltaTable(str(tmp_path / "t")).check(sink_context())
 
 
 def test_a_table_that_forgets_transactions_is_refused(spark, tmp_path):
@@ -550,7 +540,7 @@ def test_a_table_that_forgets_transactions_is_refused(spark, tmp_path):
     with pytest.raises(
         SinkError, match=r"keep the property delta\.setTransactionRetentionDuration"
     ):
-        DeltaTable(str(tmp_path / "t")).check(context())
+        DeltaTable(str(tmp_path / "t")).check(sink_context())
 
 
 def test_clean_deletes_nothing_if_delta_rs_does_not_see_the_table(spark, tmp_path, monkeypatch):
@@ -559,7 +549,7 @@ def test_clean_deletes_nothing_if_delta_rs_does_not_see_the_table(spark, tmp_pat
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
     monkeypatch.setattr(deltalake.DeltaTable, "is_deltatable", lambda *_: False)
     blind = DeltaTable(str(tmp_path / "t"))
-    blind.open(context(attempt=2))
+    blind.open(sink_context(attempt=2))
     with pytest.raises(SinkError, match="does not see, so nothing is deleted"):
         blind.clean(2)
     assert column(tmp_path / "t") == [0, 1]
@@ -572,7 +562,7 @@ def test_relative_paths_are_made_absolute_when_the_sink_is_made(tmp_path, monkey
     sink = DeltaTable("t")
     monkeypatch.chdir("/")
     with pytest.raises(SinkError, match=r"DeltaTable\('t'\) is a file"):
-        sink.check(context())
+        sink.check(sink_context())
 
 
 @pytest.mark.parametrize("character", ["\n", "\t", "\x7f", "\\"])

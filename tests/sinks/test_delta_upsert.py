@@ -11,7 +11,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.sinks.test_delta_sink import context, flushed
+from tests.kit.sink import sink_context
+from tests.sinks.test_delta_sink import flushed
 
 from weir.errors import SinkError, SinkMismatchError
 from weir.sinks import Batch, DeltaTable
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.spark
 
 def opened(path: Path, key: list[str], partition_by: tuple[str, ...] = ()) -> DeltaTable:
     sink = DeltaTable(str(path), mode="upsert", key=key, partition_by=partition_by)
-    sink.check(context())
-    sink.open(context())
+    sink.check(sink_context())
+    sink.open(sink_context())
     return sink
 
 
@@ -132,7 +133,7 @@ def test_rows_that_were_staged_in_another_mode_are_not_committed(spark, tmp_path
 
     def appending() -> DeltaTable:
         sink = DeltaTable(str(tmp_path / "t"), partition_by=("k",))
-        sink.open(context())
+        sink.open(sink_context())
         return sink
 
     appended = batch(appending(), spark, 0, ("a", 1))

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 from tests.kit.disk import FaultyDisk
+from tests.kit.sink import sink_context
 
 from weir.errors import LostRowsError, SinkError, SinkMismatchError
-from weir.sinks import Batch, Files, SinkContext
+from weir.sinks import Batch, Files
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
@@ -34,9 +35,7 @@ def opened(path: Path, *, file_system: LocalFileSystem | None = None, **options:
         options.pop("sink", "out"),
     )
     used = file_system or LocalFileSystem()
-    context = SinkContext(
-        job_id=job, job_name="orders", sink=sink_name, attempt=attempt, file_system=lambda _: used
-    )
+    context = sink_context(job_id=job, sink=sink_name, attempt=attempt, file_system=lambda _: used)
     sink = Files(str(path), **options)
     sink.check(context)
     sink.open(context)

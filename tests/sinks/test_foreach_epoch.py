@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.kit.live_job import RESTARTED, LiveJob, RaiseOnce, numbers, settings
 from tests.kit.place import Place, Rows
+from tests.kit.sink import sink_context
 
 import weir
 from weir.core.status import JobStatus
 from weir.errors import LostRowsError
-from weir.sinks import Batch, CommitInfo, ForeachEpoch, SinkContext
-from weir.storage.local import LocalFileSystem
+from weir.sinks import Batch, CommitInfo, ForeachEpoch
 
 pytestmark = pytest.mark.spark
 
@@ -36,14 +36,7 @@ class Calls:
 
 
 def opened(path: Path, calls: Calls, attempt: int = 1) -> ForeachEpoch:
-    context = SinkContext(
-        job_id=JOB,
-        job_name="orders",
-        sink="out",
-        attempt=attempt,
-        file_system=lambda _: LocalFileSystem(),
-        session=SparkSession.getActiveSession,  # type: ignore[arg-type]
-    )
+    context = sink_context(attempt=attempt, session=SparkSession.getActiveSession)
     sink = ForeachEpoch(calls, staging=str(path))
     sink.check(context)
     sink.open(context)

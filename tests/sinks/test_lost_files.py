@@ -17,6 +17,7 @@ import deltalake
 import pytest
 from tests.kit.disk import FaultyDisk, LostSyncs
 from tests.kit.iceberg_warehouse import Warehouse, stage_by_hand
+from tests.kit.sink import sink_context
 from tests.kit.written_rows import rows_of_delta, rows_of_files, stage_rows
 
 from weir.errors import LostRowsError, LostWriteError, StorageError
@@ -58,13 +59,7 @@ class Target:
         self.sink.open(self._context(2))
 
     def _context(self, attempt: int) -> SinkContext:
-        return SinkContext(
-            job_id=JOB,
-            job_name="orders",
-            sink="out",
-            attempt=attempt,
-            file_system=lambda _: self._files,
-        )
+        return sink_context(attempt=attempt, file_system=lambda _: self._files)
 
     def stage(self, position: int) -> dict[str, Any]:
         """Stage two rows in separate files."""

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from tests.kit.disk import FaultyDisk
+from tests.kit.sink import sink_context
 from tests.kit.written_rows import rows_of_files, stage_rows
 
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.errors import DuplicatesError
 from weir.runtime.concurrency import ThreadWaits
-from weir.sinks import Files, SinkContext
+from weir.sinks import Files
 from weir.storage.local import LocalFileSystem
 
 JOB = "0123456789abcdef0123456789abcdef"
@@ -56,9 +57,7 @@ sink.commit(epoch, [payload])
 def opened(path: Path, *, attempt: int = 1) -> Files:
     files = LocalFileSystem()
     sink = Files(str(path))
-    context = SinkContext(
-        job_id=JOB, job_name="orders", sink="out", attempt=attempt, file_system=lambda _: files
-    )
+    context = sink_context(attempt=attempt, file_system=lambda _: files)
     sink.check(context)
     sink.open(context)
     return sink
@@ -137,9 +136,7 @@ def test_a_mark_that_becomes_an_entry_while_it_is_looked_up_is_found(tmp_path: P
     files = FaultyDisk().before(
         "read", lambda _: driver.commit(1, [payload]), path=lambda path: path.endswith(".begun")
     )
-    context = SinkContext(
-        job_id=JOB, job_name="orders", sink="out", attempt=2, file_system=lambda _: files
-    )
+    context = sink_context(attempt=2, file_system=lambda _: files)
     assert [one.checkpoint_id for one in Files(str(path)).commits(context)] == [1]
 
 

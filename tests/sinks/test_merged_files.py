@@ -12,7 +12,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.sinks.test_delta_sink import column, context, flushed
+from tests.kit.sink import sink_context
+from tests.sinks.test_delta_sink import column, flushed
 
 from weir.errors import SinkError, StorageError
 from weir.sinks import DeltaTable, merging
@@ -53,7 +54,7 @@ def opened(spark: SparkSession, tmp_path: Path) -> Callable[..., DeltaTable]:
         sink = DeltaTable(
             str(tmp_path / name), partition_by=partition_by, target_file_size=target_file_size
         )
-        given = context(**{"session": lambda: spark, **changes})
+        given = sink_context(**{"session": lambda: spark, **changes})
         sink.check(given)
         sink.open(given)
         return sink
@@ -142,9 +143,9 @@ def test_originals_of_another_job_stay(spark, tmp_path, opened):
     payloads = [flushed(origin, spark.range(number, number + 1), number) for number in range(2)]
     own = {"job_directory": "/checkpoints/" + "f" * 32, "session": lambda: spark}
     sink = opened(job_id="f" * 32, **own)
-    sink.open(context(**own))
+    sink.open(sink_context(**own))
     assert sink.commit(1, payloads) == 2
-    sink.open(context(job_id="f" * 32, **own))
+    sink.open(sink_context(job_id="f" * 32, **own))
     sink.close()
     assert len(files_of(tmp_path / "t")) == 1
     assert [origin.damaged(payload) for payload in payloads] == [None] * 2

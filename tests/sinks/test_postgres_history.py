@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.kit.sink import sink_context
 from tests.kit.waiting import wait_until
 from tests.sinks.postgres_database import JOB, Database, Frame, flushed, rows
 from tests.sinks.test_read_consistent import Records
@@ -14,8 +15,7 @@ from tests.sinks.test_read_consistent import Writer as DeltaWriter
 
 import weir
 from weir.errors import CutNotFoundError, SinkError, SinkMismatchError, StorageError
-from weir.sinks import Batch, PostgresTable, SinkContext
-from weir.storage.local import LocalFileSystem
+from weir.sinks import Batch, PostgresTable
 
 NUMBERED: dict[str, Any] = {"create": True, "epoch_column": "weir_epoch"}
 OTHER = "f" * 32
@@ -29,15 +29,7 @@ class Writer:
     ) -> None:
         self.sink = PostgresTable(database.dsn, "t", **NUMBERED)
         self._position = 0
-        context = SinkContext(
-            job_id=JOB,
-            job_name="orders",
-            sink="out",
-            attempt=1,
-            file_system=lambda _: LocalFileSystem(),
-            job_directory=directory,
-            leaves_out=leaves_out,
-        )
+        context = sink_context(job_id=JOB, job_directory=directory, leaves_out=leaves_out)
         self.sink.check(context)
         self.sink.open(context)
 
@@ -221,14 +213,7 @@ def test_of_two_jobs_that_begin_at_once_one_has_the_column(table):
 
 def resumed_elsewhere(database: Database, column: str) -> PostgresTable:
     """The sink of job OTHER while it commits what was pending in the savepoint of JOB."""
-    context = SinkContext(
-        job_id=JOB,
-        job_name="orders",
-        sink="out",
-        attempt=1,
-        file_system=lambda _: LocalFileSystem(),
-        job_directory=f"/checkpoints/{OTHER}",
-    )
+    context = sink_context(job_id=JOB, job_directory=f"/checkpoints/{OTHER}")
     sink = PostgresTable(database.dsn, "t", create=True, epoch_column=column)
     sink.open(context)
     return sink

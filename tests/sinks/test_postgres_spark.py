@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 from tests.kit.postgres_server import PostgresServer
+from tests.kit.sink import sink_context
 
 import weir
 from weir.errors import SinkMismatchError
 from weir.sinks import Batch, DeltaTable, PostgresTable, SinkContext
-from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
 
@@ -87,13 +87,7 @@ VALUES: list[tuple[str, str, tuple[str, str], tuple[Any, Any]]] = [
 
 
 def context(sink: str) -> SinkContext:
-    return SinkContext(
-        job_id="0" * 32,
-        job_name="types",
-        sink=sink,
-        attempt=1,
-        file_system=lambda _: LocalFileSystem(),
-    )
+    return sink_context(job_id="0" * 32, job_name="types", sink=sink)
 
 
 def opened(server: PostgresServer, table: str, **options: Any) -> PostgresTable:

@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.kit.disk import FaultyDisk
+from tests.kit.sink import sink_context
 
 import weir
 from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
 from weir.errors import ConfigurationError, CutNotFoundError, StorageError
 from weir.readers.consistent import JobEpochs, read_job_epochs
-from weir.sinks import Batch, DeltaTable, SinkContext
+from weir.sinks import Batch, DeltaTable
 from weir.sinks.delta.schema import delta_schema_json
 from weir.sinks.staging import staging_prefix
 from weir.spark.session.hadoop import HadoopFileSystem
@@ -55,12 +56,11 @@ class Writer:
         leaves_out: bool = False,
     ) -> None:
         self.path = path
-        self._context = SinkContext(
+        self._context = sink_context(
             job_id=job,
             job_name=name,
             sink=sink or path.name,
             attempt=attempt,
-            file_system=lambda _: FILE_SYSTEM,
             job_directory=directory,
             leaves_out=leaves_out,
         )
@@ -714,9 +714,7 @@ def test_spark_reads_a_partitioned_table_at_the_cut(spark, tmp_path):
         data, "`i.d` long, c string, even boolean, `_metadata` map<string, array<int>>"
     )
     path = tmp_path / "a [1] {x} table"
-    context = SinkContext(
-        job_id=JOB, job_name="orders", sink="out", attempt=1, file_system=lambda _: FILE_SYSTEM
-    )
+    context = sink_context()
     sink = DeltaTable(str(path), partition_by=("c", "even"))
     sink.open(context)
     payload = sink.stage(frame.coalesce(1), Batch(batch_id=0))

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.kit.sink import sink_context
 from tests.sinks.postgres_database import JOB, Database, Frame
 
 from weir.errors import WeirError
@@ -16,20 +17,12 @@ from weir.kernel import MACHINE, Kernel
 from weir.sim.engine.loop import Loop, Process, SimWaits
 from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.postgres import PostgresTableAtServer, Server
-from weir.sinks import Batch, PostgresTable, SinkContext
-from weir.storage.local import LocalFileSystem
+from weir.sinks import Batch, PostgresTable
 
 
 def opened(sink: PostgresTable, attempt: int, kernel: Kernel) -> PostgresTable:
     """The sink of a driver that begins an attempt."""
-    context = SinkContext(
-        job_id=JOB,
-        job_name="orders",
-        sink="out",
-        attempt=attempt,
-        file_system=lambda _: LocalFileSystem(),
-        kernel=kernel,
-    )
+    context = sink_context(job_id=JOB, attempt=attempt, kernel=kernel)
     sink.check(context)
     sink.open(context)
     return sink

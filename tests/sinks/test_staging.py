@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.kit.sink import sink_context
 
 from weir.errors import SinkError
-from weir.sinks import DeltaTable, Files, SinkContext
+from weir.sinks import DeltaTable, Files
 from weir.sinks.staging import (
     dead_attempts,
     partition_values,
@@ -125,15 +126,7 @@ def test_delta_rs_is_given_the_scheme_that_it_knows(monkeypatch):
     )
     monkeypatch.setattr(LocalFileSystem, "make_directory", lambda self, path: None)
     sink = DeltaTable("s3a://bucket/t", storage_options={"AWS_REGION": "x"})
-    sink.open(
-        SinkContext(
-            job_id="0" * 32,
-            job_name="j",
-            sink="s",
-            attempt=1,
-            file_system=lambda _: LocalFileSystem(),
-        )
-    )
+    sink.open(sink_context(job_id="0" * 32))
     assert asked == [("s3://bucket/t", {"AWS_REGION": "x"})]
 
 

@@ -13,15 +13,14 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.kit.rig import SCHEMA, Collected, Landing, Rig
+from tests.kit.sink import sink_context
 
 from weir.core.messages.task import BatchStaged, PlanningCalled, TaskErrored
 from weir.errors import PipelineError
 from weir.job import Job, definition_of
-from weir.sinks.base import SinkContext
 from weir.sinks.foreach.sink import BatchInfo, Foreach
 from weir.spark.java import Jvm
 from weir.spark.query.plan_checks import check_result, check_source
-from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
 
@@ -272,15 +271,7 @@ def test_a_column_that_the_function_of_a_sink_does_not_find_fails_the_job_for_go
 
     job = Job("checks")
     job.source("numbers", landing.source).sink("out", Foreach(stage))
-    definition_of(job).sinks["out"].open(
-        SinkContext(
-            job_id="0" * 32,
-            job_name="checks",
-            sink="out",
-            attempt=1,
-            file_system=lambda _: LocalFileSystem(),
-        )
-    )
+    definition_of(job).sinks["out"].open(sink_context(job_id="0" * 32, job_name="checks"))
     with Rig(spark, job, tmp_path / "query") as rig:
         error = rig.wait_for(TaskErrored)
     assert error.fatal
