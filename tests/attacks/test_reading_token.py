@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.attacks.test_rest import CHANGES
-from tests.kit.gateway import JOB_ID, FakeGateway
+from tests.kit.gateway import JOB_ID, FakeGateway, served
 
 from weir.config import Configuration
 from weir.errors import ConfigurationError, RestError
 from weir.launch.runner import _rest_server
-from weir.rest.server.server import RestSecurity, RestServer
+from weir.rest.server.server import RestSecurity
 from weir.runtime.concurrency import SystemClock
 
 TOKEN = "the-token-of-those-who-change"
@@ -27,10 +27,8 @@ def gateway() -> FakeGateway:
 
 @pytest.fixture
 def http(gateway: FakeGateway) -> Iterator[httpx.Client]:
-    server = RestServer(port=0, security=RestSecurity(token=TOKEN, reading_token=READING))
-    with httpx.Client(base_url=server.start(gateway), trust_env=False) as client:
+    with served(gateway, security=RestSecurity(token=TOKEN, reading_token=READING)) as client:
         yield client
-    server.stop()
 
 
 def bearer(token: str) -> dict[str, str]:

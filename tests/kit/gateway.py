@@ -1,12 +1,16 @@
-"""A fake job: a gateway with a given view, and with futures that the test resolves."""
+"""A fake job: a gateway with a given view and futures that the test resolves, and its server."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+
+import httpx
 
 from weir.core.checkpoints.stats import (
     CheckpointCounts,
@@ -25,9 +29,12 @@ from weir.core.types import (
     TaskStatus,
 )
 from weir.errors import CoordinatorError
+from weir.gateway.job_gateway import JobGateway
 from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
 from weir.monitoring.recorder import Recorder
 from weir.monitoring.views import ExceptionView, JobView, VertexView
+from weir.rest.past.history import StoredJobs
+from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.ports import CoordinatorAnswer, SubtaskView
 
@@ -270,3 +277,21 @@ class FakeCluster:
 
     def threads(self, executor_id: str) -> tuple[ThreadView, ...]:
         return (ThreadView(name="main", text=f'"main" of {executor_id}'),)
+
+
+@contextmanager
+def served(
+    jobs: JobGateway | StoredJobs, *, cluster: FakeCluster | None = None, **server: Any
+) -> Iterator[httpx.Client]:
+    """A client of a REST server for a job or for stored ones; both end with the block."""
+    running = RestServer(port=0, **server)
+    try:
+        address = (
+            running.start_history(jobs)
+            if isinstance(jobs, StoredJobs)
+            else running.start(jobs, cluster=cluster)
+        )
+        with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
+            yield client
+    finally:
+        running.stop()

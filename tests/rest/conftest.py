@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from tests.kit.gateway import FakeCluster, FakeGateway
+from tests.kit.gateway import FakeCluster, FakeGateway, served
 
 from weir.rest.handling import looks
 from weir.rest.server.server import RestServer
@@ -47,8 +47,5 @@ def http(address: str) -> Iterator[httpx.Client]:
 @pytest.fixture
 def reader(gateway: FakeGateway) -> Iterator[httpx.Client]:
     """A client of a server that also shows Spark's cluster."""
-    running = RestServer(port=0)
-    address = running.start(gateway, cluster=FakeCluster())
-    with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
+    with served(gateway, cluster=FakeCluster()) as client:
         yield client
-    running.stop()

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
-from tests.kit.gateway import COMPLETED, FAILED, VIEW
+from tests.kit.gateway import COMPLETED, FAILED, VIEW, served
 from tests.kit.stored_jobs import FS, leave_job, pipeline
 from tests.kit.waiting import wait_until
 
@@ -21,7 +20,6 @@ from weir.launch.archivist import Archivist
 from weir.monitoring.views import ExceptionView, JobView
 from weir.rest.past.archive import JobArchive
 from weir.rest.past.history import StoredJobs
-from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import SystemClock
 from weir.storage.job_log import RecordStatus
 
@@ -152,9 +150,8 @@ def test_a_history_server_answers_from_the_archive(tmp_path: Path) -> None:
     """Configuration, restarts, failures by task with their traces, and rows by vertex."""
     leave_job(tmp_path, JOB, RecordStatus.FAILED, LAST.failure)
     archive(tmp_path).write(LAST)
-    server = RestServer(port=0)
     jobs = StoredJobs(str(tmp_path), lambda _: FS, SystemClock())
-    with httpx.Client(base_url=server.start_history(jobs), trust_env=False) as http:
+    with served(jobs) as http:
         config = http.get(f"/jobs/{JOB}/config").json()
         entries = http.get(f"/jobs/{JOB}/jobmanager/config").json()
         checkpointing = http.get(f"/jobs/{JOB}/checkpoints/config").json()
@@ -164,7 +161,6 @@ def test_a_history_server_answers_from_the_archive(tmp_path: Path) -> None:
         metrics = http.get(f"/jobs/{JOB}/metrics?{asked}").json()
         state = http.get("/weir/state", params={"job": JOB}).json()
         failures = http.get("/weir/failures", params={"job": JOB}).json()["failures"]
-    server.stop()
     assert config["execution-config"]["user-config"] == VIEW.configuration
     assert {"key": "execution.checkpointing.interval", "value": "5 s"} in entries
     assert (checkpointing["interval"], checkpointing["timeout"]) == (5_000, 120_000)

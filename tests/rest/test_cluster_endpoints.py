@@ -13,7 +13,7 @@ import psutil
 import pytest
 from starlette.exceptions import HTTPException
 from tests.kit.clock import ManualClock
-from tests.kit.gateway import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway
+from tests.kit.gateway import JOB_ID, OTHER_ID, VIEW, FakeCluster, FakeGateway, served
 
 from weir.core.status import JobStatus
 from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
@@ -198,29 +198,24 @@ def test_the_logs_are_listed_and_sent_as_text(tmp_path: Path, gateway: FakeGatew
     secret.write_text("hunter2")
     gateway.engine_log = str(log)
     gateway.recorder.log.add(1_000_500, "WARNING", "weir.x", "careful", task="clean")
-    server = RestServer(port=0)
-    address = server.start(gateway, cluster=FakeCluster())
-    try:
-        with httpx.Client(base_url=address, trust_env=False, verify=False) as http:
-            for home in ("/jobmanager", "/taskmanagers/driver"):
-                driver, spark = http.get(f"{home}/logs").json()["logs"]
-                assert (spark["name"], spark["size"]) == ("spark.log", 15)
-                assert http.get(f"{home}/logs/spark.log").text == "a line\nanother\n"
-                own = http.get(f"{home}/logs/driver.log")
-                assert own.text.endswith("WARNING clean: careful\n")
-                assert own.headers["content-type"] == "text/plain; charset=UTF-8"
-                assert (driver["size"], driver["mtime"]) == (len(own.text), 1_000_500)
-                for name in ("secret", "..%2fsecret", "%2e%2e", str(secret).replace("/", "%2f")):
-                    response = http.get(f"{home}/logs/{name}")
-                    assert (response.status_code, "hunter2" in response.text) == (404, False)
-                assert http.get(f"{home}/stdout").text == ""
-            assert http.get("/jobmanager/log").text.endswith("careful\n")
-            assert http.get("/taskmanagers/driver/log").text == "a line\nanother\n"
-            assert http.get("/taskmanagers/0/log").text == ""
-            assert http.get("/taskmanagers/0/logs").json() == {"logs": []}
-            assert http.get("/taskmanagers/0/logs/spark.log").status_code == 404
-    finally:
-        server.stop()
+    with served(gateway, cluster=FakeCluster()) as http:
+        for home in ("/jobmanager", "/taskmanagers/driver"):
+            driver, spark = http.get(f"{home}/logs").json()["logs"]
+            assert (spark["name"], spark["size"]) == ("spark.log", 15)
+            assert http.get(f"{home}/logs/spark.log").text == "a line\nanother\n"
+            own = http.get(f"{home}/logs/driver.log")
+            assert own.text.endswith("WARNING clean: careful\n")
+            assert own.headers["content-type"] == "text/plain; charset=UTF-8"
+            assert (driver["size"], driver["mtime"]) == (len(own.text), 1_000_500)
+            for name in ("secret", "..%2fsecret", "%2e%2e", str(secret).replace("/", "%2f")):
+                response = http.get(f"{home}/logs/{name}")
+                assert (response.status_code, "hunter2" in response.text) == (404, False)
+            assert http.get(f"{home}/stdout").text == ""
+        assert http.get("/jobmanager/log").text.endswith("careful\n")
+        assert http.get("/taskmanagers/driver/log").text == "a line\nanother\n"
+        assert http.get("/taskmanagers/0/log").text == ""
+        assert http.get("/taskmanagers/0/logs").json() == {"logs": []}
+        assert http.get("/taskmanagers/0/logs/spark.log").status_code == 404
 
 
 def test_a_long_log_is_sent_from_the_start_of_a_line(tmp_path: Path) -> None:
@@ -329,14 +324,10 @@ def test_many_who_look_at_the_executors_ask_spark_once(gateway: FakeGateway) -> 
             self.looks += 1
             return super().executors()
 
-    cluster, server = Counting(), RestServer(port=0, clock=ManualClock())
-    address = server.start(gateway, cluster=cluster)
-    try:
-        with httpx.Client(base_url=address, trust_env=False, verify=False) as http:
-            for path in ("/overview", "/taskmanagers", "/taskmanagers/0", "/taskmanagers/metrics"):
-                assert http.get(path).status_code == 200
-    finally:
-        server.stop()
+    cluster = Counting()
+    with served(gateway, cluster=cluster, clock=ManualClock()) as http:
+        for path in ("/overview", "/taskmanagers", "/taskmanagers/0", "/taskmanagers/metrics"):
+            assert http.get(path).status_code == 200
     assert cluster.looks == 1
 
 

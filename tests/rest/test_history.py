@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.kit.clock import ManualClock
+from tests.kit.gateway import served
 from tests.kit.stored_jobs import DRIVER, FS, damage_log, leave_job, pipeline, take_lease
 
 from weir.rest.past.history import StoredJobs
@@ -277,12 +278,10 @@ def test_a_thousand_jobs_are_listed_within_a_second(
         for number in range(1_000):
             leave_job(tmp_path, f"{number:032x}", RecordStatus.FINISHED, tasks=pipeline())
     jobs = StoredJobs(str(tmp_path), lambda _: FS, SystemClock())
-    server = RestServer(port=0)
-    with httpx.Client(base_url=server.start_history(jobs), trust_env=False) as client:
+    with served(jobs) as client:
         began = time.process_time()
         assert len(client.get("/weir/jobs").json()["jobs"]) == 1_000
         took_s = time.process_time() - began
-    server.stop()
     assert took_s < 1
 
 

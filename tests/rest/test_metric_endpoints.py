@@ -16,6 +16,7 @@ from tests.kit.gateway import (
     FakeCluster,
     FakeGateway,
     completed,
+    served,
 )
 from tests.kit.waiting import wait_until
 
@@ -76,14 +77,8 @@ def timed_job(clock: ManualClock) -> FakeGateway:
 @pytest.fixture
 def timed(clock: ManualClock, timed_job: FakeGateway) -> Iterator[httpx.Client]:
     """A client of a server for that job, by the same clock."""
-    server = RestServer(port=0, clock=clock)
-    try:
-        with httpx.Client(
-            base_url=server.start(timed_job), trust_env=False, verify=False
-        ) as client:
-            yield client
-    finally:
-        server.stop()
+    with served(timed_job, clock=clock) as client:
+        yield client
 
 
 def test_the_uptime_counts_while_the_job_runs(
@@ -244,27 +239,22 @@ def test_figures_of_the_jvm_serve_until_newer_ones_are_there(
 
     asked_again = threading.Event()
     cluster = Slow()
-    server = RestServer(port=0, clock=clock)
-    address = server.start(timed_job, cluster=cluster)
-    try:
-        with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
-            path = "/jobmanager/metrics?get=Status.JVM.Threads.Count"
+    with served(timed_job, cluster=cluster, clock=clock) as client:
+        path = "/jobmanager/metrics?get=Status.JVM.Threads.Count"
 
-            def threads() -> str:
-                (found,) = client.get(path).json()
-                return str(found["value"])
+        def threads() -> str:
+            (found,) = client.get(path).json()
+            return str(found["value"])
 
-            assert threads() == "1"
-            clock.ms += 4_900
-            assert threads() == "1" and cluster.looks == 1
-            clock.ms += 200
-            assert threads() == "1"
-            asked_again.set()
-            wait_until(lambda: threads() == "2", "the newer figures are shown")
-            clock.ms += 60_000
-            assert threads() == "3"
-    finally:
-        server.stop()
+        assert threads() == "1"
+        clock.ms += 4_900
+        assert threads() == "1" and cluster.looks == 1
+        clock.ms += 200
+        assert threads() == "1"
+        asked_again.set()
+        wait_until(lambda: threads() == "2", "the newer figures are shown")
+        clock.ms += 60_000
+        assert threads() == "3"
 
 
 def test_what_no_jvm_is_needed_for_does_not_wait_for_it(gateway: FakeGateway) -> None:
@@ -278,14 +268,9 @@ def test_what_no_jvm_is_needed_for_does_not_wait_for_it(gateway: FakeGateway) ->
             return super().jvm()
 
     cluster = Forbidden()
-    server = RestServer(port=0)
-    address = server.start(gateway, cluster=cluster)
-    try:
-        with httpx.Client(base_url=address, trust_env=False, verify=False) as client:
-            for path in (f"/jobs/{JOB_ID}/metrics", f"{CLEAN}/metrics", f"{CLEAN}/backpressure"):
-                assert client.get(path).status_code == 200
-            assert cluster.looks == 0
-            assert client.get("/jobmanager/metrics").status_code == 200
-            assert cluster.looks == 1
-    finally:
-        server.stop()
+    with served(gateway, cluster=cluster) as client:
+        for path in (f"/jobs/{JOB_ID}/metrics", f"{CLEAN}/metrics", f"{CLEAN}/backpressure"):
+            assert client.get(path).status_code == 200
+        assert cluster.looks == 0
+        assert client.get("/jobmanager/metrics").status_code == 200
+        assert cluster.looks == 1

@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.kit.clock import ManualClock
-from tests.kit.gateway import FakeGateway
+from tests.kit.gateway import FakeGateway, served
 from tests.rest.page_job import page_gateway
 
 import weir.rest
 from weir.rest.flink.job_answers import vertex_id
-from weir.rest.server.server import RestSecurity, RestServer
+from weir.rest.server.server import RestSecurity
 from weir.rest.web import answers as page_answers
 from weir.rest.web.files import PATHS
 
@@ -34,10 +34,8 @@ def job(clock: ManualClock) -> FakeGateway:
 
 @pytest.fixture(scope="module")
 def client(job: FakeGateway, clock: ManualClock) -> Iterator[httpx.Client]:
-    server = RestServer(port=0, clock=clock)
-    with httpx.Client(base_url=server.start(job), trust_env=False) as client:
+    with served(job, clock=clock) as client:
         yield client
-    server.stop()
 
 
 def test_every_file_of_the_page_is_served_with_its_type(client: httpx.Client) -> None:
@@ -74,15 +72,13 @@ def test_the_page_needs_nothing_that_the_policy_forbids() -> None:
 
 def test_the_pages_files_need_no_token_but_its_figures_do(job: FakeGateway) -> None:
     """The files are the same for every job; the page asks for the token itself."""
-    server = RestServer(port=0, security=RestSecurity(token="secret"))
-    with httpx.Client(base_url=server.start(job), trust_env=False) as client:
+    with served(job, security=RestSecurity(token="secret")) as client:
         assert client.get("/").status_code == 200
         assert client.get("/weir/page/app.js").status_code == 200
         assert client.post("/").status_code == 401
         assert client.get("/weir/state").status_code == 401
         assert client.get("/weir/page/../state").status_code == 401
         given = client.get("/weir/state", headers={"Authorization": "Bearer secret"})
-    server.stop()
     assert given.status_code == 200
 
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import httpx
 import pytest
 from tests.kit.clock import ManualClock
-from tests.kit.gateway import JOB_ID, VIEW, FakeGateway, completed
+from tests.kit.gateway import JOB_ID, VIEW, FakeGateway, completed, served
 from tests.kit.running_job import RunningWorld
 from tests.kit.waiting import wait_until
 
@@ -143,8 +143,7 @@ def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> Non
     gate = threading.Event()
     with RunningWorld() as world:
         world.wait_running()
-        server = RestServer(port=0)
-        with httpx.Client(base_url=server.start(world.job), trust_env=False) as http:
+        with served(world.job) as http:
             world.job.driver.call(lambda: gate.wait() and None)
             (job,) = http.get("/jobs/overview").json()["jobs"]
             assert job["state"] == "RUNNING"
@@ -153,7 +152,6 @@ def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> Non
             gate.set()
             while http.get(f"/jobs/{job['jid']}/status").json()["status"] != "CANCELED":
                 pass
-        server.stop()
 
 
 def test_a_look_that_hangs_holds_up_no_other_answer(
