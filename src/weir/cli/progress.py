@@ -22,7 +22,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.filesize import decimal
@@ -158,12 +157,7 @@ class ProgressDisplay:
         self._looker.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
         self._looker.join()
         if self._thread is not None:

@@ -385,23 +385,11 @@ class CheckpointStatsTracker:
         self._ended.append(attempt)
         return attempt
 
-    def _count(
-        self,
-        *,
-        restored: int = 0,
-        total: int = 0,
-        in_progress: int = 0,
-        completed: int = 0,
-        failed: int = 0,
-    ) -> None:
+    def _count(self, **changes: int) -> None:
+        """Add to some of the counts."""
         counts = self._counts
-        self._counts = CheckpointCounts(
-            restored=counts.restored + restored,
-            total=counts.total + total,
-            in_progress=counts.in_progress + in_progress,
-            completed=counts.completed + completed,
-            failed=counts.failed + failed,
-        )
+        added = {name: getattr(counts, name) + change for name, change in changes.items()}
+        self._counts = replace(counts, **added)
 
 
 def _frozen(attempt: _Attempt | None) -> CheckpointStats | None:
