@@ -19,10 +19,11 @@ from weir.core.types import OperatorId, Payload
 CoordinatorSnapshot: TypeAlias = Payload | Future[Payload] | Future[Payload | None] | None
 
 
-class CoordinatorContext(Protocol):
-    """The services available to a coordinator.
+class DriverContext(Protocol):
+    """The services available to what runs in the driver: a coordinator, or a split enumerator.
 
-    All members except ``run_in_coordinator`` are used on the coordinator's own thread.
+    All members except ``run_in_coordinator`` are used on the coordinator's own thread. Functions
+    for that thread do not run if the job is restored first.
     """
 
     @property
@@ -35,39 +36,34 @@ class CoordinatorContext(Protocol):
         """The number of the operator's subtasks in this attempt."""
         ...
 
+    def fail_job(self, message: str) -> None:
+        """Fail the job; it is restored from its newest checkpoint."""
+        ...
+
+    def run_in_coordinator(self, function: Callable[[], None]) -> None:
+        """Queue a short function to run on the coordinator's thread. From any thread."""
+        ...
+
+    def call_async(
+        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        """Run blocking work on another thread, then ``then(result, error)`` on its own."""
+        ...
+
+    def schedule(self, delay_ms: int, function: Callable[[], None]) -> None:
+        """Run a function on the coordinator's thread after ``delay_ms`` milliseconds."""
+        ...
+
+
+class CoordinatorContext(DriverContext, Protocol):
+    """The services available to a coordinator."""
+
     def send_event(self, subtask: int, event: Payload) -> None:
         """Send an event, a map of JSON values, to one subtask.
 
         Events arrive in the order in which they are sent, each with exactly-once effect on state. A
         subtask handles an event before the records of its next batch; an idle subtask gets a batch
         for it.
-        """
-        ...
-
-    def fail_job(self, message: str) -> None:
-        """Fail the job; it is restored from its newest checkpoint."""
-        ...
-
-    def run_in_coordinator(self, function: Callable[[], None]) -> None:
-        """Queue a short function to run on the coordinator's thread. From any thread.
-
-        It does not run if the job is restored first.
-        """
-        ...
-
-    def call_async(
-        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]
-    ) -> None:
-        """Run blocking work on another thread, then ``then(result, error)`` on the coordinator's.
-
-        ``then`` is not called if the job is restored first.
-        """
-        ...
-
-    def schedule(self, delay_ms: int, function: Callable[[], None]) -> None:
-        """Run a function on the coordinator's thread after ``delay_ms`` milliseconds.
-
-        It does not run if the job is restored first.
         """
         ...
 

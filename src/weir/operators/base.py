@@ -34,8 +34,8 @@ class SnapshotContext:
     timestamp_ms: int
 
 
-class OperatorContext(Protocol):
-    """The environment of a subtask."""
+class SubtaskContext(Protocol):
+    """Which subtask this is."""
 
     @property
     def operator_id(self) -> OperatorId:
@@ -51,6 +51,10 @@ class OperatorContext(Protocol):
     def parallelism(self) -> int:
         """The number of subtasks."""
         ...
+
+
+class OperatorContext(SubtaskContext, Protocol):
+    """The environment of a subtask."""
 
     @property
     def output_schema(self) -> pa.Schema:

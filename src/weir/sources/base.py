@@ -21,7 +21,7 @@ Splits and enumerator states are stored as JSON, never as a pickle.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import (
@@ -36,9 +36,11 @@ from typing import (
 
 import msgspec
 
-from weir.core.types import OperatorId, Payload
+from weir.coordinators.base import DriverContext
+from weir.core.types import Payload
 from weir.json_values import read_back
 from weir.lineage.datasets import Dataset
+from weir.operators.base import SubtaskContext
 from weir.storage.records import converted
 
 if TYPE_CHECKING:
@@ -116,21 +118,11 @@ def _dataclasses_in(kind: type) -> frozenset[Any]:
     return frozenset(found)
 
 
-class SplitEnumeratorContext(Protocol):
-    """The services available to an enumerator, all on its own thread (Flink has the same name).
+class SplitEnumeratorContext(DriverContext, Protocol):
+    """The services available to an enumerator (Flink has the same name).
 
-    Functions passed to it do not run if the job is restored first.
+    The subtasks are the readers, and the coordinator's thread is the enumerator's.
     """
-
-    @property
-    def operator_id(self) -> OperatorId:
-        """The source's step."""
-        ...
-
-    @property
-    def current_parallelism(self) -> int:
-        """The number of readers in this attempt."""
-        ...
 
     @property
     def registered_readers(self) -> frozenset[int]:
@@ -153,24 +145,6 @@ class SplitEnumeratorContext(Protocol):
 
     def send_event_to_reader(self, subtask: int, event: Payload) -> None:
         """Send an event, a map of JSON values, to ``SourceReader.handle_source_event``."""
-        ...
-
-    def fail_job(self, message: str) -> None:
-        """Fail the job; it is restored from its newest checkpoint."""
-        ...
-
-    def run_in_coordinator(self, function: Callable[[], None]) -> None:
-        """Queue a short function to run on the enumerator's thread. From any thread."""
-        ...
-
-    def call_async(
-        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]
-    ) -> None:
-        """Run blocking work on another thread, then ``then(result, error)`` on the enumerator's."""
-        ...
-
-    def schedule(self, delay_ms: int, function: Callable[[], None]) -> None:
-        """Run a function on the enumerator's thread after ``delay_ms`` milliseconds."""
         ...
 
 
@@ -239,23 +213,8 @@ class SplitEnumerator(abc.ABC, Generic[SplitT]):
         return
 
 
-class SourceReaderContext(Protocol):
-    """The environment of a reader (Flink has the same name)."""
-
-    @property
-    def operator_id(self) -> OperatorId:
-        """The source's step."""
-        ...
-
-    @property
-    def subtask(self) -> int:
-        """The index of the reader, from 0."""
-        ...
-
-    @property
-    def parallelism(self) -> int:
-        """The number of readers."""
-        ...
+class SourceReaderContext(SubtaskContext, Protocol):
+    """The environment of a reader, which is a subtask of the source (Flink has the same name)."""
 
     @property
     def schema(self) -> pa.Schema:

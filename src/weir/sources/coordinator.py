@@ -17,11 +17,11 @@ assigned before the enumerator's snapshot for a checkpoint is in the reader's sn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic
 
 from weir.coordinators.base import OperatorCoordinator, SubtaskGateway
-from weir.core.types import OperatorId, Payload
+from weir.core.types import Payload
 from weir.errors import CoordinatorStateError, PipelineError
 from weir.sources.base import Source, SplitEnumerator, SplitT, encode_splits
 
@@ -192,10 +192,12 @@ class _EnumeratorContext:
         self.assign_splits = coordinator.assign_splits
         self.signal_no_more_splits = coordinator.signal_no_more_splits
         self.send_event_to_reader = coordinator.send_event_to_reader
-
-    @property
-    def operator_id(self) -> OperatorId:
-        return self._coordinator.context.operator_id
+        context = coordinator.context
+        self.operator_id = context.operator_id
+        self.fail_job = context.fail_job
+        self.run_in_coordinator = context.run_in_coordinator
+        self.call_async = context.call_async
+        self.schedule = context.schedule
 
     @property
     def current_parallelism(self) -> int:
@@ -204,17 +206,3 @@ class _EnumeratorContext:
     @property
     def registered_readers(self) -> frozenset[int]:
         return self._coordinator.readers
-
-    def fail_job(self, message: str) -> None:
-        self._coordinator.context.fail_job(message)
-
-    def run_in_coordinator(self, function: Callable[[], None]) -> None:
-        self._coordinator.context.run_in_coordinator(function)
-
-    def call_async(
-        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]
-    ) -> None:
-        self._coordinator.context.call_async(work, then)
-
-    def schedule(self, delay_ms: int, function: Callable[[], None]) -> None:
-        self._coordinator.context.schedule(delay_ms, function)

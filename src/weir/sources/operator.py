@@ -17,7 +17,7 @@ over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import msgspec
@@ -110,7 +110,7 @@ class SourceOperator(Operator, Generic[SplitT]):
         self._splits: dict[str, SplitT] = {}
         #: Those that have finished in this batch.
         self._finished: set[str] = set()
-        self._reader = self.source.create_reader(_ReaderContext(self))
+        self._reader = self.source.create_reader(_ReaderContext(self._task, self._request))
         induces = isinstance(self._reader, ExternallyInducedSourceReader)
         if induces != self.source.externally_induced:
             raise PipelineError(
@@ -181,18 +181,10 @@ class SourceOperator(Operator, Generic[SplitT]):
         """Close the reader."""
         self._reader.close()
 
-    # -- for the reader's context
-
-    def request_splits(self) -> None:
-        """The reader asks for splits."""
-        self._request_due = True
-
-    @property
-    def induced_over(self) -> int:
-        """Checkpoints up to this id are over for the reader."""
-        return self._task.induced_over
-
     # -- inside
+
+    def _request(self) -> None:
+        self._request_due = True
 
     def _add(self, splits: list[SplitT]) -> None:
         for split in splits:
@@ -354,29 +346,17 @@ class SourceOperator(Operator, Generic[SplitT]):
 class _ReaderContext:
     """``SourceReaderContext`` of one subtask."""
 
-    def __init__(self, operator: SourceOperator[Any]) -> None:
-        self._operator = operator
-        self.send_split_request = operator.request_splits
-
-    @property
-    def operator_id(self) -> OperatorId:
-        return self._operator.context.operator_id
-
-    @property
-    def subtask(self) -> int:
-        return self._operator.context.subtask
-
-    @property
-    def parallelism(self) -> int:
-        return self._operator.context.parallelism
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._operator.context.output_schema
+    def __init__(self, task: ReaderTaskContext, send_split_request: Callable[[], None]) -> None:
+        self._task = task
+        self.operator_id = task.operator_id
+        self.subtask = task.subtask
+        self.parallelism = task.parallelism
+        self.schema = task.output_schema
+        self.send_split_request = send_split_request
 
     @property
     def induced_over(self) -> int:
-        return self._operator.induced_over
+        return self._task.induced_over
 
     def send_source_event(self, event: Payload) -> None:
-        self._operator.context.send_event_to_coordinator({"event": event})
+        self._task.send_event_to_coordinator({"event": event})
