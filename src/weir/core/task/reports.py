@@ -51,11 +51,11 @@ class TaskReports:
         metrics = replace(
             event.metrics,
             alignment_duration_ms=snapshot.alignment_ms,
-            unaligned=bool(snapshot.in_flight),
-            persisted_size=sum(segment.size for segment in snapshot.in_flight),
+            unaligned=bool(snapshot.effect.in_flight),
+            persisted_size=sum(segment.size for segment in snapshot.effect.in_flight),
         )
         operators = tuple(
-            replace(operator, fully_finished=operator.fully_finished or snapshot.finished)
+            replace(operator, fully_finished=operator.fully_finished or snapshot.effect.finished)
             for operator in self._operators
         )
         return AcknowledgeCheckpoint(

@@ -10,9 +10,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
-from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.messages.task import TakeSnapshot
-from weir.core.types import Committable, InFlightSegment, SentEvent, TaskState, VertexId
+from weir.core.types import SentEvent, TaskState, VertexId
 from weir.errors import InvariantError, invariant
 
 
@@ -29,16 +28,10 @@ class SnapshotPart(enum.Enum):
 class TaskSnapshot:
     """One snapshot of the task."""
 
-    trigger: TriggerCheckpoint
-    position: int
-    #: Whether every operator of the task is fully finished.
-    finished: bool
-    #: The same as in ``TakeSnapshot``.
-    committables: tuple[Committable, ...]
+    #: What started it.
+    effect: TakeSnapshot
     #: Time from the first barrier on the task's channels to the last, in milliseconds.
     alignment_ms: int = 0
-    #: Segments that the barrier overtook in the task's channels.
-    in_flight: tuple[InFlightSegment, ...] = ()
     #: Events that its operators have sent and coordinators have not acknowledged.
     sent_events: tuple[SentEvent, ...] = ()
     part: SnapshotPart = SnapshotPart.SYNC
@@ -52,31 +45,15 @@ class TaskSnapshot:
 
     def check(self, state: TaskState) -> None:
         """Raise ``InvariantError`` unless ``state`` is what this snapshot was to write."""
-        n, vertex = self.trigger.checkpoint_id, self.trigger.vertex
+        n, vertex = self.effect.checkpoint_id, self.effect.vertex
         invariant(
-            (state.vertex, state.position) == (vertex, self.position),
+            (state.vertex, state.position) == (vertex, self.effect.position),
             f"snapshot {n} of {vertex} holds the state of {state.vertex} at {state.position}",
         )
         invariant(
             [(segment.channel, segment.position) for segment in state.in_flight]
-            == [(segment.channel, segment.position) for segment in self.in_flight],
+            == [(segment.channel, segment.position) for segment in self.effect.in_flight],
             f"snapshot {n} of {vertex} lacks the segments in flight",
-        )
-
-    @property
-    def effect(self) -> TakeSnapshot:
-        """The effect that starts it."""
-        return TakeSnapshot(
-            vertex=self.trigger.vertex,
-            checkpoint_id=self.trigger.checkpoint_id,
-            kind=self.trigger.kind,
-            timestamp_ms=self.trigger.barrier.timestamp_ms,
-            target=self.trigger.barrier.target,
-            position=self.position,
-            finished=self.finished,
-            committables=self.committables,
-            full=self.trigger.barrier.full,
-            in_flight=self.in_flight,
         )
 
 
@@ -110,7 +87,7 @@ class OpenSnapshots:
         Aborted snapshots are included.
         """
         running = (s for s in self._snapshots.values() if s.part is not SnapshotPart.ACKNOWLEDGED)
-        return frozenset(segment.channel for snapshot in running for segment in snapshot.in_flight)
+        return frozenset(segment.channel for s in running for segment in s.effect.in_flight)
 
     def get(self, checkpoint_id: int) -> TaskSnapshot | None:
         """The snapshot, or None if it was never started or is finished."""
@@ -119,7 +96,7 @@ class OpenSnapshots:
     def begin(self, snapshot: TaskSnapshot) -> None:
         """The snapshot's synchronous part starts."""
         invariant(not self.is_syncing, "a synchronous part starts while another is running")
-        self._snapshots[snapshot.trigger.checkpoint_id] = snapshot
+        self._snapshots[snapshot.effect.checkpoint_id] = snapshot
 
     def running(self, checkpoint_id: int, *parts: SnapshotPart) -> TaskSnapshot:
         """The snapshot; raises ``InvariantError`` unless one of ``parts`` is running."""
@@ -164,6 +141,6 @@ class OpenSnapshots:
             )
             invariant(
                 snapshot.part is not SnapshotPart.ACKNOWLEDGED
-                or snapshot.trigger.kind.commits_side_effects,
+                or snapshot.effect.kind.commits_side_effects,
                 f"intermediate savepoint {checkpoint_id} is kept after its acknowledgement",
             )

@@ -97,6 +97,7 @@ from weir.core.messages.task import (
     StreamTaskEffect,
     StreamTaskEvent,
     SyncPartDone,
+    TakeSnapshot,
     TaskErrored,
     TaskStarted,
 )
@@ -391,17 +392,26 @@ class StreamTask:
             last = trigger.kind.is_synchronous or self._ending.records is not Records.FLOWING
             self._commits.barrier(trigger.barrier, self._position, last=last)
         aligned = self._triggers.take(trigger.checkpoint_id)
-        snapshot = TaskSnapshot(
-            trigger=trigger,
+        effect = TakeSnapshot(
+            vertex=self._vertex,
+            checkpoint_id=trigger.checkpoint_id,
+            kind=trigger.kind,
+            timestamp_ms=trigger.barrier.timestamp_ms,
+            target=trigger.barrier.target,
             position=self._position,
             finished=self._ending.records is Records.DRAINED,
             committables=self._commits.taken(self._position),
-            alignment_ms=0 if aligned is None else aligned.alignment_ms,
+            full=trigger.barrier.full,
             in_flight=() if aligned is None else aligned.in_flight,
-            sent_events=self._events.unacknowledged,
         )
-        self._snapshots.begin(snapshot)
-        return [*self.outputs.broadcast(trigger.barrier), snapshot.effect]
+        self._snapshots.begin(
+            TaskSnapshot(
+                effect=effect,
+                alignment_ms=0 if aligned is None else aligned.alignment_ms,
+                sent_events=self._events.unacknowledged,
+            )
+        )
+        return [*self.outputs.broadcast(trigger.barrier), effect]
 
     def _decline(self, *declined: DeclineCheckpoint) -> list[StreamTaskEffect]:
         """No barrier of these checkpoints will leave the task (MISSION B3)."""
@@ -425,10 +435,10 @@ class StreamTask:
         checkpoint_id = event.checkpoint_id
         snapshot = self._snapshots.running(checkpoint_id, SnapshotPart.ASYNC)
         snapshot.check(event.state)
-        committables = self._commits.flushed(snapshot.committables, event.state.committables)
+        committables = self._commits.flushed(snapshot.effect.committables, event.state.committables)
         if snapshot.aborted:
             return self._drop(checkpoint_id) + self._advance()
-        if snapshot.trigger.kind.commits_side_effects:
+        if snapshot.effect.kind.commits_side_effects:
             self._snapshots.go_on(checkpoint_id, SnapshotPart.ACKNOWLEDGED)
         else:
             self._snapshots.forget(checkpoint_id)
@@ -447,7 +457,7 @@ class StreamTask:
         if snapshot is None or self._ending.closing_operators:
             # Nothing was staged since the final checkpoint, which is committed.
             return []
-        kind = snapshot.trigger.kind
+        kind = snapshot.effect.kind
         invariant(
             snapshot.part is SnapshotPart.ACKNOWLEDGED and kind.commits_side_effects,
             f"{self._vertex} is notified that {kind.name} {checkpoint_id} completed, but its"
@@ -456,7 +466,7 @@ class StreamTask:
         self._commits.completed(checkpoint_id)
         self._snapshots.forget(checkpoint_id)
         self._ending.checkpoint_completed(
-            checkpoint_id, is_final=snapshot.finished or kind.is_synchronous
+            checkpoint_id, is_final=snapshot.effect.finished or kind.is_synchronous
         )
         report = ReportCompleted(vertex=self._vertex, checkpoint_id=checkpoint_id)
         return [report, *self._commit_next(), *self._wake()]
