@@ -1,4 +1,4 @@
-"""Columns in Spark's DDL."""
+"""Columns and types of Spark in its own notations."""
 
 from __future__ import annotations
 
@@ -25,5 +25,21 @@ def _type_ddl(kind: Any) -> str:
             return f"ARRAY<{_type_ddl(element)}>"
         case {"type": "map", "keyType": key, "valueType": value}:
             return f"MAP<{_type_ddl(key)}, {_type_ddl(value)}>"
+        case _:
+            return str(kind)
+
+
+def type_name(kind: Any) -> str:
+    """A type of a Spark or Delta schema (JSON values) in Spark SQL's short notation."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            inner = ",".join(f"{field['name']}:{type_name(field['type'])}" for field in fields)
+            return f"struct<{inner}>"
+        case {"type": "array", "elementType": element}:
+            return f"array<{type_name(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"map<{type_name(key)},{type_name(value)}>"
+        case {"type": other}:
+            return str(other)
         case _:
             return str(kind)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import SinkMismatchError
-from weir.sinks.ddl import quoted
+from weir.sinks.ddl import quoted, type_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,7 +68,7 @@ def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: 
         kind = types[column]
         if not isinstance(kind, str) or not (kind in _PARTITION_TYPES or _DECIMAL.fullmatch(kind)):
             raise SinkMismatchError(
-                f"{place} is partitioned by {column!r} of type {_type_name(kind)}, which cannot be"
+                f"{place} is partitioned by {column!r} of type {type_name(kind)}, which cannot be"
                 " written exactly as a directory name: partition by a string, date, integer,"
                 " decimal or boolean derived from it."
             )
@@ -96,8 +96,8 @@ def check_fits(table_schema: str, rows_schema: str, *, place: str, adds: bool = 
             differences.append(f"{name!r} of the rows is {known!r} in the table")
     for name in table.keys() & rows.keys():
         ours, theirs = (
-            _type_name(_nullable(rows[name]["type"])),
-            _type_name(_nullable(table[name]["type"])),
+            type_name(_nullable(rows[name]["type"])),
+            type_name(_nullable(table[name]["type"])),
         )
         if ours != theirs:
             differences.append(f"{name!r} is {ours} in the rows and {theirs} in the table")
@@ -214,7 +214,7 @@ def _type(kind: Any, column: str, place: str) -> Any:
             return _map(_type(key, column, place), _type(value, column, place))
         case _:
             raise SinkMismatchError(
-                f"{place} cannot hold the column {column!r} of type {_type_name(kind)}, which"
+                f"{place} cannot hold the column {column!r} of type {type_name(kind)}, which"
                 " Delta does not support: cast it (for example to a string) or drop it before the"
                 " sink."
             )
@@ -247,24 +247,6 @@ def _array(element: Any) -> dict[str, Any]:
 
 def _map(key: Any, value: Any) -> dict[str, Any]:
     return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-
-
-def _type_name(kind: Any) -> str:
-    """A type in Spark SQL's short notation."""
-    match kind:
-        case {"type": "struct", "fields": fields}:
-            return (
-                "struct<"
-                f"{','.join(field['name'] + ':' + _type_name(field['type']) for field in fields)}>"
-            )
-        case {"type": "array", "elementType": element}:
-            return f"array<{_type_name(element)}>"
-        case {"type": "map", "keyType": key, "valueType": value}:
-            return f"map<{_type_name(key)},{_type_name(value)}>"
-        case {"type": other}:
-            return str(other)
-        case _:
-            return str(kind)
 
 
 def _names(columns: Iterable[str]) -> str:

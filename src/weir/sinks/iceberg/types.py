@@ -45,6 +45,7 @@ from pyiceberg.types import (
 )
 
 from weir.errors import SinkMismatchError
+from weir.sinks.ddl import type_name
 
 #: By Spark's type: the type in a new table, and further types that an existing column may have.
 _TYPES: dict[str, tuple[PrimitiveType, ...]] = {
@@ -100,7 +101,7 @@ def fitting_schema(spark_schema: str, table: Schema, *, adds: bool = False, plac
                 fields.append(_optional(column.field_id, name, kind))
                 continue
             differences.append(
-                f"{name!r} is {_spark_name(rows[name])} in the rows and {column.field_type} in the"
+                f"{name!r} is {type_name(rows[name])} in the rows and {column.field_type} in the"
                 " table"
             )
     for name in unknown:
@@ -329,7 +330,7 @@ def _new_type(kind: Any, ids: Iterator[int], column: str, place: str) -> Iceberg
             )
         case _:
             raise SinkMismatchError(
-                f"{place} cannot hold the column {column!r} of type {_spark_name(kind)}, which"
+                f"{place} cannot hold the column {column!r} of type {type_name(kind)}, which"
                 " Iceberg does not have: cast it (for example to a string) or drop it before the"
                 " sink."
             )
@@ -541,19 +542,3 @@ def _spark_type(kind: IcebergType, *, with_ids: bool) -> Any:
             return f"decimal({kind.precision},{kind.scale})"
         case _:
             return _SPARK_TYPES[kind]  # type: ignore[index]
-
-
-def _spark_name(kind: Any) -> str:
-    """A type in Spark SQL's short notation."""
-    match kind:
-        case {"type": "struct", "fields": fields}:
-            inner = ",".join(f"{field['name']}:{_spark_name(field['type'])}" for field in fields)
-            return f"struct<{inner}>"
-        case {"type": "array", "elementType": element}:
-            return f"array<{_spark_name(element)}>"
-        case {"type": "map", "keyType": key, "valueType": value}:
-            return f"map<{_spark_name(key)},{_spark_name(value)}>"
-        case {"type": other}:
-            return str(other)
-        case _:
-            return str(kind)
