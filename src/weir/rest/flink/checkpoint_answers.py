@@ -22,54 +22,34 @@ from weir.monitoring.views import JobView
 from weir.rest.flink.job_answers import names_vertex, vertex_id
 from weir.rest.handling.answering import answers
 from weir.rest.schema import checkpoints
-from weir.rest.schema.checkpoints import (
-    NO_INTERVAL_MS,
-    Alignment,
-    AlignmentSummary,
-    CheckpointConfigInfo,
-    CheckpointCountsInfo,
-    CheckpointInfo,
-    CheckpointsInfo,
-    CheckpointSummaryInfo,
-    DurationsSummary,
-    Externalization,
-    LatestCheckpointsInfo,
-    Percentiles,
-    RestoredCheckpointInfo,
-    SnapshotDurations,
-    SubtaskInfo,
-    SubtasksInfo,
-    SubtasksSummary,
-    TaskCheckpointInfo,
-)
 
 
 @answers(checkpoints.CHECKPOINTS)
-def checkpoints_info(view: JobView) -> CheckpointsInfo:
+def checkpoints_info(view: JobView) -> checkpoints.CheckpointsInfo:
     """Counts, figures, the latest of each kind, and the history."""
     snapshot = view.checkpoints
     counts = snapshot.counts
     restored = snapshot.latest_restored
-    return CheckpointsInfo(
-        counts=CheckpointCountsInfo(
+    return checkpoints.CheckpointsInfo(
+        counts=checkpoints.CheckpointCountsInfo(
             restored=counts.restored,
             total=counts.total,
             in_progress=counts.in_progress,
             completed=counts.completed,
             failed=counts.failed,
         ),
-        summary=CheckpointSummaryInfo(
+        summary=checkpoints.CheckpointSummaryInfo(
             checkpointed_size=_percentiles_of_history(snapshot.checkpointed_sizes),
             state_size=_percentiles_of_history(snapshot.state_sizes),
             duration_ms=_percentiles_of_history(snapshot.durations_ms),
         ),
-        latest=LatestCheckpointsInfo(
+        latest=checkpoints.LatestCheckpointsInfo(
             completed=_optional(snapshot.latest_completed),
             savepoint=_optional(snapshot.latest_savepoint),
             failed=_optional(snapshot.latest_failed),
             restored=None
             if restored is None
-            else RestoredCheckpointInfo(
+            else checkpoints.RestoredCheckpointInfo(
                 checkpoint_id=restored.checkpoint_id,
                 restore_timestamp_ms=restored.restore_timestamp_ms,
                 is_savepoint=restored.is_savepoint,
@@ -84,7 +64,7 @@ def checkpoints_info(view: JobView) -> CheckpointsInfo:
 
 
 @answers(checkpoints.CHECKPOINT_DETAILS)
-def checkpoint_details(stats: CheckpointStats) -> CheckpointInfo:
+def checkpoint_details(stats: CheckpointStats) -> checkpoints.CheckpointInfo:
     """One checkpoint, with each vertex's part in it."""
     tasks = {vertex_id(task.vertex): _task_info(stats, task) for task in stats.tasks}
     return _checkpoint_info(stats, tasks)
@@ -95,21 +75,21 @@ def find_task(stats: CheckpointStats, vertex: str) -> TaskCheckpointStats | None
     return next((task for task in stats.tasks if names_vertex(vertex, task.vertex)), None)
 
 
-def subtasks_info(stats: CheckpointStats, task: TaskCheckpointStats) -> SubtasksInfo:
+def subtasks_info(stats: CheckpointStats, task: TaskCheckpointStats) -> checkpoints.SubtasksInfo:
     """A vertex's part in a checkpoint, with its single subtask."""
     acknowledged = [task] if task.ack_timestamp_ms is not None else []
     metrics = [ack.metrics for ack in acknowledged]
-    return SubtasksInfo(
+    return checkpoints.SubtasksInfo(
         **_figures(stats, task),
-        summary=SubtasksSummary(
+        summary=checkpoints.SubtasksSummary(
             checkpointed_size=percentiles(metric.checkpointed_size for metric in metrics),
             state_size=percentiles(ack.state_size for ack in acknowledged),
             duration_ms=percentiles(_ack_duration_ms(stats, ack) for ack in acknowledged),
-            checkpoint_duration=DurationsSummary(
+            checkpoint_duration=checkpoints.DurationsSummary(
                 sync_ms=percentiles(metric.sync_duration_ms for metric in metrics),
                 async_ms=percentiles(metric.async_duration_ms for metric in metrics),
             ),
-            alignment=AlignmentSummary(
+            alignment=checkpoints.AlignmentSummary(
                 persisted=percentiles(metric.persisted_size for metric in metrics),
                 duration_ms=percentiles(metric.alignment_duration_ms for metric in metrics),
             ),
@@ -120,18 +100,18 @@ def subtasks_info(stats: CheckpointStats, task: TaskCheckpointStats) -> Subtasks
 
 
 @answers(checkpoints.CHECKPOINT_CONFIG)
-def checkpoint_config(view: JobView) -> CheckpointConfigInfo:
+def checkpoint_config(view: JobView) -> checkpoints.CheckpointConfigInfo:
     """The configuration in force, with defaults; all of them if the configuration is not known."""
     if not view.configuration:
-        return CheckpointConfigInfo()
+        return checkpoints.CheckpointConfigInfo()
     configuration = Configuration(view.configuration)
     config = configuration.checkpoint_config()
-    return CheckpointConfigInfo(
-        interval=NO_INTERVAL_MS if config.interval_ms is None else config.interval_ms,
+    return checkpoints.CheckpointConfigInfo(
+        interval=checkpoints.NO_INTERVAL_MS if config.interval_ms is None else config.interval_ms,
         timeout=config.timeout_ms,
         min_pause=config.min_pause_ms,
         max_concurrent=config.max_concurrent_checkpoints,
-        externalization=Externalization(
+        externalization=checkpoints.Externalization(
             enabled=config.retention is not RetainExternalized.NO_EXTERNALIZED_CHECKPOINTS,
             delete_on_cancellation=config.retention.deletes_on_cancellation,
         ),
@@ -142,11 +122,11 @@ def checkpoint_config(view: JobView) -> CheckpointConfigInfo:
 
 
 def _checkpoint_info(
-    stats: CheckpointStats, tasks: dict[str, TaskCheckpointInfo] | None = None
-) -> CheckpointInfo:
+    stats: CheckpointStats, tasks: dict[str, checkpoints.TaskCheckpointInfo] | None = None
+) -> checkpoints.CheckpointInfo:
     is_unaligned = any(task.metrics.unaligned for task in stats.tasks)
     is_completed, is_failed = stats.status == "COMPLETED", stats.status == "FAILED"
-    return CheckpointInfo(
+    return checkpoints.CheckpointInfo(
         class_name=stats.status.lower(),
         checkpoint_id=stats.checkpoint_id,
         status=stats.status,
@@ -171,8 +151,8 @@ def _checkpoint_info(
     )
 
 
-def _task_info(stats: CheckpointStats, task: TaskCheckpointStats) -> TaskCheckpointInfo:
-    return TaskCheckpointInfo(**_figures(stats, task))
+def _task_info(stats: CheckpointStats, task: TaskCheckpointStats) -> checkpoints.TaskCheckpointInfo:
+    return checkpoints.TaskCheckpointInfo(**_figures(stats, task))
 
 
 def _figures(stats: CheckpointStats, task: TaskCheckpointStats) -> dict[str, Any]:
@@ -190,11 +170,11 @@ def _figures(stats: CheckpointStats, task: TaskCheckpointStats) -> dict[str, Any
     }
 
 
-def _subtask_info(stats: CheckpointStats, task: TaskCheckpointStats) -> SubtaskInfo:
+def _subtask_info(stats: CheckpointStats, task: TaskCheckpointStats) -> checkpoints.SubtaskInfo:
     metrics = task.metrics
     if task.ack_timestamp_ms is None:
-        return SubtaskInfo(class_name="pending", index=0, status="pending_or_failed")
-    return SubtaskInfo(
+        return checkpoints.SubtaskInfo(class_name="pending", index=0, status="pending_or_failed")
+    return checkpoints.SubtaskInfo(
         class_name="completed",
         index=0,
         status="completed",
@@ -202,10 +182,10 @@ def _subtask_info(stats: CheckpointStats, task: TaskCheckpointStats) -> SubtaskI
         duration_ms=_ack_duration_ms(stats, task),
         checkpointed_size=metrics.checkpointed_size,
         state_size=task.state_size,
-        checkpoint=SnapshotDurations(
+        checkpoint=checkpoints.SnapshotDurations(
             sync_ms=metrics.sync_duration_ms, async_ms=metrics.async_duration_ms
         ),
-        alignment=Alignment(
+        alignment=checkpoints.Alignment(
             persisted=metrics.persisted_size, duration_ms=metrics.alignment_duration_ms
         ),
         start_delay_ms=metrics.start_delay_ms,
@@ -220,7 +200,7 @@ def _ack_duration_ms(stats: CheckpointStats, task: TaskCheckpointStats) -> int:
     return max(0, task.ack_timestamp_ms - stats.trigger_timestamp_ms)
 
 
-def _optional(stats: CheckpointStats | None) -> CheckpointInfo | None:
+def _optional(stats: CheckpointStats | None) -> checkpoints.CheckpointInfo | None:
     return None if stats is None else _checkpoint_info(stats)
 
 
@@ -229,12 +209,12 @@ def _or_minus_one(timestamp_ms: int | None) -> int:
 
 
 @lru_cache(maxsize=3)
-def _percentiles_of_history(values: tuple[int, ...]) -> Percentiles:
+def _percentiles_of_history(values: tuple[int, ...]) -> checkpoints.Percentiles:
     """Cached: it sorts thousands of values, which change per checkpoint, not per request."""
     return percentiles(values)
 
 
-def percentiles(values: Iterable[int]) -> Percentiles:
+def percentiles(values: Iterable[int]) -> checkpoints.Percentiles:
     """Minimum, maximum, average and percentiles of ``values``, computed as by Flink.
 
     The percentile p of n sorted values is at position p * (n + 1), counted from 1, interpolated
@@ -243,8 +223,8 @@ def percentiles(values: Iterable[int]) -> Percentiles:
     """
     ordered = sorted(values)
     if not ordered:
-        return Percentiles()
-    return Percentiles(
+        return checkpoints.Percentiles()
+    return checkpoints.Percentiles(
         min=ordered[0],
         max=ordered[-1],
         average=sum(ordered) // len(ordered),

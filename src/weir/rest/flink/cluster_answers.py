@@ -29,28 +29,6 @@ from weir.rest.flink import job_answers
 from weir.rest.handling.answering import answers
 from weir.rest.handling.guard import shortened
 from weir.rest.schema import cluster
-from weir.rest.schema.cluster import (
-    ApplicationException,
-    ApplicationExceptionHistory,
-    ApplicationExceptions,
-    ApplicationInfo,
-    ApplicationsOverview,
-    ApplicationSummary,
-    ConfigEntry,
-    EnvironmentInfo,
-    GarbageCollector,
-    Hardware,
-    JvmInfo,
-    LogFile,
-    LogFiles,
-    MemoryConfiguration,
-    ResourceProfile,
-    TaskManager,
-    TaskManagerDetails,
-    TaskManagerMetrics,
-    ThreadDump,
-    ThreadInfo,
-)
 
 MASKED = "******"
 #: The name under which the driver's own lines are listed.
@@ -90,11 +68,11 @@ _MIB = 1024 * 1024
 
 
 @answers(cluster.APPLICATIONS)
-def applications(views: tuple[JobView, ...], now_ms: int) -> ApplicationsOverview:
+def applications(views: tuple[JobView, ...], now_ms: int) -> cluster.ApplicationsOverview:
     """An application for each job: the driver's program, under the job's id."""
-    return ApplicationsOverview(
+    return cluster.ApplicationsOverview(
         applications=tuple(
-            ApplicationSummary(
+            cluster.ApplicationSummary(
                 id=view.job_id,
                 name=view.name,
                 start_time=view.start_time_ms,
@@ -109,9 +87,9 @@ def applications(views: tuple[JobView, ...], now_ms: int) -> ApplicationsOvervie
 
 
 @answers(cluster.APPLICATION)
-def application(view: JobView, now_ms: int) -> ApplicationInfo:
+def application(view: JobView, now_ms: int) -> cluster.ApplicationInfo:
     """One application with its job."""
-    return ApplicationInfo(
+    return cluster.ApplicationInfo(
         id=view.job_id,
         name=view.name,
         status=_application_status(view),
@@ -127,12 +105,12 @@ def application(view: JobView, now_ms: int) -> ApplicationInfo:
 
 
 @answers(cluster.APPLICATION_EXCEPTIONS)
-def application_exceptions(view: JobView) -> ApplicationExceptions:
+def application_exceptions(view: JobView) -> cluster.ApplicationExceptions:
     """The failures of the application's job."""
-    return ApplicationExceptions(
-        exception_history=ApplicationExceptionHistory(
+    return cluster.ApplicationExceptions(
+        exception_history=cluster.ApplicationExceptionHistory(
             entries=tuple(
-                ApplicationException(
+                cluster.ApplicationException(
                     exception_name=entry.exception_name,
                     stacktrace=entry.stacktrace,
                     timestamp=entry.timestamp,
@@ -149,19 +127,21 @@ def application_exceptions(view: JobView) -> ApplicationExceptions:
 @answers(cluster.DRIVER_CONFIG)
 @answers(cluster.JOB_DRIVER_CONFIG)
 @answers(cluster.APPLICATION_CONFIG)
-def config_entries(configured: JobView) -> tuple[ConfigEntry, ...]:
+def config_entries(configured: JobView) -> tuple[cluster.ConfigEntry, ...]:
     """The configuration in force, whose secrets are masked already."""
-    return tuple(ConfigEntry(key=key, value=text) for key, text in configured.configuration.items())
+    return tuple(
+        cluster.ConfigEntry(key=key, value=text) for key, text in configured.configuration.items()
+    )
 
 
-def environment(jvm: JvmView | None, variables: Mapping[str, str]) -> EnvironmentInfo:
+def environment(jvm: JvmView | None, variables: Mapping[str, str]) -> cluster.EnvironmentInfo:
     """The driver's process, without secrets."""
-    return EnvironmentInfo(
+    return cluster.EnvironmentInfo(
         environment=tuple(
-            ConfigEntry(key=name, value=text if _HARMLESS.fullmatch(name) else MASKED)
+            cluster.ConfigEntry(key=name, value=text if _HARMLESS.fullmatch(name) else MASKED)
             for name, text in sorted(variables.items())
         ),
-        jvm=JvmInfo(
+        jvm=cluster.JvmInfo(
             version="" if jvm is None else jvm.version,
             arch="" if jvm is None else jvm.arch,
             options=() if jvm is None else tuple(_masked(option) for option in jvm.options),
@@ -170,17 +150,17 @@ def environment(jvm: JvmView | None, variables: Mapping[str, str]) -> Environmen
     )
 
 
-def log_files(path: str | None) -> LogFiles:
+def log_files(path: str | None) -> cluster.LogFiles:
     """Spark's log, if it exists. Reads the file system."""
     if path is None:
-        return LogFiles(logs=())
+        return cluster.LogFiles(logs=())
     file = Path(path)
     try:
         found = file.stat()
     except OSError:
-        return LogFiles(logs=())
-    log = LogFile(name=file.name, size=found.st_size, mtime=found.st_mtime_ns // 10**6)
-    return LogFiles(logs=(log,))
+        return cluster.LogFiles(logs=())
+    log = cluster.LogFile(name=file.name, size=found.st_size, mtime=found.st_mtime_ns // 10**6)
+    return cluster.LogFiles(logs=(log,))
 
 
 def driver_log(log: LogBuffer) -> str:
@@ -192,10 +172,10 @@ def driver_log(log: LogBuffer) -> str:
     )
 
 
-def driver_log_file(log: LogBuffer) -> LogFile:
+def driver_log_file(log: LogBuffer) -> cluster.LogFile:
     """``driver_log`` in a list of files."""
     lines = tuple(log.lines)
-    return LogFile(
+    return cluster.LogFile(
         name=DRIVER_LOG,
         size=len(driver_log(log).encode("utf-8", errors="replace")),
         mtime=lines[-1].time_ms if lines else 0,
@@ -224,7 +204,7 @@ def log_tail(path: str | None, most: int = LOG_TAIL) -> str:
 
 
 @answers(cluster.DRIVER_THREADS)
-def python_threads() -> ThreadDump:
+def python_threads() -> cluster.ThreadDump:
     """The Python threads of this process."""
     names = {known.ident: known for known in threading.enumerate()}
     infos = []
@@ -234,11 +214,11 @@ def python_threads() -> ThreadDump:
         kind = " daemon" if thread is not None and thread.daemon else ""
         stack = "".join(traceback.format_stack(frame))
         infos.append(
-            ThreadInfo(
+            cluster.ThreadInfo(
                 thread_name=name, stringified_thread_info=f'"{name}"{kind} Id={ident}\n{stack}\n'
             )
         )
-    return ThreadDump(thread_infos=tuple(infos))
+    return cluster.ThreadDump(thread_infos=tuple(infos))
 
 
 def _frames() -> dict[int, FrameType]:
@@ -256,26 +236,28 @@ def _frames() -> dict[int, FrameType]:
             gc.enable()
 
 
-def java_threads(threads: tuple[ThreadView, ...]) -> ThreadDump:
+def java_threads(threads: tuple[ThreadView, ...]) -> cluster.ThreadDump:
     """The Java threads of an executor."""
-    return ThreadDump(
+    return cluster.ThreadDump(
         thread_infos=tuple(
-            ThreadInfo(thread_name=thread.name, stringified_thread_info=thread.text)
+            cluster.ThreadInfo(thread_name=thread.name, stringified_thread_info=thread.text)
             for thread in threads
         )
     )
 
 
-def task_manager(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> TaskManager:
+def task_manager(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> cluster.TaskManager:
     """One of Spark's executors; ``jvm`` is its JVM if that is the driver's."""
-    return TaskManager(**_figures(executor, jvm, now_ms))
+    return cluster.TaskManager(**_figures(executor, jvm, now_ms))
 
 
 def task_manager_details(
     executor: ExecutorView, jvm: JvmView | None, now_ms: int
-) -> TaskManagerDetails:
+) -> cluster.TaskManagerDetails:
     """One of Spark's executors; ``jvm`` is its JVM if that is the driver's."""
-    return TaskManagerDetails(**_figures(executor, jvm, now_ms), metrics=_memory(executor, jvm))
+    return cluster.TaskManagerDetails(
+        **_figures(executor, jvm, now_ms), metrics=_memory(executor, jvm)
+    )
 
 
 def _application_status(view: JobView) -> str:
@@ -301,18 +283,18 @@ def _figures(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> dict[s
         "slots_number": cores,
         "free_slots": executor.free_cores,
         "assigned_tasks": executor.active_tasks,
-        "total_resource": ResourceProfile(
+        "total_resource": cluster.ResourceProfile(
             cpu_cores=float(cores), task_heap_memory=executor.memory_max // _MIB
         ),
-        "free_resource": ResourceProfile(
+        "free_resource": cluster.ResourceProfile(
             cpu_cores=float(executor.free_cores), task_heap_memory=free // _MIB
         ),
-        "hardware": Hardware(
+        "hardware": cluster.Hardware(
             cpu_cores=cores,
             physical_memory=0 if jvm is None else psutil.virtual_memory().total,
             free_memory=executor.memory_max if jvm is None else jvm.heap_max,
         ),
-        "memory_configuration": MemoryConfiguration(
+        "memory_configuration": cluster.MemoryConfiguration(
             task_heap=executor.memory_max,
             total_flink_memory=executor.memory_max,
             total_process_memory=executor.memory_max,
@@ -320,9 +302,9 @@ def _figures(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> dict[s
     }
 
 
-def _memory(executor: ExecutorView, jvm: JvmView | None) -> TaskManagerMetrics:
+def _memory(executor: ExecutorView, jvm: JvmView | None) -> cluster.TaskManagerMetrics:
     if jvm is None:
-        return TaskManagerMetrics(
+        return cluster.TaskManagerMetrics(
             heap_used=executor.memory_used,
             heap_max=executor.memory_max,
             non_heap_used=-1,
@@ -331,7 +313,7 @@ def _memory(executor: ExecutorView, jvm: JvmView | None) -> TaskManagerMetrics:
             garbage_collectors=(),
         )
     direct, mapped = jvm.buffers.get("direct", (0, 0, 0)), jvm.buffers.get("mapped", (0, 0, 0))
-    return TaskManagerMetrics(
+    return cluster.TaskManagerMetrics(
         heap_used=jvm.heap_used,
         heap_committed=jvm.heap_committed,
         heap_max=jvm.heap_max,
@@ -345,7 +327,7 @@ def _memory(executor: ExecutorView, jvm: JvmView | None) -> TaskManagerMetrics:
         mapped_used=mapped[1],
         mapped_max=mapped[2],
         garbage_collectors=tuple(
-            GarbageCollector(name=name, count=count, time=ms)
+            cluster.GarbageCollector(name=name, count=count, time=ms)
             for name, (count, ms) in jvm.collectors.items()
         ),
     )

@@ -21,31 +21,6 @@ from weir.monitoring.views import ExceptionView, JobView, VertexView
 from weir.rest.handling.answering import answers
 from weir.rest.schema import jobs
 from weir.rest.schema.base import COMPLETED, IN_PROGRESS
-from weir.rest.schema.jobs import (
-    ClusterOverview,
-    DashboardConfig,
-    DashboardFeatures,
-    ExceptionHistory,
-    ExceptionInfo,
-    ExecutionConfig,
-    ExecutionResult,
-    IoMetrics,
-    JobConfig,
-    JobExceptions,
-    JobExecutionResult,
-    JobIds,
-    JobIdWithStatus,
-    JobInfo,
-    JobPlan,
-    JobsOverview,
-    JobSummary,
-    OperatorRejects,
-    Plan,
-    PlanInput,
-    PlanNode,
-    Rejects,
-    VertexInfo,
-)
 
 #: Flink's ``ExecutionState``, in its order.
 EXECUTION_STATES = (
@@ -110,26 +85,26 @@ def execution_state(view: JobView, vertex: VertexView) -> str:
 
 def dashboard_config(
     now_ms: int, version: str, *, refresh_ms: int, history: bool
-) -> DashboardConfig:
+) -> jobs.DashboardConfig:
     """How this server presents itself; ``refresh_ms``: how often a dashboard is to ask."""
     now = datetime.fromtimestamp(now_ms / 1000).astimezone()
     offset = now.utcoffset()
-    return DashboardConfig(
+    return jobs.DashboardConfig(
         refresh_interval=refresh_ms,
         timezone_name=now.tzname(),
         timezone_offset=0 if offset is None else int(offset.total_seconds() * 1000),
         flink_revision=f"weir-{version}",
-        features=DashboardFeatures(web_history=history),
+        features=jobs.DashboardFeatures(web_history=history),
     )
 
 
 @answers(jobs.OVERVIEW)
 def cluster_overview(
     views: tuple[JobView, ...], executors: tuple[ExecutorView, ...], version: str
-) -> ClusterOverview:
+) -> jobs.ClusterOverview:
     """The jobs, counted by how they stand, and the executors with their slots."""
     counts = Counter(view.status for view in views)
-    return ClusterOverview(
+    return jobs.ClusterOverview(
         taskmanagers=len(executors),
         slots_total=sum(executor.cores for executor in executors),
         slots_available=sum(executor.free_cores for executor in executors),
@@ -142,23 +117,23 @@ def cluster_overview(
 
 
 @answers(jobs.JOBS)
-def job_ids(views: tuple[JobView, ...]) -> JobIds:
+def job_ids(views: tuple[JobView, ...]) -> jobs.JobIds:
     """The jobs with their statuses."""
-    return JobIds(
-        jobs=tuple(JobIdWithStatus(id=view.job_id, status=view.status.value) for view in views)
+    return jobs.JobIds(
+        jobs=tuple(jobs.JobIdWithStatus(id=view.job_id, status=view.status.value) for view in views)
     )
 
 
 @answers(jobs.JOBS_OVERVIEW)
-def jobs_overview(views: tuple[JobView, ...], now_ms: int) -> JobsOverview:
+def jobs_overview(views: tuple[JobView, ...], now_ms: int) -> jobs.JobsOverview:
     """The jobs, in a few figures each."""
-    return JobsOverview(jobs=tuple(job_summary(view, now_ms) for view in views))
+    return jobs.JobsOverview(jobs=tuple(job_summary(view, now_ms) for view in views))
 
 
-def job_summary(view: JobView, now_ms: int) -> JobSummary:
+def job_summary(view: JobView, now_ms: int) -> jobs.JobSummary:
     """The job in a list of jobs."""
     states = {state.lower(): count for state, count in _states(view, view.vertices).items()}
-    return JobSummary(
+    return jobs.JobSummary(
         job_id=view.job_id,
         name=view.name,
         start_time_ms=view.start_time_ms,
@@ -171,9 +146,9 @@ def job_summary(view: JobView, now_ms: int) -> JobSummary:
 
 
 @answers(jobs.JOB)
-def job_info(view: JobView, now_ms: int) -> JobInfo:
+def job_info(view: JobView, now_ms: int) -> jobs.JobInfo:
     """The job with its vertices and its plan."""
-    return JobInfo(
+    return jobs.JobInfo(
         job_id=view.job_id,
         name=view.name,
         state=view.status.value,
@@ -190,23 +165,23 @@ def job_info(view: JobView, now_ms: int) -> JobInfo:
 
 
 @answers(jobs.PLAN)
-def job_plan(view: JobView) -> JobPlan:
+def job_plan(view: JobView) -> jobs.JobPlan:
     """The plan alone."""
-    return JobPlan(plan=plan(view))
+    return jobs.JobPlan(plan=plan(view))
 
 
-def plan(view: JobView) -> Plan:
+def plan(view: JobView) -> jobs.Plan:
     """The vertices, and which of them read which."""
-    return Plan(
+    return jobs.Plan(
         job_id=view.job_id,
         name=view.name,
         nodes=tuple(
-            PlanNode(
+            jobs.PlanNode(
                 id=vertex_id(vertex.vertex),
                 parallelism=vertex.parallelism,
                 description=" -> ".join(vertex.operators),
                 inputs=tuple(
-                    PlanInput(num=number, id=vertex_id(upstream))
+                    jobs.PlanInput(num=number, id=vertex_id(upstream))
                     for number, upstream in enumerate(vertex.inputs)
                 ),
             )
@@ -216,14 +191,14 @@ def plan(view: JobView) -> Plan:
 
 
 @answers(jobs.REJECTS)
-def rejects(view: JobView) -> Rejects:
+def rejects(view: JobView) -> jobs.Rejects:
     """What sources could not read, as of the newest completed checkpoint."""
     newest = view.latest_completed
     found = [] if newest is None else rejects_in(newest.coordinator_states)
-    return Rejects(
+    return jobs.Rejects(
         checkpoint_id=None if newest is None else newest.checkpoint_id,
         operators=tuple(
-            OperatorRejects(
+            jobs.OperatorRejects(
                 operator=rejects.operator, rejected=rejects.count, rejects=tuple(rejects.newest)
             )
             for rejects in found
@@ -232,12 +207,12 @@ def rejects(view: JobView) -> Rejects:
 
 
 @answers(jobs.JOB_CONFIG)
-def job_config(configured: JobView) -> JobConfig:
+def job_config(configured: JobView) -> jobs.JobConfig:
     """The job's configuration."""
-    return JobConfig(
+    return jobs.JobConfig(
         job_id=configured.job_id,
         name=configured.name,
-        execution_config=ExecutionConfig(
+        execution_config=jobs.ExecutionConfig(
             restart_strategy=Configuration(configured.configuration).restart_config().type.value,
             job_parallelism=max((vertex.parallelism for vertex in configured.vertices), default=1),
             user_config=dict(configured.configuration),
@@ -245,13 +220,13 @@ def job_config(configured: JobView) -> JobConfig:
     )
 
 
-def exceptions(view: JobView, limit: int) -> JobExceptions:
+def exceptions(view: JobView, limit: int) -> jobs.JobExceptions:
     """The newest failures of the job, newest first, at most ``limit``."""
     newest = view.exceptions[-1] if view.exceptions else None
-    return JobExceptions(
+    return jobs.JobExceptions(
         root_exception=_stack_trace(newest, view.failure) if newest else view.failure,
         timestamp=newest.timestamp_ms if newest else None,
-        exception_history=ExceptionHistory(
+        exception_history=jobs.ExceptionHistory(
             entries=tuple(
                 _exception_info(failure) for failure in view.exceptions[: -limit - 1 : -1]
             ),
@@ -261,13 +236,13 @@ def exceptions(view: JobView, limit: int) -> JobExceptions:
 
 
 @answers(jobs.EXECUTION_RESULT)
-def execution_result(view: JobView, now_ms: int) -> ExecutionResult:
+def execution_result(view: JobView, now_ms: int) -> jobs.ExecutionResult:
     """How the job ended, if it has."""
     if not view.status.is_terminal:
-        return ExecutionResult(status=IN_PROGRESS, job_execution_result=None)
-    return ExecutionResult(
+        return jobs.ExecutionResult(status=IN_PROGRESS, job_execution_result=None)
+    return jobs.ExecutionResult(
         status=COMPLETED,
-        job_execution_result=JobExecutionResult(
+        job_execution_result=jobs.JobExecutionResult(
             id=view.job_id,
             application_status=_APPLICATION_STATUSES[view.status],
             net_runtime=duration_ms(view, now_ms),
@@ -286,10 +261,10 @@ def duration_ms(view: JobView, now_ms: int) -> int:
     return max(0, end_ms - view.start_time_ms)
 
 
-def _vertex_info(view: JobView, vertex: VertexView, now_ms: int) -> VertexInfo:
+def _vertex_info(view: JobView, vertex: VertexView, now_ms: int) -> jobs.VertexInfo:
     start_ms = view.timestamps_ms.get("RUNNING", -1)
     end_ms = now_ms if view.end_time_ms < 0 else view.end_time_ms
-    return VertexInfo(
+    return jobs.VertexInfo(
         id=vertex_id(vertex.vertex),
         slot_sharing_group_id=vertex_id(vertex.vertex),
         name=vertex.vertex,
@@ -303,9 +278,9 @@ def _vertex_info(view: JobView, vertex: VertexView, now_ms: int) -> VertexInfo:
     )
 
 
-def io_metrics(vertex: VertexView) -> IoMetrics:
+def io_metrics(vertex: VertexView) -> jobs.IoMetrics:
     """The rows of a vertex, and what it did with its time."""
-    return IoMetrics(
+    return jobs.IoMetrics(
         read_records=vertex.records_in,
         write_records=vertex.records_committed,
         accumulated_backpressured_time=vertex.held_ms,
@@ -314,8 +289,8 @@ def io_metrics(vertex: VertexView) -> IoMetrics:
     )
 
 
-def _exception_info(failure: ExceptionView) -> ExceptionInfo:
-    return ExceptionInfo(
+def _exception_info(failure: ExceptionView) -> jobs.ExceptionInfo:
+    return jobs.ExceptionInfo(
         exception_name=failure.message.partition("\n")[0],
         stacktrace=_stack_trace(failure),
         timestamp=failure.timestamp_ms,

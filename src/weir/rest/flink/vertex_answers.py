@@ -15,19 +15,8 @@ from weir.rest.flink.job_answers import (
     names_vertex,
     vertex_id,
 )
+from weir.rest.schema import vertices
 from weir.rest.schema.jobs import IoMetrics
-from weir.rest.schema.vertices import (
-    BackPressure,
-    Distribution,
-    SubtaskAttempt,
-    SubtaskBackPressure,
-    SubtasksAggregated,
-    SubtaskTimes,
-    VertexDetails,
-    VertexOnTaskManager,
-    VertexTaskManagers,
-    VertexTimes,
-)
 
 #: The states of an attempt whose durations Flink shows.
 _TIMED_STATES = ("CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "RUNNING")
@@ -49,10 +38,12 @@ def attempt_number(view: JobView) -> int:
     return max(0, view.attempt - 1)
 
 
-def vertex_details(view: JobView, vertex: VertexView, endpoint: str, now_ms: int) -> VertexDetails:
+def vertex_details(
+    view: JobView, vertex: VertexView, endpoint: str, now_ms: int
+) -> vertices.VertexDetails:
     """The vertex with its subtask."""
     attempt = subtask_attempt(view, vertex, endpoint, now_ms)
-    return VertexDetails(
+    return vertices.VertexDetails(
         id=vertex_id(vertex.vertex),
         name=vertex.vertex,
         parallelism=vertex.parallelism,
@@ -64,10 +55,10 @@ def vertex_details(view: JobView, vertex: VertexView, endpoint: str, now_ms: int
 
 def subtask_attempt(
     view: JobView, vertex: VertexView, endpoint: str, now_ms: int
-) -> SubtaskAttempt:
+) -> vertices.SubtaskAttempt:
     """The newest attempt of the vertex's subtask."""
     start_ms, duration_ms = _since(view, now_ms)
-    return SubtaskAttempt(
+    return vertices.SubtaskAttempt(
         status=execution_state(view, vertex),
         attempt=attempt_number(view),
         endpoint=endpoint,
@@ -83,7 +74,9 @@ def subtask_attempt(
     )
 
 
-def vertex_times(view: JobView, vertex: VertexView, endpoint: str, now_ms: int) -> VertexTimes:
+def vertex_times(
+    view: JobView, vertex: VertexView, endpoint: str, now_ms: int
+) -> vertices.VertexTimes:
     """When the subtask entered each state."""
     start_ms, duration_ms = _since(view, now_ms)
     state = execution_state(view, vertex)
@@ -95,12 +88,12 @@ def vertex_times(view: JobView, vertex: VertexView, endpoint: str, now_ms: int) 
         timestamps["RUNNING"] = 0
     if view.end_time_ms >= 0 and state not in ("RUNNING", "INITIALIZING"):
         timestamps[state] = view.end_time_ms
-    return VertexTimes(
+    return vertices.VertexTimes(
         id=vertex_id(vertex.vertex),
         name=vertex.vertex,
         now=now_ms,
         subtasks=(
-            SubtaskTimes(
+            vertices.SubtaskTimes(
                 host=endpoint, endpoint=endpoint, duration=duration_ms, timestamps=timestamps
             ),
         ),
@@ -109,15 +102,15 @@ def vertex_times(view: JobView, vertex: VertexView, endpoint: str, now_ms: int) 
 
 def vertex_task_managers(
     view: JobView, vertex: VertexView, endpoint: str, now_ms: int
-) -> VertexTaskManagers:
+) -> vertices.VertexTaskManagers:
     """The driver, which runs the vertex's query."""
     attempt = subtask_attempt(view, vertex, endpoint, now_ms)
-    return VertexTaskManagers(
+    return vertices.VertexTaskManagers(
         id=vertex_id(vertex.vertex),
         name=vertex.vertex,
         now=now_ms,
         taskmanagers=(
-            VertexOnTaskManager(
+            vertices.VertexOnTaskManager(
                 endpoint=endpoint,
                 status=attempt.status,
                 start_time=attempt.start_time,
@@ -132,15 +125,15 @@ def vertex_task_managers(
     )
 
 
-def back_pressure(view: JobView, vertex: VertexReading, now_ms: int) -> BackPressure:
+def back_pressure(view: JobView, vertex: VertexReading, now_ms: int) -> vertices.BackPressure:
     """Whether a vertex waited for its consumers in the newest minute."""
     level = "ok" if vertex.held <= _LOW else "low" if vertex.held <= _HIGH else "high"
-    return BackPressure(
+    return vertices.BackPressure(
         level=level,
         level_again=level,
         end_timestamp=now_ms,
         subtasks=(
-            SubtaskBackPressure(
+            vertices.SubtaskBackPressure(
                 attempt_number=attempt_number(view),
                 level=level,
                 level_again=level,
@@ -164,8 +157,8 @@ def _since(view: JobView, now_ms: int) -> tuple[int, int]:
     return start_ms, max(0, end_ms - start_ms) if start_ms >= 0 else -1
 
 
-def _aggregated(attempt: SubtaskAttempt) -> SubtasksAggregated:
-    return SubtasksAggregated(
+def _aggregated(attempt: vertices.SubtaskAttempt) -> vertices.SubtasksAggregated:
+    return vertices.SubtasksAggregated(
         metrics={name: _alone(value) for name, value in _numbers(attempt.metrics).items()},
         status_duration={
             state: _alone(duration) for state, duration in attempt.status_duration.items()
@@ -185,8 +178,8 @@ def _numbers(metrics: IoMetrics) -> dict[str, int]:
     }
 
 
-def _alone(value: int) -> Distribution:
+def _alone(value: int) -> vertices.Distribution:
     """The distribution of one value."""
-    return Distribution(
+    return vertices.Distribution(
         min=value, max=value, avg=value, sum=value, median=value, p25=value, p75=value, p95=value
     )
