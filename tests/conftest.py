@@ -26,9 +26,14 @@ if TYPE_CHECKING:
 # No test run leaves a process behind that makes a class archive.
 os.environ["WEIR_NO_WARMUP"] = "1"
 
-# What a shell runs in the background ignores Ctrl-C, as would the programs that tests interrupt.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a shell runs in the background ignores Ctrl-C, and what nohup runs ignores SIGHUP: so would
+# the programs that tests interrupt.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # Servers of tests are found by no command of their user, and by none of another test process.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="weir-tests-")
