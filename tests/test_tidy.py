@@ -80,7 +80,9 @@ ROOMS: dict[str, set[str]] = {
         *("sinks", "sinks.delta", "sinks.files", "sinks.foreach", "sinks.iceberg"),
         "sinks.postgres",
     },
-    "sources": LOWER | {"runtime", "storage", "lineage", "coordinators", "operators"},
+    "sources.formats": {"errors", "operators"},
+    "sources": LOWER
+    | {"runtime", "storage", "lineage", "coordinators", "operators", "sources.formats"},
     "subtasks": LOWER | {"runtime", "storage", "operators", "sources"},
     "durable": LOWER | {"runtime", "monitoring", "storage", "sinks"},
     "spark": SPARK,

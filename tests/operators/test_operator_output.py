@@ -144,6 +144,33 @@ def test_a_null_where_none_may_be_is_refused(kind: pa.DataType) -> None:
     assert fitted(batch(id=pa.array([1], kind)), schema, "score").column(0).to_pylist() == [1]
 
 
+def test_a_nested_null_where_none_may_be_is_refused_by_its_place() -> None:
+    """A null list has no elements, and a null struct no fields."""
+    kind = pa.list_(pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.int64())]))
+    schema = pa.schema([("v", kind)])
+    values = pa.array([[{"a": 1}, None], None], kind)
+    assert fitted(batch(v=values), schema, "score").num_rows == 2
+    broken = pa.ListArray.from_arrays(
+        [0, 1],
+        pa.StructArray.from_arrays(
+            [pa.array([None], pa.int64()), pa.array([1])],
+            fields=[kind.value_field.type.field(0), kind.value_field.type.field(1)],
+        ),
+        type=kind,
+    )
+    with pytest.raises(PipelineError, match=r"emits a null in 'v\.item\.a'"):
+        fitted(batch(v=broken), schema, "score")
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_text_that_is_not_utf8_is_refused_by_its_column(wrapped: bool) -> None:
+    """One such byte makes a Delta table unreadable, and Arrow does not look at it."""
+    text = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))
+    values = pa.ListArray.from_arrays([0, 1], text) if wrapped else text
+    with pytest.raises(PipelineError, match="emits 'v' as .*UTF8"):
+        fitted(batch(v=values), pa.schema([("v", values.type)]), "score")
+
+
 def test_columns_of_one_name_are_taken_by_their_order() -> None:
     """Nothing else distinguishes them."""
     schema = pa.schema([("a", pa.int64()), ("a", pa.string())])

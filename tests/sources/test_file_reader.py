@@ -148,7 +148,7 @@ def test_a_row_that_cannot_be_read_is_rejected_and_no_other(
     first = 1 + len(header.splitlines())
     assert rejected["rejected"] == "a"
     assert [one["line"] for one in rejected["rows"]] == [first, first + 77_777, first + 99_999]
-    assert all("ArrowInvalid" in one["why"] for one in rejected["rows"])
+    assert all("id" in one["why"] or "columns" in one["why"] for one in rejected["rows"])
     assert asked == {"ask": True}
 
 
@@ -195,12 +195,9 @@ def test_a_null_where_none_may_be_is_rejected_with_its_row(tmp_path: Path, forma
         (
             "json",
             b"x\n" * 2_000,
-            (
-                "ValueError: more than 1000 of its rows are unreadable, the first in line 1:"
-                " ArrowInvalid"
-            ),
+            "ValueError: more than 1000 of its rows are unreadable, the first in line 1: ",
         ),
-        ("csv", b"id,id\n1,1\n", "ArrowInvalid: .*multiple columns named id"),
+        ("csv", b"id,id\n1,1\n", "ValueError: 2 of its columns are called 'id': 'id' and 'id'"),
         (
             "csv",
             b"id,more\n" + b"x,\n" * 2_000,
@@ -226,10 +223,11 @@ def test_a_file_whose_rows_cannot_be_separated_is_rejected_as_a_whole(
 
 
 def test_a_line_of_json_that_is_null_fails_the_job_by_its_file(tmp_path: Path) -> None:
-    """Arrow would crash the process."""
-    (tmp_path / "a").write_text('null\n{"id": 1}\n')
+    """And by its line; Arrow would crash the process."""
+    (tmp_path / "a").write_text('{"id": 1}\nnull\n')
     reader, _ = opened(tmp_path, "json")
     with pytest.raises(
-        StorageError, match=r"a cannot be read \(ValueError: a line is null, and not an object\)"
+        StorageError,
+        match=r"a cannot be read \(ValueError: line 2: Expected `object`, got `null`\)",
     ):
         batch(reader, "a")

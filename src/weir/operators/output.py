@@ -1,11 +1,8 @@
 """Converts the rows that an operator emits to the types that its step declares.
 
-Spark takes columns by position and reads no other type. Values are cast to the declared type if
-that represents the same value in another form: narrower numbers, dictionary-encoded or large
-columns, another unit or zone of time, pandas' representation of missing numbers. Anything else is
-an error, and so is a struct field under another name, which Arrow would turn into null.
-``to_python`` refuses dates outside the years 1 to 9999, which Python does not have, while Arrow and
-Spark do.
+Spark takes columns by position and reads no other type; ``conversion.py`` says which values are
+converted. ``to_pandas`` refuses dates outside the years 1 to 9999, which Python does not have,
+while Arrow and Spark do.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from weir.core.graph import MAIN_OUTPUT
 from weir.errors import OperatorStateError, PipelineError
-from weir.operators.state.casts import cast
+from weir.operators.conversion import converted, null_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,36 +135,31 @@ def fitted(
 
     ``where`` is the attribute of the operator that declares the schema, for messages.
     Raises ``PipelineError`` if the columns differ from the schema's, if values do not fit their
-    type, or if a column declared NOT NULL has a null.
+    type, if text is not UTF-8, or if a column declared NOT NULL has a null.
     """
     import pyarrow as pa
 
-    if batch.schema.names == schema.names:
-        if batch.schema.types == schema.types:
-            _check_nulls(batch, schema, operator_id, where)
-            return batch
-    elif sorted(batch.schema.names) == sorted(schema.names) and len(set(schema.names)) == len(
-        schema
-    ):
+    if batch.schema.names != schema.names:
+        if sorted(batch.schema.names) != sorted(schema.names) or len(set(schema.names)) < len(
+            schema
+        ):
+            raise PipelineError(
+                f"Operator {operator_id!r} emits the columns {_listed(batch.schema)}, but declares"
+                f" {_listed(schema)}: change its {where} or its output."
+            )
         batch = batch.select(schema.names)
-    else:
-        raise PipelineError(
-            f"Operator {operator_id!r} emits the columns {_listed(batch.schema)}, but declares"
-            f" {_listed(schema)}: change its {where} or its output."
-        )
     columns = []
     for given, column, declared in zip(batch.schema, batch.columns, schema, strict=True):
         try:
-            if not _says_the_same(given.type, declared.type):
-                raise pa.ArrowInvalid(f"{given.type} is not {declared.type}")
-            columns.append(cast(column, declared.type))
+            columns.append(converted(column, declared.type))
         except pa.ArrowException as error:
             raise PipelineError(
                 f"Operator {operator_id!r} emits {given.name!r} as {given.type}, but its"
                 f" {where} declares it as {declared.type}, and the values do not fit"
                 f" ({error}): change one of them."
             ) from error
-    batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
+    if batch.schema.types != schema.types:
+        batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
     _check_nulls(batch, schema, operator_id, where)
     return batch
 
@@ -177,87 +169,12 @@ def _check_nulls(
 ) -> None:
     """Raise ``PipelineError`` for a null in a NOT NULL column, which Spark does not check."""
     for declared, column in zip(schema, batch.columns, strict=True):
-        if not declared.nullable and column.null_count:
+        name = null_in(column, declared)
+        if name:
             raise PipelineError(
-                f"Operator {operator_id!r} emits a null in {declared.name!r}, which its"
+                f"Operator {operator_id!r} emits a null in {name!r}, which its"
                 f" {where} declares as NOT NULL: change one of them."
             )
-
-
-def _says_the_same(given: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether values of type ``given`` keep their meaning as ``declared``.
-
-    Single values that do not fit are found by the cast.
-    """
-    from pyarrow import types
-
-    if given == declared or types.is_null(given):
-        return True
-    if types.is_dictionary(given):
-        return _says_the_same(given.value_type, declared)
-    if types.is_struct(given) and types.is_struct(declared):
-        names = [field.name for field in given] == [field.name for field in declared]
-        return names and all(
-            _says_the_same(a.type, b.type) for a, b in zip(given, declared, strict=True)
-        )
-    if types.is_map(given) and types.is_map(declared):
-        keys = _says_the_same(given.key_type, declared.key_type)
-        return keys and _says_the_same(given.item_type, declared.item_type)
-    if _is_list(given) and _is_list(declared):
-        return _says_the_same(given.value_type, declared.value_type)
-    kinds = (
-        _is_number,
-        _is_text,
-        _is_bytes,
-        _is_instant,
-        _is_local_time,
-        types.is_date,
-        types.is_decimal,
-    )
-    return any(kind(given) and kind(declared) for kind in kinds)
-
-
-def _is_instant(given: pa.DataType) -> bool:
-    """Whether it is Spark's ``timestamp``, which has a time zone."""
-    from pyarrow import types
-
-    return bool(types.is_timestamp(given)) and given.tz is not None
-
-
-def _is_local_time(given: pa.DataType) -> bool:
-    """Whether it is Spark's ``timestamp_ntz``, which has no time zone."""
-    from pyarrow import types
-
-    return bool(types.is_timestamp(given)) and given.tz is None
-
-
-def _is_number(given: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_integer(given) or types.is_floating(given))
-
-
-def _is_text(given: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(
-        types.is_string(given) or types.is_large_string(given) or types.is_string_view(given)
-    )
-
-
-def _is_bytes(given: pa.DataType) -> bool:
-    from pyarrow import types
-
-    plain = types.is_binary(given) or types.is_large_binary(given) or types.is_binary_view(given)
-    return bool(plain or types.is_fixed_size_binary(given))
-
-
-def _is_list(given: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(
-        types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given)
-    )
 
 
 def _listed(schema: pa.Schema) -> str:

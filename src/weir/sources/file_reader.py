@@ -5,22 +5,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weir.core.types import Payload
 from weir.errors import StorageError
 from weir.sources.base import SourceReader, SourceReaderContext, SplitRecords
 from weir.sources.file_enumerator import FileSplit
 
 if TYPE_CHECKING:
     import pyarrow as pa
-#: Formats with a row per line.
-_TEXT = ("json", "csv")
-#: A JSON line that is null, not an object. Arrow crashes on it if it is the first of a block.
-_NULL = re.compile(rb"\n[ \t\r]*null")
-_CHUNK_BYTES = 4 * 1024 * 1024
+
+    from weir.sources.formats.records import OnBad
+
+#: Bad records in one file; a file with more does not have this format.
+MAX_BAD = 1_000
+#: Characters of an error that are kept in an event.
+_WHY = 300
 
 
 class FileReader(SourceReader[FileSplit]):
@@ -69,79 +72,53 @@ class FileReader(SourceReader[FileSplit]):
             self._context.send_split_request()
 
     def _read(self, name: str) -> Iterator[pa.RecordBatch]:
-        from weir.sources.text_records import UNREADABLE, why
+        from weir.sources.formats.opening import check_schema
+        from weir.sources.formats.records import UNREADABLE
 
+        check_schema(self._context.schema, self._format)
         path = Path(self._directory, name)
-        try:
-            batches = self._batches(path)
-            # Rows that were emitted cannot be taken back, so with rejects check them all first.
-            yield from (list(self._with_values(batches)) if self._rejects else batches)
-        except UNREADABLE as error:
-            if not self._rejects:
+        if not self._rejects:
+            try:
+                yield from self._batches(path, name, _refuse)
+            except UNREADABLE as error:
                 raise StorageError(
-                    f"The file {path} cannot be read ({why(error)}): fix it, or skip what cannot"
+                    f"The file {path} cannot be read ({_why(error)}): fix it, or skip what cannot"
                     " be read with FileSource(on_error='reject')."
                 ) from error
-            yield from self._salvaged(path, error)
-
-    def _salvaged(self, path: Path, error: Exception) -> list[pa.RecordBatch]:
-        """The readable rows of a file; reports the rest, by line if the format has lines."""
-        from weir.sources.text_records import UNREADABLE, salvage, why
-
-        if self._format in _TEXT:
-            try:
-                found = salvage(path.read_bytes(), self._format, self._parsed)
-            except UNREADABLE as worse:
-                error = worse
-            else:
-                if found.bad:
-                    self._context.send_source_event({"rejected": path.name, "rows": found.bad})
-                return found.batches
-        self._context.send_source_event({"rejected": path.name, "why": why(error)})
-        return []
-
-    def _batches(self, path: Path) -> Iterator[pa.RecordBatch]:
-        import pyarrow.dataset as ds
-        from pyarrow.fs import LocalFileSystem
-
-        if self._format in _TEXT and path.stat().st_size == 0:
-            # An empty file has no rows; Arrow would call it broken.
             return
-        if self._format == "json":
-            with path.open("rb") as file:
-                _check_objects(iter(lambda: file.read(_CHUNK_BYTES), b""))
-        schema = self._context.schema
-        found = ds.dataset(
-            str(path), schema=schema, format=self._format, filesystem=LocalFileSystem()
-        )
-        yield from (batch for batch in found.to_batches() if batch.num_rows)
+        bad: list[Payload] = []
+        try:
+            # Rows that were emitted cannot be taken back, so read them all first.
+            batches = list(self._batches(path, name, partial(_keep, bad)))
+        except UNREADABLE as error:
+            self._context.send_source_event({"rejected": name, "why": _why(error)})
+            return
+        if bad:
+            self._context.send_source_event({"rejected": name, "rows": bad})
+        yield from batches
 
-    def _parsed(self, data: bytes) -> list[pa.RecordBatch]:
-        """The rows of a text file, as ``_batches`` reads them."""
-        import pyarrow as pa
-        import pyarrow.dataset as ds
+    def _batches(self, path: Path, name: str, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+        from weir.sources.formats.opening import read_file
+        from weir.sources.formats.partitions import partitions
 
-        if self._format == "json":
-            _check_objects([data])
-        format = ds.JsonFileFormat() if self._format == "json" else ds.CsvFileFormat()
-        found = format.make_fragment(pa.py_buffer(data)).to_batches(schema=self._context.schema)
-        return list(self._with_values(batch for batch in found if batch.num_rows))
-
-    def _with_values(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches. Raises ``ValueError`` for a null in a NOT NULL column."""
-        schema = self._context.schema
-        for batch in batches:
-            for column_field, column in zip(schema, batch.columns, strict=True):
-                if not column_field.nullable and column.null_count:
-                    raise ValueError(
-                        f"a null in {column_field.name!r}, which the schema declares as NOT NULL"
-                    )
-            yield batch
+        values = partitions(name)
+        yield from read_file(path, self._format, self._context.schema, on_bad, partitions=values)
 
 
-def _check_objects(chunks: Iterable[bytes]) -> None:
-    before = b"\n"
-    for chunk in chunks:
-        if _NULL.search(before + chunk):
-            raise ValueError("a line is null, and not an object")
-        before = chunk[-16:]
+def _refuse(line: int, error: Exception) -> None:
+    raise ValueError(f"line {line}: {error}") from error
+
+
+def _keep(bad: list[Payload], line: int, error: Exception) -> None:
+    """Note a bad record. Raises ``ValueError`` if there are too many."""
+    bad.append({"line": line, "why": _why(error)})
+    if len(bad) > MAX_BAD:
+        raise ValueError(
+            f"more than {MAX_BAD} of its rows are unreadable, the first in line"
+            f" {bad[0]['line']}: {bad[0]['why']}"
+        ) from error
+
+
+def _why(error: BaseException) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_WHY]
