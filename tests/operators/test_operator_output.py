@@ -167,7 +167,7 @@ def test_text_that_is_not_utf8_is_refused_by_its_column(wrapped: bool) -> None:
     """One such byte makes a Delta table unreadable, and Arrow does not look at it."""
     text = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))
     values = pa.ListArray.from_arrays([0, 1], text) if wrapped else text
-    with pytest.raises(PipelineError, match="emits 'v' as .*UTF8"):
+    with pytest.raises(PipelineError, match=r"emits 'v' as .*UTF8"):
         fitted(batch(v=values), pa.schema([("v", values.type)]), "score")
 
 

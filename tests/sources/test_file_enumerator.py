@@ -432,13 +432,33 @@ def test_no_file_is_read_twice_and_none_is_lost_without_a_word(
         times[f"new-{number}"] = at if which else number
         there |= {f"new-{number}"}
         there -= {f"new-{number - 2}"}
-        new, doubtful = known.look([FoundFile(name, 1, times[name]) for name in sorted(there)], ())
-        assert not {file.name for file in new} & read
-        read |= {file.name for file in new}
-        said |= {file.name for file in doubtful}
+        look = known.look([FoundFile(name, 1, times[name]) for name in sorted(there)], ())
+        assert not {file.name for file in look.new} & read
+        assert look.changed == []
+        read |= {file.name for file in look.new}
+        said |= {file.name for file in look.doubtful}
         assert there <= read | said
-        known.add(file.name for file in (*new, *doubtful))
+        known.add((*look.new, *look.doubtful))
         known = KnownFiles(read_back(known.dump()), retention_ns=3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=30))
+def test_every_change_of_a_file_that_was_read_is_said_once(steps: list[tuple[int, int]]) -> None:
+    """Files are written, overwritten and removed; a restore precedes each look."""
+    known = KnownFiles({}, retention_ns=1_000)
+    there, seen = dict[str, FoundFile](), dict[str, FoundFile]()
+    for number, (which, what) in enumerate(steps):
+        name = f"file-{which}"
+        if what == 0:
+            there.pop(name, None)
+        elif what == 1:
+            there[name] = FoundFile(name, number, number)
+        look = known.look([*there.values(), FoundFile("always there", 0, 0)], ())
+        changed = {file.name for file in look.changed + look.doubtful}
+        assert changed == {name for name in there if seen.get(name, there[name]) != there[name]}
+        seen |= there
+        known.add((*look.new, *look.doubtful))
+        known = KnownFiles(read_back(known.dump()), retention_ns=1_000)
 
 
 def test_a_file_that_a_restored_job_no_longer_finds_is_reported(tmp_path: Path) -> None:
@@ -484,6 +504,99 @@ def test_a_file_that_waited_and_is_gone_when_another_driver_starts_is_reported(
     bench.restore(bench.state(), parallelism=1)
     bench.context.run()
     assert bench.rejects() == ["a"]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "reject"])
+def test_what_is_not_read_is_rejected_once_and_fails_no_job(tmp_path: Path, on_error: str) -> None:
+    """Directories, and links that lead nowhere; also after a restore. Hidden names are meant to be
+    ignored."""
+    (tmp_path / "dt=2026-03-01").mkdir()
+    (tmp_path / "_temporary").mkdir()
+    (tmp_path / "nowhere").symlink_to("gone")
+    bench = Bench(tmp_path, parallelism=1, on_error=on_error)
+    bench.context.run()
+    bench.land("a", "b._COPYING_")
+    assert bench.look() == ["a"]
+    bench.restore(bench.state(), parallelism=1)
+    bench.context.run()
+    (tmp_path / "later").mkdir()
+    assert bench.look() == []
+    why = {one["file"]: one["why"] for one in bench.state()["rejects"]}
+    assert list(why) == ["dt=2026-03-01", "nowhere", "later"]
+    assert "FileSource(recursive=True)" in why["later"]
+    assert "it is not a file" in why["nowhere"]
+    assert bench.state()["rejected"] == 3
+    assert bench.context.failures == []
+
+
+@pytest.mark.parametrize("on_error", ["fail", "reject"])
+def test_a_file_that_is_overwritten_is_rejected_once_each_time(
+    tmp_path: Path, on_error: str
+) -> None:
+    """It is not read again; the job goes on."""
+    bench = Bench(tmp_path, parallelism=1, on_error=on_error)
+    bench.context.run()
+    bench.land("a", "b")
+    assert bench.look() == ["a", "b"]
+    bench.land("a", at=1)
+    for _ in range(2):
+        assert bench.look() == []
+        assert bench.rejects() == ["a"]
+        bench.restore(bench.state(), parallelism=1)
+        bench.context.run()
+    bench.land("a", size=11, at=1)
+    assert bench.look() == []
+    assert bench.rejects() == ["a", "a"]
+    assert "changed after it was assigned" in bench.state()["rejects"][-1]["why"]
+    assert bench.context.failures == []
+
+
+def test_a_file_that_changes_before_it_is_assigned_is_not_reported(tmp_path: Path) -> None:
+    """The newest listing counts."""
+    bench = Bench(tmp_path, parallelism=1)
+    bench.land("a")
+    bench.context.run()
+    bench.land("a", at=1)
+    assert bench.look() == ["a"]
+    assert bench.look() == bench.rejects() == []
+
+
+def test_a_name_that_was_removed_and_is_used_for_another_file_is_doubtful(tmp_path: Path) -> None:
+    """However old the file is."""
+    bench = Bench(tmp_path, parallelism=1, on_error="reject")
+    bench.context.run()
+    bench.land("a", "b")
+    assert bench.look() == ["a", "b"]
+    bench.remove("a")
+    assert bench.look() == []
+    bench.land("a", at=-1)
+    assert bench.look() == []
+    assert bench.rejects() == ["a"]
+
+
+def test_the_files_of_directories_are_read_by_choice(tmp_path: Path) -> None:
+    """By their paths, oldest first; hidden directories are not read, and links to others are
+    named."""
+    for folder in ("dt=1/hour=2", "_year=3", "_temporary", ".hidden", "deep/er"):
+        (tmp_path / folder).mkdir(parents=True)
+    bench = Bench(tmp_path, parallelism=1, recursive=True)
+    bench.land("top", "dt=1/hour=2/a", "_temporary/no", ".hidden/no", "deep/er/_no")
+    bench.land("_year=3/b", at=-1)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    bench.context.run()
+    assert bench.ask(0) == [(0, splits("_year=3/b", "dt=1/hour=2/a", "top"))]
+    assert bench.rejects() == ["loop"]
+    bench.restore(bench.state(), parallelism=1)
+    bench.context.run()
+    bench.land("deep/er/c")
+    assert bench.look() == ["deep/er/c"]
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../x", "/x", "a//x", "a/.x", "_x", "a/_x/y", ""])
+def test_no_state_leads_to_a_file_outside_of_the_directory(tmp_path: Path, name: str) -> None:
+    """Nor to a hidden one."""
+    with pytest.raises(ValueError, match=r"name|assigned"):
+        Bench(tmp_path).restore({"assigned": [name]})
 
 
 def test_a_directory_that_cannot_be_listed_fails_the_job_by_name(tmp_path: Path) -> None:

@@ -30,11 +30,11 @@ def rows(
     directory: Path, data: bytes, file: str, *, rejects: bool = False, **schema: pa.DataType
 ) -> list[dict[str, Any]] | str:
     """The rows of a file, or why there are none or fewer."""
-    (directory / file).parent.mkdir(exist_ok=True)
     (directory / file).write_bytes(data)
     context = FakeContext()
     context.schema = pa.schema(list(schema.items()))
-    format = {"jsonl": "json", "arrow": "ipc"}.get(file.split(".")[1], file.split(".")[1])
+    suffix = file.split(".")[1]
+    format = "ipc" if suffix == "arrow" else suffix
     reader = FileReader(context, str(directory), format=format, rejects=rejects)
     reader.add_splits([FileSplit(file)])
     try:
@@ -509,3 +509,19 @@ def test_a_schema_that_a_format_cannot_have_is_a_mistake(
     reader.add_splits([FileSplit("a")])
     with pytest.raises(PipelineError, match="'v'"):
         list(reader.read(1))
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+def test_names_of_directories_are_values_of_columns(tmp_path: Path, rejects: bool) -> None:
+    """As Hive and Spark write them, in their places in the schema; a value of another type is
+    refused."""
+    (tmp_path / "DT=2026-03-01").mkdir()
+    schema = {"dt": pa.date32(), "id": pa.int64(), "key": pa.string()}
+    for folder, key in (("a%2Fb", "a/b"), ("__HIVE_DEFAULT_PARTITION__", None)):
+        (tmp_path / "DT=2026-03-01" / f"key={folder}").mkdir()
+        name = f"DT=2026-03-01/key={folder}/a.json"
+        found = rows(tmp_path, b'{"id": 1}\n{"id": 2}', name, rejects=rejects, **schema)
+        assert found == [{"dt": date(2026, 3, 1), "id": id, "key": key} for id in (1, 2)]
+    (tmp_path / "dt=soon").mkdir()
+    found = rows(tmp_path, b'{"id": 1}', "dt=soon/a.json", rejects=rejects, **schema)
+    assert isinstance(found, str) and "soon" in found

@@ -24,20 +24,25 @@ Rules:
    only to the driver that found it.
 7. A file whose name is not UTF-8 cannot be named in an event or a snapshot: like an unreadable
    file, it fails the job, or is rejected once.
+8. What is there and is not read is rejected once, and fails no job: directories, unless the source
+   reads them, and what is neither a file nor a directory.
+9. So is a file that has changed since it was assigned, each time it changes: its reader may have
+   had either content.
 
 **Known files** (``KnownFiles``): the files that were assigned already, in a state that does not
 grow without bound.
 
-1. Files are identified by name. The name of an assigned file is kept as long as the file exists,
-   whatever its times are. So a file that arrives late, with an old modification time, is known to
-   be new.
+1. Files are identified by name, which is a relative path if directories are read. The name of an
+   assigned file is kept as long as the file exists, whatever its times are. So a file that arrives
+   late, with an old modification time, is known to be new. Its size and modification time are kept
+   with it.
 2. The name of a removed file is kept until the latest modification time is more than
    ``retention_ns`` past the latest time when the file was missed. Modification times of the
    directory's files are compared with each other, never with a clock.
 3. Once names have been forgotten, a file with an unknown name is *doubtful* if it is not younger
    than the latest modification time when those files were missed: it may be one of them that has
    come back, or a new file that is late. It is neither read nor skipped, but reported by name. Also
-   doubtful is a file with the name of a removed file that is too young to be that file.
+   doubtful is a file with the name of a removed file and another size or time.
 4. An empty listing forgets nothing: a directory that is not mounted is empty too.
 
 So no file is lost or read twice silently, and the state is bounded by the files in the directory
@@ -51,6 +56,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, TypeAlias
 
@@ -65,8 +71,10 @@ from weir.storage.records import converted
 _NEVER = -(2**63)
 
 
-#: The name of a visible file in the directory: never a path, which might lead out of it.
-FileName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A(?![._])[^/\x00]+\Z")]
+#: A visible name, as for Spark.
+_VISIBLE = r"(?:[^._/\x00][^/\x00]*|_[^/\x00]*=[^/\x00]*)"
+#: The path of a visible file in the directory, never out of it.
+FileName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{_VISIBLE}(?:/{_VISIBLE})*\Z")]
 
 
 class FoundFile(msgspec.Struct, frozen=True, array_like=True):
@@ -75,6 +83,13 @@ class FoundFile(msgspec.Struct, frozen=True, array_like=True):
     name: FileName
     size: Count
     mtime_ns: int
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """What is there and is not read."""
+
+    name: str
+    why: str
 
 
 class FileSplit(msgspec.Struct, frozen=True):
@@ -90,6 +105,17 @@ class FileSplit(msgspec.Struct, frozen=True):
         return self.name
 
 
+@dataclass
+class Look:
+    """What a listing has."""
+
+    new: list[FoundFile] = field(default_factory=list)
+    #: Rule 3.
+    doubtful: list[FoundFile] = field(default_factory=list)
+    #: Assigned files with another content.
+    changed: list[FoundFile] = field(default_factory=list)
+
+
 class KnownFiles:
     """Remembers assigned files. The module's docstring has the rules."""
 
@@ -101,6 +127,11 @@ class KnownFiles:
         #: Names of assigned files that were not: the latest modification time seen when the file
         #: was missed.
         self._removed: dict[str, int] = dict(state.get("removed", {}))
+        #: Size and modification time of assigned files, removed or not, when they were assigned or
+        #: were last reported as changed.
+        self._marks: dict[str, tuple[int, int]] = {
+            name: (size, mtime_ns) for name, (size, mtime_ns) in state.get("marks", {}).items()
+        }
         #: The latest modification time ever seen, and what it was when the last of the forgotten
         #: files was missed.
         self._youngest_ns: int = state.get("youngest_ns", _NEVER)
@@ -111,6 +142,7 @@ class KnownFiles:
         return {
             "assigned": list(self._assigned),
             "removed": dict(self._removed),
+            "marks": {name: list(mark) for name, mark in self._marks.items()},
             "youngest_ns": self._youngest_ns,
             "forgotten_ns": self._forgotten_ns,
         }
@@ -120,40 +152,44 @@ class KnownFiles:
         """All names that are not forgotten."""
         return self._assigned.keys() | self._removed.keys()
 
-    def add(self, names: Iterable[str]) -> None:
+    def add(self, files: Iterable[FoundFile | FileSplit]) -> None:
         """Remember these files as assigned."""
-        for name in names:
-            self._assigned[name] = None
-            self._removed.pop(name, None)
+        for file in files:
+            self._assigned[file.name] = None
+            self._removed.pop(file.name, None)
+            self._marks[file.name] = _mark(file)
 
     def take_back(self, names: Iterable[str]) -> None:
         """Forget that these files were assigned."""
         for name in names:
             self._assigned.pop(name, None)
+            self._marks.pop(name, None)
 
-    def look(
-        self, files: Collection[FoundFile], waiting: Collection[str]
-    ) -> tuple[list[FoundFile], list[FoundFile]]:
-        """Take up a listing of all files; return the new and the doubtful files (rule 3).
+    def look(self, files: Collection[FoundFile], waiting: Collection[str]) -> Look:
+        """Take up a listing of all files.
 
         ``waiting`` are names that an earlier listing had as new and that are not assigned yet.
         """
-        new: list[FoundFile] = []
-        doubtful: list[FoundFile] = []
+        look = Look()
         for file in files:
             missed_ns = self._removed.get(file.name)
             if missed_ns is not None:
-                if file.mtime_ns > missed_ns:
-                    doubtful.append(file)
+                mark = self._marks.get(file.name, _mark(file))
+                if mark != _mark(file) or file.mtime_ns > missed_ns:
+                    look.doubtful.append(file)
                 else:
-                    self.add([file.name])
-            elif file.name not in self._assigned:
+                    self.add([file])
+            elif file.name in self._assigned:
+                if self._marks.setdefault(file.name, _mark(file)) != _mark(file):
+                    self._marks[file.name] = _mark(file)
+                    look.changed.append(file)
+            else:
                 late = file.mtime_ns <= self._forgotten_ns and file.name not in waiting
-                (doubtful if late else new).append(file)
+                (look.doubtful if late else look.new).append(file)
         if files:
             # Last: names that this listing makes forgotten were still known when it was taken.
             self._forget(files)
-        return new, doubtful
+        return look
 
     def _forget(self, files: Iterable[FoundFile]) -> None:
         """Forget names by rule 2."""
@@ -165,6 +201,11 @@ class KnownFiles:
         limit_ns = self._youngest_ns - self._retention_ns
         for name in [name for name, missed_ns in self._removed.items() if missed_ns < limit_ns]:
             self._forgotten_ns = max(self._forgotten_ns, self._removed.pop(name))
+            self._marks.pop(name, None)
+
+
+def _mark(file: FoundFile | FileSplit) -> tuple[int, int]:
+    return file.size, file.mtime_ns
 
 
 _log = logging.getLogger(__name__)
@@ -177,6 +218,16 @@ _DOUBTFUL = (
     " forgotten (FileSource(name_retention=...)), or has the name of a removed file. Move it away;"
     " if it was not read, copy it in again with another name and a new modification time"
 )
+_CHANGED = (
+    "the file was changed after it was assigned to a reader, which may have read its former content"
+    " only, and will not read it again: put what is new in with another name"
+)
+_DIRECTORY = (
+    "it is a directory, whose files are not read: read them with FileSource(recursive=True), or"
+    " move it away"
+)
+_LINK = "it is a symbolic link to a directory, whose files are not read: move them in"
+_NO_FILE = "it is not a file: a link that leads nowhere, a pipe, a socket or a device"
 _MISSING = (
     "the file was found before the job was restored, is in no completed checkpoint, and has been"
     " removed: unless it is put back, its rows are lost"
@@ -196,8 +247,11 @@ class _State(msgspec.Struct, frozen=True):
     discovered: list[FoundFile] = []
     rejected: Count = 0
     rejects: list[_Reject] = []
+    #: Names of what is there and is not read, as last listed.
+    skipped: list[str] = []
     assigned: list[FileName] = []
     removed: dict[FileName, int] = {}
+    marks: dict[FileName, tuple[Count, int]] = {}
     youngest_ns: int = 0
     forgotten_ns: int = 0
 
@@ -207,21 +261,52 @@ def _reject(reject: _Reject) -> Payload:
     return said
 
 
-def list_files(directory: str) -> list[FoundFile]:
-    """List the visible files of a directory, oldest first. Raises ``OSError``."""
-    found = []
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name[0] in "._":
-                continue
-            try:
-                if entry.is_file():
-                    status = entry.stat()
-                    found.append(FoundFile(entry.name, status.st_size, status.st_mtime_ns))
-            except FileNotFoundError:
+def list_files(directory: str, *, recursive: bool = False) -> tuple[list[FoundFile], list[Skipped]]:
+    """The visible files of a directory, oldest first, and what else is there. Raises ``OSError``.
+
+    With ``recursive``, those below other visible directories, too, by their relative paths.
+    """
+    found: list[FoundFile] = []
+    skipped: list[Skipped] = []
+    left = [""]
+    while left:
+        below = left.pop()
+        try:
+            entries = os.scandir(os.path.join(directory, below))  # noqa: PTH118
+        except FileNotFoundError:
+            if below:
                 # It was removed meanwhile.
                 continue
-    return sorted(found, key=lambda file: (file.mtime_ns, file.name))
+            raise
+        with entries:
+            for entry in entries:
+                if _is_hidden(entry.name):
+                    continue
+                name = below + entry.name
+                try:
+                    if entry.is_file():
+                        status = entry.stat()
+                        found.append(FoundFile(name, status.st_size, status.st_mtime_ns))
+                    elif recursive and entry.is_dir(follow_symlinks=False):
+                        left.append(f"{name}/")
+                    else:
+                        skipped.append(Skipped(name, _why_skipped(entry, recursive)))
+                except FileNotFoundError:
+                    # It was removed meanwhile.
+                    continue
+    found.sort(key=lambda file: (file.mtime_ns, file.name))
+    return found, sorted(skipped, key=lambda one: one.name)
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether Spark's reader passes over a name, too."""
+    return name[0] == "." or (name[0] == "_" and "=" not in name) or name.endswith("._COPYING_")
+
+
+def _why_skipped(entry: os.DirEntry[str], recursive: bool) -> str:
+    if not entry.is_dir():
+        return _NO_FILE
+    return _LINK if recursive else _DIRECTORY
 
 
 def _spelled(name: str) -> str:
@@ -241,6 +326,7 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         expected: set[str],
         interval_ms: int,
         bounded: bool,
+        recursive: bool,
         batch_bytes: int,
         rejects: bool,
         retention_ns: int,
@@ -255,6 +341,7 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         self._directory = directory
         self._interval_ms = interval_ms
         self._bounded = bounded
+        self._recursive = recursive
         self._batch_bytes = batch_bytes
         self._goes_on = rejects
         self._retention_ns = retention_ns
@@ -268,6 +355,7 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         self._expected |= {file.name for file in self._discovered}
         #: Assigned files.
         self._known = KnownFiles(state, retention_ns=self._retention_ns)
+        self._skipped = set(checked.skipped)
         self._rejected = checked.rejected
         self._rejects: deque[Payload] = deque(map(_reject, checked.rejects), maxlen=MAX_REJECTS)
         #: Readers that have asked and wait for files.
@@ -287,6 +375,7 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         return {
             "listed": self._listed,
             "discovered": msgspec.to_builtins(list(self._discovered)),
+            "skipped": sorted(self._skipped),
             **self._known.dump(),
             "rejected": self._rejected,
             "rejects": list(self._rejects),
@@ -327,12 +416,18 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
 
     def _discover(self) -> None:
         if not (self._bounded and self._listed):
-            self._context.call_async(partial(list_files, self._directory), self._found)
+            list_all = partial(list_files, self._directory, recursive=self._recursive)
+            self._context.call_async(list_all, self._found)
 
-    def _found(self, files: list[FoundFile] | None, error: BaseException | None) -> None:
-        if files is None:
+    def _found(
+        self,
+        listing: tuple[list[FoundFile], list[Skipped]] | None,
+        error: BaseException | None,
+    ) -> None:
+        if listing is None:
             self._context.fail_job(f"the files of {self._directory} cannot be listed ({error})")
             return
+        files, skipped = listing
         unnamed = {_spelled(file.name): file.name for file in files if not is_utf8(file.name)}
         if unnamed and not self._goes_on:
             self._context.fail_job(
@@ -344,13 +439,17 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         if not self._looked:
             self._looked = True
             self._say_missing({file.name for file in files})
-        new, doubtful = self._known.look(files, {file.name for file in self._discovered})
-        for file in [*new, *doubtful]:
-            if file.name in unnamed:
-                self._reject(file.name, "its name is not UTF-8")
-        self._known.add(file.name for file in [*new, *doubtful] if file.name in unnamed)
+        self._reject_skipped(skipped)
+        look = self._known.look(files, {file.name for file in self._discovered})
+        for file in look.changed:
+            self._reject(file.name, _CHANGED)
+        unread = [file for file in [*look.new, *look.doubtful] if file.name in unnamed]
+        for file in unread:
+            self._reject(file.name, "its name is not UTF-8")
+        self._known.add(unread)
         new, doubtful = (
-            [file for file in some if file.name not in unnamed] for some in (new, doubtful)
+            [file for file in some if file.name not in unnamed]
+            for some in (look.new, look.doubtful)
         )
         if doubtful and not self._goes_on:
             more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
@@ -358,12 +457,20 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
             return
         for file in doubtful:
             self._reject(file.name, _DOUBTFUL)
-        self._known.add(file.name for file in doubtful)
+        self._known.add(doubtful)
         self._listed = True
         self._discovered = deque(new)
         self._assign()
         if not self._bounded:
             self._context.schedule(self._interval_ms, self._discover)
+
+    def _reject_skipped(self, skipped: list[Skipped]) -> None:
+        """Reject by rule 8 what the listing before did not have."""
+        names = {_spelled(one.name): one.why for one in skipped}
+        for name, why in names.items():
+            if name not in self._skipped:
+                self._reject(name, why)
+        self._skipped = set(names)
 
     def _say_missing(self, there: set[str]) -> None:
         """Reject missing files by rule 6.
@@ -405,7 +512,7 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
                 break
             file = self._discovered.popleft()
             splits.append(FileSplit(file.name, file.size, file.mtime_ns))
-        self._known.add(split.name for split in splits)
+        self._known.add(splits)
         return splits
 
     def _reject(self, name: str, why: str) -> None:

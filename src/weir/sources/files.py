@@ -37,23 +37,27 @@ class FileSource(Source[FileSplit]):
     """Reads each file of a directory once, oldest first, assigned to subtasks as they ask.
 
     Files are identified by name and read as soon as they are found: move a file in when it is
-    complete, and never change or rename it. Directories and names that begin with ``.`` or ``_``
-    are ignored.
+    complete, and never change or rename it. A file that changes is not read again, but listed with
+    the rejects. So are directories, unless ``recursive`` is set. Names that begin with ``.`` or
+    ``_`` are ignored, except such as ``_day=1``.
 
     A file may be removed once a completed checkpoint has its rows. Checkpoints keep the names of
     files that were read: of those still there, and for ``name_retention`` of those removed. So each
     file is read exactly once, even if it arrives late with an old modification time, unless its
     name may have been forgotten: then it is not read, and is reported by name (see
-    ``on_error``). Do not reuse a name while it is kept: the file is not read, and is reported only
-    if its modification time is too late for the removed file.
+    ``on_error``). Do not reuse a name while it is kept: the file is not read, and is reported if
+    its size or modification time is not that of the removed file.
 
     Args:
         path: A local directory.
         format: ``parquet``, ``json`` (one object per line), ``csv`` (with a header) or ``ipc``
-            (Arrow's file format). Columns are matched by name; a column that a file lacks is null.
-            In JSON and CSV, timestamps need a time zone.
+            (Arrow's file format). ``docs/SOURCES.md`` says what each format makes of each type.
+            Columns are matched by name, in any case; a column that a file lacks is null, and a file
+            with none of them is unreadable.
         schema: The schema of the rows, as a Spark ``StructType`` or DDL.
         discovery_interval: Seconds between two listings of the directory.
+        recursive: Read the files in directories below, too. The names of directories such as
+            ``dt=2026-03-01`` are values of columns, if the schema has them.
         bounded: The files of the first listing are the whole input: once they are read, the job
             finishes.
         name_retention: Seconds for which the name of a removed file is kept, measured by the
@@ -62,7 +66,7 @@ class FileSource(Source[FileSplit]):
             file. ``reject``: a bad line of JSON or CSV, or a bad file of another format, gives no
             rows and is listed by ``weir inspect``, by ``GET /jobs/ID/rejects``, and by ``weir send
             JOB STEP '{"rejects": true}'``; a text file with more than 1,000 bad lines gives no rows
-            at all. Each file is then held in memory as a whole.
+            at all. The rows of a file are then held in memory as a whole.
         max_bytes_per_split_batch: The most bytes of files that a subtask gets for a batch; it
             always gets at least one file.
     """
@@ -74,6 +78,7 @@ class FileSource(Source[FileSplit]):
         format: str,
         schema: str | StructType,
         discovery_interval: float = 1.0,
+        recursive: bool = False,
         bounded: bool = False,
         name_retention: float = 24 * 60 * 60.0,
         on_error: str = "fail",
@@ -105,6 +110,7 @@ class FileSource(Source[FileSplit]):
         self._format = format
         self.schema = schema
         self._interval_ms = max(1, round(discovery_interval * 1000))
+        self._recursive = recursive
         self.bounded = bounded
         self._retention_ns = round(name_retention * 1e9)
         self._rejects = on_error == "reject"
@@ -138,6 +144,7 @@ class FileSource(Source[FileSplit]):
             expected=self._seen.setdefault(context.operator_id, set()),
             interval_ms=self._interval_ms,
             bounded=self.bounded,
+            recursive=self._recursive,
             batch_bytes=self._batch_bytes,
             rejects=self._rejects,
             retention_ns=self._retention_ns,
