@@ -17,7 +17,7 @@ from tests.operators.layers import next_layer
 from weir.errors import OperatorStateError
 from weir.operators.state import key_index
 from weir.operators.state.key_index import NOWHERE, KeyIndex
-from weir.operators.state.keyed import KeyedState
+from weir.operators.state.keyed import KeyedState, normal_keys
 from weir.operators.state.memory import StateMemory
 from weir.operators.state.types import Layer
 
@@ -186,3 +186,29 @@ def test_two_values_for_one_pair_are_refused() -> None:
         state.put(keys, pa.array([1, 2]))
     state.put(keys.slice(0, 1), pa.array([1]))
     assert state.get(keys).to_pylist() == [1, 1]
+
+
+def test_a_null_struct_is_another_key_than_a_struct_of_nulls() -> None:
+    """At any depth, as for Spark's groupBy; what lies below a null does not matter."""
+    inner = pa.struct({"b": pa.float64(), "c": pa.string()})
+    kind = pa.struct({"a": pa.int64(), "in": inner})
+    keys = pa.array(
+        [
+            None,
+            {"a": None, "in": None},
+            {"a": None, "in": {"b": None, "c": None}},
+            {"a": None, "in": {"b": 0.0, "c": None}},
+            {"a": 1, "in": None},
+            {"a": 1, "in": {"b": 0.0, "c": "x"}},
+        ],
+        kind,
+    )
+    assert normal_keys(keys).equals(keys)
+    below = [pa.array([7] * 6, pa.int64()), pa.array([{"b": 7.0, "c": "y"}] * 6, inner)]
+    all_null = pa.StructArray.from_arrays(below, ["a", "in"], mask=pa.array([True] * 6))
+    state = KeyedState("s", pa.int64(), 0)
+    state.begin_batch(keys, group_of([1] * 6))
+    state.put(keys, pa.array(range(1, 7), pa.int64()))
+    assert state.get(keys).to_pylist() == [1, 2, 3, 4, 5, 6]
+    assert state.get(all_null).to_pylist() == [1] * 6
+    assert len(state) == 6

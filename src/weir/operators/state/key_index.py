@@ -36,6 +36,8 @@ _WORDWISE_BYTES_MAX = 256
 #: Odd, and secret: an attacker who knew it could choose keys that all meet in one slot.
 _SECRET = np.uint64(secrets.randbits(64) | 1)
 _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
+#: Stands for a null field of a struct.
+_NULL = np.uint64(0x517C_C1B7_2722_0A95)
 
 
 def ascending(*parts: Places) -> Places:
@@ -207,7 +209,11 @@ def _codes(keys: pa.Array) -> Places:
     elif pa.types.is_struct(kind):
         hashes: Hashes = np.zeros(len(keys), np.uint64)
         for field in keys.flatten():
-            hashes = _mixed(hashes, _codes(field).view(np.uint64))
+            words = _codes(field).view(np.uint64)
+            if field.null_count:
+                # A null struct is another key than a struct of nulls.
+                words = np.where(field.is_null().to_numpy(zero_copy_only=False), _NULL, words)
+            hashes = _mixed(hashes, words)
         codes = hashes.view(np.int64)
     else:
         codes = _hashes(keys).view(np.int64)
@@ -285,7 +291,8 @@ def _hashed_one_by_one(values: list[Any]) -> Hashes:
 def _equal(left: pa.Array, right: pa.Array) -> Mask:
     """Whether the keys of two arrays are equal, row by row; null equals null."""
     if pa.types.is_struct(left.type):
-        same = np.ones(len(left), bool)
+        nulls = pc.equal(left.is_null(), right.is_null())
+        same: Mask = nulls.to_numpy(zero_copy_only=False).copy()
         for field, of_right in zip(left.flatten(), right.flatten(), strict=True):
             same &= _equal(field, of_right)
         return same

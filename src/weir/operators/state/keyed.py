@@ -450,7 +450,8 @@ def normal_keys(keys: pa.Array) -> pa.Array:
     """The keys with a single zero and a single NaN, which Arrow would distinguish by their bits."""
     if pa.types.is_struct(keys.type):
         fields = [normal_keys(field) for field in keys.flatten()]
-        return pa.StructArray.from_arrays(fields, [field.name for field in keys.type])
+        names = [field.name for field in keys.type]
+        return pa.StructArray.from_arrays(fields, names, mask=keys.is_null())
     if not pa.types.is_floating(keys.type):
         return keys
     nan = pa.scalar(float("nan"), keys.type)
@@ -529,10 +530,11 @@ def _coded(keys: pa.Array) -> pd.DataFrame:
 
 
 def _leaves(keys: pa.Array) -> list[pa.Array]:
-    """The fields of a struct, of its structs, and so on; other keys as they are."""
+    """Which structs are null, their fields, those of their structs, and so on; other keys as they
+    are."""
     if not pa.types.is_struct(keys.type):
         return [keys]
-    return [leaf for field in keys.flatten() for leaf in _leaves(field)]
+    return [keys.is_null(), *(leaf for field in keys.flatten() for leaf in _leaves(field))]
 
 
 def _rows_in(keys: pa.Array, among: pa.Array) -> Places:

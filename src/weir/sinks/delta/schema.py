@@ -42,7 +42,7 @@ _PRIMITIVES = frozenset(
 _PRECISION = re.compile(r"decimal\((\d+),(\d+)\)")
 _DECIMAL = re.compile(r"decimal\(\d+,-?\d+\)")
 #: The types whose values a partition directory's name gives exactly, without time zones or
-#: rounding.
+#: rounding, and which other readers read. delta-rs does not read decimals below zero.
 _PARTITION_TYPES = frozenset(("string", "long", "integer", "short", "byte", "boolean", "date"))
 
 
@@ -66,11 +66,11 @@ def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: 
                 " partition_by."
             )
         kind = types[column]
-        if not isinstance(kind, str) or not (kind in _PARTITION_TYPES or _DECIMAL.fullmatch(kind)):
+        if not isinstance(kind, str) or kind not in _PARTITION_TYPES:
             raise SinkMismatchError(
-                f"{place} is partitioned by {column!r} of type {type_name(kind)}, which cannot be"
-                " written exactly as a directory name: partition by a string, date, integer,"
-                " decimal or boolean derived from it."
+                f"{place} is partitioned by {column!r} of type {type_name(kind)}, which not every"
+                " reader of Delta reads exactly from a directory's name: partition by a string,"
+                " date, integer or boolean derived from it."
             )
     if len(partition_by) == len(types):
         raise SinkMismatchError(
