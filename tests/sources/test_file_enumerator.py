@@ -551,6 +551,21 @@ def test_a_file_that_is_overwritten_is_rejected_once_each_time(
     assert bench.context.failures == []
 
 
+def test_a_file_that_is_still_being_written_is_rejected_once(tmp_path: Path) -> None:
+    """Until it rests."""
+    bench = Bench(tmp_path, parallelism=1)
+    bench.context.run()
+    bench.land("a")
+    assert bench.look() == ["a"]
+    for size in (20, 30, 40, 40):
+        bench.land("a", size=size)
+        assert bench.look() == []
+    assert bench.rejects() == ["a"]
+    bench.land("a", size=50)
+    assert bench.look() == []
+    assert bench.rejects() == ["a", "a"]
+
+
 def test_a_file_that_changes_before_it_is_assigned_is_not_reported(tmp_path: Path) -> None:
     """The newest listing counts."""
     bench = Bench(tmp_path, parallelism=1)

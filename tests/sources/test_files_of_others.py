@@ -496,6 +496,10 @@ def test_a_nested_null_where_none_may_be_is_refused_by_name(tmp_path: Path, reje
         ("csv", [("v", pa.list_(pa.int64()))]),
         ("json", [("v", pa.map_(pa.int64(), pa.int64()))]),
         ("json", [("v", pa.duration("us"))]),
+        (
+            "json",
+            [("v", pa.struct([pa.field("value", pa.binary(), metadata={"variant": "true"})]))],
+        ),
         ("parquet", [("v", pa.int64()), ("V", pa.int64())]),
     ],
 )

@@ -26,8 +26,8 @@ Rules:
    file, it fails the job, or is rejected once.
 8. What is there and is not read is rejected once, and fails no job: directories, unless the source
    reads them, and what is neither a file nor a directory.
-9. So is a file that has changed since it was assigned, each time it changes: its reader may have
-   had either content.
+9. So is a file that has changed since it was assigned, each time it changes, unless it did in the
+   listing before, too: its reader may have had either content.
 
 **Known files** (``KnownFiles``): the files that were assigned already, in a state that does not
 grow without bound.
@@ -127,6 +127,9 @@ class KnownFiles:
         #: Names of assigned files that were not: the latest modification time seen when the file
         #: was missed.
         self._removed: dict[str, int] = dict(state.get("removed", {}))
+        #: Names of files that differed in the newest listing: while a file is being written, it
+        #: does in several.
+        self._changing: set[str] = set()
         #: Size and modification time of assigned files, removed or not, when they were assigned or
         #: were last reported as changed.
         self._marks: dict[str, tuple[int, int]] = {
@@ -170,7 +173,7 @@ class KnownFiles:
 
         ``waiting`` are names that an earlier listing had as new and that are not assigned yet.
         """
-        look = Look()
+        look, changing = Look(), set[str]()
         for file in files:
             missed_ns = self._removed.get(file.name)
             if missed_ns is not None:
@@ -182,10 +185,13 @@ class KnownFiles:
             elif file.name in self._assigned:
                 if self._marks.setdefault(file.name, _mark(file)) != _mark(file):
                     self._marks[file.name] = _mark(file)
-                    look.changed.append(file)
+                    changing.add(file.name)
+                    if file.name not in self._changing:
+                        look.changed.append(file)
             else:
                 late = file.mtime_ns <= self._forgotten_ns and file.name not in waiting
                 (look.doubtful if late else look.new).append(file)
+        self._changing = changing
         if files:
             # Last: names that this listing makes forgotten were still known when it was taken.
             self._forget(files)

@@ -31,7 +31,7 @@ _COMMON_TIME_US = -2_208_988_800_000_000
 
 def parquet_batches(path: Path, schema: pa.Schema, *, rows: int) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file, some at a time."""
-    with pq.ParquetFile(path, pre_buffer=True, coerce_int96_timestamp_unit="us") as file:
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
         found = file.schema_arrow
         wanted = places(found.names, schema.names)
         names = [found.names[place] for place in wanted if place is not None]

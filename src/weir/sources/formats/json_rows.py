@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from functools import lru_cache
+from operator import attrgetter
 from types import GenericAlias
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -30,7 +31,7 @@ from weir.sources.formats.text_values import parsed
 _Values: TypeAlias = list[Any]
 
 #: Numbers that JSON does not have, as Python's ``json``, Spark and others write them.
-_NOT_FINITE = re.compile(rb'"(?:[^"\\]|\\.)*+"|-?(?:NaN|Infinity)\b', re.DOTALL)
+_NOT_FINITE = re.compile(rb'"(?:[^"\\\r\n]|\\.)*+"|-?(?:NaN|Infinity)\b')
 _QUOTED_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _QuotedNumber: TypeAlias = Literal["NaN", "Infinity", "-Infinity"]
 _KINDS = (
@@ -91,7 +92,7 @@ class JsonRows:
         except (msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(str(error)) from error
         columns = [
-            _column([getattr(row, f"c{place}") for row in rows], field.type, field.name, present)
+            _column(list(map(attrgetter(f"c{place}"), rows)), field.type, field.name, present)
             for place, field in enumerate(self._schema)
         ]
         return batch_of(columns, self._schema), present

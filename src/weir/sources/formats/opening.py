@@ -46,8 +46,10 @@ def _has_text(kind: pa.DataType, format: str) -> bool:
     """Whether values of the type are written in a text format."""
     if format == "json":
         if types.is_struct(kind):
-            below = [kind.field(place).type for place in range(kind.num_fields)]
-            return all(_has_text(one, format) for one in below)
+            below = [kind.field(place) for place in range(kind.num_fields)]
+            # Spark's variant, whose fields are in no file.
+            is_variant = any(b"variant" in (field.metadata or {}) for field in below)
+            return not is_variant and all(_has_text(field.type, format) for field in below)
         if types.is_map(kind):
             return bool(types.is_string(kind.key_type)) and _has_text(kind.item_type, format)
         if is_list(kind):
