@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from weir.core.types import OperatorId, Payload
 from weir.errors import PipelineError
 from weir.json_values import read_back
-from weir.sources import FileSource
-from weir.sources.file_enumerator import FileEnumerator, FileSplit, FoundFile, KnownFiles
+from weir.sources import FileSource, SplitSerializer
+from weir.sources.file_enumerator import FileEnumerator
+from weir.sources.file_listing import FileSplit, FoundFile
+from weir.sources.known_files import KnownFiles
 
 
 class FakeContext:
@@ -106,6 +108,9 @@ class Bench:
         else:
             self.enumerator = self._source.restore_enumerator(self.context, state)
         self.enumerator.start()
+
+    def split_serializer(self) -> SplitSerializer[FileSplit]:
+        return self._source.split_serializer()
 
     def land(self, *names: str, size: int = 10, at: int = 0) -> None:
         """Create files; ``at`` is their modification time in seconds."""
@@ -605,6 +610,8 @@ def test_the_files_of_directories_are_read_by_choice(tmp_path: Path) -> None:
     bench.context.run()
     bench.land("deep/er/c")
     assert bench.look() == ["deep/er/c"]
+    split, serializer = FileSplit("dt=1/hour=2/a", 10), bench.split_serializer()
+    assert serializer.decode(1, serializer.encode(split)) == split
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../x", "/x", "a//x", "a/.x", "_x", "a/_x/y", ""])

@@ -13,7 +13,7 @@ import pytest
 
 from weir.core.types import OperatorId, Payload
 from weir.errors import StorageError
-from weir.sources.file_enumerator import FileSplit
+from weir.sources.file_listing import FileSplit
 from weir.sources.file_reader import FileReader
 
 SCHEMA = pa.schema(

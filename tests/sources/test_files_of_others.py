@@ -18,7 +18,7 @@ import pytest
 from tests.sources.test_file_reader import FakeContext
 
 from weir.errors import PipelineError, StorageError
-from weir.sources.file_enumerator import FileSplit
+from weir.sources.file_listing import FileSplit
 from weir.sources.file_reader import FileReader
 from weir.sources.formats.opening import read_file
 from weir.sources.formats.records import PIECE_BYTES

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from weir.core.types import Payload
 from weir.errors import StorageError
 from weir.sources.base import SourceReader, SourceReaderContext, SplitRecords
-from weir.sources.file_enumerator import FileSplit
+from weir.sources.file_listing import FileSplit
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,7 +22,8 @@ from weir.sources.base import (
     SplitEnumeratorContext,
     SplitSerializer,
 )
-from weir.sources.file_enumerator import FileEnumerator, FileSplit
+from weir.sources.file_enumerator import FileEnumerator
+from weir.sources.file_listing import FileSplit
 from weir.sources.file_reader import FileReader
 from weir.storage.paths import is_local, normalize
 
