@@ -136,8 +136,8 @@ VALUES: dict[str, st.SearchStrategy[Value]] = {
     ),
 }
 
-#: Texts that are written otherwise than values are, whether quoted in JSON, and who judges them:
-#: ``spark``, ``python``, or ``listed`` for Spark's where the table lists a refusal.
+#: Texts that are written otherwise than values are. Spark is the judge: of ``csv`` in CSV only, and
+#: of ``listed`` if it is read, since the table lists a refusal.
 _ODD: dict[str, list[tuple[str, str]]] = {
     "boolean": [("TRUE", "csv"), ("1", "listed"), ("yes", "listed")],
     "tinyint": [("128", "listed"), ("1.0", "listed")],
@@ -214,17 +214,13 @@ def csv_examples(draw: st.DrawFn, kinds: Collection[str]) -> Example:
         values = _text.filter(lambda text: text.isalnum()).map(str.encode)
     rows, lines = list[Row](), list[list[str]]()
     for number in range(draw(st.integers(0, 6))):
-        odd = _ODD[kind] and draw(_RARELY)
+        odd = is_plain and _ODD[kind] and draw(_RARELY)
         text, judge = draw(st.sampled_from(_ODD[kind])) if odd else ("", "spark")
         value = None if odd else draw(st.none() | values)
         if not odd:
             text = _csv_text(kind, value)
-        if odd and not is_plain:
-            rows.append(Row(number, by_spark=False, is_listed=True))
-        else:
-            known = _of_python(kind, value if text else None)
-            listed = judge == "listed"
-            rows.append(Row(number, known, by_spark=is_plain, is_listed=listed))
+        known = _of_python(kind, value if text else None)
+        rows.append(Row(number, known, by_spark=is_plain, is_listed=judge == "listed"))
         lines.append([str(number), text])
     names = ["id", "v"]
     if not is_plain:
@@ -238,9 +234,12 @@ def csv_examples(draw: st.DrawFn, kinds: Collection[str]) -> Example:
                 line.insert(extra, draw(_text))
     twice = not is_plain and draw(_RARELY)
     file = io.StringIO(newline="")
+    # Python's writer does not quote a line break that is not its own.
+    breaks = any("\r" in text or "\n" in text for line in lines for text in line)
+    quotings = [csv.QUOTE_ALL] if breaks else [csv.QUOTE_MINIMAL, csv.QUOTE_ALL]
     writer = csv.writer(
         file,
-        quoting=draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])),
+        quoting=draw(st.sampled_from(quotings)),
         lineterminator=draw(st.sampled_from(["\n", "\r\n"])),
     )
     writer.writerows(
