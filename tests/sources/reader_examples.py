@@ -269,7 +269,7 @@ def json_examples(draw: st.DrawFn, kinds: Collection[str]) -> Example:
     rows, lines = list[Row](), list[str]()
     for number in range(draw(st.integers(1, 5))):
         odds = [one for one in _ODD.get(kind, []) if one[1] != "csv"]
-        odd = odds and draw(_RARELY)
+        odd = in_case and odds and draw(_RARELY)
         record: dict[str, Value] = {}
         if draw(st.booleans()):
             record["other"] = draw(st.sampled_from([1, "id", {"v": 2, "V": [3]}, None, '"v":']))
@@ -284,7 +284,7 @@ def json_examples(draw: st.DrawFn, kinds: Collection[str]) -> Example:
             text, judge = draw(st.sampled_from(odds))
             quoted = kind in ("date", "timestamp", "timestamp_ntz") or draw(st.integers(0, 9)) == 0
             line = line.replace('"@"', f'"{text}"' if quoted else text)
-            listed = judge == "listed" or not in_case or quoted
+            listed = judge == "listed" or quoted
         elif isinstance(value, Decimal):
             line = line.replace('"@"', draw(st.sampled_from(["{}", '"{}"'])).format(value))
         if not listed and draw(_RARELY):
@@ -406,6 +406,8 @@ def _known(value: Value, kind: str) -> Value:
         return value.decode()
     if isinstance(value, str) and kind == "binary":
         return value.encode()
+    if isinstance(value, int) and kind == "double":
+        return float(value)
     return _of_python(kind, value)
 
 
