@@ -1,8 +1,9 @@
 """Keys of JSON objects that are spelled in another case than in the schema, or are there twice.
 
 A decoder of JSON looks for exact keys, and takes the last of two. The keys of nearly all files are
-exact, which is quick to see: each occurs as often as it has a value. Otherwise the records are
-looked through, and their keys spelled as in the schema.
+exact, which is quick to see: each occurs as often as it has a value. Otherwise, as when an object
+within a record has such keys, too, the records are looked through one by one, first by their own
+keys, which is quick as well, and their keys are spelled as in the schema.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
 from pyarrow import types
 
@@ -35,6 +37,7 @@ class _Place:
 
 
 _UNKNOWN = _Place()
+_own_keys = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Keys:
@@ -47,6 +50,7 @@ class Keys:
         self._unclear = _has_map(self._root) or not all(
             name.isascii() and name.isprintable() and not set(name) & set('"\\') for name in names
         )
+        self._is_flat = not any(_below(below) for _, below in self._root.fields.values())
         self._patterns = {name: f'"{name}"'.lower().encode() for name in map(folded, names)}
 
     def are_exact(self, data: bytes, present: Counter[str]) -> bool:
@@ -61,6 +65,29 @@ class Keys:
 
     def spelled(self, line: bytes) -> bytes:
         """The record with keys as in the schema. Raises ``ValueError`` if one is there twice."""
+        if self._is_flat and not self._unclear and self._has_exact(line):
+            return line
+        return self._spelled(line)
+
+    def _has_exact(self, line: bytes) -> bool:
+        """Whether the record surely has each of the schema's own keys exactly, and none twice."""
+        if _ESCAPED_LETTER.search(line):
+            return False
+        keys = _own_keys(line)
+        for key in keys:
+            name, _ = _found(self._root, key)
+            if name is not None and name != key:
+                return False
+        lowered = line.lower()
+        for pattern in self._patterns.values():
+            count = lowered.count(pattern)
+            if count > 1:
+                within = sum(bytes(value).lower().count(pattern) for value in keys.values())
+                if count - within > 1:
+                    return False
+        return True
+
+    def _spelled(self, line: bytes) -> bytes:
         pieces: list[bytes] = []
         done = 0
         #: For each open object or list, what it is, and the keys that it had.
