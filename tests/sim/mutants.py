@@ -211,7 +211,7 @@ def pending_base_for_an_increment() -> AbstractContextManager[None]:
         if (
             acknowledged
             and snapshot is not None
-            and snapshot.trigger.kind is SnapshotKind.CHECKPOINT
+            and snapshot.effect.kind is SnapshotKind.CHECKPOINT
         ):
             effects = [
                 ReportCompleted(vertex=self._vertex, checkpoint_id=event.checkpoint_id),
