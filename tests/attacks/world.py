@@ -27,6 +27,7 @@ from weir.cli import inspect as inspect_command
 from weir.core.types import OperatorState, StateHandle
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import NothingChanges, StateMapping
+from weir.errors import StorageError
 from weir.operators.state.store import SavedList, encode_lists
 from weir.readers.consistent import read_job_epochs
 from weir.readers.savepoint import read_savepoint
@@ -330,6 +331,13 @@ class _Context:
 
     def call_async(self, *_: object) -> None:
         """Find nothing."""
+
+    def schedule(self, *_: object) -> None:
+        """Never look again."""
+
+    def fail_job(self, message: str) -> None:
+        """Fail as the job does."""
+        raise StorageError(message)
 
 
 def consistent_reading(world: Victim) -> None:
