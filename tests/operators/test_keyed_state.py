@@ -212,3 +212,86 @@ def test_a_null_struct_is_another_key_than_a_struct_of_nulls() -> None:
     assert state.get(keys).to_pylist() == [1, 2, 3, 4, 5, 6]
     assert state.get(all_null).to_pylist() == [1] * 6
     assert len(state) == 6
+
+
+NESTED = pa.struct({"a": pa.struct({"b": pa.string(), "c": pa.float64()})})
+#: Values that are all different keys, by the type of their array.
+DIFFERENT: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.struct({"a": pa.int64()}), [None, {"a": None}, {"a": 0}]),
+    (NESTED, [None, {"a": None}, {"a": {"b": None, "c": None}}, {"a": {"b": "", "c": 0.0}}]),
+    (pa.struct([]), [None, {}]),
+    (pa.dictionary(pa.int8(), pa.string()), ["a", "b", None]),
+    (pa.string_view(), ["a", "b", None]),
+    (pa.binary_view(), [b"a", b"b", None]),
+    (pa.run_end_encoded(pa.int32(), pa.string()), ["a", "b", None]),
+    (
+        pa.struct({"d": pa.dictionary(pa.int8(), pa.string()), "v": pa.string_view()}),
+        [None, {"d": None, "v": None}, {"d": "a", "v": "b"}],
+    ),
+    (pa.null(), [None]),
+    (pa.decimal256(50, 2), [Decimal(1), None]),
+    (pa.binary(2), [b"ab", None]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), DIFFERENT, ids=[str(kind) for kind, _ in DIFFERENT])
+def test_keys_of_each_arrow_type_are_told_apart_and_found_again(
+    kind: pa.DataType, values: list[Any]
+) -> None:
+    """A null struct is another key than a struct of nulls, as for Spark; an array's encoding is no
+    part of its keys, also after a restore."""
+    keys, numbers = pa.array(values, kind), list(range(1, len(values) + 1))
+    state = KeyedState("s", pa.int64(), 0)
+    for _ in range(2):
+        state.begin_batch(keys, group_of([0] * len(values)))
+        state.put(keys, pa.array(numbers))
+    written = next_layer(state)
+    assert written is not None
+    restored = Layer(data=written[1] or b"", groups=(0, 128))
+    for subject in (state, KeyedState("s", pa.int64(), 0, [restored])):
+        assert len(subject) == len(values)
+        assert subject.get(keys).to_pylist() == numbers
+        (items,) = subject.items()
+        assert items["key"].to_pylist() == values
+
+
+def test_what_lies_below_a_null_of_a_struct_is_no_part_of_the_key() -> None:
+    """Arrow leaves it there when a mask makes values null."""
+    texts = pa.StructArray.from_arrays([pa.array(["some text"])], ["t"])
+    masked = pa.StructArray.from_arrays([texts], ["s"]).take(pa.array([0, 0]))
+    fields = pa.StructArray.from_arrays(
+        [texts.field("t").take(pa.array([0, 0]))], ["t"], mask=pa.array([True, False])
+    )
+    keys = pa.StructArray.from_arrays([fields], ["s"])
+    state = KeyedState("s", pa.int64(), 0)
+    state.begin_batch(keys, group_of([0, 0]))
+    state.put(keys, pa.array([1, 2]))
+    assert state.get(pa.array([{"s": None}], keys.type)).to_pylist() == [1]
+    assert state.get(masked).to_pylist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.list_(pa.int64()),
+        pa.large_list(pa.int64()),
+        pa.list_view(pa.int64()),
+        pa.list_(pa.int64(), 2),
+        pa.map_(pa.string(), pa.int64()),
+        pa.struct({"a": pa.list_(pa.int64())}),
+        pa.float16(),
+        pa.month_day_nano_interval(),
+        pa.decimal64(15, 2),
+    ],
+    ids=str,
+)
+def test_keys_of_a_type_that_cannot_be_found_again_are_refused_by_the_type(
+    kind: pa.DataType,
+) -> None:
+    """Arrow's own words would be about a function that the user never called."""
+    state, keys = KeyedState("s", pa.int64(), 0), pa.array([None], kind)
+    if pa.types.is_struct(kind):
+        kind = kind.field("a").type
+    with pytest.raises(OperatorStateError, match="cannot be keys") as refused:
+        state.begin_batch(keys, group_of([0]))
+    assert str(kind) in str(refused.value)

@@ -35,9 +35,9 @@ _STEP = 1 << 18
 _WORDWISE_BYTES_MAX = 256
 #: Odd, and secret: an attacker who knew it could choose keys that all meet in one slot.
 _SECRET = np.uint64(secrets.randbits(64) | 1)
+#: The code of a null in a struct.
+_NULL = np.uint64(0)
 _FACTOR = np.uint64(0x9E37_79B9_7F4A_7C15)
-#: Stands for a null field of a struct.
-_NULL = np.uint64(0x517C_C1B7_2722_0A95)
 
 
 def ascending(*parts: Places) -> Places:
@@ -211,7 +211,7 @@ def _codes(keys: pa.Array) -> Places:
         for field in keys.flatten():
             words = _codes(field).view(np.uint64)
             if field.null_count:
-                # A null struct is another key than a struct of nulls.
+                # What lies below a null may be anything.
                 words = np.where(field.is_null().to_numpy(zero_copy_only=False), _NULL, words)
             hashes = _mixed(hashes, words)
         codes = hashes.view(np.int64)

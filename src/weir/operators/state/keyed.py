@@ -447,15 +447,60 @@ def _live_places(live: Column, end: int) -> Iterator[Places]:
 
 
 def normal_keys(keys: pa.Array) -> pa.Array:
-    """The keys with a single zero and a single NaN, which Arrow would distinguish by their bits."""
-    if pa.types.is_struct(keys.type):
+    """The keys as plain arrays, with a single zero and a single NaN.
+
+    Arrow would distinguish these by their bits. Raises ``OperatorStateError`` for a type whose
+    values cannot be found again.
+    """
+    keys = _plain(keys)
+    kind = keys.type
+    if pa.types.is_struct(kind):
         fields = [normal_keys(field) for field in keys.flatten()]
-        names = [field.name for field in keys.type]
-        return pa.StructArray.from_arrays(fields, names, mask=keys.is_null())
-    if not pa.types.is_floating(keys.type):
+        names = [pa.field(name.name, field.type) for name, field in zip(kind, fields, strict=True)]
+        # A null struct is another key than a struct of nulls.
+        return pa.StructArray.from_arrays(fields, fields=names, mask=keys.is_null())
+    if not _can_be_key(kind):
+        raise OperatorStateError(
+            f"Keyed state was given keys of type {kind}, which cannot be keys: make a text or a"
+            " struct of them."
+        )
+    if not pa.types.is_floating(kind):
         return keys
-    nan = pa.scalar(float("nan"), keys.type)
-    return pc.if_else(pc.is_nan(keys), nan, pc.add(keys, pa.scalar(0.0, keys.type)))
+    nan = pa.scalar(float("nan"), kind)
+    return pc.if_else(pc.is_nan(keys), nan, pc.add(keys, pa.scalar(0.0, kind)))
+
+
+def _plain(keys: pa.Array) -> pa.Array:
+    """The same values without a dictionary, runs, views, or an extension's name."""
+    kind = keys.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(keys.storage)
+    if pa.types.is_dictionary(kind):
+        return _plain(keys.dictionary_decode())
+    if pa.types.is_run_end_encoded(kind):
+        return _plain(pc.run_end_decode(keys))
+    if pa.types.is_string_view(kind):
+        return keys.cast(pa.string())
+    if pa.types.is_binary_view(kind):
+        return keys.cast(pa.binary())
+    return keys
+
+
+def _can_be_key(kind: pa.DataType) -> bool:
+    """Whether the index finds values of this plain type, which is not a struct."""
+    if pa.types.is_primitive(kind):
+        # Arrow compares neither.
+        return not (pa.types.is_float16(kind) or pa.types.is_interval(kind))
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_decimal128(kind)
+        or pa.types.is_decimal256(kind)
+        or pa.types.is_null(kind)
+    )
 
 
 def layer_rows(layer: Layer, name: str) -> Iterator[pa.RecordBatch]:
@@ -530,8 +575,7 @@ def _coded(keys: pa.Array) -> pd.DataFrame:
 
 
 def _leaves(keys: pa.Array) -> list[pa.Array]:
-    """Which structs are null, their fields, those of their structs, and so on; other keys as they
-    are."""
+    """The fields of a struct and whether it is null, of its structs, and so on; others as is."""
     if not pa.types.is_struct(keys.type):
         return [keys]
     return [keys.is_null(), *(leaf for field in keys.flatten() for leaf in _leaves(field))]
