@@ -36,7 +36,7 @@ SRC = ROOT / "src"
 #: The rooms that each room may import besides itself. A room is a folder, and the modules directly
 #: in it. A name stands for all rooms below it, but to those below it only for its own modules.
 #: What is in none of them stands above all: the user's API, command line, demo.
-LOWER = {"errors", "json_values", "kernel", "core"}
+LOWER = {"errors", "json_values", "kernel", "masking", "core"}
 SINKS = LOWER | {"storage", "lineage", "sinks"}
 SPARK = LOWER | {
     *("runtime", "monitoring", "storage", "lineage", "config", "subtasks", "operators"),
@@ -54,6 +54,7 @@ ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "json_values": {"errors"},
     "kernel": set(),
+    "masking": set(),
     "core": {"errors"},
     "core.messages": {"errors", "core"},
     "core.coordination": {"errors", "core", "core.messages"},

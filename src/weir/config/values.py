@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from weir.core.settings import RestartStrategyType, RetainExternalized
 from weir.errors import ConfigurationError, StorageError
+from weir.masking import masked
 from weir.storage.paths import normalize
 
 T = TypeVar("T")
@@ -244,8 +245,8 @@ class ConfigOption(Generic[T]):
     secret: bool = False
 
     def shown(self, text: str) -> str:
-        """The text of a value, masked if it is secret."""
-        return "*" * TOKEN_LENGTH_MIN if self.secret and text != self.default else text
+        """The text of a value, without what is secret in it."""
+        return "*" * TOKEN_LENGTH_MIN if self.secret and text != self.default else masked(text)
 
     def parse(self, text: str) -> T:
         """Parse ``text``; raises ``ConfigurationError`` with one sentence."""

@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 
+from weir.masking import masked
 from weir.monitoring.log_lines import event_of
 
 #: Lines that are kept, and characters of each.
@@ -70,7 +71,8 @@ class LogBuffer(logging.Handler):
             last.handle(record)
 
     def add(self, time_ms: int, level: str, logger: str, text: str, *, task: str) -> None:
-        """Keep a line."""
+        """Keep a line, without secrets that can be recognised."""
+        text = masked(text)
         self.lines.append(
             LogLine(
                 number=next(self._numbers),

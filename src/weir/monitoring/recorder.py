@@ -44,6 +44,7 @@ from weir.core.messages.protocol import (
 from weir.core.status import JobStatus
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import SnapshotKind, TaskStatus, VertexId
+from weir.masking import masked
 from weir.monitoring.log_buffer import LogBuffer
 from weir.monitoring.timeline import SpanKind, TaskTimeline
 from weir.monitoring.views import JobView
@@ -247,8 +248,8 @@ class Recorder:
             failure = Failure(
                 time_ms=self._clock.wall_ms(),
                 attempt=attempt,
-                message=effect.message,
-                trace=effect.trace,
+                message=masked(effect.message),
+                trace=masked(effect.trace),
                 vertex=effect.vertex,
                 story=tuple(self.moments)[-STORY:],
             )
@@ -295,7 +296,7 @@ class Recorder:
             number=next(self._numbers),
             time_ms=self._clock.wall_ms(),
             kind=kind,
-            text=text,
+            text=masked(text),
             vertex=vertex,
             checkpoint_id=checkpoint_id,
         )

@@ -1,8 +1,8 @@
 """The REST server's answers on the application, the driver and Spark's executors.
 
 What these processes know can be secret, and every permitted client of the server can read it. So
-values of the environment are shown for a list of harmless variables only, and an option of the JVM
-is masked if its name could be a secret's.
+values of the environment are shown for a list of harmless variables only, and options of the JVM
+and Spark's log as ``masking`` leaves them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from weir.core.status import JobStatus
+from weir.masking import MASKED, masked, masked_option
 from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
 from weir.monitoring.log_buffer import LogBuffer
 from weir.monitoring.views import JobView
@@ -30,7 +31,6 @@ from weir.rest.handling.answering import answers
 from weir.rest.handling.guard import shortened
 from weir.rest.schema import cluster
 
-MASKED = "******"
 #: The name under which the driver's own lines are listed.
 DRIVER_LOG = "driver.log"
 #: How much of the end of a log file is sent, in bytes.
@@ -41,12 +41,6 @@ _HARMLESS = re.compile(
     r"(HOME|HOSTNAME|JAVA_HOME|LANG|LC_\w+|LOGNAME|PATH|PWD|PYSPARK_PYTHON|PYTHON(HASHSEED|PATH|"
     r"UNBUFFERED)|SHELL|SPARK_HOME|SPARK_LOCAL_IP|TERM|TMPDIR|TZ|USER|VIRTUAL_ENV|WEIR_DEBUG|"
     r"WEIR_NO_WARMUP|XDG_\w+)"
-)
-#: Words in the names of options that may hold secrets: Flink's list, and Spark's redaction rule.
-_SECRET = re.compile(
-    r"password|passwd|secret|token|credential|api-?key|access\.?key|account\.key|auth-params|"
-    r"service-key|basic-auth|jaas\.config|http-headers|://[^/\s]*@",
-    re.IGNORECASE,
 )
 #: Flink's ``ApplicationState`` values, and the job's status that each is.
 _STATUSES = {
@@ -144,7 +138,7 @@ def environment(jvm: JvmView | None, variables: Mapping[str, str]) -> cluster.En
         jvm=cluster.JvmInfo(
             version="" if jvm is None else jvm.version,
             arch="" if jvm is None else jvm.arch,
-            options=() if jvm is None else tuple(_masked(option) for option in jvm.options),
+            options=() if jvm is None else tuple(map(masked_option, jvm.options)),
         ),
         classpath=() if jvm is None else jvm.classpath,
     )
@@ -200,7 +194,7 @@ def log_tail(path: str | None, most: int = LOG_TAIL) -> str:
         ) from error
     if size > most:
         data = data.partition(b"\n")[2]
-    return data.decode("utf-8", errors="replace")
+    return masked(data.decode("utf-8", errors="replace"))
 
 
 @answers(cluster.DRIVER_THREADS)
@@ -262,11 +256,6 @@ def task_manager_details(
 
 def _application_status(view: JobView) -> str:
     return _APPLICATION_STATUS.get(view.status, view.status.value)
-
-
-def _masked(option: str) -> str:
-    name, found, _ = option.partition("=")
-    return f"{name}{found}{MASKED}" if _SECRET.search(option) else option
 
 
 def _figures(executor: ExecutorView, jvm: JvmView | None, now_ms: int) -> dict[str, Any]:
