@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,6 +25,7 @@ from weir.errors import (
     DuplicatesError,
     JobAlreadyRunningError,
     JobEndedError,
+    JobError,
     JobFencedError,
     SinkError,
     StorageError,
@@ -59,6 +61,7 @@ def base(tmp_path: Path) -> str:
 def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: object) -> Submission:
     """Run the command up to the submission."""
     claims = bool(options.pop("claims", False))
+    fits: Any = options.pop("fits", lambda _: None)
     return submit(
         name=name,
         options=RunOptions(**options),  # type: ignore[arg-type]
@@ -66,6 +69,7 @@ def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: ob
         fs=lambda _: FILES,
         kernel=ManualClock(0, epoch_ms=NOW_MS).kernel(),
         sinks=lambda _: sink_port(sink or FakeSink()),
+        fits=fits,
         claims=claims,
     )
 
@@ -736,3 +740,38 @@ def test_a_new_jobs_directory_is_its_owners_alone(base: str) -> None:
     second = run(base, fresh=True)
     for submission in (first, second):
         assert Path(submission.storage.job_directory).stat().st_mode & 0o777 == 0o700
+
+
+# -- a checkpoint that does not fit the pipeline
+
+
+def never(_: object) -> None:
+    raise JobError("it has state of step 'x'")
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_before_the_sinks_are_asked(base: str) -> None:
+    """What is wrong with steps needs no JVM; nothing is recorded."""
+    first = run(base)
+    directory = Path(base, first.job_id, "chk-7")
+    path = make_savepoint(directory, first.job_id, SnapshotKind.CHECKPOINT)
+    checksum = first.storage.checksum(path)
+    reference = CheckpointReference(checkpoint_id=7, path=path, checksum=checksum)
+    record(first, RecordStatus.FAILED, checkpoints=(reference,))
+    before = log_of(first).newest()
+    with pytest.raises(JobError, match="state of step 'x'"):
+        run(base, fits=never)
+    assert log_of(first).newest() == before
+    # What cannot be read is for the attempt to report, which may go back to an older one.
+    shutil.rmtree(directory)
+    assert run(base, fits=never).job_id == first.job_id
+
+
+def test_a_savepoint_that_does_not_fit_is_refused_before_the_name_gets_a_new_job(
+    base: str, tmp_path: Path
+) -> None:
+    """The job that ran before can still be resumed."""
+    first = run(base)
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    with pytest.raises(JobError, match="state of step 'x'"):
+        run(base, from_savepoint=savepoint, fits=never)
+    assert run(base).job_id == first.job_id

@@ -503,6 +503,7 @@ class Stream:
                 " create one instance per sink, since each knows what it has staged and"
                 " committed."
             )
+        self._check_target(name, sink)
         if not sink.takes_updates and self.job._definition.graph.has_updates(self.uid):
             raise PipelineError(
                 f"The sink {name!r} would append each change of a row as a new row, since step"
@@ -519,6 +520,17 @@ class Stream:
         self.job._definition.sinks[step.operator_id] = sink
         if interval_ms:
             self.job._definition.commit_intervals_ms[step.operator_id] = interval_ms
+
+    def _check_target(self, name: str, sink: Sink) -> None:
+        """Refuse a second sink of one target, such as a line that was copied."""
+        target = sink.destination()
+        for other, known in self.job._definition.sinks.items() if target is not None else ():
+            if known.destination() == target:
+                raise PipelineError(
+                    f"The sinks {other!r} and {name!r} both write to {sink.describe()}: rows of a"
+                    " step that reaches both would come twice. Give each a target of its own, or"
+                    " write the union of their streams with one sink."
+                )
 
     def __repr__(self) -> str:
         return f"Stream({self.job.name!r}, {self.name!r})"

@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from tests.kit.stored_jobs import FS, leave_job
+
+from weir.core.types import OperatorState, TaskState
+from weir.storage.job_names import JobNames
 
 Weir = Callable[..., Result]
 
@@ -224,3 +228,53 @@ def test_plan_has_help_with_an_example(weir: Weir) -> None:
     """The help text ends with an example, as every command's does."""
     assert "Example: weir plan pipeline.py" in weir("plan", "--help").stdout
     assert "plan" in weir("--help").stdout
+
+
+def test_a_misspelt_key_of_the_job_is_refused_as_when_it_runs(weir: Weir, tmp_path: Path) -> None:
+    """By name, with the key that it may have meant."""
+    text = SHOP.replace("'shop [eu]'", "'shop', conf={'execution.checkpoint.interval': '5 s'}")
+    result = weir("plan", written(tmp_path, text))
+    assert result.exit_code == 1
+    assert "'execution.checkpoint.interval': did you mean" in result.stderr
+
+
+@pytest.mark.parametrize("other", ["./one", "link", "one/../one"])
+@pytest.mark.parametrize("sinks", [("Files", "Files"), ("DeltaTable", "Files")])
+def test_two_sinks_in_one_directory_are_refused_by_name(
+    weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, sinks: tuple[str, str]
+) -> None:
+    """A line that was copied: each row would come twice."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "link").symlink_to("one")
+    lines = [
+        f"orders.sink({name!r}, weir.sinks.{kind}({path!r}))"
+        for name, kind, path in zip(("first", "second"), sinks, ("one", other), strict=True)
+    ]
+    result = weir("plan", written(tmp_path, "\n".join([BEGIN, *lines])))
+    assert result.exit_code == 1
+    assert "The sinks 'first' and 'second' both write to" in result.stderr
+
+
+def test_a_removed_sink_is_refused_after_the_plan_and_nothing_is_written(
+    weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As 'weir run' refuses it, which finds the same checkpoint; without one, nothing is said."""
+    monkeypatch.chdir(tmp_path)
+    text = BEGIN + "orders.sink('first', out('1'))\n"
+    path = written(tmp_path, text + "orders.sink('second', out('2'))\n")
+    assert weir("plan", path).exit_code == 0
+    assert list(tmp_path.iterdir()) == [Path(path)]
+    base = tmp_path / ".weir/checkpoints"
+    steps = [("orders", "source"), ("first", "sink"), ("second", "sink")]
+    operators = tuple(OperatorState(operator_id=id, name=f"{kind} {id}") for id, kind in steps)
+    task = TaskState(vertex="orders", position=1, operators=operators)
+    leave_job(base, "a" * 32, name="shop [eu]", tasks=[task])
+    JobNames(FS, str(base)).assign("shop [eu]", "a" * 32, from_savepoint=None, after=0)
+    assert weir("plan", path).exit_code == 0
+    before = sorted(tmp_path.rglob("*"))
+    result = weir("plan", written(tmp_path, text))
+    assert result.exit_code == 1
+    assert "chain" in result.stdout
+    assert "it has state of step 'second', which is not in the pipeline" in result.stderr
+    assert sorted(tmp_path.rglob("*")) == before

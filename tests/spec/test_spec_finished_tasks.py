@@ -168,6 +168,7 @@ def test_scenario_46_a_savepoint_that_is_missing_fails_the_submission(tmp_path: 
             fs=FileSystems(),
             kernel=MACHINE,
             sinks=lambda _: sink_port(),
+            fits=lambda _: None,
         )
 
 

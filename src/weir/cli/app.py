@@ -193,9 +193,12 @@ def plan(
 
     Steps are chained into vertices. Each vertex runs as one streaming query; channels connect the
     vertices. Shows each vertex's chain, sinks, input and output channels, and why its chain ends.
+    Fails if 'weir run' would refuse the pipeline because of what its last run left.
     """
     from weir.cli.load import load_job
     from weir.cli.plan import plan_json, plan_mermaid, plan_text
+    from weir.job import definition_of
+    from weir.launch.earlier_run import check_last_run
 
     if mermaid and as_json:
         raise typer.BadParameter("--mermaid and --json are alternatives: use only one of them.")
@@ -206,6 +209,7 @@ def plan(
         typer.echo(plan_json(job))
     else:
         _show(plan_text(job))
+    check_last_run(definition_of(job))
 
 
 @app.command("list", epilog="Example: weir list")

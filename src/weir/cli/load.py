@@ -20,6 +20,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from weir.config import Configuration
 from weir.errors import PipelineError
 from weir.job import Job
 from weir.spark.session.user_modules import prepend_to_module_path
@@ -31,8 +32,15 @@ _MODULE_NAME = "weir_pipeline"
 def load_job(spec: str, *, loader: type[SourceFileLoader] = SourceFileLoader) -> Job:
     """The job of ``FILE`` or ``FILE:attribute``; ``loader`` executes its module.
 
-    Raises ``PipelineError`` with the place and the fix.
+    Raises ``PipelineError`` with the place and the fix, and ``ConfigurationError`` for a key or a
+    value of the job's configuration that is wrong by itself.
     """
+    job = _found(spec, loader)
+    Configuration.given(None, job.conf)
+    return job
+
+
+def _found(spec: str, loader: type[SourceFileLoader]) -> Job:
     path, attribute = _split(spec)
     if not _is_file(path):
         raise PipelineError(

@@ -45,6 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import NoReturn, Protocol, TypeAlias
 
 from weir.core.graph import source_names
@@ -133,33 +134,9 @@ class StateMapping:
 
         Raises ``JobError`` unless every state of the checkpoint has its place in the pipeline.
         """
-        homes = {
-            operator.operator_id: vertex
-            for vertex, operators in self.vertices.items()
-            for operator in operators
-        }
-        origins: dict[VertexId, tuple[TaskState, ...]] = {
-            vertex: tuple(
-                task
-                for task in checkpoint.tasks
-                if any(homes.get(name) == vertex for name in _ids(task.operators))
-            )
-            for vertex in self.vertices
-        }
-
-        def refuse(because: str) -> NoReturn:
-            _refuse(checkpoint, because)
-
-        for vertex in self.vertices:
-            self._check_finished(vertex, origins, refuse)
-        if checkpoint.drained:
-            self._check_not_added_to_drained(origins, refuse)
-        if not self.allow_non_restored_state:
-            self._check_all_claimed(checkpoint, homes, refuse)
-        for vertex in self.vertices:
-            if origins[vertex]:
-                self._check_sources(vertex, checkpoint, refuse)
-                self._check_channels(vertex, origins, refuse)
+        self.check(checkpoint)
+        homes, refuse = self._homes, partial(_refuse, checkpoint)
+        origins = self._origins(checkpoint)
         states: dict[VertexId, TaskState] = {}
         for vertex in self.vertices:
             tasks = origins[vertex]
@@ -174,6 +151,44 @@ class StateMapping:
                     vertex, origins, states, checkpoint.external_path, refuse
                 )
         return states
+
+    def check(self, checkpoint: CompletedCheckpoint) -> None:
+        """Check what needs neither the checkpoint's files nor Spark.
+
+        Raises ``JobError`` as ``assign`` does.
+        """
+        refuse, origins = partial(_refuse, checkpoint), self._origins(checkpoint)
+        for vertex in self.vertices:
+            self._check_finished(vertex, origins, refuse)
+        if checkpoint.drained:
+            self._check_not_added_to_drained(origins, refuse)
+        if not self.allow_non_restored_state:
+            self._check_all_claimed(checkpoint, refuse)
+        for vertex in self.vertices:
+            if origins[vertex]:
+                self._check_sources(vertex, checkpoint, refuse)
+                self._check_channels(vertex, origins, refuse)
+
+    @cached_property
+    def _homes(self) -> Mapping[OperatorId, VertexId]:
+        """The vertex of each operator."""
+        return {
+            operator.operator_id: vertex
+            for vertex, operators in self.vertices.items()
+            for operator in operators
+        }
+
+    def _origins(self, checkpoint: CompletedCheckpoint) -> dict[VertexId, tuple[TaskState, ...]]:
+        """For each vertex, the tasks of the checkpoint that had some of its operators."""
+        homes = self._homes
+        return {
+            vertex: tuple(
+                task
+                for task in checkpoint.tasks
+                if any(homes.get(name) == vertex for name in _ids(task.operators))
+            )
+            for vertex in self.vertices
+        }
 
     def _is_unchanged(
         self,
@@ -261,14 +276,9 @@ class StateMapping:
                     " new input: remove the step, or run it as a separate job."
                 )
 
-    def _check_all_claimed(
-        self,
-        checkpoint: CompletedCheckpoint,
-        homes: Mapping[OperatorId, VertexId],
-        refuse: Refuse,
-    ) -> None:
+    def _check_all_claimed(self, checkpoint: CompletedCheckpoint, refuse: Refuse) -> None:
         for task in checkpoint.tasks:
-            removed = [name for name in _ids(task.operators) if name not in homes]
+            removed = [name for name in _ids(task.operators) if name not in self._homes]
             stateless = self.assembler.stateless(task) if removed else ()
             for name in removed:
                 if name not in stateless:

@@ -139,6 +139,7 @@ def _submit(environment: RunEnvironment, rest: RestServer) -> Submission:
     """Find or draw the job's id; checks earlier runs, the REST port and the sinks' targets."""
     from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS
     from weir.kernel import MACHINE
+    from weir.launch.earlier_run import fits
     from weir.launch.submission import submit
 
     configuration = environment.configuration
@@ -155,6 +156,7 @@ def _submit(environment: RunEnvironment, rest: RestServer) -> Submission:
         fs=environment.file_systems,
         kernel=MACHINE,
         sinks=sinks,
+        fits=fits(environment.job, configuration),
         private=configuration.value(PRIVATE_SNAPSHOTS),
         claims=configuration.claims_snapshot,
     )

@@ -24,6 +24,7 @@ nothing alongside the new job.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from weir.errors import (
     StorageError,
 )
 from weir.kernel import Kernel
+from weir.launch.earlier_run import Fits, resumed_from
 from weir.launch.options import RunOptions
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
@@ -77,16 +79,19 @@ def submit(
     fs: Callable[[str], FileSystem],
     kernel: Kernel,
     sinks: Callable[[CheckpointStorage], SinkPort],
+    fits: Fits,
     private: bool = True,
     claims: bool = False,
 ) -> Submission:
     """Find or draw the job's id and check that the job may run.
 
-    ``sinks`` makes the sinks of the job that has the given storage. ``private``: see
-    ``CheckpointStorage``. ``claims``: a new job owns the snapshot that it starts from.
+    ``sinks`` makes the sinks of the job that has the given storage. ``fits`` refuses a checkpoint
+    that does not fit the pipeline. ``private``: see ``CheckpointStorage``. ``claims``: a new job
+    owns the snapshot that it starts from.
 
     Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once),
-    ``StorageError`` for a checkpoint directory or savepoint that cannot be used, ``SinkError`` for
+    ``StorageError`` for a checkpoint directory or savepoint that cannot be used, ``JobError`` for a
+    checkpoint that does not fit, ``SinkError`` for
     an unsuitable target, and ``DuplicatesError`` if a new job would write rows that its targets
     already have. Until all checks have passed, neither the name's assignment nor the job that it
     was assigned to is changed.
@@ -108,14 +113,17 @@ def submit(
     if known is not None and not options.takeover:
         _check_no_live_driver(known, fresh_storage)
     if known is None or options.fresh or (snapshot is not None and not continues):
-        checked = _checked_as_new(options, known, snapshot, fresh_storage, sinks, claims=claims)
+        checked = _checked_as_new(
+            options, known, snapshot, fresh_storage, sinks, fits=fits, claims=claims
+        )
         if known is not None:
             old_storage = replace(fresh_storage, job_id=known.job_id)
             _supersede(known, fresh_storage.job_id, old_storage)
         _assign(name, fresh_storage.job_id, names, known, snapshot)
         fresh_storage.make_job_directory()
         return checked
-    return _resumed(name, known, snapshot, replace(fresh_storage, job_id=known.job_id), sinks)
+    own_storage = replace(fresh_storage, job_id=known.job_id)
+    return _resumed(name, known, snapshot, own_storage, sinks, fits=fits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +143,7 @@ def _checked_as_new(
     storage: CheckpointStorage,
     sinks: Callable[[CheckpointStorage], SinkPort],
     *,
+    fits: Fits,
     claims: bool,
 ) -> Submission:
     """A job that starts in this storage, with or without a snapshot. Changes nothing."""
@@ -145,6 +154,7 @@ def _checked_as_new(
         if claims and not taken_over:
             # With --takeover the job's own driver is fenced before its files are deleted.
             storage.check_claimable(checkpoint)
+        fits(checkpoint)
         storage.verify(checkpoint)
     port = _checked(sinks, storage)
     if not options.accept_duplicates:
@@ -165,6 +175,8 @@ def _resumed(
     snapshot: _Snapshot | None,
     storage: CheckpointStorage,
     sinks: Callable[[CheckpointStorage], SinkPort],
+    *,
+    fits: Fits,
 ) -> Submission:
     """The job that has the name, from its newest record; without sinks if it has finished."""
     storage.make_job_directory()
@@ -182,6 +194,12 @@ def _resumed(
     )
     if submission.has_finished:
         return submission
+    if record is not None:
+        # What cannot be read is the attempt's to report: it may resume from an older checkpoint.
+        with contextlib.suppress(StorageError):
+            checkpoint = resumed_from(record, storage)
+            if checkpoint is not None:
+                fits(checkpoint)
     return replace(submission, sinks=_checked(sinks, storage))
 
 

@@ -38,6 +38,7 @@ from weir.errors import StorageError
 from weir.gateway.job_gateway import JobGateway
 from weir.gateway.running_job import RunningJob
 from weir.launch.archivist import Archivist
+from weir.launch.earlier_run import state_mapping
 from weir.launch.environment import RunEnvironment
 from weir.launch.lease_keeper import LeaseKeeper
 from weir.launch.options import JobResult
@@ -317,17 +318,9 @@ def _durable_job(
 
 
 def _state_mapping(environment: RunEnvironment, pipeline: Pipeline) -> StateMapping:
-    vertices, session = environment.job.vertices(), environment.session.get()
-    return StateMapping(
-        vertices={vertex.name: vertex.operators for vertex in vertices},
-        inputs={vertex.name: vertex.inputs for vertex in vertices},
-        coordinated=frozenset(
-            name for name, step in pipeline.operators.items() if step.has_coordinator
-        ),
-        allow_non_restored_state=environment.configuration.value(IGNORE_UNCLAIMED_STATE),
-        assembler=SparkStateAssembler(
-            pipeline.vertices, partial(plan_layouts, session, pipeline, environment.clock)
-        ),
+    layouts = partial(plan_layouts, environment.session.get(), pipeline, environment.clock)
+    return state_mapping(
+        environment.job, environment.configuration, SparkStateAssembler(pipeline.vertices, layouts)
     )
 
 

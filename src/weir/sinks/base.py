@@ -151,6 +151,13 @@ class Sink(abc.ABC):
         """Where the Delta or Iceberg table is that the sink appends to, for readers; else None."""
         return None
 
+    def destination(self) -> str | None:
+        """The target in words that are equal for one target; None (the default) if unknown.
+
+        A job's second sink of a target is refused by it while the pipeline is built.
+        """
+        return None
+
     def dataset(self) -> Dataset | None:
         """The target as OpenLineage names it (``lineage/datasets.py``); None without such a name.
 

@@ -93,7 +93,7 @@ from weir.sinks.staging import (
     partition_values,
     write_frame,
 )
-from weir.storage.paths import as_delta_path, is_local, join
+from weir.storage.paths import as_delta_path, is_local, join, real
 
 if TYPE_CHECKING:
     import deltalake
@@ -205,6 +205,10 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
     def landmark(self) -> str:
         """The table's log."""
         return join(self._root, "_delta_log")
+
+    def destination(self) -> str | None:
+        """The directory, whatever links lead to it."""
+        return real(as_delta_path(self._root))
 
     def dataset(self) -> Dataset:
         """The directory: tables in files are named by their location."""

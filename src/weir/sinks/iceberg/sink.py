@@ -123,6 +123,8 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
             ) from error
         self._catalog_name: str = catalog if isinstance(catalog, str) else catalog.get("name", "")
         self._table_name = table
+        #: Without reading pyiceberg's own configuration.
+        self._catalog = catalog if isinstance(catalog, str) else str(sorted(catalog.items()))
         super().__init__(None, partition_by)
         check_evolution(schema_evolution, self.describe())
         self._adds = schema_evolution == "add"
@@ -158,6 +160,10 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         from weir.sinks.iceberg.target import metadata_directory
 
         return None if self._table is None else metadata_directory(self._table.metadata)
+
+    def destination(self) -> str | None:
+        """The table in its catalog."""
+        return f"iceberg {self._catalog} {self._table_name}"
 
     def dataset(self) -> Dataset | None:
         """The table's location; None until the table exists."""

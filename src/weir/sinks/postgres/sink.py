@@ -169,6 +169,11 @@ class PostgresTable(Sink):
         )
         return f"PostgresTable({self._table!r} at {where or 'PGHOST'!r})"
 
+    def destination(self) -> str | None:
+        """The table on its server."""
+        dataset = self.dataset()
+        return f"{dataset.namespace}/{dataset.name}"
+
     def dataset(self) -> Dataset:
         """The table on its server."""
         given = self._parameters

@@ -1,0 +1,98 @@
+"""The pipeline compared with what its last run left, before a JVM starts.
+
+``weir run`` checks the checkpoint from which the job would resume, and ``weir plan`` the newest one
+that it finds without Spark. What is wrong with steps, sinks and channels is found here; only what
+Spark keeps of a changed chain must wait for Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from weir.config import Configuration
+from weir.config.options import CHECKPOINT_DIR, IGNORE_UNCLAIMED_STATE
+from weir.core.types import CompletedCheckpoint
+from weir.definition import JobDefinition
+from weir.durable.state_mapping import StateAssembler, StateMapping
+from weir.errors import InvariantError, StorageError, UnsupportedEnvironmentError
+from weir.spark.state.assembly import SparkStateAssembler
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems
+from weir.storage.job_log import JobLog, JobRecord, RecordStatus
+from weir.storage.job_names import JobNames
+from weir.storage.paths import is_local, is_object_store
+
+#: Raises ``JobError`` unless the state of the checkpoint has its place in the pipeline.
+Fits = Callable[[CompletedCheckpoint], None]
+#: The keys that ``check_last_run`` reads. They have no relations among them.
+_READ = (CHECKPOINT_DIR.key, IGNORE_UNCLAIMED_STATE.key)
+
+
+def state_mapping(
+    job: JobDefinition, configuration: Configuration, assembler: StateAssembler
+) -> StateMapping:
+    """The parts of a pipeline that checkpointed state is matched with."""
+    vertices = job.vertices()
+    return StateMapping(
+        vertices={vertex.name: vertex.operators for vertex in vertices},
+        inputs={vertex.name: vertex.inputs for vertex in vertices},
+        coordinated=frozenset(
+            name for name, step in job.operators.items() if step.coordinator is not None
+        ),
+        allow_non_restored_state=configuration.value(IGNORE_UNCLAIMED_STATE),
+        assembler=assembler,
+    )
+
+
+def fits(job: JobDefinition, configuration: Configuration) -> Fits:
+    """Whether a checkpoint fits the pipeline, as far as that can be known without Spark."""
+    return state_mapping(job, configuration, SparkStateAssembler({}, _no_layouts)).check
+
+
+def check_last_run(job: JobDefinition) -> None:
+    """Raise ``JobError`` if the job would resume from a checkpoint that does not fit.
+
+    Looks where the job's own configuration says, writes nothing, and ignores what it cannot read.
+    """
+    configuration = Configuration.given(None, job.conf)
+    given = Configuration({key: configuration[key] for key in _READ if key in configuration})
+    directory = given.value(CHECKPOINT_DIR)
+    if not (is_local(directory) or is_object_store(directory)):
+        return
+    try:
+        found = _last_checkpoint(job.name, directory)
+    except (StorageError, UnsupportedEnvironmentError):
+        return
+    if found is not None:
+        fits(job, given)(found)
+
+
+def resumed_from(record: JobRecord, storage: CheckpointStorage) -> CompletedCheckpoint | None:
+    """The checkpoint or savepoint from which the newest record says that the job resumes.
+
+    None if there is none. Raises ``StorageError`` if it cannot be read.
+    """
+    if record.checkpoints:
+        newest = record.checkpoints[-1]
+        return storage.read(newest.path, expected_checksum=newest.checksum)
+    if record.restored_from is not None:
+        return storage.read(record.restored_from, expected_checksum=record.restored_checksum)
+    return None
+
+
+def _last_checkpoint(name: str, directory: str) -> CompletedCheckpoint | None:
+    file_systems = FileSystems()
+    known = JobNames(file_systems(directory), directory).lookup(name)
+    if known is None:
+        return None
+    storage = CheckpointStorage(fs=file_systems, base_directory=directory, job_id=known.job_id)
+    record = JobLog(file_systems(directory), storage.log_directory).newest()
+    resumes = (RecordStatus.RUNNING, RecordStatus.FAILED)
+    if record is None or record.status not in resumes:
+        return None
+    return resumed_from(record, storage)
+
+
+def _no_layouts() -> NoReturn:
+    raise InvariantError("a check without Spark asked for Spark's plans")
