@@ -29,7 +29,7 @@ Python, `weir.connect` calls it.
 
 Times are milliseconds since the Unix epoch, durations milliseconds, sizes bytes. A GET is
 answered with 200. What starts an operation is answered with 202 and a `request-id`, which the
-next path polls: `IN_PROGRESS`, then `COMPLETED` with its `operation`, or the status 500 if it
+next path polls: `IN_PROGRESS`, then `COMPLETED` with its `operation`, which says why if it
 failed. A body may bring its own `triggerId` (32 hexadecimal digits): a request that repeats one
 joins the operation with that id, so a client may retry. Every refusal and failure has the body
 `Errors`. `GET /openapi.json` answers this page as an OpenAPI document.
@@ -52,7 +52,6 @@ remain:
 | an unknown job or task manager | 404, 500, or 200 with nothing in it, by endpoint | 404, at once |
 | an unknown vertex | 400 if not of 32 digits, 404 or 200 | 404: a name is accepted, too |
 | a savepoint, checkpoint or stop of an unknown job | 202; polling says why it failed | 404 |
-| an operation that failed, when polled | 200 with a Java-serialised exception | 500 with `Errors` |
 | a path that has other methods | 404 | 405; HEAD is answered |
 | an optional field without a value | left out, in some messages | null |
 | the exceptions of a job | `exceptionHistory` | also Flink 1's `root-exception` |

@@ -53,11 +53,12 @@ def test_a_request_that_is_repeated_with_its_id_is_made_once(
 def test_what_the_coordinator_refuses_is_its_sentence(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """The refusal has the shape of Flink's errors."""
+    """The refusal has the shape of a failed operation of Flink's."""
     gateway.prepared = [CoordinatorError("there is no rule 'x'")]
     http.post(SCORE, json={"request": {}, "triggerId": TRIGGER})
     answer = http.get(f"{SCORE}/{TRIGGER}")
-    assert (answer.status_code, answer.json()) == (500, {"errors": ["there is no rule 'x'"]})
+    assert answer.status_code == 200
+    assert answer.json()["operation"]["failure-cause"]["stack-trace"] == "there is no rule 'x'"
 
 
 def test_an_operator_without_a_coordinator_is_not_found(http: httpx.Client) -> None:

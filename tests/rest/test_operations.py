@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import re
 import threading
@@ -24,6 +25,7 @@ from weir.rest.handling.operations import (
     AsyncOperations,
     TooManyOperationsError,
 )
+from weir.rest.schema.failure_cause import failure_cause
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
 
@@ -132,17 +134,45 @@ def test_a_relative_directory_lies_below_the_drivers(
     assert gateway.calls == [("savepoint", f"{tmp_path}/kept"), ("stop", "/kept")]
 
 
-def test_a_failed_savepoint_answers_the_poll_with_500_and_the_reason(
+def test_a_failed_savepoint_answers_the_poll_with_200_and_the_reason(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """Flink's command line shows the text and exits with 1."""
+    """As Flink does: it is no failure of the server's. Flink's command line exits with 1."""
     request = http.post(f"{JOB}/savepoints", json=SAVEPOINT).json()["request-id"]
     gateway.futures[0].set_exception(JobError("Savepoint 8 expired before completing."))
     response = http.get(f"{JOB}/savepoints/{request}")
-    assert (response.status_code, response.json()) == (
-        500,
-        {"errors": ["Savepoint 8 expired before completing."]},
+    assert (response.status_code, response.json()["status"]) == (200, {"id": "COMPLETED"})
+    [cause] = response.json()["operation"].values()
+    assert cause["class"] == "JobError"
+    assert cause["stack-trace"] == "Savepoint 8 expired before completing."
+
+
+def test_a_failed_checkpoint_has_its_cause_under_flinks_name(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """Which Flink spells in another way than for savepoints."""
+    request = http.post(f"{JOB}/checkpoints", json={}).json()["request-id"]
+    gateway.futures[0].set_exception(JobError("Checkpoint 8 expired before completing."))
+    operation = http.get(f"{JOB}/checkpoints/{request}").json()["operation"]
+    assert list(operation) == ["failureCause"]
+
+
+def test_the_cause_of_a_failure_is_an_object_that_java_reads(spark: Any) -> None:
+    """Flink's clients read it. Without Flink, Java reads the rest of its classes, and says that it
+    does not know Flink's."""
+    sentence = "Größe \0 \U0001f600 " + "x" * 70_000
+    whole = base64.b64decode(failure_cause(JobError(sentence)).serialized_throwable)
+    java = spark.sparkContext._jvm.java.io
+
+    def read(data: bytes) -> Any:
+        return java.ObjectInputStream(java.ByteArrayInputStream(bytearray(data))).readObject()
+
+    # The class description of its superclass, after the head of the stream and of an object.
+    assert read(whole[:5] + whole[whole.index(b"r\0\x13java.lang.Exception") :]).getMessage() == (
+        sentence
     )
+    with pytest.raises(Exception, match=r"ClassNotFound.*flink.util.SerializedThrowable"):
+        read(whole)
 
 
 def test_a_repeated_trigger_id_joins_the_first_request(
@@ -249,7 +279,7 @@ def test_a_savepoint_is_disposed_of_and_polled_until_it_is_gone(
     assert not directory.exists()
 
 
-def test_a_disposal_that_is_refused_answers_the_poll_with_500_and_the_reason(
+def test_a_disposal_that_is_refused_answers_the_poll_with_200_and_the_reason(
     http: httpx.Client, tmp_path: Path
 ) -> None:
     """A directory that is not a savepoint stays."""
@@ -258,8 +288,9 @@ def test_a_disposal_that_is_refused_answers_the_poll_with_500_and_the_reason(
     ).json()
     assert request == {"request-id": TRIGGER}
     answer = polled(http, f"/savepoint-disposal/{TRIGGER}")
-    assert answer.status_code == 500
-    assert f"{tmp_path} has no file _metadata" in answer.json()["errors"][0]
+    assert answer.status_code == 200
+    cause = answer.json()["operation"]["failure-cause"]
+    assert f"{tmp_path} has no file _metadata" in cause["stack-trace"]
     assert tmp_path.exists()
 
 

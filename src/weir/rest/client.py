@@ -53,6 +53,7 @@ from weir.rest.schema.checkpoints import (
     StopRequest,
     SubtaskInfo,
 )
+from weir.rest.schema.failure_cause import Outcome
 from weir.rest.schema.jobs import (
     CoordinatorRequest,
     JobSummary,
@@ -72,7 +73,7 @@ _START_POLL_S = 0.2
 _POLL_S_MIN, _POLL_S_MAX = 0.01, 2.0
 
 Answer = TypeVar("Answer", bound=Message)
-Outcome = TypeVar("Outcome", bound=Message)
+Found = TypeVar("Found", bound=Outcome)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,10 +240,13 @@ class JobClient:
         self,
         trigger: Endpoint[Triggered],
         request: Request,
-        outcome: Endpoint[Operation[Outcome]],
+        outcome: Endpoint[Operation[Found]],
         **parts: object,
-    ) -> Outcome:
-        """Trigger an operation, poll until it is complete and return its result."""
+    ) -> Found:
+        """Trigger an operation, poll until it is complete and return its result.
+
+        Raises ``RestError`` if it failed.
+        """
         trigger_id = self._call(trigger, request, **parts).request_id
         poll = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda answer: answer.operation is None),
@@ -255,7 +259,9 @@ class JobClient:
                 f"The driver at {self._connection.address} went away before it reported how the"
                 " request ended: see its output."
             ) from error
-        result: Outcome = answer.operation
+        result: Found = answer.operation
+        if result.failure_cause is not None:
+            raise RestError(result.failure_cause.stack_trace)
         return result
 
 

@@ -10,7 +10,8 @@ from weir.rest.flink import checkpoint_answers
 from weir.rest.handling.guard import shortened
 from weir.rest.handling.serving import Serving, beside, normalized, serves
 from weir.rest.schema import checkpoints
-from weir.rest.schema.base import Message, Operation, Triggered
+from weir.rest.schema.base import Operation, Triggered
+from weir.rest.schema.failure_cause import FailureCause, Outcome
 from weir.runtime.concurrency import in_background
 from weir.storage.paths import is_same
 from weir.storage.snapshots import Snapshots, snapshot_directory
@@ -98,8 +99,10 @@ async def _dispose_savepoint(server: Serving, body: checkpoints.DisposalRequest)
 
 
 @serves(checkpoints.DISPOSAL_OUTCOME)
-async def _disposal_outcome(server: Serving, trigger_id: str) -> Operation[Message]:
-    return server.outcome(_DISPOSAL, trigger_id, lambda _: Message())
+async def _disposal_outcome(server: Serving, trigger_id: str) -> Operation[Outcome]:
+    return server.outcome(
+        _DISPOSAL, trigger_id, lambda _: Outcome(), lambda cause: Outcome(failure_cause=cause)
+    )
 
 
 @serves(checkpoints.CHECKPOINT_OUTCOME)
@@ -111,7 +114,10 @@ async def _checkpoint_outcome(
     def taken(found: CompletedCheckpoint) -> checkpoints.CheckpointTaken:
         return checkpoints.CheckpointTaken(checkpoint_id=found.checkpoint_id)
 
-    return server.outcome(_CHECKPOINT, trigger_id, taken)
+    def failed(cause: FailureCause) -> checkpoints.CheckpointTaken:
+        return checkpoints.CheckpointTaken(failure_cause=cause)
+
+    return server.outcome(_CHECKPOINT, trigger_id, taken, failed)
 
 
 @serves(checkpoints.SAVEPOINT_OUTCOME)
@@ -123,7 +129,10 @@ async def _savepoint_outcome(
     def taken(found: CompletedCheckpoint) -> checkpoints.SavepointTaken:
         return checkpoints.SavepointTaken(location=found.external_path)
 
-    return server.outcome(_SAVEPOINT, trigger_id, taken)
+    def failed(cause: FailureCause) -> checkpoints.SavepointTaken:
+        return checkpoints.SavepointTaken(failure_cause=cause)
+
+    return server.outcome(_SAVEPOINT, trigger_id, taken, failed)
 
 
 async def _is_restore_point(server: Serving, directory: str) -> bool:

@@ -14,6 +14,7 @@ from weir.rest.handling.guard import quoted
 from weir.rest.handling.serving import Serving, serves
 from weir.rest.schema import jobs
 from weir.rest.schema.base import Message, Operation, Triggered
+from weir.rest.schema.failure_cause import FailureCause
 from weir.runtime.ports import CoordinatorAnswer
 
 #: Kinds of operations.
@@ -82,7 +83,10 @@ async def _coordinator_outcome(
     def reply(found: CoordinatorAnswer) -> jobs.CoordinatorReply:
         return jobs.CoordinatorReply(answer=found.answer, checkpoint_id=found.checkpoint_id)
 
-    return server.outcome(f"{COORDINATOR} {operator}", trigger_id, reply)
+    def failed(cause: FailureCause) -> jobs.CoordinatorReply:
+        return jobs.CoordinatorReply(answer=None, failure_cause=cause)
+
+    return server.outcome(f"{COORDINATOR} {operator}", trigger_id, reply, failed)
 
 
 def cancel(server: Serving, view: JobView) -> Message:

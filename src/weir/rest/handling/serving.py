@@ -28,7 +28,7 @@ from typing import Any, TypeAlias, TypeVar
 from starlette.exceptions import HTTPException
 
 from weir.core.checkpoints.stats import CheckpointStats
-from weir.errors import StorageError, WeirError
+from weir.errors import JobError, StorageError
 from weir.gateway.job_gateway import JobGateway
 from weir.metrics.readings import Readings, read
 from weir.monitoring.cluster import Cluster, ExecutorView
@@ -42,11 +42,11 @@ from weir.rest.schema.base import (
     COMPLETED,
     IN_PROGRESS,
     Endpoint,
-    Message,
     Operation,
     Request,
     Triggered,
 )
+from weir.rest.schema.failure_cause import FailureCause, Outcome, failure_cause
 from weir.runtime.concurrency import Clock, in_background
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import normalize
@@ -60,7 +60,7 @@ _NO_JOB = "This history server runs no job: ask the job's driver, if it is alive
 
 T = TypeVar("T")
 Answer = TypeVar("Answer")
-Outcome = TypeVar("Outcome", bound=Message)
+Found = TypeVar("Found", bound=Outcome)
 Handler: TypeAlias = Callable[..., Awaitable[Any]]
 
 #: The handlers, by endpoint.
@@ -275,9 +275,16 @@ class Serving:
             ) from error
 
     def outcome(
-        self, kind: str, trigger_id: str, answer: Callable[[Any], Outcome]
-    ) -> Operation[Outcome]:
-        """How the operation stands, with its ``answer`` if it has ended. Raises 404 and 500."""
+        self,
+        kind: str,
+        trigger_id: str,
+        answer: Callable[[Any], Found],
+        failed: Callable[[FailureCause], Found],
+    ) -> Operation[Found]:
+        """How the operation stands; with its ``answer``, or how it ``failed``, if it has ended.
+
+        That is no failure of the server's. Raises 404.
+        """
         future: Future[Any] | None = self.operations.find(kind, trigger_id)
         if future is None:
             raise HTTPException(
@@ -287,15 +294,10 @@ class Serving:
             )
         if not future.done():
             return Operation(status=IN_PROGRESS, operation=None)
-        if future.cancelled():
-            raise HTTPException(
-                500, f"The {kind} request {trigger_id} was given up, since the job ended."
-            )
-        failure = future.exception()
+        given_up = JobError(f"The {kind} request {trigger_id} was given up, since the job ended.")
+        failure = given_up if future.cancelled() else future.exception()
         if failure is not None:
-            raise HTTPException(
-                500, str(failure) if isinstance(failure, WeirError) else repr(failure)
-            )
+            return Operation(status=COMPLETED, operation=failed(failure_cause(failure)))
         return Operation(status=COMPLETED, operation=answer(future.result()))
 
 

@@ -62,7 +62,7 @@ IN_PROGRESS, COMPLETED = Progress(id="IN_PROGRESS"), Progress(id="COMPLETED")
 
 
 class Operation(Message, Generic[T], frozen=True, kw_only=True):
-    """A polled operation. If it failed, the answer is its error instead."""
+    """A polled operation; if it failed, its outcome says why."""
 
     status: Progress
     #: None while it is in progress.

@@ -18,6 +18,7 @@ from weir.rest.schema.base import (
     Triggered,
     endpoints_in,
 )
+from weir.rest.schema.failure_cause import FailureCause, Outcome
 
 #: How Flink shows that there are no periodic checkpoints: Java's largest long.
 NO_INTERVAL_MS = 2**63 - 1
@@ -72,16 +73,20 @@ class DisposalRequest(Request, frozen=True, kw_only=True):
     savepoint_path: Path = msgspec.field(name="savepoint-path")
 
 
-class CheckpointTaken(Message, frozen=True, kw_only=True, rename="camel"):
+class CheckpointTaken(Outcome, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of a ``CheckpointRequest``."""
 
-    checkpoint_id: int
+    #: Missing if it failed.
+    checkpoint_id: int = msgspec.field(name="checkpointId", default=0)
+    #: Why it failed; missing if it did not.
+    failure_cause: FailureCause | None = msgspec.field(name="failureCause", default=None)
 
 
-class SavepointTaken(Message, frozen=True, kw_only=True):
+class SavepointTaken(Outcome, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of a ``SavepointRequest`` or ``StopRequest``."""
 
-    location: str
+    #: Missing if it failed.
+    location: str = ""
 
 
 class TaskCheckpointInfo(Message, frozen=True, kw_only=True):
@@ -355,7 +360,7 @@ DISPOSE_SAVEPOINT = Endpoint(
     "POST", "/savepoint-disposal", Triggered, "Delete a savepoint.", body=DisposalRequest
 )
 DISPOSAL_OUTCOME = Endpoint(
-    "GET", "/savepoint-disposal/{trigger_id}", Operation[Message], "Whether it is deleted."
+    "GET", "/savepoint-disposal/{trigger_id}", Operation[Outcome], "Whether it is deleted."
 )
 
 ENDPOINTS = endpoints_in(globals())

@@ -17,6 +17,7 @@ from weir.rest.schema.base import (
     Triggered,
     endpoints_in,
 )
+from weir.rest.schema.failure_cause import Outcome
 
 
 class CoordinatorRequest(Request, frozen=True, kw_only=True):
@@ -27,12 +28,12 @@ class CoordinatorRequest(Request, frozen=True, kw_only=True):
     request: dict[str, Any]
 
 
-class CoordinatorReply(Message, frozen=True, kw_only=True):
+class CoordinatorReply(Outcome, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of a ``CoordinatorRequest``."""
 
     answer: dict[str, Any] | None
-    #: The completed checkpoint that contains what the request changed.
-    checkpoint_id: int = msgspec.field(name="checkpointId")
+    #: The completed checkpoint that contains what the request changed; missing if it failed.
+    checkpoint_id: int = msgspec.field(name="checkpointId", default=0)
 
 
 class DashboardFeatures(Message, frozen=True, kw_only=True, rename="kebab"):

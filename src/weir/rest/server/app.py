@@ -4,8 +4,8 @@ Answers are in ``*_answers.py`` and ``*_handlers.py``, by topic; ``serving`` say
 do.
 
 Every failure is answered with an error status and ``{"errors": ["one sentence"]}``, which Flink's
-clients show. Polling a failed operation answers 500: Flink's other way of reporting it needs a
-Java-serialised exception. 503 is never used, since clients retry on it.
+clients show. Polling a failed operation is no failure: it answers 200 with the cause. 500 is for
+what is nobody's mistake but the server's. 503 is never used, since clients retry on it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,11 @@ export async function operate(path, body, outcome) {
   const started = await send("POST", path, body);
   for (;;) {
     const polled = await send("GET", `${outcome}/${started["request-id"]}`);
-    if (polled.status.id === "COMPLETED") return polled.operation;
+    if (polled.status.id === "COMPLETED") {
+      const cause = polled.operation["failure-cause"] || polled.operation.failureCause;
+      if (cause) throw new Refused(200, cause["stack-trace"]);
+      return polled.operation;
+    }
     await new Promise((done) => setTimeout(done, 500));
   }
 }
