@@ -551,6 +551,12 @@ def test_conf_in_python_takes_numbers_and_booleans_as_text() -> None:
     }
 
 
+def test_text_that_is_not_utf8_is_refused_by_its_key() -> None:
+    """No answer of the REST server could have it."""
+    with pytest.raises(ConfigurationError, match=r"weir.lineage.namespace is .*must be UTF-8 text"):
+        Configuration({"weir.lineage.namespace": "a\udcff"})
+
+
 @pytest.mark.parametrize("value", [None, ["4"], timedelta(seconds=1)])
 def test_conf_in_python_refuses_other_values_by_their_key(value: object) -> None:
     """Without a stack trace."""

@@ -233,6 +233,12 @@ class Job:
                 f"Step {step.name!r} has parallelism={number!r}: set it to an integer from 1 to"
                 f" {KEY_GROUPS}."
             )
+        for column in (column for columns in function.key_by for column in columns):
+            if not is_utf8(column):
+                raise PipelineError(
+                    f"Step {step.name!r} is keyed by {column!r}, which is not UTF-8 text: no column"
+                    " can have that name."
+                )
         self._definition.graph.add(step)
         self._definition.operators[step.operator_id] = function
         return Stream(self, step)

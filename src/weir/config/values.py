@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from weir.core.settings import RestartStrategyType, RetainExternalized
 from weir.errors import ConfigurationError, StorageError
 from weir.masking import masked
-from weir.storage.paths import normalize
+from weir.storage.paths import is_utf8, normalize
 
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
@@ -273,6 +273,8 @@ def as_text(conf: Mapping[str, object]) -> dict[str, str]:
         match value:
             case bool():
                 text[key] = str(value).lower()
+            case str() if not is_utf8(value):
+                raise ConfigurationError(f"{key} is {quoted(value)}, but must be UTF-8 text.")
             case str() | int() | float():
                 text[key] = str(value)
             case _:

@@ -1,9 +1,21 @@
-"""Columns and types of Spark in its own notations."""
+"""Names of tables and columns, as users give them, and types of Spark in its own notations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+
+from weir.errors import SinkError
+from weir.storage.paths import is_utf8
+
+
+def check_names(names: Iterable[str | None], *, place: str) -> None:
+    """Raise ``SinkError`` for a name that neither Java nor a database could be given."""
+    for name in names:
+        if name is not None and not (is_utf8(name) and "\0" not in name):
+            raise SinkError(
+                f"{place} was given the name {name!r}, which is not UTF-8 text: use another."
+            )
 
 
 def quoted(column: str) -> str:

@@ -49,6 +49,7 @@ from weir.errors import (
     StorageError,
 )
 from weir.sinks.base import Batch, Sink, SinkContext
+from weir.sinks.ddl import check_names
 from weir.storage.filesystem import FileStatus, FileSystem
 from weir.storage.paths import as_spark_path, is_local, is_object_store, join, name_of, normalize
 from weir.storage.records import converted
@@ -445,6 +446,7 @@ class FileSink(Sink, Generic[P, T]):
         self._shown_path = path or ""
         self._root = "" if path is None else normalize(path)
         self._partition_by = tuple(partition_by)
+        check_names(self._partition_by, place=self.describe())
         self._opened: SinkContext | None = None
         self._target = Target(self.describe())
 

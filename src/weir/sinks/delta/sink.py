@@ -57,6 +57,7 @@ from weir.core.types import Payload, Position
 from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
 from weir.lineage.datasets import Dataset, file_dataset
 from weir.sinks.base import Commit, SinkContext
+from weir.sinks.ddl import check_names
 from weir.sinks.delta.client import DeltaClient
 from weir.sinks.delta.log import (
     add_action,
@@ -163,6 +164,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         self._accepted: tuple[str, str] | None = None
         #: The columns of those rows that are cast, and the table's type.
         self._casts: dict[str, str] = {}
+        check_names(self._key, place=self.describe())
         check_partition_names(self._partition_by, ".", place=self.describe())
         self._check_options(mode, key, schema_evolution, target_file_size)
         if misread := _MISREAD.search(self._root):

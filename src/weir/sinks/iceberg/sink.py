@@ -49,6 +49,7 @@ from weir.errors import (
 )
 from weir.lineage.datasets import Dataset, file_dataset
 from weir.sinks.base import Batch, Commit, SinkContext
+from weir.sinks.ddl import check_names
 from weir.sinks.iceberg.payload import IcebergPayload, StagedDataFile
 from weir.sinks.merging import KEPT_S, Merging, ReplacedFiles
 from weir.sinks.staging import (
@@ -126,6 +127,7 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         #: Without reading pyiceberg's own configuration.
         self._catalog = catalog if isinstance(catalog, str) else str(sorted(catalog.items()))
         super().__init__(None, partition_by)
+        check_names([table], place=self.describe())
         check_evolution(schema_evolution, self.describe())
         self._adds = schema_evolution == "add"
         self._merging: Merging[AddedDataFile] = Merging(target_file_size, place=self.describe())

@@ -58,6 +58,7 @@ from weir.errors import (
 )
 from weir.lineage.datasets import Dataset, postgres_dataset
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
+from weir.sinks.ddl import check_names
 from weir.sinks.postgres.copy import REPORT, CopyRows
 from weir.sinks.postgres.evolution import check_owner, evolved
 from weir.sinks.postgres.history import History, HistoryLog, epoch_column
@@ -158,6 +159,8 @@ class PostgresTable(Sink):
         self._newest = 0
         #: The rows' schema that last fitted (Spark's JSON), and its columns: so it is checked once.
         self._accepted: tuple[str, tuple[StagedColumn, ...]] | None = None
+        given = (table, *self._key, order_by, rejects, epoch_column)
+        check_names(given, place=self.describe())
         self._check_arguments()
         check_evolution(schema_evolution, self.describe())
 
