@@ -57,6 +57,7 @@ from weir.errors import (
     StorageError,
 )
 from weir.lineage.datasets import Dataset, postgres_dataset
+from weir.sinks.arrow_rows import map_in_arrow
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.sinks.ddl import check_names
 from weir.sinks.postgres.copy import REPORT, CopyRows
@@ -244,7 +245,8 @@ class PostgresTable(Sink):
             new_name=self._context.kernel.new_name,
         )
         selected = frame.selectExpr(*staging_expressions(schema))
-        reports = selected.mapInArrow(copy, REPORT).collect()
+        names = [column.name for column in columns]
+        reports = map_in_arrow(selected, names, copy, REPORT).collect()
         if not reports:
             self._staging.settle([(table, batch.batch_id)])
             return None

@@ -15,6 +15,7 @@ from weir.core.graph import GraphStep, Vertex
 from weir.core.types import OperatorId
 from weir.errors import PipelineError
 from weir.monitoring.log_lines import Form
+from weir.sinks.arrow_rows import map_in_arrow
 from weir.spark.channels import has_event_time
 from weir.spark.operators.inputs import given_schema, key_types, partitioned
 from weir.spark.operators.outputs import output_schemas, shared_schema
@@ -115,7 +116,7 @@ class SparkSubtasks:
         call = CallFunction(function, self._log)
         self._calls[name] = self._session.range(0, tasks, 1, tasks).mapInArrow(call, CALL_SCHEMA)
         run = OperatorFunction(function, self._results[name], self._log)
-        return frame.mapInArrow(run, shared_schema(schemas))
+        return map_in_arrow(frame, frame.columns, run, shared_schema(schemas))
 
     def order(self, name: OperatorId, order: BatchOrder) -> None:
         """Set the order as a local property of this thread."""
