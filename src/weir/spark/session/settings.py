@@ -1,8 +1,8 @@
 """The settings of a session: required settings, defaults, and those of a cheap working directory.
 
 - *Required*: the state store whose files are immutable and uniquely named (incremental checkpoints
-  are exact only with it), Parquet timestamps and days that Delta readers understand, and the
-  offset-log format that Weir reads.
+  are exact only with it), values in files that other readers understand, and the offset-log format
+  that Weir reads.
 - *Defaults*: settings that suit a pipeline and that the user may change.
 - *Cheap working directory* (``weir.fast-working-directory``): without Weir, Spark's log and state
   files are its only durable copy, so it writes them with care; under Weir they are disposable. Nor
@@ -23,6 +23,9 @@ REQUIRED = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Other readers know nothing of the calendar in which LEGACY counts days before 1582.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    # Nor do they know Hive's own layout of decimals and lists, or a null from an empty text.
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.legacy.nullValueWrittenAsQuotedEmptyStringCsv": "false",
     "spark.sql.streaming.offsetLog.formatVersion": "1",
 }
 
