@@ -63,6 +63,7 @@ def start(world: Victim) -> None:
         fs=FileSystems(),
         kernel=MACHINE,
         sinks=lambda _: sink_port(),
+        fits=lambda _: None,
     )
 
 

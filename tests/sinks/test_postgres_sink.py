@@ -524,7 +524,7 @@ def test_a_role_that_may_not_write_is_refused_at_the_start(table):
         ({"mode": "replace"}, "unknown mode 'replace'"),
         ({"rejects": ""}, "has the name '': write tables as in the catalogue"),
         ({"rejects": "sales."}, "has the name 'sales.'"),
-        ({"rejects": "t\0"}, "has the name"),
+        ({"rejects": "t\0"}, "was given the name"),
         ({"mode": "upsert"}, "needs key= for mode='upsert'"),
         ({"key": ["id"]}, "needs key= for mode='upsert'"),
         ({"order_by": "v"}, "order_by='v', which only mode='upsert' uses"),
