@@ -261,6 +261,7 @@ def test_a_removed_sink_is_refused_after_the_plan_and_nothing_is_written(
 ) -> None:
     """As 'weir run' refuses it, which finds the same checkpoint; without one, nothing is said."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     text = BEGIN + "orders.sink('first', out('1'))\n"
     path = written(tmp_path, text + "orders.sink('second', out('2'))\n")
     assert weir("plan", path).exit_code == 0

@@ -137,7 +137,7 @@ def make_savepoint(directory: Path, content: bytes) -> Path:
     task = TaskState(
         vertex="numbers",
         position=0,
-        operators=(OperatorState(operator_id="numbers", name="numbers"),),
+        operators=(OperatorState(operator_id="numbers", name="source numbers"),),
         entries={},
         files=(handle,),
     )
