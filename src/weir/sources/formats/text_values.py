@@ -10,8 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-_BOOLEANS = pa.array(["true", "false"])
-
 
 def parsed(texts: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     """The values of an array of texts, or of bytes; nulls stay null.
@@ -56,9 +54,9 @@ def _tidied(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _booleans(texts: pa.Array) -> pa.Array:
     lowered = pc.ascii_lower(texts)
-    known = pc.is_in(lowered, value_set=_BOOLEANS, skip_nulls=True)
-    _refuse(texts, pc.and_(pc.is_valid(texts), pc.invert(known)), "is not true or false")
-    return pc.equal(lowered, "true")
+    values = pc.equal(lowered, "true")
+    _refuse(texts, pc.invert(pc.or_(values, pc.equal(lowered, "false"))), "is not true or false")
+    return values
 
 
 def _refuse_hexadecimal(texts: pa.Array) -> None:
