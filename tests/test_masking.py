@@ -50,6 +50,13 @@ def test_a_text_without_secrets_stays(text: str) -> None:
     assert masked(text) == text
 
 
+@pytest.mark.parametrize("word", ["a", "a.b-", "://", "password", "key ", "https://u", "://a?"])
+def test_a_line_of_megabytes_is_masked_in_one_pass(word: str) -> None:
+    """A log may have one; time that grows with the square of its length would be days."""
+    text = word * 400_000
+    assert "hunter2" not in masked(f"{text} pwd=hunter2")
+
+
 @pytest.mark.parametrize(
     ("option", "shown"),
     [

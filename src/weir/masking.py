@@ -5,6 +5,9 @@ job. Masked are, wherever they occur in a text: user and password of an address,
 address, and what is assigned to a name that could be a secret's (``app.pwd=...``). Rather too much
 is masked than too little. That a name is not in the list proves nothing, so a Java property is
 shown only if its name is well known.
+
+A log may have lines of megabytes, such as plans or Base64: no pattern looks far ahead from each
+place of a text.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ _SECRET_NAME = (
     r"|basic-auth|jaas\.config|http-headers|connection-?str)"
 )
 #: User and password of an address.
-_USER = re.compile(r"(?<=://)[^\s/]*@")
-_QUERY = re.compile(r"(?<=://)([^\s?#\"'<>]*)[?#][^\s\"'<>]+")
+_USER = re.compile(r"(?<=://)[^\s/]{0,1000}@")
+_QUERY = re.compile(r"(?<=://)([^\s?#\"'<>]{0,1000}+)[?#][^\s\"'<>]++")
 _ASSIGNED = re.compile(
-    rf"([\w.-]*{_SECRET_NAME}[\w.-]*[\"']?\s*[=:]\s*)"
+    rf"({_SECRET_NAME}[\w.-]{{0,100}}+[\"']?\s{{0,10}}+[=:]\s{{0,10}}+)"
     r"(?:(?:bearer|basic|digest|token)\s+)?(?:\"[^\"]*\"|'[^']*'|[^\s,;&)}\]]+)",
     re.IGNORECASE,
 )

@@ -295,8 +295,9 @@ def test_a_signal_that_the_process_ignores_stays_ignored(pipeline: str) -> None:
         signal.signal(signal.SIGHUP, before)
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)
-    process.communicate()
+    out, _ = process.communicate()
     assert process.returncode == 143
+    assert "is suspended" in out, "SIGTERM was the second signal"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])

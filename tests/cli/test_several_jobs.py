@@ -152,7 +152,8 @@ def test_a_command_waits_for_a_driver_that_is_starting(weir: Weir) -> None:
         assert [one.starting for one in tokens.own_servers()] == [True]
         assert client.find_jobs() == ()
         with ThreadPoolExecutor() as pool:
-            found = [pool.submit(client.connect, "orders", where) for where in (None, address)]
+            places = (None, address, address.removeprefix("http://"))
+            found = [pool.submit(client.connect, "orders", place) for place in places]
             server.start(FakeGateway())
             for connected in found:
                 with connected.result() as job:
@@ -161,14 +162,29 @@ def test_a_command_waits_for_a_driver_that_is_starting(weir: Weir) -> None:
         server.stop()
 
 
-def test_a_driver_that_ends_while_it_starts_is_waited_for_no_longer() -> None:
+def test_a_driver_that_ends_while_it_starts_is_waited_for_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Then no job has the name."""
+    monkeypatch.setattr(client, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
     server = RestServer(port=0)
     server.bind()
     with ThreadPoolExecutor() as pool:
         found = pool.submit(client.connect, "orders")
         server.stop()
         assert isinstance(found.exception(), client.RestError)
+
+
+def test_a_driver_that_does_not_come_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command does not wait for ever."""
+    monkeypatch.setattr(client, "_START_S", 0.0)
+    server = RestServer(port=0)
+    address = server.bind()
+    try:
+        with pytest.raises(client.RestError, match=f"{address} is still starting"):
+            client.connect("orders")
+    finally:
+        server.stop()
 
 
 def test_the_history_is_served_until_a_signal(tmp_path: Path) -> None:

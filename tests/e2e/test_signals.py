@@ -9,14 +9,15 @@ from collections.abc import Callable
 
 import pytest
 from tests.kit.place import Place, Run, parquet_rows, visible_files
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 FILES = 4
 #: Without an end: no signal comes too late.
 UNBOUNDED = {"NUMBERS": "unbounded"}
-#: Limit from the signal to the end of the process.
-ENDS_S = 15.0
+#: Limit from the signal to the end of the process: a hang is to fail, and no slow machine.
+ENDS_S = PATIENCE_S
 
 
 def interrupt(pid: int) -> None:

@@ -71,7 +71,9 @@ def run_in_script(job: JobDefinition, options: RunOptions) -> JobResult:
 
     listener = LoggingListener()
     on_main = threading.current_thread() is threading.main_thread()
-    unhandled = [one for one in ENDING if on_main and signal.getsignal(one) is signal.SIG_DFL]
+    unhandled = [
+        number for number in ENDING if on_main and signal.getsignal(number) is signal.SIG_DFL
+    ]
     with SuspendOnSignal(
         unhandled, gateway=lambda: listener.gateway, say=_say, end=_leave
     ) as signals:

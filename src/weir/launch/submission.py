@@ -91,10 +91,9 @@ def submit(
 
     Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once),
     ``StorageError`` for a checkpoint directory or savepoint that cannot be used, ``JobError`` for a
-    checkpoint that does not fit, ``SinkError`` for
-    an unsuitable target, and ``DuplicatesError`` if a new job would write rows that its targets
-    already have. Until all checks have passed, neither the name's assignment nor the job that it
-    was assigned to is changed.
+    checkpoint that does not fit, ``SinkError`` for an unsuitable target, and ``DuplicatesError`` if
+    a new job would write rows that its targets already have. Until all checks have passed, neither
+    the name's assignment nor the job that it was assigned to is changed.
     """
     fresh_storage = CheckpointStorage(
         fs=fs,

@@ -68,7 +68,9 @@ _TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 2.0
 #: How long a request is retried.
 _RETRY_S = 1.5
-#: How often a driver that is starting is looked at.
+#: How long a command waits for a driver that is starting, and how often it looks. A session on a
+#: busy cluster may take minutes.
+_START_S = 600.0
 _START_POLL_S = 0.2
 _POLL_S_MIN, _POLL_S_MAX = 0.01, 2.0
 
@@ -358,17 +360,32 @@ def _find_jobs_of_started(
     job: str, address: str | None, *, token: str | None, ca_file: str | None
 ) -> tuple[FoundJob, ...]:
     """``find_jobs``, once the job is known or no driver that may run it is starting any more."""
-    while True:
+    until = time.monotonic() + _START_S
+    while starting := _starting(address):
         if address is None:
-            starting = any(server.starting for server in own_servers())
-        else:
-            own = find_own_server(address)
-            starting = own is not None and own.starting
-        if address is None or not starting:
-            known = find_jobs(address, token=token, ca_file=ca_file)
-            if not starting or named(job, known):
+            known = find_jobs(token=token, ca_file=ca_file)
+            if named(job, known):
                 return known
+        if time.monotonic() > until:
+            raise RestError(
+                f"The driver at {starting} is still starting: try again once it has printed"
+                " the id of its job."
+            )
         time.sleep(_START_POLL_S)
+    return find_jobs(address, token=token, ca_file=ca_file)
+
+
+def _starting(address: str | None) -> str | None:
+    """The address of a driver of this user that is starting, if it is the one that is asked."""
+    servers = own_servers()
+    if address is not None:
+        own = find_own_server(_with_scheme(address))
+        servers = () if own is None else (own,)
+    return next((server.address for server in servers if server.starting), None)
+
+
+def _with_scheme(address: str) -> str:
+    return (address if "://" in address else f"http://{address}").rstrip("/")
 
 
 class ServerGoneError(RestError):
@@ -388,7 +405,7 @@ class _Connection:
     ) -> None:
         """``retry_s``: for how many seconds a server that cannot be reached is asked again."""
         self._retry_s = retry_s
-        self.address = (address if "://" in address else f"http://{address}").rstrip("/")
+        self.address = _with_scheme(address)
         own = find_own_server(self.address) if token is None else None
         if own is not None:
             self.address, token = own.address, own.token

@@ -220,15 +220,18 @@ def outlive_signals(gateway: Any) -> None:
     """
     if gateway.proc is None:
         return
-    jvm = gateway.jvm
-    # A handler that does nothing: the JVM's children would inherit a signal that is ignored.
-    handler = jvm.java.beans.EventHandler.create(
-        jvm.java.lang.Class.forName("sun.misc.SignalHandler"), jvm.java.lang.Object(), "hashCode"
-    )
-    # With the option -Xrs the JVM leaves signals alone.
+    client = gateway._gateway_client
+    # With the option -Xrs, and without the module java.desktop, the JVM ends by these signals.
     with contextlib.suppress(Py4JError):
+        # A handler that does nothing: the JVM's children would inherit a signal that is ignored.
+        handler = _java_class(client, "java.beans.EventHandler").create(
+            _java_class(client, "java.lang.Class").forName("sun.misc.SignalHandler"),
+            _java_class(client, "java.lang.Object")(),
+            "hashCode",
+        )
+        signal = _java_class(client, "sun.misc.Signal")
         for name in ("TERM", "HUP"):
-            jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal(name), handler)
+            signal.handle(signal(name), handler)
 
 
 def hold_classes(gateway: Any) -> None:
