@@ -19,6 +19,7 @@ from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
     DiscardCheckpoint,
+    HookTriggered,
     RecordCheckpoint,
 )
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
@@ -154,7 +155,7 @@ def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_an
 ) -> None:
     """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning,
     CheckpointCoordinatorTest.testCheckpointAbortsIfTriggerTasksAreNotExecuted (MISSION A4): in the
-    coordinator, where it is no failed checkpoint."""
+    coordinator, where it is neither a failed checkpoint nor an unsuccessful trigger (A9)."""
     world = MasterWorld("a", "b", "c")
     world.submit()
     world.status(RUNNING, "a", "c")
@@ -166,7 +167,7 @@ def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_an
     assert not of(effects, AllocateLocation)
     assert pending_ids(world) == []
     stats = world.master.stats(world.now_ms)
-    assert (stats.unsuccessful_triggers, stats.counts) == (1, CheckpointCounts())
+    assert (stats.unsuccessful_triggers, stats.counts) == (0, CheckpointCounts())
 
 
 def test_a_plan_that_no_longer_holds_when_the_location_is_allocated_fails_the_checkpoint() -> None:
@@ -180,3 +181,19 @@ def test_a_plan_that_no_longer_holds_when_the_location_is_allocated_fails_the_ch
     assert only(effects, DiscardCheckpoint).checkpoint_id == n
     assert "Task 'c' is FAILED." in (only(effects, AnswerRequest).failure or "")
     assert pending_ids(world) == []
+
+
+def test_a_request_that_the_repeated_pre_checks_decline_is_no_unsuccessful_trigger() -> None:
+    """CheckpointCoordinator.triggerCheckpoint counts what threw (MISSION A9): a request that is
+    declined after its location is allocated, or while hooks are triggered, is not."""
+    world = running_job("a", "b", "c")
+    asked = world.ask()
+    world.status(TaskStatus.FAILED, "c")
+    world.allocate(asked)
+    assert world.master.stats(world.now_ms).unsuccessful_triggers == 0
+    hooked = MasterWorld("a", "b", hooks=("h",)).running()
+    n, _ = hooked.allocate(hooked.ask())
+    hooked.status(FINISHED, "b")
+    hooked.handle(HookTriggered(identifier="h", checkpoint_id=n, state=None))
+    assert pending_ids(hooked) == []
+    assert hooked.master.stats(hooked.now_ms).unsuccessful_triggers == 0

@@ -153,6 +153,14 @@ class CheckpointFailureReason(enum.Enum):
         return self.counts or self is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
 
     @property
+    def is_of_ending_tasks(self) -> bool:
+        """Whether tasks that it needs ended in the meantime, so that nothing went wrong."""
+        return self in (
+            CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
+            CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING,
+        )
+
+    @property
     def message(self) -> str:
         """The sentence that users see."""
         return self.value[1]

@@ -568,7 +568,7 @@ class CheckpointCoordinator:
     def _abort(self, pending: PendingCheckpoint, reason: Reason, detail: str, now_ms: int) -> None:
         triggered = pending.state is not PendingState.TRIGGERING
         pending.abort()
-        if not triggered:
+        if not triggered and not reason.is_of_ending_tasks:
             self._trigger.count_unsuccessful()
         self._over(pending, reason, detail, now_ms, notify_tasks=triggered)
 
@@ -607,8 +607,6 @@ class CheckpointCoordinator:
 
     def _reject(self, rejected: Rejected) -> None:
         """Fail a request that a pre-check declined; it never enters the statistics (MISSION A4)."""
-        if rejected.is_unsuccessful:
-            self._trigger.count_unsuccessful()
         message = rejected.reason.describe(rejected.detail)
         self._fail(rejected.request, rejected.reason, message, None)
 

@@ -108,7 +108,7 @@ class CheckpointStatsSnapshot:
     latest_trigger_failure: str | None = None
     #: Why queued requests wait (PROTOCOL P38); None if none waits.
     waits_because: Verdict | None = None
-    #: Consecutive requests that failed before their tasks were triggered (MISSION A9).
+    #: Consecutive triggers that failed on the way to their tasks (MISSION A9).
     unsuccessful_triggers: Count = 0
     #: For completed checkpoints and savepoints since the driver started, in order of completion
     #: (bounded): end-to-end durations, bytes of the full state, and bytes that each wrote itself.

@@ -40,17 +40,13 @@ class Started:
 class Rejected:
     """A pre-check declined a request.
 
-    Nothing was tried yet, so it is not a failed checkpoint (MISSION A4).
+    Nothing was tried yet, so it is neither a failed checkpoint (MISSION A4) nor an unsuccessful
+    trigger (A9).
     """
 
     request: CheckpointRequest
     reason: Reason
     detail: str = ""
-
-    @property
-    def is_unsuccessful(self) -> bool:
-        """Whether it counts as an unsuccessful trigger: not if the request was only too early."""
-        return self.reason is not Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
 
 
 class CheckpointTrigger:
@@ -93,7 +89,7 @@ class CheckpointTrigger:
 
     @property
     def unsuccessful_triggers(self) -> int:
-        """Consecutive requests that failed before their tasks were triggered (MISSION A9)."""
+        """Consecutive triggers that failed on the way to their tasks (MISSION A9)."""
         return self._unsuccessful
 
     @property
@@ -213,7 +209,7 @@ class CheckpointTrigger:
         self._last_completion_ms = now_ms
 
     def count_unsuccessful(self) -> None:
-        """A request failed before its tasks were triggered (MISSION A9)."""
+        """A trigger failed on the way to its tasks (MISSION A9)."""
         self._unsuccessful += 1
 
     def reset_unsuccessful(self) -> None:

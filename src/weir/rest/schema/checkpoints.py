@@ -208,7 +208,7 @@ class CheckpointsInfo(Message, frozen=True, kw_only=True, omit_defaults=True):
     latest_trigger_failure: str | None = None
     #: Weir's own: why queued requests wait, such as TOO_MANY_CONCURRENT_CHECKPOINTS.
     waits_because: str | None = None
-    #: Weir's own: consecutive requests that failed before their tasks were triggered.
+    #: Weir's own: consecutive triggers that failed on the way to their tasks.
     unsuccessful_triggers: int = 0
 
 
