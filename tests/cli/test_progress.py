@@ -71,6 +71,12 @@ def test_a_checkpoint_that_a_failing_job_aborts_does_not_tell_the_failure_again(
     assert CheckpointLines().new(refused) == told[1:]
 
 
+def test_a_checkpoint_that_met_ending_tasks_is_no_line_of_the_log() -> None:
+    """Nothing went wrong, and nothing can be done about it."""
+    declined = replace(FAILED, met_ending_tasks=True)
+    assert CheckpointLines().new(snapshot(declined)) == []
+
+
 def test_a_checkpoint_that_failed_before_it_had_an_id_is_reported_once_with_its_reason() -> None:
     """Such a checkpoint has no entry in the history, but it is counted as failed."""
     lines, failed = CheckpointLines(), CheckpointStatsSnapshot(latest_trigger_failure="disk full")

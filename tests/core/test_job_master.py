@@ -312,10 +312,11 @@ def test_a_checkpoint_triggered_after_all_tasks_waited_makes_another_unnecessary
 
 
 def test_a_checkpoint_that_covers_a_waiting_task_does_not_cover_a_task_that_waits_later() -> None:
-    """PROTOCOL P29: the later one gets a checkpoint of its own."""
+    """PROTOCOL P29: the later one gets a checkpoint of its own, after the pending one."""
     world = MasterWorld().running()
-    world.allocate(world.status(WAITING, "a"))
-    assert of(world.status(WAITING, "b"), AllocateLocation)
+    n, _ = world.allocate(world.status(WAITING, "a"))
+    assert not of(world.status(WAITING, "b"), AllocateLocation)
+    assert of(world.record(world.acknowledge(n)), AllocateLocation)
 
 
 def test_a_branch_that_ends_early_gets_a_checkpoint_at_once_if_there_is_no_interval() -> None:

@@ -56,7 +56,8 @@ class CheckpointLines:
         """Lines for what has happened since the last call, oldest first."""
         lines = []
         for stats in reversed(snapshot.history):
-            if self._reported.get(stats.checkpoint_id) != stats.status:
+            changed = self._reported.get(stats.checkpoint_id) != stats.status
+            if changed and not stats.met_ending_tasks:
                 lines.append(describe_checkpoint(stats))
         self._reported = {stats.checkpoint_id: stats.status for stats in snapshot.history}
         failure = snapshot.latest_trigger_failure

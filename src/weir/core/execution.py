@@ -189,7 +189,7 @@ class Execution:
         self._positions = {task.vertex: task.position for task in checkpoint.tasks}
 
     def released(self, vertices: frozenset[VertexId]) -> None:
-        """Release ``vertices``: a checkpoint triggered while they waited has completed.
+        """Release ``vertices``: a checkpoint that covers the end of their records has completed.
 
         They commit and finish.
         """

@@ -514,7 +514,7 @@ class CheckpointCoordinator:
         else:
             pending.record_lost()
             # The attempt has ended, so the events that the checkpoint held back are dropped.
-            self._forget(pending, event.message, now_ms)
+            self._forget(pending, Reason.FINALIZE_CHECKPOINT_FAILURE, event.message, now_ms)
             message = f"Checkpoint {event.checkpoint_id} was not recorded: {event.message}"
             self._answer_failure(pending.request, message)
             self._out.append(AttemptFenced(message=message))
@@ -532,6 +532,9 @@ class CheckpointCoordinator:
         del self._pending[checkpoint_id]
         self._recent.completed(checkpoint_id)
         self._execution.completed(checkpoint)
+        if kind.commits_side_effects:
+            # A task may have ended its records between the trigger and its barrier.
+            self._execution.released(pending.plan.waiting_tasks | pending.finished_in_it)
         self._trigger.completed(now_ms)
         self._failures.handle_success(checkpoint_id)
         self._stats.report_completed(checkpoint, now_ms)
@@ -556,14 +559,7 @@ class CheckpointCoordinator:
         self._act_on(over, now_ms)
         if pending.request.request is not None:
             self._out.append(AnswerRequest(request=pending.request.request, checkpoint=checkpoint))
-        self._out.append(
-            SnapshotCompleted(
-                request=pending.request,
-                checkpoint=checkpoint,
-                # A task may have ended its records between the trigger and its barrier.
-                waiting_tasks=pending.plan.waiting_tasks | pending.finished_in_it,
-            )
-        )
+        self._out.append(SnapshotCompleted(request=pending.request, checkpoint=checkpoint))
 
     def _abort(self, pending: PendingCheckpoint, reason: Reason, detail: str, now_ms: int) -> None:
         triggered = pending.state is not PendingState.TRIGGERING
@@ -584,7 +580,7 @@ class CheckpointCoordinator:
         """Do everything that is due once a checkpoint is ABORTED (PROTOCOL P12)."""
         checkpoint_id = pending.checkpoint_id
         message = reason.describe(detail)
-        held_back = self._forget(pending, message, now_ms)
+        held_back = self._forget(pending, reason, message, now_ms)
         self._recent.aborted(checkpoint_id, pending.target)
         self._out.extend(
             NotifyCheckpointAborted(vertex=vertex, checkpoint_id=checkpoint_id)
@@ -598,11 +594,19 @@ class CheckpointCoordinator:
         message = f"{what} {checkpoint_id} failed: {message}"
         self._fail(pending.request, reason, message, checkpoint_id, tasks_know=notify_tasks)
 
-    def _forget(self, pending: PendingCheckpoint, message: str, now_ms: int) -> list[HolderOutput]:
+    def _forget(
+        self, pending: PendingCheckpoint, reason: Reason, message: str, now_ms: int
+    ) -> list[HolderOutput]:
         """Remove a checkpoint that is ABORTED; returns the events that it held back."""
         checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]
-        self._stats.report_failed(checkpoint_id, message, self._wall_ms(now_ms), now_ms)
+        self._stats.report_failed(
+            checkpoint_id,
+            message,
+            self._wall_ms(now_ms),
+            now_ms,
+            met_ending_tasks=reason.is_of_ending_tasks,
+        )
         return self._coordinators.over(checkpoint_id, completed=False)
 
     def _reject(self, rejected: Rejected) -> None:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from weir.core.checkpoints.request_decider import CheckpointRequest
 from weir.core.messages.coordination import FailJob, FailSubtask
 from weir.core.messages.job import JobMasterEffect
-from weir.core.types import CheckpointFailureReason, CompletedCheckpoint, VertexId
+from weir.core.types import CheckpointFailureReason, CompletedCheckpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +20,6 @@ class SnapshotCompleted:
 
     request: CheckpointRequest
     checkpoint: CompletedCheckpoint
-    #: Tasks whose records it covers to their end: they waited when it was triggered, or ended their
-    #: records before its barrier.
-    waiting_tasks: frozenset[VertexId]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ class RequestOrigin(enum.Enum):
     STOP = (0, SnapshotKind.SYNC_SAVEPOINT, True)
     SAVEPOINT = (1, SnapshotKind.SAVEPOINT, True)
     #: Tasks have reached the end of their input and are waiting (MISSION E3).
-    FINAL = (2, SnapshotKind.CHECKPOINT, True)
+    FINAL = (2, SnapshotKind.CHECKPOINT, False)
     USER_CHECKPOINT = (3, SnapshotKind.CHECKPOINT, False)
     PERIODIC = (4, SnapshotKind.CHECKPOINT, False)
 

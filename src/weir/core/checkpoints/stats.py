@@ -70,6 +70,8 @@ class CheckpointStats:
     discarded: bool = False
     failure_timestamp_ms: Timestamp | None = None
     failure_message: str | None = None
+    #: It is FAILED only because tasks that it needed were ending: nothing went wrong.
+    met_ending_tasks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +209,8 @@ class CheckpointStatsTracker:
         #: Attempts in progress by id; those also in the history are the same objects.
         self._in_progress: dict[int, _Attempt] = {}
         self._counts = CheckpointCounts()
+        #: How many attempts met ending tasks; they are in the total, and have not failed.
+        self._met_ending_tasks = 0
         self._latest_completed: _Attempt | None = None
         self._latest_savepoint: _Attempt | None = None
         self._latest_failed: _Attempt | None = None
@@ -286,15 +290,31 @@ class CheckpointStatsTracker:
         self._checkpointed_sizes.append(stats.checkpointed_size)
         self._count(in_progress=-1, completed=1)
 
-    def report_failed(self, checkpoint_id: int, message: str, wall_ms: int, now_ms: int) -> None:
-        """An attempt in progress expired, was declined or was aborted; ``message`` says why."""
+    def report_failed(
+        self,
+        checkpoint_id: int,
+        message: str,
+        wall_ms: int,
+        now_ms: int,
+        *,
+        met_ending_tasks: bool = False,
+    ) -> None:
+        """An attempt in progress expired, was declined or was aborted; ``message`` says why.
+
+        If it only met ending tasks, it has an entry in the history, and does not count as failed.
+        """
         attempt = self._end(checkpoint_id)
         attempt.change(
             status=_FAILED,
             end_to_end_duration_ms=attempt.duration_ms(now_ms),
             failure_timestamp_ms=wall_ms,
             failure_message=message,
+            met_ending_tasks=met_ending_tasks,
         )
+        if met_ending_tasks:
+            self._met_ending_tasks += 1
+            self._count(in_progress=-1)
+            return
         self._latest_failed, self._latest_trigger_failure = attempt, None
         self._count(in_progress=-1, failed=1)
 
@@ -359,7 +379,8 @@ class CheckpointStatsTracker:
             "the count of attempts in progress is wrong",
         )
         invariant(
-            counts.total == counts.in_progress + counts.completed + counts.failed,
+            counts.total - self._met_ending_tasks
+            == counts.in_progress + counts.completed + counts.failed,
             "the total differs from the sum of attempts in progress, completed and failed",
         )
         for checkpoint_id, attempt in self._history.items():

@@ -166,6 +166,8 @@ class CheckpointTrigger:
             if decision.retry_ms is not None:
                 rejected.append(self._too_early(request, decision.retry_ms))
                 continue
+            if self._is_needless(request):
+                continue
             if not self._execution.can_be_checkpointed:
                 rejected.append(self._not_ready(request))
                 continue
@@ -181,9 +183,9 @@ class CheckpointTrigger:
             )
 
     def allocated(self, allocation: int, now_ms: int, *, pending: int) -> Started | Rejected | None:
-        """Repeat the pre-checks after an allocation (A6); None if no request waits for it."""
+        """Repeat the pre-checks after an allocation (A6); None if no request needs it."""
         request = self.allocation_over(allocation)
-        if request is None:
+        if request is None or self._is_needless(request):
             return None
         retry_ms = self._decider.too_early_until(request, now_ms, self._last_completion_ms)
         if retry_ms is not None:
@@ -238,6 +240,10 @@ class CheckpointTrigger:
         """Drop a periodic request inside the minimum pause; set the timer to the pause's end."""
         self._next_trigger_ms = retry_ms
         return Rejected(request=request, reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS)
+
+    def _is_needless(self, request: CheckpointRequest) -> bool:
+        """Whether it is for waiting tasks that another checkpoint has released meanwhile (P29)."""
+        return request.origin is RequestOrigin.FINAL and self._execution.last_to_wait is None
 
     def _not_ready(self, request: CheckpointRequest) -> Rejected:
         statuses, tasks = self._execution.statuses, self._execution.not_ready

@@ -336,7 +336,6 @@ class JobMaster:
     def _snapshot_completed(self, fact: SnapshotCompleted, now_ms: int) -> None:
         if fact.checkpoint.kind.commits_side_effects:
             self._final_retry.reset()
-            self._execution.released(fact.waiting_tasks)
             self.restarts.notify_checkpoint()
         stop = self._course.stop
         if fact.request.origin is RequestOrigin.STOP and stop is not None:
