@@ -80,6 +80,10 @@ ROWS: dict[str, tuple[Step, Situation]] = {
         Step.ANSWER_EVENTS,
         Situation(is_full=True, carries_events=True, **HELD),
     ),
+    "a batch reads for events, beyond what a consumer that lags allows": (
+        Step.ANSWER,
+        Situation(is_full=True, reads_for_events=True, **HELD),
+    ),
     "a task waits for a consumer that lags": (
         Step.WAIT,
         Situation(is_full=True, **HELD, **REST),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.core.channel_task import BATCH_SIZE, Task, kinds, segment
 
 from weir.core.messages.channel import SegmentsConsumed, Watermark
@@ -58,11 +60,27 @@ def test_operators_behind_a_channel_get_events_while_a_consumer_lags() -> None:
     assert [admission.channel for admission in answer.admitted] == ["a"]
 
 
-def test_a_query_whose_source_spark_reads_rests_while_a_consumer_lags() -> None:
-    """Any batch of it reads, for which there is no room: its events wait."""
+def test_a_query_whose_source_spark_reads_gets_events_while_a_consumer_lags() -> None:
+    """P2: any batch of it reads, so it may be beyond the bound, and as far again at most."""
     task = full()
-    assert task.do(EVENT) == []
+    for number in range(BOUND):
+        [answer] = task.do(replace(EVENT, number=number))
+        assert isinstance(answer, AnswerPlanning)
+        assert (answer.only_events, [event.number for event in answer.events]) == (False, [number])
+        position = BOUND + number
+        task.do(BatchStaged(position=position, committables=(), segment=segment(position)))
+        confirmed = task.plan(position)
+        assert kinds(confirmed) == ["Segment", "EventsConfirmed"]
+    # No event runs away from the consumer for ever.
+    assert task.do(replace(EVENT, number=BOUND)) == []
     consumed = SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE)
     [answer, _] = task.do(consumed)
     assert isinstance(answer, AnswerPlanning)
-    assert answer.events == (EVENT,)
+    assert [event.number for event in answer.events] == [BOUND]
+
+
+def test_a_query_whose_source_spark_reads_rests_while_a_consumer_lags_and_no_event_waits() -> None:
+    """The room beyond the bound is for events alone."""
+    task = full()
+    consumed = SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE)
+    assert "AnswerPlanning" in kinds(task.do(consumed))

@@ -105,6 +105,8 @@ class Situation:
     is_full: bool = False
     #: A batch may carry events although a consumer lags.
     carries_events: bool = False
+    #: Events wait for a batch, which cannot but read, and there is room for it beyond the bound.
+    reads_for_events: bool = False
     #: The query reads channels, and a batch would do nothing.
     has_nothing_to_do: bool = False
     #: A call at this position was answered with nothing to read.
@@ -220,6 +222,7 @@ NEXT_STEPS: tuple[tuple[Step, Callable[[Situation], bool]], ...] = (
     (Step.WAIT, lambda now: not now.is_held or now.records is Records.STOPPED),
     # While a consumer lags too far, a batch at most carries events (P2).
     (Step.ANSWER_EVENTS, lambda now: now.is_full and now.carries_events),
+    (Step.ANSWER, lambda now: now.is_full and now.reads_for_events),
     (Step.WAIT, lambda now: now.is_full),
     # A query with nothing to read rests, after it was asked once: it may run a batch without
     # records for the last batch's new watermark.

@@ -12,7 +12,10 @@ Two limits apply backpressure, that is, the producer's planning call is held:
   its first report it has one segment: the first batches of a job take seconds, and all of its
   queries run theirs at once, so a producer that went on would only slow them down.
 
-Barriers pass in either case.
+Barriers pass in either case. So do operator events, in a batch that reads nothing. Where Spark
+reads the source, no batch can do without reading: for events, such a task may be as far again
+beyond both limits, so that neither they nor the checkpoint that waits for them wait for the slowest
+consumer.
 
 The bound is meant for bursts of small segments; with large segments it would make every barrier
 wait for all of them.
@@ -44,6 +47,8 @@ DEFAULT_BOUND = ChannelBound()
 #: first report, only the first.
 _BATCHES_AHEAD = 2
 _BATCHES_AHEAD_AT_FIRST = 1
+#: How many times the limits are for a batch that carries events.
+_FOR_EVENTS = 2
 
 
 class OutputChannels:
@@ -73,6 +78,14 @@ class OutputChannels:
     def is_full(self) -> bool:
         """Whether a consumer lags so far that no further batch may start."""
         return any(self._is_behind(consumer, behind) for consumer, behind in self._behind.items())
+
+    @property
+    def has_room_for_events(self) -> bool:
+        """Whether a batch that reads may start because events wait for it."""
+        return not any(
+            self._is_behind(consumer, behind, times=_FOR_EVENTS)
+            for consumer, behind in self._behind.items()
+        )
 
     @property
     def all_consumed(self) -> bool:
@@ -148,10 +161,13 @@ class OutputChannels:
                 positions == sorted(set(positions)), f"segments for {consumer} are out of order"
             )
 
-    def _is_behind(self, consumer: VertexId, behind: deque[tuple[int, int]]) -> bool:
+    def _is_behind(
+        self, consumer: VertexId, behind: deque[tuple[int, int]], *, times: int = 1
+    ) -> bool:
+        """Whether a consumer has reached the limits, each taken so many times."""
         if (
-            len(behind) >= self._bound.segments
-            or sum(size for _, size in behind) >= self._bound.size
+            len(behind) >= times * self._bound.segments
+            or sum(size for _, size in behind) >= times * self._bound.size
         ):
             return True
         # Count batches as the consumer will admit them: what fits, and at least one segment.
@@ -161,4 +177,4 @@ class OutputChannels:
             if size > left:
                 batches, left = batches + 1, batch_size
             left -= size
-        return batches >= (_BATCHES_AHEAD if batch_size else _BATCHES_AHEAD_AT_FIRST)
+        return batches >= times * (_BATCHES_AHEAD if batch_size else _BATCHES_AHEAD_AT_FIRST)

@@ -241,6 +241,12 @@ class StreamTask:
         """Whether a batch may carry events while a consumer lags (P2)."""
         return self._events.any_waiting and self._plan.may_run_without_reading
 
+    @property
+    def _reads_for_events(self) -> bool:
+        """Whether a batch may read, since events wait, although a consumer lags (P2)."""
+        waits = self._events.any_waiting and not self._plan.may_run_without_reading
+        return waits and self.outputs.has_room_for_events
+
     # ---- what the task may do next
 
     def _advance(self) -> list[StreamTaskEffect]:
@@ -290,6 +296,7 @@ class StreamTask:
             watermark_takes_effect=gate.watermark_takes_effect,
             is_full=self.outputs.is_full,
             carries_events=self._carries_events,
+            reads_for_events=self._reads_for_events,
             has_nothing_to_do=self._has_nothing_to_do,
             was_idle=self._idle_at == self._position,
         )
@@ -698,7 +705,7 @@ class StreamTask:
         invariant(not (ended and under_way), "an ended task has an unfinished snapshot")
         invariant(self._call is None or not ended, "an ended task holds a planning call")
         rests = self._has_nothing_to_do and self._idle_at == self._position
-        rests |= self.outputs.is_full and not self._carries_events
+        rests |= self.outputs.is_full and not (self._carries_events or self._reads_for_events)
         invariant(
             self._call is None or held or initializing or rests,
             f"{self._vertex} holds a planning call for no reason",
