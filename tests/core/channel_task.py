@@ -14,7 +14,7 @@ from weir.core.messages.channel import (
     Segment,
     SegmentsConsumed,
 )
-from weir.core.messages.protocol import TriggerCheckpoint
+from weir.core.messages.protocol import TaskClosing, TriggerCheckpoint
 from weir.core.messages.task import (
     AsyncPartDone,
     BatchStaged,
@@ -74,6 +74,8 @@ class Task:
         self.calls = 0
         #: How far the query has read each channel, in its own offsets.
         self.offsets: dict[str, int] = {}
+        #: It has reported that it takes no more checkpoints.
+        self.closes = False
         self.effects: list[Any] = []
         for channel, entry in restored:
             self.get(channel, entry)
@@ -94,6 +96,9 @@ class Task:
                 OperatorsClosed(), now_ms
             )
             self.machine.validate()
+        # Looked at by itself.
+        self.closes |= any(isinstance(effect, TaskClosing) for effect in effects)
+        effects = [effect for effect in effects if not isinstance(effect, TaskClosing)]
         self.effects += effects
         return effects
 

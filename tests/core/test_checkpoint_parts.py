@@ -40,7 +40,9 @@ def decider() -> CheckpointRequestDecider:
 
 def choose(subject: CheckpointRequestDecider, *, triggering: bool = False) -> Decision:
     """The decision a millisecond after the last checkpoint ended, with none pending."""
-    return subject.choose(now_ms=51, triggering=triggering, pending=0, cleaning=0, last_end_ms=50)
+    return subject.choose(
+        now_ms=51, triggering=triggering, closing=False, pending=0, cleaning=0, last_end_ms=50
+    )
 
 
 def test_requests_leave_the_queue_user_before_periodic_and_savepoint_before_checkpoint() -> None:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from tests.kit.job_master import MasterWorld, of, task_state, with_interval
+import pytest
+from tests.kit.job_master import MasterWorld, of, only, task_state, with_interval
 
-from weir.core.messages.job import AllocateLocation, RequestKind
+from weir.core.checkpoints.request_decider import Verdict
+from weir.core.messages.job import (
+    AllocateLocation,
+    AnswerRequest,
+    DiscardCheckpoint,
+    JobMasterEffect,
+    RequestKind,
+)
+from weir.core.messages.protocol import TaskClosing, TriggerCheckpoint
 from weir.core.types import TaskStatus
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
@@ -71,3 +80,45 @@ def test_a_checkpoint_that_met_a_task_that_finished_is_in_the_history_and_has_no
     assert [(entry.checkpoint_id, entry.status) for entry in stats.history] == [(n, "FAILED")]
     assert stats.history[0].met_ending_tasks
     assert (stats.counts.total, stats.counts.failed, stats.newest_failure) == (1, 0, None)
+
+
+def closing(world: MasterWorld, vertex: str) -> list[JobMasterEffect]:
+    return world.handle(TaskClosing(vertex=vertex, attempt=world.master.attempt))
+
+
+@pytest.mark.parametrize("kind", list(RequestKind))
+def test_no_checkpoint_is_triggered_while_a_task_is_about_to_finish(kind: RequestKind) -> None:
+    """The task would decline it (P32). It is triggered as soon as the task has finished."""
+    world = branches()
+    world.complete(world.pass_time(0))
+    world.status(WAITING, "a")
+    closing(world, "a")
+    assert not of(world.ask(kind, "mine"), AllocateLocation)
+    assert world.master.stats(world.now_ms).waits_because is Verdict.TASKS_ARE_CLOSING
+    _, effects = world.allocate(world.status(TaskStatus.FINISHED, "a"))
+    assert [effect.vertex for effect in of(effects, TriggerCheckpoint)] == ["b"]
+
+
+def test_a_checkpoint_whose_location_is_allocated_as_a_task_closes_waits_for_another() -> None:
+    """Nothing fails: the request takes its place in the queue again, also the periodic one."""
+    for request in ("periodic", "mine"):
+        world = branches()
+        asked = world.pass_time(0) if request == "periodic" else world.ask(name=request)
+        world.status(WAITING, "a")
+        closing(world, "a")
+        n, effects = world.allocate(asked)
+        assert only(effects, DiscardCheckpoint).checkpoint_id == n
+        assert not of(effects, AnswerRequest)
+        assert of(world.status(TaskStatus.FINISHED, "a"), AllocateLocation)
+        assert world.master.stats(world.now_ms).history == ()
+
+
+def test_the_next_attempt_is_not_held_up_by_a_task_that_was_closing() -> None:
+    """Nor by a report of the attempt before it that comes late."""
+    world = branches()
+    world.status(WAITING, "a")
+    closing(world, "a")
+    attempt = world.master.attempt
+    world.fail_over()
+    world.handle(TaskClosing(vertex="a", attempt=attempt))
+    assert of(world.ask(name="mine"), AllocateLocation)

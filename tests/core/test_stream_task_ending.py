@@ -356,7 +356,9 @@ def test_a_task_that_is_released_answers_a_snapshot_under_way_first() -> None:
     harness.acknowledge(7)
     harness.complete(7)
     harness.trigger(8)
+    assert not harness.closes
     assert harness.committed(7) == []
+    assert harness.closes, "the job master triggers no more checkpoint"
     assert declined(harness.trigger(9)) == [(9, "CHECKPOINT_DECLINED_TASK_CLOSING")]
     harness.sync_done(8)
     ack, finished = harness.async_done(8)

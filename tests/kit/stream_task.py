@@ -8,6 +8,7 @@ from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import (
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    TaskClosing,
     TriggerCheckpoint,
 )
 from weir.core.messages.task import (
@@ -79,6 +80,8 @@ class TaskHarness:
             consumers=consumers,
             sent_events=sent_events,
         )
+        #: It has reported that it takes no more checkpoints.
+        self.closes = False
         self.effects: list[StreamTaskEffect] = []
         #: Each ``TakeSnapshot``, by checkpoint id.
         self.taken: dict[int, TakeSnapshot] = {}
@@ -95,6 +98,9 @@ class TaskHarness:
                 OperatorsClosed(), 0
             )
             self.task.validate()
+        # Looked at by itself.
+        self.closes |= any(isinstance(effect, TaskClosing) for effect in effects)
+        effects = [effect for effect in effects if not isinstance(effect, TaskClosing)]
         self.effects += effects
         self.taken |= {e.checkpoint_id: e for e in effects if isinstance(e, TakeSnapshot)}
         return effects

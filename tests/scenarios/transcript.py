@@ -46,6 +46,7 @@ from weir.core.messages.protocol import (
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    TaskClosing,
     TaskFailed,
     TaskStatusChanged,
     TriggerCheckpoint,
@@ -80,7 +81,9 @@ from weir.core.types import (
 )
 
 #: Messages from a task to the job master, from the job master to a task, and between tasks.
-_TO_MASTER = (AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged, TaskFailed)
+_TO_MASTER = (
+    *(AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged, TaskClosing, TaskFailed),
+)
 _TO_TASK = (TriggerCheckpoint, NotifyCheckpointComplete, NotifyCheckpointAborted)
 _BETWEEN = (ChannelAppended, SegmentsConsumed)
 #: Fields that say nothing in a transcript.

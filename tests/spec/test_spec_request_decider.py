@@ -69,6 +69,7 @@ def choose(
     decision = subject.choose(
         now_ms=now_ms,
         triggering=triggering,
+        closing=False,
         pending=pending,
         cleaning=cleaning,
         last_end_ms=last_end_ms,

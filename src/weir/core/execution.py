@@ -60,6 +60,8 @@ class Execution:
         #: Tasks that have processed all their records and are not yet covered by a completed
         #: checkpoint (PROTOCOL P29), in the order in which they began to wait.
         self._needs_final_checkpoint: dict[VertexId, None] = {}
+        #: Tasks that take no more checkpoints, and are not FINISHED yet.
+        self._closing: set[VertexId] = set()
         #: The position of each task in the newest completed checkpoint or savepoint of the attempt,
         #: or in what it was restored from.
         self._positions: dict[VertexId, Position] = {}
@@ -112,12 +114,18 @@ class Execution:
         )
 
     @property
+    def is_closing(self) -> bool:
+        """Whether a task is about to finish, and would decline a checkpoint (PROTOCOL P32)."""
+        return bool(self._closing)
+
+    @property
     def not_ready(self) -> tuple[VertexId, ...]:
         """The tasks because of which no checkpoint can be taken; all if all are FINISHED."""
         late = tuple(
             vertex
             for vertex, status in self._status.items()
             if not (status.can_be_triggered or status is TaskStatus.FINISHED)
+            or vertex in self._closing
         )
         return late or tuple(self._status)
 
@@ -157,6 +165,7 @@ class Execution:
         self._attempt = attempt
         self.phase = AttemptPhase.UP
         self._live = True
+        self._closing.clear()
         self._needs_final_checkpoint.clear()
         finished = {vertex for vertex, state in states.items() if state.fully_finished}
         self._positions = {vertex: state.position for vertex, state in states.items()}
@@ -169,6 +178,7 @@ class Execution:
     def stop(self) -> None:
         """Send no more messages to the tasks."""
         self._live = False
+        self._closing.clear()
         self._needs_final_checkpoint.clear()
 
     def set_status(self, vertex: VertexId, status: TaskStatus) -> None:
@@ -179,10 +189,17 @@ class Execution:
         self._counts[self._status[vertex]] -= 1
         self._counts[status] += 1
         self._status[vertex] = status
+        if has_ended(status):
+            self._closing.discard(vertex)
         if status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT and self._live:
             self._needs_final_checkpoint[vertex] = None
         else:
             self._needs_final_checkpoint.pop(vertex, None)
+
+    def closing(self, vertex: VertexId) -> None:
+        """The task takes no more checkpoints."""
+        if not has_ended(self._status[vertex]):
+            self._closing.add(vertex)
 
     def completed(self, checkpoint: CompletedCheckpoint) -> None:
         """A checkpoint or savepoint completed: note its positions."""
@@ -203,6 +220,11 @@ class Execution:
             all(self._counts[status] == counts[status] for status in TaskStatus),
             "task counts are wrong",
         )
+        for vertex in self._closing:
+            invariant(
+                self._live and not has_ended(self._status[vertex]),
+                f"task {vertex!r} is {self._status[vertex].name}, but is marked as closing",
+            )
         for vertex in self._needs_final_checkpoint:
             invariant(
                 self._live and self._status[vertex] is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT,

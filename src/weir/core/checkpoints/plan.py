@@ -42,8 +42,11 @@ class CheckpointPlan:
 
 
 def calculate_plan(execution: Execution) -> CheckpointPlan | None:
-    """The plan for the tasks as they are now; None if a required task does not run (MISSION A4)."""
-    if not execution.can_be_checkpointed:
+    """The plan for the tasks as they are now.
+
+    None if a required task does not run (MISSION A4), or is about to finish.
+    """
+    if not execution.can_be_checkpointed or execution.is_closing:
         return None
     statuses, producers, finished = execution.statuses, execution.producers, TaskStatus.FINISHED
     running = tuple(v for v, status in statuses.items() if status is not finished)

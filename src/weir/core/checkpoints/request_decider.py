@@ -8,7 +8,8 @@ Rules (MISSION A4, A5, PROTOCOL P38):
 
 1. User requests go before periodic requests, savepoints before checkpoints, and older requests
    before newer requests of the same priority (``RequestOrigin``).
-2. Every request waits while a trigger is in progress, and while more than
+2. Every request waits while a trigger is in progress, while a task is about to finish, which would
+   decline it, and while more than
    ``max_concurrent_checkpoints`` deletions are in progress: storage that cannot delete as fast as
    it fills must not be filled further.
 3. A forced request waits for nothing else. Any other waits while ``max_concurrent_checkpoints`` are
@@ -90,6 +91,7 @@ class Verdict(enum.Enum):
     RUN = "RUN"
     NOTHING_QUEUED = "NOTHING_QUEUED"
     TRIGGER_IN_PROGRESS = "TRIGGER_IN_PROGRESS"
+    TASKS_ARE_CLOSING = "TASKS_ARE_CLOSING"
     TOO_MANY_CHECKPOINTS_BEING_CLEANED = "TOO_MANY_CHECKPOINTS_BEING_CLEANED"
     TOO_MANY_CONCURRENT_CHECKPOINTS = "TOO_MANY_CONCURRENT_CHECKPOINTS"
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = "MINIMUM_TIME_BETWEEN_CHECKPOINTS"
@@ -142,17 +144,25 @@ class CheckpointRequestDecider:
         return allowed_ms if now_ms < allowed_ms else None
 
     def choose(
-        self, *, now_ms: int, triggering: bool, pending: int, cleaning: int, last_end_ms: int | None
+        self,
+        *,
+        now_ms: int,
+        triggering: bool,
+        closing: bool,
+        pending: int,
+        cleaning: int,
+        last_end_ms: int | None,
     ) -> Decision:
         """Decide what to do now.
 
-        ``cleaning`` is the number of deletions in progress; ``last_end_ms`` is when the last
-        checkpoint completed, or None.
+        ``closing``: a task is about to finish. ``cleaning`` is the number of deletions in progress;
+        ``last_end_ms`` is when the last checkpoint completed, or None.
         """
         if not self._queue:
             return Decision(verdict=Verdict.NOTHING_QUEUED)
-        if triggering:
-            return Decision(verdict=Verdict.TRIGGER_IN_PROGRESS)
+        if triggering or closing:
+            verdict = Verdict.TRIGGER_IN_PROGRESS if triggering else Verdict.TASKS_ARE_CLOSING
+            return Decision(verdict=verdict)
         if cleaning > self._max_concurrent_checkpoints:
             return Decision(verdict=Verdict.TOO_MANY_CHECKPOINTS_BEING_CLEANED)
         first = self._queue[0][2]

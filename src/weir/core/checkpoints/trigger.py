@@ -153,6 +153,7 @@ class CheckpointTrigger:
             decision = self._decider.choose(
                 now_ms=now_ms,
                 triggering=triggering or self._in_progress is not None,
+                closing=self._execution.is_closing,
                 pending=pending,
                 cleaning=cleaning,
                 last_end_ms=self._last_completion_ms,
@@ -187,6 +188,9 @@ class CheckpointTrigger:
         request = self.allocation_over(allocation)
         if request is None or self._is_needless(request):
             return None
+        if self._execution.is_closing:
+            # It waits, and gets another location.
+            return self.enqueue(request)
         retry_ms = self._decider.too_early_until(request, now_ms, self._last_completion_ms)
         if retry_ms is not None:
             return self._too_early(request, retry_ms)

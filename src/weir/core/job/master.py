@@ -88,6 +88,7 @@ from weir.core.messages.job import (
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
+    TaskClosing,
     TaskFailed,
     TaskStatusChanged,
 )
@@ -235,6 +236,7 @@ class JobMaster:
             SuspendRequested: self._suspend_requested,
             DeclineCheckpoint: self._declined,
             TaskStatusChanged: self._task_status_changed,
+            TaskClosing: self._task_closing,
             TaskFailed: self._task_failed,
             EndRecorded: self._end_recorded,
             LocationAllocated: self._passed_to(coordinator.location_allocated),
@@ -289,6 +291,11 @@ class JobMaster:
             self._effects.extend(self._operator_coordinators.ready(event.vertex))
         if has_ended(event.status):
             self._take(self._coordinator.task_ended(event.vertex, now_ms), now_ms)
+
+    def _task_closing(self, event: TaskClosing, now_ms: int) -> None:
+        del now_ms
+        if self._is_current(event.attempt):
+            self._execution.closing(event.vertex)
 
     def _task_failed(self, event: TaskFailed, now_ms: int) -> None:
         if not self._is_current(event.attempt):

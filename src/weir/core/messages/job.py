@@ -37,6 +37,7 @@ from weir.core.messages.protocol import (
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    TaskClosing,
     TaskFailed,
     TaskStatusChanged,
     TriggerCheckpoint,
@@ -252,6 +253,7 @@ JobMasterEvent: TypeAlias = (
     | AcknowledgeCheckpoint
     | DeclineCheckpoint
     | TaskStatusChanged
+    | TaskClosing
     | TaskFailed
     | TaskOperatorEvent
     | CoordinatorEvent

@@ -113,6 +113,14 @@ class TaskStatusChanged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskClosing:
+    """S -> M: the task takes no more checkpoints, and is FINISHED soon (PROTOCOL P32)."""
+
+    vertex: VertexId
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskFailed:
     """S -> M: the task failed.
 

@@ -22,6 +22,7 @@ from weir.core.messages.protocol import (
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    TaskClosing,
     TaskFailed,
     TaskStatusChanged,
     TriggerCheckpoint,
@@ -361,6 +362,7 @@ StreamTaskEffect: TypeAlias = (
     | AcknowledgeCheckpoint
     | DeclineCheckpoint
     | TaskStatusChanged
+    | TaskClosing
     | TaskFailed
     | ChannelAppended
     | SegmentsConsumed

@@ -8,6 +8,7 @@ from weir.core.messages.coordination import AcknowledgeCheckpointEvent
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
+    TaskClosing,
     TaskFailed,
     TaskStatusChanged,
 )
@@ -30,6 +31,10 @@ class TaskReports:
     def status(self, status: TaskStatus) -> TaskStatusChanged:
         """The task is now ``status``."""
         return TaskStatusChanged(vertex=self._vertex, attempt=self._attempt, status=status)
+
+    def closes(self) -> TaskClosing:
+        """The task takes no more checkpoints."""
+        return TaskClosing(vertex=self._vertex, attempt=self._attempt)
 
     def failed(self, message: str, *, fatal: bool, cause: Cause) -> TaskFailed:
         """The task failed; ``fatal`` if a restart cannot help."""

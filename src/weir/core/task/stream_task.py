@@ -303,10 +303,8 @@ class StreamTask:
 
     def _carry_out(self, step: Step, now: Situation) -> list[StreamTaskEffect]:
         match step:
-            case Step.CLOSE:
-                self._ending.closing = True
-            case Step.FINISH:
-                return self._finish()
+            case Step.CLOSE | Step.FINISH:
+                return self._finish() if self._ending.closing else self._close()
             case Step.OVERTAKE:
                 self._triggers.add_aligned(self._gate.overtake(self._now_ms))
             case Step.TAKE if now.first is not None:
@@ -638,6 +636,11 @@ class StreamTask:
         ]
 
     # ---- the end
+
+    def _close(self) -> list[StreamTaskEffect]:
+        """Take no more triggers, and say so."""
+        self._ending.closing = True
+        return [self._report.closes()]
 
     def _finish(self) -> list[StreamTaskEffect]:
         """Close the operators, then move to FINISHED (MISSION E5).
