@@ -181,6 +181,17 @@ def test_a_stopped_job_refuses_and_names_its_savepoint(base: str) -> None:
         run(base)
 
 
+def test_a_savepoint_that_is_gone_is_not_advised_as_it_is(base: str, tmp_path: Path) -> None:
+    """It was moved, or deleted."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    record(run(base), RecordStatus.STOPPED, savepoint=savepoint)
+    with pytest.raises(JobEndedError, match=f"savepoint: resume with --from-savepoint {savepoint}"):
+        run(base)
+    shutil.rmtree(savepoint)
+    with pytest.raises(JobEndedError, match=f"put back {savepoint}, which is gone, and resume"):
+        run(base)
+
+
 def test_a_finished_job_says_so(base: str) -> None:
     """Nothing is run, and that is not an error."""
     first = run(base)

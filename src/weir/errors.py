@@ -16,7 +16,7 @@ the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, nev
     │   │   ├── CheckpointDamagedError   a file is missing or differs from its checksum
     │   │   └── LostWriteError           the data may be lost, even if a retry succeeds
     │   ├── SinkError                    a sink cannot be opened, staged to or committed to
-    │   │   ├── LostRowsError            staged rows of a completed checkpoint are gone
+    │   │   ├── LostRowsError            rows of a completed checkpoint are gone
     │   │   └── SinkMismatchError        the target can never take these rows
     │   ├── HookError                    a master hook cannot be called
     │   ├── ListenerError                a checkpoint listener raised
@@ -95,7 +95,7 @@ class SinkError(WeirError):
 
 
 class LostRowsError(SinkError):
-    """Staged rows of a completed checkpoint are gone or truncated: it cannot be committed whole."""
+    """Rows of a completed checkpoint are gone: staged rows, or rows that a target once showed."""
 
 
 class SinkMismatchError(SinkError):

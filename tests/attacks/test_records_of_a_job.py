@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.attacks.world import Victim
+from tests.kit.durable_job import Driver
 from tests.kit.sink import sink_port
 
 from weir.errors import JobAlreadyRunningError, StorageError, WeirError
@@ -19,9 +22,9 @@ from weir.launch.submission import submit
 from weir.readers.consistent import read_job_epochs
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
-from weir.storage.job_log import JobLog
+from weir.storage.job_log import CheckpointReference, JobLog, JobRecord, SinkEpoch
 from weir.storage.job_names import JobNames, directory_name
-from weir.storage.lease import Lease
+from weir.storage.lease import Lease, LeaseRecord
 from weir.storage.local import LocalFileSystem
 from weir.storage.numbered_log import NumberedLog
 
@@ -90,6 +93,177 @@ GARBAGE = [
     b"null",
     b"[]",
 ]
+
+
+# -- every bit
+
+
+def records(world: Victim) -> dict[str, tuple[Path, Callable[[], object]]]:
+    """One of each kind of record as it is written: its file, and what reads it."""
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(base(world)), job_id=JOB)
+    storage.make_job_directory()
+    log = JobLog(FILES, storage.log_directory, job_id=JOB)
+    began = JobRecord.first_attempt(job_id=JOB, job_name="orders", writer="w", timestamp_ms=1)
+    writer = log.begin_attempt(began)
+    reference = CheckpointReference(checkpoint_id=7, path="/c/chk-7", checksum=f"sha256:{0:064x}")
+    writer.append(
+        writer.newest.checkpoint_completed(
+            reference, timestamp_ms=2, written={"out": "/out/_delta_log"},
+            epochs={"out": SinkEpoch(target="/out/_delta_log", epoch=6)},
+        )
+    )  # fmt: skip
+    names = JobNames(FILES, str(base(world)))
+    names.assign("orders", JOB, from_savepoint="/s/1", after=0)
+    lease = Lease(FILES, str(base(world)), JOB)
+    lease.write(LeaseRecord(**LEASE))
+    storage.skip_checkpoint_ids(7)
+    return {
+        "job": (base(world) / JOB / "log" / f"{2:020}", log.newest),
+        "name": (
+            base(world) / "names" / directory_name("orders") / f"{1:020}",
+            lambda: names.lookup("orders"),
+        ),
+        "lease": (base(world) / JOB / "lease", lease.read),
+        "id": (base(world) / JOB / "ids" / f"{7:020}", storage.newest_checkpoint_id),
+    }
+
+
+@pytest.mark.parametrize("kind", ["job", "name", "lease", "id"])
+def test_every_flipped_bit_of_every_kind_of_record_is_refused(world: Victim, kind: str) -> None:
+    """Another job id in a name starts the command anew, another status brings an ended job back,
+    and another checkpoint is another state: no bit may change without a word."""
+    path, read = records(world)[kind]
+    data, right = path.read_bytes(), read()
+    assert right is not None
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(StorageError, match=r"is damaged|has version"):
+            read()
+    path.write_bytes(data)
+    assert read() == right
+
+
+@pytest.mark.parametrize("kind", ["job", "name", "lease", "id"])
+def test_every_shortened_record_is_refused(world: Victim, kind: str) -> None:
+    """A copy may end anywhere. (Of the first Weir, an id's record is empty.)"""
+    path, read = records(world)[kind]
+    data = path.read_bytes()
+    for size in range(1 if kind == "id" else 0, len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(StorageError, match="is damaged"):
+            read()
+
+
+@pytest.mark.parametrize("kind", ["job", "lease", "id"])
+def test_the_record_of_another_job_is_refused(world: Victim, kind: str) -> None:
+    """A file that was copied into the wrong directory says whose it is."""
+    path, _ = records(world)[kind]
+    other = "f" * 32
+    copied = base(world) / other / path.relative_to(base(world) / JOB)
+    put(copied, path.read_bytes())
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(base(world)), job_id=other)
+    read: dict[str, Callable[[], object]] = {
+        "job": JobLog(FILES, storage.log_directory, job_id=other).newest,
+        "lease": Lease(FILES, str(base(world)), other).read,
+        "id": storage.newest_checkpoint_id,
+    }
+    with pytest.raises(StorageError, match="is damaged"):
+        read[kind]()
+
+
+def test_records_without_a_checksum_are_those_of_the_first_weir(world: Victim) -> None:
+    """They are read; what is written next has a checksum."""
+    put(base(world) / JOB / "log" / f"{1:020}", RECORD)
+    put(base(world) / "names" / directory_name("orders") / f"{1:020}", NAME)
+    put(base(world) / JOB / "lease", LEASE)
+    put(base(world) / JOB / "ids" / f"{7:020}", b"")
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(base(world)), job_id=JOB)
+    log = JobLog(FILES, storage.log_directory, job_id=JOB)
+    newest = log.newest()
+    assert newest is not None and newest.completed == 7
+    assert Lease(FILES, str(base(world)), JOB).read() == LeaseRecord(**LEASE)
+    known = JobNames(FILES, str(base(world))).lookup("orders")
+    assert known is not None and known.job_id == JOB
+    assert storage.newest_checkpoint_id() == 7
+    log.begin_attempt(newest.attempt_began(writer="x", timestamp_ms=2))
+    written = json.loads((base(world) / JOB / "log" / f"{2:020}").read_bytes())
+    assert written["version"] == 2 and written["checksum"].startswith("sha256:")
+
+
+# -- the counter of checkpoint ids
+
+
+def test_a_counter_whose_empty_files_were_deleted_goes_on(world: Victim) -> None:
+    """As by ``find -type f -empty -delete``: its entries are not empty, and were they deleted, the
+    directories of checkpoints show what was taken."""
+    storage = CheckpointStorage(fs=FileSystems(), base_directory=str(base(world)), job_id=JOB)
+    storage.make_job_directory()
+    for _ in range(3):
+        storage.next_checkpoint_id()
+    files = [path for path in base(world).rglob("*") if path.is_file()]
+    assert files and all(path.stat().st_size for path in files)
+    for path in (base(world) / JOB / "ids").iterdir():
+        path.unlink()
+    put(base(world) / JOB / "chk-5" / "_metadata", b"{}")
+    put(base(world) / JOB / "shared" / "6" / "state", b"")
+    assert storage.newest_checkpoint_id() == 6
+    assert storage.next_checkpoint_id(above=6) == 7
+
+
+def test_a_driver_whose_counter_was_deleted_takes_no_id_twice(world: Victim) -> None:
+    """The running driver knows its ids, the next one those of the records."""
+    driver = Driver(world.root, JOB)
+    driver.job.begin_attempt()
+    driver.complete()
+    for again in (False, True):
+        for path in Path(driver.storage.job_directory, "ids").iterdir():
+            path.unlink()
+        if again:
+            driver = Driver(world.root, JOB)
+            driver.job.begin_attempt()
+        driver.complete()
+    assert record(driver).completed == 3
+
+
+def record(driver: Driver) -> JobRecord:
+    """The newest record of a job."""
+    newest = JobLog(FILES, driver.storage.log_directory).newest()
+    assert newest is not None
+    return newest
+
+
+@pytest.mark.parametrize("name", ["9" * 20, f"{500:020}"])
+def test_a_stray_number_in_the_log_of_a_running_job_is_named_at_once(
+    world: Victim, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else has taken over the job, and to read the log once more would not help."""
+    notes: list[str] = []
+    driver = Driver(world.root, JOB)
+    driver.job._note = notes.append
+    driver.job.begin_attempt()
+    driver.complete()
+    stray = Path(driver.storage.log_directory, name)
+    stray.write_text("{}")
+    with pytest.raises(AssertionError):
+        driver.complete()
+    assert any(str(stray) in note for note in notes), notes
+    stray.unlink()
+    again = Driver(world.root, JOB)
+    again.job.begin_attempt()
+    again.complete()
+
+
+def test_checkpoints_without_any_record_are_damage(world: Victim) -> None:
+    """A job whose log was deleted would begin from nothing, beside its full tables."""
+    driver = Driver(world.root, JOB)
+    driver.job.begin_attempt()
+    newest = driver.complete()
+    put(base(world) / "names" / directory_name("orders") / f"{1:020}", NAME)
+    shutil.rmtree(driver.storage.log_directory)
+    with pytest.raises(StorageError, match=f"--from-savepoint {newest.external_path}"):
+        start(world)
 
 
 # -- the job log

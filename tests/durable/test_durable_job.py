@@ -171,8 +171,8 @@ def test_a_commit_that_ends_after_a_newer_attempt_began_cleans_nothing(tmp_path:
     sink.calls.clear()
     commit_sinks = running.job._sinks.commit
 
-    def commit_and_begin(epoch: int, payloads: Any) -> None:
-        commit_sinks(epoch, payloads)
+    def commit_and_begin(epoch: int, payloads: Any, is_fenced: Any) -> None:
+        commit_sinks(epoch, payloads, is_fenced)
         running.job.begin_attempt()
 
     with patch.object(running.job._sinks, "commit", commit_and_begin):

@@ -178,7 +178,7 @@ def test_an_accepted_generation_is_known_from_the_first_checkpoint_on(tmp_path: 
 def test_a_new_job_is_refused_a_target_of_its_namesake_and_the_error_has_its_records() -> None:
     """The command ran in another directory, or the volume with the records is not mounted."""
     with pytest.raises(
-        DuplicatesError, match=rf"{STRANGER}.*\(its records are in /elsewhere/{STRANGER}\)"
+        DuplicatesError, match=rf"{STRANGER}.*\(its records were in /elsewhere/{STRANGER}\)"
     ):
         check_before_begin(sink_port(with_commits(commit(STRANGER, 5))), JOB, None)
 
@@ -379,3 +379,16 @@ def test_a_driver_whose_records_are_away_waits_for_them(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoints").exists()
     (tmp_path / "away").rename(tmp_path / "checkpoints")
     assert live.job.begin_attempt().attempt == 2
+
+
+def test_records_that_are_gone_are_not_advised_to_be_resumed(tmp_path: Path) -> None:
+    """The directory that the newest commit names may have been deleted with the records."""
+    directory = str(tmp_path / STRANGER)
+    sink = with_commits(replace(commit(STRANGER, 5), job_directory=directory))
+    with pytest.raises(DuplicatesError) as gone:
+        check_before_begin(sink_port(sink), JOB, None)
+    assert f"its records were in {directory}" in str(gone.value)
+    assert "execution.checkpointing.dir" not in str(gone.value)
+    Path(directory).mkdir()
+    with pytest.raises(DuplicatesError, match=r"execution\.checkpointing\.dir"):
+        check_before_begin(sink_port(sink), JOB, None)

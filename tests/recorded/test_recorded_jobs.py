@@ -133,7 +133,7 @@ def test_a_checkpoint_of_a_killed_driver_is_resumed_by_the_same_command(
     assert_files_exact(place, label="changed")
     records = log_of(directory)
     began = next(one for one in records if one["attempt"] == 2)
-    own = ("number", "kind", "attempt", "writer", "timestamp_ms")
+    own = ("number", "kind", "attempt", "writer", "timestamp_ms", "version")
     assert_has(began, {name: last[name] for name in last if name not in own}, "the record")
     # The driver had begun one more checkpoint.
     assert records[-1]["completed"] > number + 1

@@ -323,9 +323,9 @@ def clean_by_an_old_log() -> AbstractContextManager[None]:
 def an_id_reused() -> AbstractContextManager[None]:
     """A driver takes the next checkpoint id without checking that no other took it (P19)."""
 
-    def next_checkpoint_id(self: CheckpointStorage) -> int:
+    def next_checkpoint_id(self: CheckpointStorage, above: int = 0) -> int:
         log = NumberedLog(self.fs(self.job_directory), f"{self.job_directory}/ids")
-        checkpoint_id = (log.newest_number() or 0) + 1
+        checkpoint_id = max(log.newest_number() or 0, above) + 1
         log.append(checkpoint_id, b"")
         log.prune(32)
         return checkpoint_id

@@ -367,7 +367,8 @@ def test_an_attempt_whose_start_cannot_be_recorded_is_a_storage_error(tmp_path: 
     [
         (b"{", "is damaged"),
         (b"\xff", "is damaged"),
-        (b'{"version": 2}', "run the job with the newer Weir"),
+        (b'{"version": 2}', "is damaged"),
+        (b'{"version": 3}', "run the job with the newer Weir"),
     ],
 )
 def test_a_record_that_cannot_be_understood_says_so(

@@ -4,12 +4,13 @@ The order within each operation::
 
     begin_attempt      1. read the targets' newest commits
                        2. record "attempt began"
-                       3. verify the restore point, map it to the pipeline, and check that it
+                       3. open the sinks, and check that no target has gone back
+                       4. verify the restore point, map it to the pipeline, and check that it
                           covers the rows at the targets
-                       4. restore hooks
-                       5. commit again
-                       6. clean the targets
-                       7. delete orphans
+                       5. restore hooks
+                       6. commit again
+                       7. clean the targets
+                       8. delete orphans
     allocate           the counter's next id, and a savepoint's directory
     record_checkpoint  _metadata, then the job log's next number (PROTOCOL P17), then the deletion
                        of a claimed snapshot
@@ -149,12 +150,14 @@ class DurableJob:
         self._restored = restored
         self._transfer = Transfer(storage.fs)
         fs = storage.fs(storage.base_directory)
-        self._log = JobLog(fs, storage.log_directory, self._kernel)
+        self._log = JobLog(fs, storage.log_directory, self._kernel, job_id=storage.job_id)
         self._writer_token = self._kernel.new_name()[:16]
         self._writer: JobLogWriter | None = None
         self._lock = waits.lock()
         self._attempt = 0
         self._ancestors: dict[JobId, int] = {}
+        #: The newest checkpoint id that this driver knows to be taken.
+        self._allocated = 0
         #: Whether an attempt's record is being won: targets are read, or the record is written.
         self._winning = False
         self._cleaned_attempt = 0
@@ -176,7 +179,10 @@ class DurableJob:
         finally:
             self._winning = False
         self._attempt = record.attempt
-        self._sinks.open(self._storage.job_id, record.attempt, record.written)
+        self._allocated = max(self._allocated, allocated, record.completed or 0)
+        self._open_sinks(record)
+        if not self._settings.accept_duplicates:
+            self._sinks.check_not_gone_back()
         completed = record.completed or 0
         for name, target, newest in self._sinks.committed_beyond(completed):
             self._settle_beyond(target, name, newest, completed)
@@ -233,7 +239,7 @@ class DurableJob:
         have written late.
         """
         attempt = self._attempt
-        self._sinks.commit(effect.checkpoint_id, effect.payloads)
+        self._sinks.commit(effect.checkpoint_id, effect.payloads, self._is_fenced)
         if attempt != self._attempt:
             # The commit hung, and another attempt has started since.
             return
@@ -252,7 +258,8 @@ class DurableJob:
 
     def allocate(self, effect: AllocateLocation) -> tuple[int, str | None]:
         """Allocate the next checkpoint id and, for a savepoint, its directory."""
-        checkpoint_id = self._storage.next_checkpoint_id()
+        checkpoint_id = self._storage.next_checkpoint_id(self._allocated)
+        self._allocated = checkpoint_id
         if not effect.kind.is_savepoint:
             return checkpoint_id, None
         target = effect.target or self._settings.savepoint_directory
@@ -297,6 +304,7 @@ class DurableJob:
                 timestamp_ms=checkpoint.completion_timestamp_ms,
                 retained=effect.retained,
                 written=self._sinks.written(),
+                epochs=self._sinks.epochs(),
                 claim_is_over=self._claim_is_over,
             ),
         )
@@ -437,7 +445,25 @@ class DurableJob:
             origin=newest.origin or self._origin(path, newest.restored_checksum),
             tables=self._sinks.tables(),
             written={} if settings.accept_duplicates else None,
+            epochs={} if settings.accept_duplicates else None,
         )
+
+    def _open_sinks(self, record: JobRecord) -> None:
+        """Open the sinks for the job's own rows."""
+        self._sinks.open(
+            self._storage.job_id,
+            record.attempt,
+            record.written,
+            epochs=record.epochs,
+            may_have_gone_back=self._settings.accept_duplicates,
+        )
+
+    def _is_fenced(self) -> bool:
+        """Whether another driver's record is the job's newest."""
+        newest = self._log.newest()
+        if newest is None:
+            raise self._records_gone()
+        return newest.writer != self._writer_token
 
     def _records_gone(self) -> StorageError:
         return StorageError(
@@ -534,7 +560,8 @@ class DurableJob:
         # The generator holds a sink's lock until it is closed.
         unknown.close()
         if first is not None:
-            raise DuplicatesError(begun_elsewhere(first, checkpoint if foreign else None))
+            snapshot = checkpoint if foreign else None
+            raise DuplicatesError(begun_elsewhere(first, snapshot, self._sinks))
         if checkpoint is not None and foreign:
             check_not_begun_from_another(self._sinks, own, checkpoint)
         return ancestors
@@ -548,14 +575,17 @@ class DurableJob:
             return
         self._sinks.open(checkpoint.job_id, record.attempt)
         self._sinks.check_newest(checkpoint)
-        self._sinks.open(self._storage.job_id, record.attempt, record.written)
+        self._open_sinks(record)
 
     def _commit_again(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
         """Repeat the checkpoint's commits; another job's under its own transaction ids (P19)."""
         foreign = checkpoint.job_id != self._storage.job_id
-        if self._sinks.learn_left_out(checkpoint) or foreign:
-            written = {} if foreign else record.written
-            self._sinks.open(checkpoint.job_id, record.attempt, written)
+        accepts = self._settings.accept_duplicates
+        left_out = self._sinks.learn_left_out(checkpoint)
+        if foreign:
+            self._sinks.open(checkpoint.job_id, record.attempt, may_have_gone_back=accepts)
+        elif left_out:
+            self._open_sinks(record)
         removed = self._sinks.commit_again(
             checkpoint,
             partial(self._put_back, checkpoint),
@@ -569,7 +599,7 @@ class DurableJob:
             )
         if foreign or any(task.committables for task in checkpoint.tasks):
             # The commits may have made a target, to which rows must fit from now on.
-            self._sinks.open(self._storage.job_id, record.attempt, record.written)
+            self._open_sinks(record)
 
     def _put_back(self, checkpoint: CompletedCheckpoint, handle: StateHandle, path: str) -> None:
         """Copy staged output from a savepoint back to where it was staged, durably."""

@@ -43,12 +43,14 @@ from weir.errors import (
     LostWriteError,
     SinkError,
     SinkMismatchError,
+    WeirError,
 )
 from weir.kernel import MACHINE, Kernel
 from weir.monitoring.log_lines import place
 from weir.runtime.concurrency import Event, Waits
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
 from weir.storage.filesystem import FileSystem
+from weir.storage.job_log import SinkEpoch
 from weir.storage.paths import normalize
 
 if TYPE_CHECKING:
@@ -119,6 +121,8 @@ class SinkPort:
         }
         #: The sinks whose targets are known to have rows of this job.
         self._have_rows: set[OperatorId] = set()
+        #: The newest epoch with rows that each sink is known to have committed (PROTOCOL P21).
+        self._newest: dict[OperatorId, int] = {}
 
     def check(self, job_id: JobId) -> None:
         """Check every target; raises ``SinkError`` before anything runs."""
@@ -127,16 +131,38 @@ class SinkPort:
                 sink.check(self._context(job_id, name, 0))
 
     def open(
-        self, job_id: JobId, attempt: int, written: Mapping[OperatorId, str] = MappingProxyType({})
+        self,
+        job_id: JobId,
+        attempt: int,
+        written: Mapping[OperatorId, str] = MappingProxyType({}),
+        *,
+        epochs: Mapping[OperatorId, SinkEpoch] | None = None,
+        may_have_gone_back: bool = False,
     ) -> None:
-        """Prepare every target for the attempt. ``written``: as of ``written``, on record.
+        """Prepare every target for the attempt.
 
-        Raises ``SinkError`` if a sink still hangs in a call of an earlier attempt.
+        ``written`` and ``epochs`` are what ``written`` and ``epochs`` returned, on record; without
+        ``epochs``, the job is another. ``may_have_gone_back``: see ``SinkContext``. Raises
+        ``SinkError`` if a sink still hangs in a call of an earlier attempt.
         """
         for name, sink in self._sinks.items():
             self._check_not_hanging(name)
             with self._using(name, "opening its target"):
-                sink.open(self._context(job_id, name, attempt, written.get(name)))
+                context = self._context(job_id, name, attempt, written.get(name))
+                known = None if epochs is None else epochs.get(name)
+                if known is not None and known.target == sink.identity():
+                    self._newest[name] = max(self._newest.get(name, 0), known.epoch)
+                newest = 0 if epochs is None else self._newest.get(name, 0)
+                sink.open(replace(context, newest=newest, may_have_gone_back=may_have_gone_back))
+
+    def check_not_gone_back(self) -> None:
+        """Raise ``LostRowsError`` if a target has gone back since rows were committed there.
+
+        For the job's own rows, once the sinks are open (PROTOCOL P21).
+        """
+        for name, sink in self._sinks.items():
+            with self._using(name, "looking up its newest commit"):
+                sink.check_not_gone_back(self._newest.get(name, 0))
 
     def resume(self) -> None:
         """An attempt starts: commits that earlier attempts abandoned must not continue."""
@@ -185,17 +211,25 @@ class SinkPort:
                     flushed[index] = replace(flushed[index], payload=payload, files=files)
         return tuple(item for index, item in enumerate(flushed) if index not in over)
 
-    def commit(self, epoch: int, payloads: Mapping[OperatorId, Sequence[Payload]]) -> None:
+    def commit(
+        self,
+        epoch: int,
+        payloads: Mapping[OperatorId, Sequence[Payload]],
+        is_fenced: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Commit the epoch in each named sink.
 
-        Raises a sink's last error when its retries are used up, and ``SinkError`` if another
-        attempt has started since.
+        Raises a sink's last error when its retries are used up, ``SinkError`` if another attempt
+        has started since, and ``DuplicatesError`` if a sink already has a later epoch, though
+        nobody has fenced this driver (``is_fenced``).
         """
         stopping = self._stopping
         for name, items in payloads.items():
             if stopping is not self._stopping:
                 raise SinkError(f"A newer attempt will commit checkpoint {epoch}.")
-            self._commit_one(name, epoch, items, stopping, self._committed[name])
+            self._commit_one(
+                name, epoch, items, stopping, committed=self._committed[name], is_fenced=is_fenced
+            )
 
     def finish(self, names: Sequence[OperatorId], position: int) -> tuple[Committable, ...]:
         """Stage what each named sink held back, as of batch ``position`` (MISSION E2)."""
@@ -253,7 +287,11 @@ class SinkPort:
             for epoch in sorted(epochs):
                 self._complete(name, epoch, epochs[epoch], put_back, foreign=foreign)
                 self._commit_one(
-                    name, epoch, [item.payload for item in epochs[epoch]], self._stopping
+                    name,
+                    epoch,
+                    [item.payload for item in epochs[epoch]],
+                    self._stopping,
+                    foreign=foreign,
                 )
             # An earlier driver may have committed them, and died before it recorded that.
             if self._sinks[name].newest_committed() is not None:
@@ -309,11 +347,25 @@ class SinkPort:
         """By sink, the landmarks of the targets that are known to have rows of this job."""
         return {name: mark for name, mark in self._landmarks().items() if name in self._have_rows}
 
+    def epochs(self) -> dict[OperatorId, SinkEpoch]:
+        """By sink, the newest epoch with rows of this job, and where."""
+        return {
+            name: SinkEpoch(target=self._sinks[name].identity(), epoch=epoch)
+            for name, epoch in self._newest.items()
+        }
+
     def vanished(self, written: Mapping[OperatorId, str]) -> Iterator[tuple[OperatorId, str]]:
         """Sinks, with their targets for messages, whose landmark is in ``written`` but is gone."""
         for name, mark in self._landmarks().items():
             if written.get(name) == mark and self._file_system(mark).status(mark) is None:
                 yield name, self._sinks[name].describe()
+
+    def may_exist(self, directory: str) -> bool:
+        """Whether a directory exists, or cannot be looked up."""
+        try:
+            return self._file_system(directory).status(directory) is not None
+        except WeirError:
+            return True
 
     def _landmarks(self) -> dict[OperatorId, AbsolutePath]:
         marks = {name: sink.landmark() for name, sink in self._sinks.items()}
@@ -374,14 +426,24 @@ class SinkPort:
         epoch: int,
         payloads: Sequence[Payload],
         stopping: Event,
+        *,
         committed: deque[int] | None = None,
+        is_fenced: Callable[[], bool] = lambda: True,
+        foreign: bool = False,
     ) -> None:
-        """Commit with retries, until ``stopping`` is set; add the epoch to ``committed``."""
+        """Commit with retries, until ``stopping`` is set; add the epoch to ``committed``.
+
+        ``foreign``: it is an epoch of another job, and not kept in mind.
+        """
         sink = self._sinks[name]
 
         def once() -> int:
             with self._using(name, f"committing checkpoint {epoch}"):
+                if payloads and not sink.compares:
+                    sink.check_not_gone_back(0 if foreign else self._newest.get(name, 0))
                 rows = sink.commit(epoch, payloads)
+                if payloads and not foreign:
+                    self._learn(name, epoch, rows, is_fenced)
                 if committed is not None:
                     committed.append(epoch)
                 return rows
@@ -406,7 +468,7 @@ class SinkPort:
             retry=tenacity.retry_if_exception(
                 lambda error: (
                     isinstance(error, Exception)
-                    and not isinstance(error, LostRowsError | SinkMismatchError)
+                    and not isinstance(error, DuplicatesError | LostRowsError | SinkMismatchError)
                 )
             ),
             stop=lambda state: state.attempt_number >= self._retries.attempts or stopping.is_set(),
@@ -422,6 +484,28 @@ class SinkPort:
         self._rows_committed[name] += rows
         if rows:
             self._have_rows.add(name)
+
+    def _learn(
+        self, name: OperatorId, epoch: int, rows: int, is_fenced: Callable[[], bool]
+    ) -> None:
+        """Keep in mind that a sink has committed an epoch with rows, if the sink knows it.
+
+        Raises ``DuplicatesError`` if it has a later one: another driver runs the job, from a copy
+        of its records.
+        """
+        sink = self._sinks[name]
+        newest = epoch if rows and sink.compares else sink.newest_committed()
+        if newest is None or newest < epoch:
+            return
+        if newest > epoch and not is_fenced():
+            raise DuplicatesError(
+                f"{sink.describe()} (sink {name!r}) already has checkpoint {newest} of this job,"
+                f" whose driver is only about to commit checkpoint {epoch} and has not been"
+                " replaced: a second driver runs the job from a copy of its records, and the rows"
+                f" of checkpoint {epoch} are not visible there. Stop one of them, and resume the"
+                " job from the newer records."
+            )
+        self._newest[name] = max(self._newest.get(name, 0), epoch)
 
     def _check_not_hanging(self, name: OperatorId) -> None:
         doing = self._busy.get(name)

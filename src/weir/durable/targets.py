@@ -104,7 +104,7 @@ def check_before_begin(
     """
     of_any_name = snapshot is not None
     for unknown in unknown_commits(sinks, job_id, known_rows(snapshot), of_any_name=of_any_name):
-        raise DuplicatesError(begun_elsewhere(unknown, snapshot))
+        raise DuplicatesError(begun_elsewhere(unknown, snapshot, sinks))
     if snapshot is not None:
         check_not_begun_from_another(sinks, job_id, snapshot)
 
@@ -169,20 +169,29 @@ def _begun_from_another(unknown: UnknownCommit, snapshot: CompletedCheckpoint) -
     )
 
 
-def begun_elsewhere(unknown: UnknownCommit, snapshot: CompletedCheckpoint | None) -> str:
+def begun_elsewhere(
+    unknown: UnknownCommit, snapshot: CompletedCheckpoint | None, sinks: SinkPort
+) -> str:
     """The message for a target with rows that are not part of ``snapshot``.
 
     None: the job starts from nothing.
     """
     commit = unknown.commit
-    place = f" (its records are in {commit.job_directory})" if commit.job_directory else ""
+    directory = commit.job_directory
+    gone = directory != "" and not sinks.may_exist(directory)
+    place = f" (its records {'were' if gone else 'are'} in {directory})" if directory else ""
     where = f"{unknown.target} (sink {unknown.sink!r})"
     if snapshot is None:
+        resume = (
+            f"Nothing is in {directory} now: put the records back, or mount their volume"
+            if gone
+            else "Resume that job by setting execution.checkpointing.dir to the directory of its"
+            " records"
+        )
         return (
             f"{where} already has the rows of another job of the same name, {commit.job_id}, up"
             f" to its checkpoint {commit.checkpoint_id}{place}: this job would write them again."
-            " Resume that job by setting execution.checkpointing.dir to the directory of its"
-            " records, start from one of its snapshots with --from-savepoint, write to new"
+            f" {resume}, start from one of its snapshots with --from-savepoint, write to new"
             f" targets, {_ACCEPT}."
         )
     return (

@@ -179,8 +179,15 @@ def _resumed(
 ) -> Submission:
     """The job that has the name, from its newest record; without sinks if it has finished."""
     storage.make_job_directory()
-    record = JobLog(storage.fs(storage.base_directory), storage.log_directory).newest()
-    _check_resumable(name, known, record)
+    fs = storage.fs(storage.base_directory)
+    record = JobLog(fs, storage.log_directory, job_id=storage.job_id).newest()
+    if record is None and (left := storage.newest_left()) is not None:
+        raise StorageError(
+            f"Job {name!r} has checkpoints, but its records in {storage.log_directory} are gone:"
+            f" restore them from a copy, or start a new job with --from-savepoint {left}, or from"
+            " scratch with --fresh."
+        )
+    _check_resumable(name, known, record, storage)
     # The snapshot may have been moved: prefer the path given now to the recorded path.
     recorded = known.from_savepoint if record is None else record.restored_from
     submission = Submission(
@@ -240,7 +247,8 @@ def _supersede(known: NameRecord, by: JobId, storage: CheckpointStorage) -> None
     Also if it has no record yet, since its driver may be about to begin.
     """
     storage.make_job_directory()
-    log = JobLog(storage.fs(storage.base_directory), storage.log_directory, storage.kernel)
+    fs = storage.fs(storage.base_directory)
+    log = JobLog(fs, storage.log_directory, storage.kernel, job_id=storage.job_id)
     log.supersede(
         job_id=known.job_id,
         job_name=known.name,
@@ -283,25 +291,38 @@ def _check_no_live_driver(known: NameRecord, storage: CheckpointStorage) -> None
         )
 
 
-def _check_resumable(name: str, known: NameRecord, record: JobRecord | None) -> None:
+def _check_resumable(
+    name: str, known: NameRecord, record: JobRecord | None, storage: CheckpointStorage
+) -> None:
     if record is None:
         return
     newest = record.checkpoints[-1].path if record.checkpoints else None
     if record.status is RecordStatus.STOPPED:
+        way = _way(storage, "resume with", record.savepoint)
         raise JobEndedError(
-            f"Job {name!r} was stopped with a savepoint: resume with --from-savepoint"
-            f" {record.savepoint}, or start from scratch with --fresh."
+            f"Job {name!r} was stopped with a savepoint: {way}start from scratch with --fresh."
         )
     if record.status is RecordStatus.CANCELED:
-        way = f"resume with --from-savepoint {newest}, or " if newest else ""
+        way = _way(storage, "resume with", newest)
         raise JobEndedError(f"Job {name!r} was cancelled: {way}start from scratch with --fresh.")
     if record.status is RecordStatus.SUPERSEDED:
-        if newest is not None:
-            way = f"resume with --from-savepoint {newest}, or "
-        else:
-            began = known.from_savepoint
-            way = "" if began is None else f"restart with --fresh --from-savepoint {began}, or "
+        again = _way(storage, "restart with --fresh", known.from_savepoint)
+        way = _way(storage, "resume with", newest) or again
         raise JobEndedError(
             f"Job {name!r} ({known.job_id}) was superseded by the new id {record.superseded_by},"
             f" which never started: {way}start from scratch with --fresh."
         )
+
+
+def _way(storage: CheckpointStorage, how: str, path: str | None) -> str:
+    """The advice to go on from a snapshot, which may be gone; empty if there is none."""
+    if path is None:
+        return ""
+    way = f"{how} --from-savepoint {path}, or "
+    try:
+        storage.checksum(path)
+    except CheckpointNotFoundError:
+        return f"put back {path}, which is gone, and {way}"
+    except StorageError:
+        pass  # it may be there
+    return way

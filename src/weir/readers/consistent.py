@@ -170,7 +170,7 @@ def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]
     storage = CheckpointStorage(
         fs=file_system, base_directory=parent(job_directory), job_id=name_of(job_directory)
     )
-    log = JobLog(file_system(job_directory), storage.log_directory)
+    log = JobLog(file_system(job_directory), storage.log_directory, job_id=storage.job_id)
     for _ in range(_READ_TRIES):
         record = log.newest()
         if record is None or not record.checkpoints:

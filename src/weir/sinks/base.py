@@ -25,6 +25,10 @@ Breaking any of these rules loses or duplicates rows:
 6. ``clean`` deletes only what attempts older than the given one staged and did not commit (P22).
 7. When the input ends, ``finish`` comes after the last ``stage``, and ``close`` after the last
    ``commit`` (P37).
+8. A target that has gone back is refused (P21): rows that were committed are missing. The job keeps
+   the newest epoch with rows that ``newest_committed`` has named, and compares at each start
+   (``check_not_gone_back``) and before each commit. A sink that compares within ``commit``, under
+   the lock or in the transaction that decides, sets ``compares`` and is not asked again.
 
 Worked timeline, with numbered batches::
 
@@ -49,6 +53,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.core.types import Count, JobId, OperatorId, Ordinal, Payload, Timestamp
+from weir.errors import LostRowsError
 from weir.kernel import MACHINE, Kernel
 from weir.lineage.datasets import Dataset
 from weir.storage.filesystem import FileSystem
@@ -79,6 +84,11 @@ class SinkContext:
     leaves_out: bool = False
     #: The sink's landmark when the job last had rows at the target; None if it had none.
     landmark: str | None = None
+    #: The newest epoch with rows that the job is known to have committed at the target; 0 if none.
+    newest: int = 0
+    #: Whether the target may have gone back to an older state before the attempt began: the user
+    #: accepts that (``--accept-duplicates``).
+    may_have_gone_back: bool = False
     #: The clock, waits and names. The simulator passes its own, so that it can replay a run.
     kernel: Kernel = MACHINE
 
@@ -135,12 +145,14 @@ class Sink(abc.ABC):
     ``requires_final_checkpoint``: whether a bounded job must not end before a checkpoint has
     committed the last rows (PROTOCOL P36). ``takes_updates``: whether a row replaces the earlier
     row of its key, so that a step may emit what changed (``output_mode="update"``); within an
-    epoch, the row of the latest batch counts. ``function``: the user's function that the sink
-    calls, so that errors can be traced to it; None otherwise.
+    epoch, the row of the latest batch counts. ``compares``: whether ``commit`` itself raises
+    ``LostRowsError`` if the target has gone back (rule 8). ``function``: the user's function that
+    the sink calls, so that errors can be traced to it; None otherwise.
     """
 
     requires_final_checkpoint: bool = True
     takes_updates: bool = False
+    compares: bool = False
     function: Callable[..., Any] | None = None
 
     @abc.abstractmethod
@@ -241,7 +253,9 @@ class Sink(abc.ABC):
         """The newest epoch that this job is known to have committed (PROTOCOL P21).
 
         An epoch without rows counts if a later ``commit`` of its number would do nothing. None if
-        no epoch is known.
+        no epoch is known. Once it has named an epoch with rows, it must not forget that epoch,
+        whatever readers do with the rows: the job would take that for a target that has gone back
+        (rule 8).
         """
 
     def newest_begun(self) -> int | None:
@@ -252,6 +266,24 @@ class Sink(abc.ABC):
         beyond that may be visible (PROTOCOL P21).
         """
         return self.newest_committed()
+
+    def check_not_gone_back(self, known: int) -> None:
+        """Raise ``LostRowsError`` if the target once had an epoch with rows that it has no more.
+
+        ``known``: the newest epoch with rows that the job is known to have committed there; 0 if
+        none is. Called at each start and, unless the sink ``compares``, before each commit with
+        rows. Clean-ups and what others change are not going back.
+        """
+        if known and (found := self.newest_committed() or 0) < known:
+            raise gone_back(self.describe(), known, found)
+
+    def identity(self) -> str:
+        """Where the rows go, in words that stay the same for the same target.
+
+        What the job knows of the target is forgotten once this changes. By default the landmark, or
+        else the description.
+        """
+        return self.landmark() or self.describe()
 
     def landmark(self) -> str | None:
         """A path that exists as long as the target does, once rows were committed.
@@ -277,3 +309,17 @@ class Sink(abc.ABC):
         Called after the recommit, and again after the first checkpoint of the attempt, since
         executors can write late (PROTOCOL P22).
         """
+
+
+def gone_back(place: str, known: int, found: int) -> LostRowsError:
+    """The error of a target that has only epoch ``found``, 0 for none, though it once had another.
+
+    ``known`` is the newest epoch with rows that was committed there.
+    """
+    to = f" to checkpoint {found}" if found else ""
+    return LostRowsError(
+        f"{place} has gone back{to}, though checkpoint {known} was committed there: it was rolled"
+        " back, replaced, or restored from an older copy, and rows are missing. Bring the newer"
+        " state back and run the job again, or start from a snapshot that is not newer than the"
+        " target with --from-savepoint PATH --accept-duplicates."
+    )

@@ -48,7 +48,7 @@ from weir.errors import (
     SinkMismatchError,
     StorageError,
 )
-from weir.sinks.base import Batch, Sink, SinkContext
+from weir.sinks.base import Batch, Sink, SinkContext, gone_back
 from weir.sinks.ddl import check_names
 from weir.storage.filesystem import FileStatus, FileSystem
 from weir.storage.paths import as_spark_path, is_local, is_object_store, join, name_of, normalize
@@ -110,6 +110,9 @@ class FilePayload(StagedPayload, kw_only=True):
     #: Of the attempt.
     directory: Annotated[str, Meta(pattern=rf"\A(?:weir-)?{STAGED_BY}\Z")]
     files: Sequence[PayloadFile]
+    #: The newest epoch with rows that was committed when the payload was flushed; 0 if there was
+    #: none, or if an earlier version did not record it.
+    after: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,10 +430,12 @@ class ConflictError(Exception):
 class FileSink(Sink, Generic[P, T]):
     """A sink that stages files below its root; a subclass says how they are committed.
 
-    A batch's payload is ``{"directory": <of the attempt>, "position": 7, "flushed": false,
-    "files": [{"path": ..., "size": ...}]}``, with what the subclass adds. ``T`` is the target as a
-    commit finds it.
+    A batch's payload is ``{"directory": <of the attempt>, "position": 7, "flushed": true,
+    "after": 12, "files": [{"path": ..., "size": ...}]}``, with what the subclass adds. ``T`` is the
+    target as a commit finds it.
     """
+
+    compares = True
 
     #: What payloads, and the files in them, are.
     _payload_type: type[P]
@@ -449,6 +454,8 @@ class FileSink(Sink, Generic[P, T]):
         check_names(self._partition_by, place=self.describe())
         self._opened: SinkContext | None = None
         self._target = Target(self.describe())
+        #: The newest epoch with rows that is known to be committed at the target; 0 if none is.
+        self._newest = 0
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Write the batch's rows below the root, in one Spark job.
@@ -506,12 +513,15 @@ class FileSink(Sink, Generic[P, T]):
             if self._root:
                 self._target.check(self._file_system)
             target, committed = self._look(payloads)
+            self._compare(target, committed, payloads)
             if committed >= epoch:
                 self._secure(target, epoch, payloads)
                 return 0
             self._check_whole(epoch, payloads)
             try:
-                return self._add(target, epoch, payloads)
+                rows = self._add(target, epoch, payloads)
+                self._newest = max(self._newest, epoch)
+                return rows
             except ConflictError as error:
                 # Another driver may have committed the epoch, or created the table: look again.
                 conflict = error
@@ -551,13 +561,41 @@ class FileSink(Sink, Generic[P, T]):
                 f"{self.describe()} is written by Spark, which reaches S3 through Hadoop's client"
                 " only: use s3a://BUCKET/PATH."
             )
-        # For another run in the same process: what the previous run knew may have been deleted.
-        self._target = Target(self.describe())
+        self._begin_run()
         file_system = context.file_system(self._root)
         status = file_system.status(self._root)
         if status is not None and not status.is_directory:
             raise SinkError(f"{self.describe()} is a file: choose a directory.")
         return [entry.name for entry in file_system.list(self._root)]
+
+    def _begin_run(self) -> None:
+        """Forget what a previous run in the same process knew, which may have been deleted."""
+        self._target = Target(self.describe())
+        self._opened, self._newest = None, 0
+
+    def _begin_attempt(self, context: SinkContext) -> None:
+        """What an earlier attempt has committed must still be there when this attempt commits."""
+        if self._opened is not None and self._opened.job_id != context.job_id:
+            self._newest = 0
+        self._opened, self._newest = context, max(self._newest, context.newest)
+
+    def _compare(self, target: T, committed: int, payloads: Sequence[P]) -> None:
+        """Raise ``LostRowsError`` if the target has gone back; else note what it has."""
+        known = self._newest
+        if not self._context.may_have_gone_back:
+            staged = [each.after for each in payloads if self._is_for(target, committed, each)]
+            known = max([known, *staged])
+        if committed < known:
+            raise gone_back(self.describe(), known, committed)
+        self._newest = max(self._newest, committed)
+
+    def _is_for(self, target: T, committed: int, payload: P) -> bool:
+        """Whether a payload was staged for this target, and not for one that had other commits.
+
+        A savepoint may be restored into another directory, which has none.
+        """
+        del target, payload
+        return committed > 0 or self._newest > 0
 
     def _decode_flushed(self, payloads: Sequence[Payload]) -> list[P]:
         """Raises ``SinkMismatchError`` unless all payloads can be committed."""
@@ -575,7 +613,7 @@ class FileSink(Sink, Generic[P, T]):
     def _completed(self, payload: P) -> P:
         """The payload, flushed, without files that have no rows."""
         files = [file for file in self._described(payload) if file.rows]
-        return msgspec.structs.replace(payload, files=files, flushed=True)
+        return msgspec.structs.replace(payload, files=files, flushed=True, after=self._newest)
 
     def _root_of(self, payload: P) -> str:
         """The directory below which the payload's files are staged."""
@@ -623,10 +661,7 @@ class FileSink(Sink, Generic[P, T]):
 
     @abc.abstractmethod
     def _look(self, payloads: Sequence[P]) -> tuple[T, int]:
-        """The target as it is now, and the newest epoch committed there; 0 if there is none.
-
-        Raises ``LostRowsError`` if the target is known to have had a newer one.
-        """
+        """The target as it is now, and the newest epoch committed there; 0 if there is none."""
 
     def _secure(self, target: T, epoch: int, payloads: Sequence[P]) -> None:
         """Make a committed epoch durable: the driver that committed it may have died too soon."""

@@ -43,12 +43,15 @@ from weir.storage.lease import Lease, holder_is_alive
 from weir.storage.metadata import METADATA_FILE
 from weir.storage.numbered_log import NumberedLog
 from weir.storage.paths import join, lies_in, name_of, parent, stays_below
+from weir.storage.records import sealed
 from weir.storage.snapshots import GOING, Snapshots, check_only_own_files
 
 #: How often another driver may take the next checkpoint id before that is an error.
 _ID_ATTEMPTS = 1000
 _KEPT_IDS = 4
-_CHECKPOINT = re.compile(r"chk-([0-9]+)")
+_ID_FORM = "weir-checkpoint-id"
+_CHECKPOINT = re.compile(r"chk-([0-9]{1,18})")
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _SHARED = "shared"
 
 
@@ -101,12 +104,15 @@ class CheckpointStorage(Snapshots):
                 " on a local disk, on HDFS, or in an object store with conditional writes."
             )
 
-    def next_checkpoint_id(self) -> int:
-        """Durably allocate an id new to this job; the first is 1 (MISSION A6, PROTOCOL P19)."""
+    def next_checkpoint_id(self, above: int = 0) -> int:
+        """Durably allocate an id new to this job; the first is 1 (MISSION A6, PROTOCOL P19).
+
+        It is above ``above``, which the caller knows to be taken, should the counter have lost it.
+        """
         log = self._ids
         for _ in range(_ID_ATTEMPTS):
-            checkpoint_id = (log.newest_number() or 0) + 1
-            if log.append(checkpoint_id, b"") is CreateResult.CREATED:
+            checkpoint_id = max(log.newest_number() or 0, above) + 1
+            if log.append(checkpoint_id, self._id_entry(checkpoint_id)) is CreateResult.CREATED:
                 log.prune(_KEPT_IDS)
                 return checkpoint_id
         raise StorageError(
@@ -118,11 +124,40 @@ class CheckpointStorage(Snapshots):
         """Never hand out an id up to and including ``up_to`` again."""
         log = self._ids
         while (log.newest_number() or 0) < up_to:
-            log.append(up_to, b"")
+            log.append(up_to, self._id_entry(up_to))
 
     def newest_checkpoint_id(self) -> int:
-        """The newest id that any driver allocated; 0 before the first."""
-        return self._ids.newest_number() or 0
+        """The newest id that any driver is seen to have allocated; 0 before the first.
+
+        Also by the directories of checkpoints, in case the counter was deleted. Raises
+        ``StorageError`` if its newest entry is not Weir's.
+        """
+        fs, log = self.fs(self.job_directory), self._ids
+        entry = log.newest()
+        # Those of the first Weir are empty.
+        if entry is not None and entry.data not in (b"", self._id_entry(entry.number)):
+            raise StorageError(
+                f"The checkpoint id {log.path(entry.number)} is damaged: restore the file from a"
+                " copy, or delete it."
+            )
+        names = [status.name for status in fs.list(self.job_directory)]
+        found = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+        shared = [status.name for status in fs.list(join(self.job_directory, _SHARED))]
+        found += [int(name) for name in shared if _NUMBER.fullmatch(name)]
+        return max([0 if entry is None else entry.number, *found], default=0)
+
+    def newest_left(self) -> str | None:
+        """The directory of the newest checkpoint that lies there, on record or not."""
+        fs = self.fs(self.job_directory)
+        names = [status.name for status in fs.list(self.job_directory)]
+        numbers = [int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))]
+        directories = map(self.checkpoint_directory, sorted(numbers, reverse=True))
+        whole = (path for path in directories if fs.status(join(path, METADATA_FILE)) is not None)
+        return next(whole, None)
+
+    def _id_entry(self, checkpoint_id: int) -> bytes:
+        """What the counter has for an id. Not empty, since tidy people delete empty files."""
+        return sealed(_ID_FORM, {"job_id": self.job_id, "checkpoint_id": checkpoint_id})
 
     @property
     def _ids(self) -> NumberedLog:

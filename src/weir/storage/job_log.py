@@ -9,7 +9,9 @@ Rules of this file:
 3. An attempt begins by winning the number after the record on which the decision to begin was
    based. From then on, a number taken by anyone else means that a newer attempt holds the job: this
    driver exits and touches no file.
-4. Each record carries ``writer``, a random token of the driver, so that after a create that ended
+4. Each record has a checksum (``records.py``), since a changed bit could bring back a job that has
+   ended, or a deleted checkpoint.
+5. Each record carries ``writer``, a random token of the driver, so that after a create that ended
    in doubt, the driver can distinguish its own record from another driver's.
 
 A timeline with two drivers (A's machine suspends it, B takes over)::
@@ -37,8 +39,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-import msgspec
-
 from weir.core.types import (
     AbsolutePath,
     JobId,
@@ -58,11 +58,11 @@ from weir.errors import (
 from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import FileSystem
 from weir.storage.numbered_log import Entry, NumberedLog, Recorder
-from weir.storage.records import decoded
+from weir.storage.records import sealed, unsealed
 
 _logger = logging.getLogger(__name__)
 
-RECORD_VERSION = 1
+_FORM = "weir-job-record"
 #: Records kept for people who look into the directory; the protocol needs only the newest.
 KEPT_RECORDS = 32
 _NONE: Mapping[OperatorId, AbsolutePath] = MappingProxyType({})
@@ -123,6 +123,18 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SinkEpoch:
+    """The newest epoch with rows that a sink has committed, and where."""
+
+    #: ``Sink.identity``.
+    target: str
+    epoch: Ordinal
+
+
+_NO_EPOCHS: Mapping[OperatorId, SinkEpoch] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobRecord:
     """The state of a job as of one record.
 
@@ -134,7 +146,6 @@ class JobRecord:
     #: The record's number in the log.
     number: Ordinal
     kind: RecordKind
-    version: int = RECORD_VERSION
     job_id: JobId
     job_name: str
     attempt: Ordinal
@@ -163,6 +174,9 @@ class JobRecord:
     #: A path that exists as long as a target with visible rows of the job does, by sink
     #: (``Sink.landmark``).
     written: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
+    #: What each sink is known to have committed, as far as it says so itself; the target must not
+    #: go back behind it (PROTOCOL P21).
+    epochs: dict[OperatorId, SinkEpoch] = field(default_factory=dict)
     #: Whether the job owns the snapshot of ``restored_from`` and has not deleted it yet
     #: (``execution.state-recovery.claim-mode=CLAIM`` when the job began).
     claimed: bool = False
@@ -239,11 +253,12 @@ class JobRecord:
         origin: Origin | None = None,
         tables: Mapping[OperatorId, AbsolutePath] | None = None,
         written: Mapping[OperatorId, AbsolutePath] | None = None,
+        epochs: Mapping[OperatorId, SinkEpoch] | None = None,
     ) -> JobRecord:
         """The next attempt, with the checkpoints of this record and the snapshot it started from.
 
-        ``restored_from`` updates where that snapshot lies, ``origin`` what it was. ``tables`` and
-        ``written`` replace those of this record. The attempt's number is also above
+        ``restored_from`` updates where that snapshot lies, ``origin`` what it was. ``tables``,
+        ``written`` and ``epochs`` replace those of this record. The attempt's number is also above
         ``above_attempt``, an attempt at the targets that no record knows. Raises ``JobEndedError``
         if the job has ended other than by a failure (PROTOCOL P20).
         """
@@ -267,6 +282,7 @@ class JobRecord:
             origin=self.origin or origin,
             tables=self.tables if tables is None else dict(tables),
             written=self.written if written is None else dict(written),
+            epochs=self.epochs if epochs is None else dict(epochs),
         )
 
     def checkpoint_completed(
@@ -276,12 +292,14 @@ class JobRecord:
         timestamp_ms: Timestamp,
         retained: Collection[Ordinal] = (),
         written: Mapping[OperatorId, AbsolutePath] = _NONE,
+        epochs: Mapping[OperatorId, SinkEpoch] = _NO_EPOCHS,
         claim_is_over: bool = False,
     ) -> JobRecord:
         """The job with another completed checkpoint.
 
         Earlier checkpoints in ``retained`` stay. ``written`` adds targets that have visible
-        rows. ``claim_is_over``: the claimed snapshot has been deleted.
+        rows, ``epochs`` what sinks have committed. ``claim_is_over``: the claimed snapshot has been
+        deleted.
         """
         self._check_runs("complete a checkpoint")
         invariant(
@@ -298,6 +316,7 @@ class JobRecord:
             completed_ms=timestamp_ms,
             checkpoints=(*kept, reference),
             written={**self.written, **written},
+            epochs={**self.epochs, **epochs},
             claimed=self.claimed and not claim_is_over,
         )
 
@@ -362,16 +381,21 @@ class JobRecord:
         )
 
 
-class _Header(msgspec.Struct):
-    version: Ordinal
-
-
 class JobLog:
     """The log of one job, in ``directory``."""
 
-    def __init__(self, fs: FileSystem, directory: str, kernel: Kernel = MACHINE) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        kernel: Kernel = MACHINE,
+        *,
+        job_id: JobId | None = None,
+    ) -> None:
+        """``job_id``: whose records these must be; None if any job's may be read."""
         self._log = NumberedLog(fs, directory)
         self._kernel = kernel
+        self._job_id = job_id
 
     def newest(self) -> JobRecord | None:
         """The newest record, or None if the job never began.
@@ -379,7 +403,12 @@ class JobLog:
         Raises ``StorageError`` if it cannot be read.
         """
         entry = self._log.newest()
-        return None if entry is None else _decode(entry, self._log)
+        if entry is None:
+            return None
+        record = _decode(entry, self._log)
+        if self._job_id is not None and record.job_id != self._job_id:
+            raise _damaged(self._log.path(entry.number), f"it is of job {record.job_id}")
+        return record
 
     def begin_attempt(self, began: JobRecord) -> JobLogWriter:
         """Win the record "attempt began", which fences every older attempt.
@@ -487,13 +516,14 @@ class JobLogWriter:
         An object store can carry out a request long after the client gave up on it. The record
         appended now supersedes the late record, which therefore never counts, unless this driver
         dies in between.
+
+        Raises ``StorageError`` if the newest entry is no record: then nobody took over the job.
         """
         entry = self._log.newest()
-        return (
-            entry is not None
-            and entry.number == number
-            and _decode(entry, self._log).writer == self._newest.writer
-        )
+        if entry is None:
+            return False
+        writer = _decode(entry, self._log).writer
+        return entry.number == number and writer == self._newest.writer
 
 
 def _win(recorder: Recorder, record: JobRecord) -> tuple[Recorded, JobRecord]:
@@ -523,24 +553,22 @@ def _prune(log: NumberedLog) -> None:
 
 
 def _encode(record: JobRecord) -> bytes:
-    return msgspec.json.encode(record, order="sorted") + b"\n"
+    return sealed(_FORM, record)
 
 
 def _decode(entry: Entry, log: NumberedLog) -> JobRecord:
     path = log.path(entry.number)
     try:
-        version = decoded(entry.data, _Header).version
-        if version > RECORD_VERSION:
-            raise StorageError(
-                f"The job record {path} has version {version}, but this Weir supports versions up"
-                f" to {RECORD_VERSION}: run the job with the newer Weir that wrote it."
-            )
-        record = decoded(entry.data, JobRecord)
+        record = unsealed(_FORM, entry.data, JobRecord, name=f"The job record {path}")
         if record.number != entry.number:
             raise ValueError(f"its number is {record.number}")
         return record
     except ValueError as error:
-        raise StorageError(
-            f"The job record {path} is damaged ({error}): restore it from a copy, or start the"
-            " job from one of its checkpoints with --from-savepoint."
-        ) from error
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: str, why: str) -> StorageError:
+    return StorageError(
+        f"The job record {path} is damaged ({why}): restore it from a copy, or start the job from"
+        " one of its checkpoints with --from-savepoint."
+    )

@@ -11,15 +11,15 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-import msgspec
-
 from weir.core.types import AbsolutePath, JobId, MetadataChecksum, Ordinal, Recorded
 from weir.errors import StorageError
 from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import FileSystem
 from weir.storage.numbered_log import NumberedLog, Recorder
 from weir.storage.paths import join
-from weir.storage.records import decoded
+from weir.storage.records import sealed, unsealed
+
+_FORM = "weir-job-name"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,8 @@ class JobNames:
         if entry is None:
             return None
         try:
-            record = decoded(entry.data, NameRecord)
+            place = f"The record {log.path(entry.number)} of job name {name!r}"
+            record = unsealed(_FORM, entry.data, NameRecord, name=place)
             if (record.name, record.generation) != (name, entry.number):
                 raise ValueError(f"it is generation {record.generation} of name {record.name!r}")
             return record
@@ -84,7 +85,7 @@ class JobNames:
             from_savepoint=from_savepoint,
             snapshot_checksum=snapshot_checksum,
         )
-        data = msgspec.json.encode(record, order="sorted") + b"\n"
+        data = sealed(_FORM, record)
         self._fs.make_directory(self._directory)
         return Recorder(self._log(name), self._kernel).record(record.generation, data)
 

@@ -17,7 +17,9 @@ from weir.core.types import Count, JobId, Ordinal, Recorded, Timestamp
 from weir.errors import StorageError
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
-from weir.storage.records import decoded
+from weir.storage.records import sealed, unsealed
+
+_FORM = "weir-lease"
 
 #: Seconds by which two processes may disagree on when a third was started (the clock may have been
 #: adjusted in between).
@@ -49,13 +51,15 @@ class Lease:
     def __init__(self, fs: FileSystem, base_directory: str, job_id: JobId) -> None:
         self._fs = fs
         self._path = join(base_directory, job_id, "lease")
+        #: What the lease says beside who holds it.
+        self._facts = {"job_id": job_id}
 
     def write(self, record: LeaseRecord) -> Recorded:
         """Take or renew the lease. FENCED, and nothing written, if a newer attempt holds it."""
         held = self.read()
         if held is not None and held.attempt > record.attempt:
             return Recorded.FENCED
-        self._fs.write(self._path, msgspec.json.encode(record, order="sorted") + b"\n")
+        self._fs.write(self._path, sealed(_FORM, record, self._facts))
         return Recorded.WON
 
     def read(self) -> LeaseRecord | None:
@@ -65,7 +69,8 @@ class Lease:
         except FileNotFoundError:
             return None
         try:
-            return decoded(data, LeaseRecord)
+            name = f"The lease {self._path}"
+            return unsealed(_FORM, data, LeaseRecord, name=name, facts=self._facts)
         except ValueError as error:
             raise StorageError(
                 f"The lease {self._path} is damaged ({error}): make sure that no driver runs this"

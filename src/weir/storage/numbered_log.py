@@ -65,6 +65,10 @@ _LIST_ATTEMPTS = 100
 _KEEP_MIN = 2
 
 
+class _StrayError(StorageError):
+    """A file among the entries that Weir did not write: waiting does not help."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One entry of the log."""
@@ -106,7 +110,7 @@ class NumberedLog:
         """
         newest = max(self._numbers(), default=None)
         if newest is not None and newest > _NUMBER_MAX:
-            raise StorageError(
+            raise _StrayError(
                 f"{self.path(newest)} was not written by Weir, and it hides the other entries of"
                 " that directory: delete the file."
             )
@@ -180,7 +184,8 @@ class Recorder:
         self._read_back = Retrying(
             retry=retry_if_exception(
                 lambda error: (
-                    isinstance(error, StorageError) and not isinstance(error, LostWriteError)
+                    isinstance(error, StorageError)
+                    and not isinstance(error, LostWriteError | _StrayError)
                 )
             ),
             wait=wait_exponential(multiplier=0.1, max=10.0),

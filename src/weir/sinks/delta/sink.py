@@ -32,7 +32,7 @@ record in the job's own log and metadata (PROTOCOL P15); each commit names their
 Payload::
 
     {"directory": "weir-0a1b2c3d-orders-1", "position": 7,
-     "schema": <Delta schema, JSON text>, "flushed": true,
+     "schema": <Delta schema, JSON text>, "flushed": true, "after": 12,
      "files": [{"path": "country=US/part-0.parquet", "size": 451,
                 "partition": {"country": "US"}, "rows": 3,
                 "statistics": <JSON text>, "modified_ms": 1700000000000}]}
@@ -110,6 +110,8 @@ _MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
 #: How many log entries a starting job searches, from the newest back, for other jobs' commits. It
 #: misses a commit only if this many newer entries are of other writers or of jobs of other names.
 _LOG_ENTRIES = 200
+#: How many bytes at the end of a log entry are compared. They name files or a time of their own.
+_ENTRY_END = 4_096
 _STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
 
 
@@ -155,6 +157,8 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         self._merging: Merging[AddedDeltaFile] = Merging(target_file_size, place=self.describe())
         self._replaced = ReplacedFiles()
         self._table: _Table = None
+        #: The end of the newest log entry that ``_table`` has; empty if it is not known.
+        self._entry = b""
         self._log_sync = SureSync()
         #: The table's schema when the attempt began; ``stage`` must not touch the table, which a
         #: commit may be using.
@@ -238,7 +242,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
 
     def open(self, context: SinkContext) -> None:
         """Make the directory, durably. The first commit creates the table itself."""
-        self._opened = context
+        self._begin_attempt(context)
         self._target.check(self._file_system)
         self._file_system.make_directory(self._root)
         self._target.is_known_by(self._root)
@@ -315,11 +319,15 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         return f"weir-{self._context.job_id}-{self._context.sink}"
 
     def _load(self) -> _Table:
-        """The table at its newest version, or None if it does not exist yet."""
+        """The table at its newest version, or None if it does not exist yet.
+
+        What was read before is kept if its newest entry is still in the log. Otherwise the table
+        was replaced, and all of it is read again.
+        """
         from deltalake.exceptions import DeltaError
 
         try:
-            if self._table is not None:
+            if self._table is not None and self._entry and self._end_of(self._table) == self._entry:
                 self._table.update_incremental()
             else:
                 self._table = self._client.load(self._uri, self._storage_options)
@@ -329,9 +337,24 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
                 f"The log of {self.describe()} cannot be read ({error}): check the table and the"
                 " access to it."
             ) from error
+        self._entry = b""
         if self._table is not None:
             self._target.is_known_by(self.landmark())
+            self._entry = self._end_of(self._table)
         return self._table
+
+    def _end_of(self, table: deltalake.DeltaTable) -> bytes:
+        """The end of the table's newest log entry, which no other entry has.
+
+        Empty if the entry does not exist, or before the sink is open.
+        """
+        if self._opened is None:
+            return b""
+        try:
+            entry = join(self.landmark(), f"{table.version():020}.json")
+            return self._file_system.read_end(entry, _ENTRY_END)
+        except FileNotFoundError:
+            return b""
 
     def _check_table(self, table: deltalake.DeltaTable) -> None:
         metadata = table.metadata()
@@ -541,8 +564,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
 
         Does not list the log's directory, which grows without bound.
         """
-        table = self._load()
-        if table is None or not is_local(self._root):
+        if not is_local(self._root) or (table := self._load()) is None:
             return
         names = ["_last_checkpoint"]
         for number in range(version, table.version() + 1):

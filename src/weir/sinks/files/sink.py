@@ -29,7 +29,7 @@ that must see a whole epoch at once needs ``DeltaTable``.
 
 Payload::
 
-    {"directory": "0a1b2c3d-orders-1", "position": 7, "flushed": true,
+    {"directory": "0a1b2c3d-orders-1", "position": 7, "flushed": true, "after": 12,
      "files": [{"path": "country=US/part-0.c000.snappy.parquet", "size": 451, "rows": 3}]}
 """
 
@@ -164,7 +164,7 @@ class Files(FileSink[_Payload, None]):
 
     def open(self, context: SinkContext) -> None:
         """Make the directory and the ledger, by which ``check`` recognises it."""
-        self._opened = context
+        self._begin_attempt(context)
         self._target.check(self._file_system)
         self._file_system.make_directory(self._ledger)
         self._target.is_known_by(self._ledger)

@@ -80,7 +80,8 @@ class Foreach(Sink):
     or None if it does not count. ``clean(SinkInfo)`` deletes what attempts before
     ``SinkInfo.attempt`` staged and did not commit. ``newest_committed(SinkInfo)`` returns the
     newest epoch known to be committed (PROTOCOL P21): also one without values, if ``commit`` would
-    do nothing for its number later. ``describe`` is a name for messages.
+    do nothing for its number later. If it names an older epoch than before, the target has gone
+    back, and the job fails. ``describe`` is a name for messages.
 
     ``fn`` may get updates (``output_mode="update"``), rows that replace earlier ones of their key.
     """

@@ -16,10 +16,11 @@ A marker file beside the table could not change with the table in one transactio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 
 from weir.core.types import AbsolutePath, Count, JobId, OperatorId, Ordinal, Position, Timestamp
 from weir.errors import SinkError
@@ -145,30 +146,37 @@ def summary(record: Record, *, joins: bool) -> dict[str, str]:
 def has_gone_back(metadata: TableMetadata, record: Record) -> bool:
     """Whether the table is known to have lost the rows of a commit since.
 
-    Rows that were deleted or rewritten by later snapshots are not lost in this sense. If the
-    snapshot has expired, only its sequence number can show that the table is older.
+    Rows that were deleted or rewritten by later snapshots are not lost in this sense. Sequence
+    numbers grow along the history of the current snapshot. So the commit is lost if that history
+    has an older snapshot but not the commit's, or if it begins with a newer one. Where snapshots
+    have expired, the rest of the history is unknown.
     """
-    current = metadata.current_snapshot()
-    if current is None or (current.sequence_number or 0) < record.sequence:
-        return True
-    if not any(str(known.snapshot_id) == record.snapshot for known in metadata.snapshots):
-        return False
-    for snapshot_id in _history(metadata):
-        if snapshot_id is None or str(snapshot_id) == record.snapshot:
-            return False
-    return True
-
-
-def _history(metadata: TableMetadata) -> Iterator[int | None]:
-    """The current snapshot and those before it; None in place of those that have expired."""
     snapshot = metadata.current_snapshot()
-    while snapshot is not None:
-        yield snapshot.snapshot_id
-        before = snapshot.parent_snapshot_id
+    if snapshot is None:
+        return True
+    while str(snapshot.snapshot_id) != record.snapshot:
+        if (snapshot.sequence_number or 0) <= record.sequence:
+            return True
+        if snapshot.parent_snapshot_id is None:
+            return _is_first(snapshot) and any(
+                str(known.snapshot_id) == record.snapshot for known in metadata.snapshots
+            )
+        before = metadata.snapshot_by_id(snapshot.parent_snapshot_id)
         if before is None:
-            return
-        snapshot = metadata.snapshot_by_id(before)
-    yield None
+            return False
+        snapshot = before
+    return False
+
+
+def _is_first(snapshot: Snapshot) -> bool:
+    """Whether a snapshot without a parent was the first of its table.
+
+    pyiceberg takes the parent away from a snapshot whose parent it expires.
+    """
+    summary = snapshot.summary
+    said = {} if summary is None else summary.additional_properties
+    total, added = said.get("total-data-files"), said.get("added-data-files", "0")
+    return total == added and said.get("deleted-data-files", "0") == "0"
 
 
 def _decoded(key: str, text: str, place: str) -> Record:

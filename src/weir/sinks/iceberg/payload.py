@@ -40,8 +40,6 @@ class IcebergPayload(FilePayload, kw_only=True):
     """The data files of one batch."""
 
     directory: Annotated[str, Meta(pattern=rf"\Aweir-{STAGED_BY}\Z")]
-    #: The newest epoch that was committed when the payload was flushed; 0 if there was none.
-    after: Count
     #: A digest of the job, the sink and the table's name.
     owner: Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
     #: The table's UUID.

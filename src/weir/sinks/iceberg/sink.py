@@ -36,25 +36,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from weir.core.types import Payload, Position
 from weir.errors import (
     InvariantError,
-    LostRowsError,
     SinkError,
     SinkMismatchError,
     StorageError,
     UnsupportedEnvironmentError,
 )
 from weir.lineage.datasets import Dataset, file_dataset
-from weir.sinks.base import Batch, Commit, SinkContext
+from weir.sinks.base import Batch, Commit, SinkContext, gone_back
 from weir.sinks.ddl import check_names
 from weir.sinks.iceberg.payload import IcebergPayload, StagedDataFile
 from weir.sinks.merging import KEPT_S, Merging, ReplacedFiles
 from weir.sinks.staging import (
     FileSink,
-    Target,
     check_evolution,
     partition_values,
 )
@@ -137,8 +133,6 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         self._table: Table | None = None
         #: Where its data files lie, as its readers spell it; ``_root`` is Weir's spelling.
         self._location = ""
-        #: The newest epoch known to be committed; 0 if none is.
-        self._newest = 0
         self._accepted: _Accepted | None = None
         #: By location in a payload, whether the table's data once lay there.
         self._earlier: dict[str, bool] = {}
@@ -156,6 +150,16 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
     def table_path(self) -> str | None:
         """The table's location; None until the table exists."""
         return None if self._table is None else normalize(self._table.location())
+
+    def identity(self) -> str:
+        """The table in its catalog, wherever it lies."""
+        return self.describe()
+
+    def check_not_gone_back(self, known: int) -> None:
+        """Also if the table was rolled back: then it still has the property, but not the rows."""
+        if (table := self._iceberg.load()) is not None:
+            self._check_has_snapshot(table)
+            super().check_not_gone_back(known)
 
     def landmark(self) -> str | None:
         """The directory of the table's metadata; None until the table exists."""
@@ -177,9 +181,7 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         from weir.sinks.iceberg.target import data_root
 
         self._forget()
-        # For another run in the same process: what the previous run knew may have been deleted.
-        self._target = Target(self.describe())
-        self._opened, self._newest = None, 0
+        self._begin_run()
         try:
             table = self._iceberg.load()
             if table is None:
@@ -194,9 +196,7 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         """Find the table and make the directory of its data files."""
         from weir.sinks.iceberg.ledger import record_of
 
-        if self._opened is not None and self._opened.job_id != context.job_id:
-            self._newest = 0
-        self._opened = context
+        self._begin_attempt(context)
         if self._root:
             self._target.check(self._file_system)
         self._forget()
@@ -206,7 +206,6 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
             return
         self._bind(table)
         record = record_of(table.metadata, context, place=self.describe())
-        # What an earlier attempt has committed must still be there when this attempt commits.
         self._newest = max(self._newest, 0 if record is None else record.epoch)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
@@ -270,7 +269,7 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         if table is None:
             return
         record = record_of(table.metadata, self._context, place=self.describe())
-        if self._lost(table, record, []):
+        if self._is_gone_back(table, record):
             return
         for directory in dead:
             mark = -1 if record is None else record.mark(int(directory.rpartition("-")[2]))
@@ -371,7 +370,8 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         from weir.sinks.iceberg.target import metadata_directory
 
         landmark = self._context.landmark
-        if self._known(payloads, None) or (
+        known = [each.after for each in payloads if self._is_known_of(each, None)]
+        if max([self._newest, *known]) or (
             # Else it is that of another table, to which the job wrote before.
             landmark is not None and landmark == metadata_directory(self._iceberg.new_table())
         ):
@@ -417,7 +417,6 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
             directory=directory,
             position=position,
             flushed=False,
-            after=0,
             owner=self._owner,
             table=str(self._known_table.metadata.table_uuid),
             location=self._location,
@@ -444,7 +443,7 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         ]
 
     def _completed(self, payload: IcebergPayload) -> IcebergPayload:
-        completed = msgspec.structs.replace(super()._completed(payload), after=self._newest)
+        completed = super()._completed(payload)
         # What cannot be committed must fail before a checkpoint has it.
         self._check_files([completed])
         return completed
@@ -458,10 +457,14 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         if not self._root:
             self._bind(table)
         record = record_of(table.metadata, self._context, place=self.describe())
-        self._check_not_gone_back(table, record, payloads)
-        committed = 0 if record is None else record.epoch
-        self._newest = max(self._newest, committed)
-        return table, committed
+        return table, 0 if record is None else record.epoch
+
+    def _compare(self, target: Table, committed: int, payloads: Sequence[IcebergPayload]) -> None:
+        super()._compare(target, committed, payloads)
+        self._check_has_snapshot(target)
+
+    def _is_for(self, target: Table, committed: int, payload: IcebergPayload) -> bool:
+        return self._is_known_of(payload, target)
 
     def _add(self, target: Table, epoch: int, payloads: Sequence[IcebergPayload]) -> int:
         from weir.sinks.iceberg.merging import IcebergMerger, manifest_entries, note_additions
@@ -481,7 +484,6 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         note_additions(self._context.file_system, staged, merged.files)
         files = list(manifest_entries(merged.files, rows, target.metadata.default_spec_id))
         self._table = self._append(target, transaction, epoch, payloads, files)
-        self._newest = max(self._newest, epoch)
         self._replaced.add(merged.originals, merged.files, self._context)
         return sum(file.rows or 0 for payload in payloads for file in payload.files)
 
@@ -550,44 +552,35 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
             transaction, files, summary(record_with(0, 0), joins=self._context.leaves_out), ledger
         )
 
-    def _check_not_gone_back(
-        self, table: Table, record: Record | None, payloads: Sequence[IcebergPayload]
-    ) -> None:
-        """Raise ``LostRowsError`` if the table once had commits that it has no more."""
-        if not (lost := self._lost(table, record, payloads)):
-            return
-        raise LostRowsError(
-            f"{self.describe()} has gone back, though checkpoint {lost} was committed there: the"
-            " table was rolled back, replaced or restored, and rows are missing. Bring the newer"
-            " state back and run the job again, or start from a snapshot that is not newer than"
-            " the table with --from-savepoint PATH --accept-duplicates."
-        )
+    def _check_has_snapshot(self, table: Table) -> None:
+        """Raise ``LostRowsError`` if the table was rolled back to before this sink's commit."""
+        from weir.sinks.iceberg.ledger import has_gone_back, record_of
 
-    def _lost(self, table: Table, record: Record | None, payloads: Sequence[IcebergPayload]) -> int:
-        """The newest epoch that the table once had and has no more; 0 if none is known."""
+        context = self._context
+        record = record_of(table.metadata, context, place=self.describe())
+        if record is None or (context.may_have_gone_back and record.attempt < context.attempt):
+            return
+        if has_gone_back(table.metadata, record):
+            raise gone_back(self.describe(), max(record.epoch, self._newest), 0)
+
+    def _is_gone_back(self, table: Table, record: Record | None) -> bool:
         from weir.sinks.iceberg.ledger import has_gone_back
 
-        committed = 0 if record is None else record.epoch
-        known = self._known(payloads, table)
-        if committed >= known and (record is None or not has_gone_back(table.metadata, record)):
-            return 0
-        return max(committed, known)
+        if record is None:
+            return self._newest > 0
+        return record.epoch < self._newest or has_gone_back(table.metadata, record)
 
-    def _known(self, payloads: Sequence[IcebergPayload], table: Table | None) -> int:
-        """The newest epoch of this job that is known to have been committed here; 0 if none is.
+    def _is_known_of(self, payload: IcebergPayload, table: Table | None) -> bool:
+        """Whether what a payload says was committed before it was committed here.
 
         Payloads know it of the table that they were staged for. That it should be this table,
         though it is another, follows from the landmark: a savepoint that has moved to another
         catalog has none, nor has a job that accepts duplicates.
         """
         uuid = None if table is None else str(table.metadata.table_uuid)
-        own = [
-            payload.after
-            for payload in payloads
-            if payload.owner == self._owner
-            and (self._context.landmark is not None or payload.table == uuid)
-        ]
-        return max(self._newest, *own, 0)
+        return payload.owner == self._owner and (
+            self._context.landmark is not None or payload.table == uuid
+        )
 
     @property
     def _owner(self) -> str:
