@@ -31,6 +31,7 @@ class Frame:
             "double": pa.float64(),
             "decimal(12,4)": pa.decimal128(12, 4),
             "array<long>": pa.list_(pa.int64()),
+            "array<string>": pa.list_(pa.string()),
         }
         arrow = pa.schema([(name, kinds[kind]) for name, kind in self._types.items()])
         self._partitions = [
@@ -40,7 +41,9 @@ class Frame:
 
     @property
     def schema(self) -> Any:
-        lists = {"array<long>": {"type": "array", "elementType": "long"}}
+        lists = {
+            f"array<{kind}>": {"type": "array", "elementType": kind} for kind in ("long", "string")
+        }
         fields = [
             {"name": name, "type": lists.get(kind, kind)} for name, kind in self._types.items()
         ]

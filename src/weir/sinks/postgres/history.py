@@ -56,7 +56,7 @@ _COLUMNS = """(
 """
 _OF_COLUMN = "FROM weir.history WHERE relation = to_regclass(%s) AND column_name = %s"
 #: First of the two numbers of an advisory lock: nobody else's.
-_LOCK = 0x77656972
+_LOCK = 0x77656973
 #: How many commits a reader fetches at once.
 _PAGE = 1_000
 
@@ -120,7 +120,8 @@ class History:
         """
         self.check_column()
         # Two jobs may begin at once.
-        connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_LOCK, self._key[0]])
+        name = f"{self.target.sql}.{self.column}"
+        connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_LOCK, name])
         newest = self._newest(connection)
         if newest is not None:
             self._check_goes_on(newest, committed)

@@ -8,7 +8,8 @@ few bad rows cost a few dozen statements, however many rows there are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,13 +53,22 @@ class Insert:
     #: Empty to append.
     key: Sequence[str]
     order_by: str | None
+    #: How many rows are staged.
+    count: int
     #: A column of the target, and its value in each row; None if there is none.
     number: tuple[str, int] | None = None
 
-    def run(self, connection: psycopg.Connection, rejects: Rejects | None) -> int:
+    def run(
+        self,
+        connection: psycopg.Connection,
+        rejects: Rejects | None,
+        session: Callable[[], AbstractContextManager[psycopg.Connection]],
+    ) -> int:
         """Insert the rows; return how many rows of the target that inserted or changed.
 
-        Their order counts only where a key has several.
+        Their order counts only where a key has several. ``session`` gives another connection, in
+        which the table of rejects is created: other sinks that need it do not wait for this
+        transaction, which may wait for a user's.
 
         Raises psycopg's error for a violation, unless there is a table of rejects.
         """
@@ -71,15 +81,31 @@ class Insert:
         else:
             statement = self._insert(self._unordered)
         if rejects is None:
-            return connection.execute(statement).rowcount
+            return self._inserted(connection.execute(statement).rowcount, 0)
         try:
             with connection.transaction():
-                return connection.execute(statement).rowcount
+                return self._inserted(connection.execute(statement).rowcount, 0)
         except Exception as error:
             if not is_violation(error):
                 raise
-        create_once(connection, "table", rejects.table, _REJECTS_COLUMNS)
+        with session() as other:
+            create_once(other, "table", rejects.table, _REJECTS_COLUMNS)
         return self._in_parts(connection, rejects)
+
+    def _inserted(self, count: int, rejected: int) -> int:
+        """The number of rows that were inserted. Says so if others are nowhere.
+
+        A key may have several rows, of which one counts.
+        """
+        if not self.key and count + rejected < self.count:
+            _log.warning(
+                "%s took %d of the %d rows of a checkpoint, and the server reports no error: a"
+                " trigger or a rule of the table leaves out the others.",
+                self.target.name,
+                count,
+                self.count - rejected,
+            )
+        return count
 
     def _in_parts(self, connection: psycopg.Connection, rejects: Rejects) -> int:
         """Insert all rows that the target takes, and the others into the table of rejects."""
@@ -118,7 +144,7 @@ class Insert:
             rejects.epoch,
             rejects.table,
         )
-        return inserted
+        return self._inserted(inserted, rejected)
 
     def _reject(
         self, connection: psycopg.Connection, rejects: Rejects, number: int, error: Exception
@@ -219,8 +245,24 @@ class Insert:
     def _cast(self, column: StagedColumn) -> str:
         name = quoted(column.name)
         target = next(known for known in self.target.columns if known.name == column.name)
+        if (length := target.length) is not None:
+            return f"{_too_long(name, length, column)} AS {name}"
         kind = cast_type(target, column)
         return name if kind is None else f"{name}::{kind} AS {name}"
+
+
+def _too_long(name: str, length: int, column: StagedColumn) -> str:
+    """SQL for a text that the server refuses if it is longer than its column, ``varchar(length)``.
+
+    Otherwise the server cuts off spaces at the end of what is too long, so such text gets another
+    end.
+    """
+    if column.type == "text[]":
+        long = f"EXISTS (SELECT FROM unnest({name}) AS each WHERE char_length(each) > {length})"
+        return (
+            f"CASE WHEN {long} THEN array_append({name}, repeat('x', {length + 1})) ELSE {name} END"
+        )
+    return f"CASE WHEN char_length({name}) > {length} THEN {name} || 'x' ELSE {name} END"
 
 
 def _array(numbers: Sequence[int]) -> str:

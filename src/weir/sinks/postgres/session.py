@@ -9,6 +9,8 @@ between. A session's settings hold for one transaction:
   waits longer than that (``lock_timeout``). A statement may take as long as its rows need.
 - ``synchronous_commit`` is switched on where it is off: what is acknowledged must be on disk
   (PROTOCOL P23).
+- What changes the text of values (``DateStyle`` and others) is fixed: a database or a role may have
+  other defaults.
 """
 
 from __future__ import annotations
@@ -48,11 +50,25 @@ _IDLE_TIMEOUT_MS = 10_000
 #: How long to wait for terminated sessions, which may still stage something.
 _SESSIONS_END_MS = 5_000
 _POLL_S = 0.02
+#: What a value, or an error, looks like as text, and how the text of a statement is read.
+_FIXED = ", ".join(
+    f"set_config('{name}', '{value}', true)"
+    for name, value in (
+        ("TimeZone", "UTC"),
+        ("DateStyle", "ISO, YMD"),
+        ("IntervalStyle", "postgres"),
+        ("extra_float_digits", "1"),
+        ("bytea_output", "hex"),
+        ("array_nulls", "on"),
+        ("quote_all_identifiers", "off"),
+        ("standard_conforming_strings", "on"),
+    )
+)
 _SETTINGS = f"""
     SELECT set_config('lock_timeout', '{_LOCK_TIMEOUT_MS}', true),
            set_config('idle_in_transaction_session_timeout', '{_IDLE_TIMEOUT_MS}', true),
            set_config('statement_timeout', '0', true),
-           set_config('TimeZone', 'UTC', true),
+           {_FIXED},
            set_config('synchronous_commit', CASE current_setting('synchronous_commit')
                       WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
 """
@@ -151,12 +167,13 @@ def create_once(
     """Create a table or a schema, unless it exists. ``name`` and ``rest`` are SQL.
 
     ``CREATE ... IF NOT EXISTS`` alone asks for the right to create even if there is nothing to do,
-    and fails if two sessions run it at once.
+    and fails if two sessions run it at once. Whoever creates the same waits until this transaction
+    ends.
     """
     lookup = {"table": "to_regclass", "schema": "to_regnamespace"}[kind]
     found = connection.execute(f"SELECT {lookup}(%s) IS NOT NULL", [name]).fetchone()
     if found != (True,):
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATE_LOCK])
+        connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_CREATE_LOCK, name])
         connection.execute(f"CREATE {kind.upper()} IF NOT EXISTS {name} {rest}")
 
 

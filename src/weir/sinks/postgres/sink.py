@@ -58,7 +58,7 @@ from weir.errors import (
 )
 from weir.lineage.datasets import Dataset, postgres_dataset
 from weir.sinks.arrow_rows import map_in_arrow
-from weir.sinks.base import Batch, Commit, Sink, SinkContext
+from weir.sinks.base import Batch, Commit, Sink, SinkContext, gone_back
 from weir.sinks.ddl import check_names
 from weir.sinks.postgres.copy import REPORT, CopyRows
 from weir.sinks.postgres.evolution import check_owner, evolved
@@ -125,6 +125,7 @@ class PostgresTable(Sink):
     ``UnsupportedEnvironmentError`` if psycopg or pgpq is not installed.
     """
 
+    compares = True
     #: Reaches the server; the simulator has its own.
     _connect: Connect = staticmethod(connect)
 
@@ -158,6 +159,8 @@ class PostgresTable(Sink):
         self._target_name = ""
         #: The newest epoch known to be committed; 0 if none is.
         self._newest = 0
+        #: The table as it was found first, along the search path.
+        self._found: PostgresTarget | None = None
         #: The rows' schema that last fitted (Spark's JSON), and its columns: so it is checked once.
         self._accepted: tuple[str, tuple[StagedColumn, ...]] | None = None
         given = (table, *self._key, order_by, rejects, epoch_column)
@@ -196,7 +199,7 @@ class PostgresTable(Sink):
     def check(self, context: SinkContext) -> None:
         """Refuse a server that cannot be written to, and a table that does not fit (MISSION G4)."""
         # For another run in the same process: what the previous run committed may be gone by right.
-        self._opened, self._newest = None, 0
+        self._opened, self._newest, self._found = None, 0, None
         try:
             with self._session("weir check") as connection:
                 target = self._find(connection)
@@ -218,7 +221,8 @@ class PostgresTable(Sink):
             if self._epoch_column is not None:
                 History.create(connection)
             # What an earlier attempt has committed must still be there when this attempt commits.
-            self._newest = max(self._newest, self._ledger.newest(connection) or 0)
+            found = self._ledger.newest(connection) or 0
+            self._newest = max(self._newest, context.newest, found)
         self._staging = StagingTables(
             ledger=self._ledger, session=partial(self._session, self._session_name)
         )
@@ -383,38 +387,37 @@ class PostgresTable(Sink):
                 connection, prepared, ledger=ledger, epoch=epoch, place=self.describe()
             )
         # A restored job may have pending rows of an older version of the pipeline.
-        groups = [(columns, writers_of(group)) for columns, group in groupby(staged, columns_of)]
+        groups = [(columns, list(group)) for columns, group in groupby(staged, columns_of)]
         if groups:
             # Before the first row: what is locked only for rows is not locked harder later, by
             # which two sinks of one table would wait for each other.
             target = self._created_target(connection, groups[0][0], committed)
             number = self._number(connection, target, committed, epoch)
             target = self._changed_target(connection, target, [columns for columns, _ in groups])
-        for columns, writers in groups:
+        for columns, group in groups:
             insert = Insert(
                 target=target,
                 columns=columns,
-                writers=writers,
+                writers=writers_of(group),
                 key=self._key if self._mode == "upsert" else (),
                 order_by=self._order_by,
+                count=sum(payload.rows for payload in group),
                 number=number,
             )
-            rows += insert.run(connection, self._rejects_at(target, epoch))
+            session = partial(self._session, self._session_name)
+            rows += insert.run(connection, self._rejects_at(target, epoch), session)
         ledger.enter(connection, epoch, rows)
         return rows
 
     def _check_not_gone_back(self, committed: int, payloads: Sequence[TablePayload]) -> None:
         """Raise ``LostRowsError`` if the ledger once had a newer epoch than it has now."""
-        # Rows of another job's savepoint may go to another target, which has a ledger of its own.
-        known = [payload.after for payload in payloads if self._staging.is_own(payload)]
-        if committed < (newest := max([self._newest, *known])):
-            raise LostRowsError(
-                f"{self.describe()} has gone back to checkpoint {committed}, though checkpoint"
-                f" {newest} was committed there: the database was restored, or a standby that"
-                " lagged behind took over, and rows are missing. Bring the newer state back and"
-                " run the job again, or start from a snapshot that is not newer than that with"
-                " --from-savepoint PATH."
-            )
+        newest = self._newest
+        if not self._context.may_have_gone_back:
+            # Another job's savepoint may go to another target, which has a ledger of its own.
+            known = [payload.after for payload in payloads if self._staging.is_own(payload)]
+            newest = max([newest, *known])
+        if committed < newest:
+            raise gone_back(self.describe(), newest, committed)
 
     def _created_target(
         self, connection: psycopg.Connection, columns: tuple[StagedColumn, ...], committed: int
@@ -541,7 +544,26 @@ class PostgresTable(Sink):
         return found is not None and int(found[1]) < attempt
 
     def _find(self, connection: psycopg.Connection) -> PostgresTarget:
-        return PostgresTarget.find(connection, self._table, place=self.describe())
+        """The table. It is looked up along the search path once, and by its schema from then on.
+
+        Another table of that name may come earlier on the path.
+        """
+        before = self._found
+        found = PostgresTarget.find(
+            connection,
+            self._table if before is None else before.table,
+            place=self.describe(),
+            schema=None if before is None else before.schema,
+        )
+        if before is not None and before.oid and found.oid not in (0, before.oid):
+            _log.warning(
+                "%s is another table now: that to which earlier rows were committed was dropped or"
+                " renamed. Rows go to the one that is there.",
+                self.describe(),
+            )
+        if before is None or found.oid:
+            self._found = found
+        return found
 
     def _check_target(self, target: PostgresTarget) -> None:
         target.check_key(self._key, place=self.describe())

@@ -55,6 +55,8 @@ class PostgresTarget:
     schema: str
     table: str
     exists: bool
+    #: By which the server knows it, whatever its name; 0 if it does not exist.
+    oid: int = 0
     columns: tuple[TargetColumn, ...] = ()
     #: The columns of each unique index.
     unique: tuple[frozenset[str], ...] = ()
@@ -70,14 +72,19 @@ class PostgresTarget:
         return f"{quoted(self.schema)}.{quoted(self.table)}"
 
     @classmethod
-    def find(cls, connection: psycopg.Connection, table: str, *, place: str) -> PostgresTarget:
-        """Look a table up, along the search path unless ``table`` names a schema.
+    def find(
+        cls, connection: psycopg.Connection, table: str, *, place: str, schema: str | None = None
+    ) -> PostgresTarget:
+        """Look a table up, along the search path unless it has a schema.
 
-        Raises ``SinkMismatchError`` if it is something else than a table.
+        Without ``schema``, that may be a part of ``table``. Raises ``SinkMismatchError`` if it is
+        something else than a table.
         """
-        schema, dot, name = table.partition(".")
-        if not dot:
-            name, schema = schema, ""
+        name = table
+        if schema is None:
+            schema, dot, name = table.partition(".")
+            if not dot:
+                name, schema = schema, ""
         rows = connection.execute(
             "SELECT c.oid, n.nspname, c.relkind::text FROM pg_class c"
             " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relname = %(name)s"
@@ -107,6 +114,7 @@ class PostgresTarget:
             schema=schema,
             table=name,
             exists=True,
+            oid=oid,
             columns=tuple(
                 TargetColumn(
                     name=row[0],

@@ -132,6 +132,12 @@ class TargetColumn:
     #: Cannot be given.
     generated: bool
 
+    @property
+    def length(self) -> int | None:
+        """How many characters ``varchar(n)``, or an element of ``varchar(n)[]``, may have."""
+        is_varchar = self.type_name.removeprefix("_") == "varchar"
+        return self.modifier - 4 if is_varchar and self.modifier >= 4 else None
+
 
 def staged_columns(spark_schema: str, *, place: str) -> tuple[StagedColumn, ...]:
     """The columns for rows of this Spark schema (JSON text).
