@@ -291,6 +291,39 @@ def test_cleaning_up_and_the_changes_of_others_are_not_going_back(tmp_path: Path
     assert scene.rows() == [1, 2, 3, 4, 5, 7, 102, 103, 104, 105]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_delta_table_that_was_restored_to_a_version_is_noticed(
+    tmp_path: Path, *, restarted: bool
+) -> None:
+    """The log goes on after a RESTORE, and has the newest epoch, but its rows are gone."""
+    scene = Scene("delta", tmp_path)
+    for position in (1, 2):
+        scene.write(position)
+    table = deltalake.DeltaTable(str(scene.target))
+    table.restore(0)
+    deltalake.write_deltalake(table, pa.table({"id": pa.array([7], pa.int64())}), mode="append")
+    for _ in range(2):
+        with pytest.raises(LostRowsError, match=GONE):
+            if restarted:
+                scene.start()
+            else:
+                scene.commit(scene.complete(3))
+    assert scene.rows() == [1, 7, 101]
+    table.update_incremental()
+    table.restore(1)
+    scene.start()
+    scene.write(4)
+    assert scene.rows() == [1, 2, *([] if restarted else [3]), 4, 101, 102] + (
+        [104] if restarted else [103, 104]
+    )
+    table.update_incremental()
+    table.restore(0)
+    scene.start(accept_duplicates=True)
+    scene.write(5)
+    scene.start()
+    assert scene.rows() == [1, 5, 101, 105]
+
+
 def iceberg(directory: Path) -> tuple[Scene, Any]:
     """Two epochs in an Iceberg table, of which the second has a tag, and the table."""
     scene = Scene("iceberg", directory)

@@ -198,7 +198,7 @@ def iceberg_commits_without_looking_for_the_epoch() -> AbstractContextManager[No
 
     return _with(
         patch.object(IcebergTable, "_commit_filled", blind),
-        patch.object(IcebergTable, "_check_not_gone_back", lambda *_: None),
+        patch.object(IcebergTable, "_compare", lambda *_: None),
     )
 
 
@@ -226,7 +226,7 @@ def iceberg_takes_a_conflict_for_success() -> AbstractContextManager[None]:
 
 def a_table_that_was_rolled_back_is_not_noticed() -> AbstractContextManager[None]:
     """The table may lack commits that it once had (P21)."""
-    return _with(patch.object(IcebergTable, "_check_not_gone_back", lambda *_: None))
+    return _with(patch.object(IcebergTable, "_compare", lambda *_: None))
 
 
 # -- DeltaTable

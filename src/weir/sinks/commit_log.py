@@ -20,6 +20,8 @@ class Entry:
     commit: Commit | None
     #: False if the version has the same rows and schema as the previous version.
     changes_data: bool
+    #: The earlier version whose rows it has brought back; None if it is not known to have done so.
+    restored: int | None = None
 
 
 class CommitLog(abc.ABC):

@@ -516,6 +516,9 @@ class FileSink(Sink, Generic[P, T]):
             self._compare(target, committed, payloads)
             if committed >= epoch:
                 self._secure(target, epoch, payloads)
+                # Not ``committed``: a crash may undo what is not made durable here, and payloads
+                # say it to later attempts.
+                self._newest = max(self._newest, epoch)
                 return 0
             self._check_whole(epoch, payloads)
             try:
@@ -580,14 +583,13 @@ class FileSink(Sink, Generic[P, T]):
         self._opened, self._newest = context, max(self._newest, context.newest)
 
     def _compare(self, target: T, committed: int, payloads: Sequence[P]) -> None:
-        """Raise ``LostRowsError`` if the target has gone back; else note what it has."""
+        """Raise ``LostRowsError`` if the target has gone back."""
         known = self._newest
         if not self._context.may_have_gone_back:
             staged = [each.after for each in payloads if self._is_for(target, committed, each)]
             known = max([known, *staged])
         if committed < known:
             raise gone_back(self.describe(), known, committed)
-        self._newest = max(self._newest, committed)
 
     def _is_for(self, target: T, committed: int, payload: P) -> bool:
         """Whether a payload was staged for this target, and not for one that had other commits.

@@ -193,7 +193,7 @@ class _SimLog:
                 sink=info["weir.sink"],
                 checkpoint_id=int(info["weir.checkpoint.id"]),
             )
-            yield SimpleNamespace(version=number, commit=commit or None)
+            yield SimpleNamespace(version=number, commit=commit or None, restored=None)
 
 
 @cache

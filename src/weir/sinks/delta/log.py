@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import unquote
 
 import msgspec
@@ -65,6 +65,12 @@ def commit_metadata(context: SinkContext, epoch: int) -> dict[str, str]:
 
 class _Change(msgspec.Struct):
     changes_data: bool = msgspec.field(name="dataChange", default=True)
+
+
+class _Operation(msgspec.Struct):
+    #: Any writer's, so they may be anything.
+    operation: Any = None
+    parameters: Any = msgspec.field(name="operationParameters", default=None)
 
 
 class TableLog(CommitLog):
@@ -165,6 +171,7 @@ class TableLog(CommitLog):
 
     def _read(self, version: int) -> Entry:
         commit: Commit | None = None
+        restored: int | None = None
         changes_data = False
         with self._files.open_input_file(f"_delta_log/{version:020}.json") as file:
             lines = file.read().splitlines()
@@ -173,6 +180,7 @@ class TableLog(CommitLog):
                 action = decoded(line, dict[str, msgspec.Raw])
                 if "commitInfo" in action:
                     commit = _commit(bytes(action["commitInfo"])) or commit
+                    restored = _restored(bytes(action["commitInfo"]))
                 changed = [
                     decoded(bytes(action[kind]), _Change).changes_data
                     for kind in ("add", "remove")
@@ -183,7 +191,7 @@ class TableLog(CommitLog):
                 )
         except ValueError as error:
             raise self._unreadable(error) from error
-        return Entry(version=version, commit=commit, changes_data=changes_data)
+        return Entry(version=version, commit=commit, changes_data=changes_data, restored=restored)
 
 
 def _commit(info: bytes) -> Commit | None:
@@ -204,6 +212,15 @@ def _commit(info: bytes) -> Commit | None:
         attempt=int(said.attempt),
         joins=said.joins == "true",
     )
+
+
+def _restored(info: bytes) -> int | None:
+    """The version to which a ``RESTORE`` went, in the ``commitInfo`` of any writer."""
+    said = decoded(info, _Operation)
+    if said.operation != "RESTORE" or not isinstance(said.parameters, dict):
+        return None
+    version = str(said.parameters.get("version"))
+    return int(version) if re.fullmatch(r"[0-9]{1,18}", version) else None
 
 
 def as_dict(options: Mapping[str, str] | None) -> dict[str, str] | None:

@@ -49,6 +49,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import msgspec
@@ -56,7 +57,8 @@ import msgspec
 from weir.core.types import Payload, Position
 from weir.errors import SinkError, SinkMismatchError, StorageError, invariant
 from weir.lineage.datasets import Dataset, file_dataset
-from weir.sinks.base import Commit, SinkContext
+from weir.sinks.base import Commit, SinkContext, gone_back
+from weir.sinks.commit_log import Entry
 from weir.sinks.ddl import check_names
 from weir.sinks.delta.client import DeltaClient
 from weir.sinks.delta.log import (
@@ -159,6 +161,9 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         self._table: _Table = None
         #: The end of the newest log entry that ``_table`` has; empty if it is not known.
         self._entry = b""
+        #: The version of the table when the attempt began, and that which was last found to show
+        #: the newest epoch; -1 if there is none.
+        self._version_at_open = self._version_compared = -1
         self._log_sync = SureSync()
         #: The table's schema when the attempt began; ``stage`` must not touch the table, which a
         #: commit may be using.
@@ -250,6 +255,8 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         self._merging.forget()
         table = self._load()
         self._schema_at_open = None if table is None else table.schema().to_json()
+        self._version_at_open = -1 if table is None else table.version()
+        self._version_compared = -1
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """See ``FileSink``. First delete files that were replaced long ago."""
@@ -272,6 +279,40 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         """The version of this job's application transaction in the table (PROTOCOL P21)."""
         table = self._load()
         return None if table is None else table.transaction_version(self._transaction_id)
+
+    def check_not_gone_back(self, known: int) -> None:
+        """Also if the table was restored to an earlier version: its log goes on."""
+        super().check_not_gone_back(known)
+        self._check_shows(self._table, self.newest_committed() or 0)
+
+    def _compare(self, target: _Table, committed: int, payloads: Sequence[DeltaPayload]) -> None:
+        super()._compare(target, committed, payloads)
+        self._check_shows(target, committed)
+
+    def _check_shows(self, table: _Table, committed: int) -> None:
+        """Raise ``LostRowsError`` if a ``RESTORE`` took the newest epoch out of the table.
+
+        As far as the log has not been cleaned up; versions that were looked at before are skipped.
+        """
+        if table is None or not committed or table.version() == self._version_compared:
+            return
+        context, shown, entry = self._context, table.version(), None
+        since = self._version_at_open if context.may_have_gone_back else -1
+        log = self._client.log(context.sink, self._root, self._storage_options, table)
+        for entry in islice(log.entries(), _LOG_ENTRIES):
+            if entry.version > shown:
+                continue
+            if _is_own(entry, context):
+                break
+            if entry.restored is not None and entry.version > since:
+                shown = entry.restored
+        else:
+            if entry is None or entry.version > 0:
+                return
+        found = entry.commit.checkpoint_id if entry.commit and _is_own(entry, context) else 0
+        if found < committed:
+            raise gone_back(self.describe(), committed, found)
+        self._version_compared = table.version()
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
         """The commits among the newest entries of the table's log."""
@@ -582,11 +623,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         log = self._client.log(context.sink, self._root, self._storage_options, table)
         for entry in log.entries():
             commit = entry.commit
-            own = commit is not None and (commit.job_id, commit.sink) == (
-                context.job_id,
-                context.sink,
-            )
-            if commit is not None and own and commit.checkpoint_id <= epoch:
+            if commit is not None and _is_own(entry, context) and commit.checkpoint_id <= epoch:
                 return entry.version
         return log.oldest
 
@@ -626,6 +663,12 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
 
         for directory in dead:
             yield directory, partial(is_left_over, directory, _version_in(table, directory))
+
+
+def _is_own(entry: Entry, context: SinkContext) -> bool:
+    """Whether an entry of the log is a commit of this sink."""
+    commit = entry.commit
+    return commit is not None and (commit.job_id, commit.sink) == (context.job_id, context.sink)
 
 
 def _version_in(table: _Table, name: str) -> int:

@@ -233,7 +233,9 @@ class Files(FileSink[_Payload, None]):
         return None, self.newest_committed() or 0
 
     def _secure(self, target: None, epoch: int, payloads: Sequence[_Payload]) -> None:
-        if self._target_sync.in_doubt:
+        # The driver that entered it may have died before that was durable.
+        is_others = self._newest < epoch and self.newest_committed() == epoch
+        if self._target_sync.in_doubt or is_others:
             self._enter(epoch, len(self._moves_of(payloads)))
 
     def _add(self, target: None, epoch: int, payloads: Sequence[_Payload]) -> int:
@@ -264,6 +266,7 @@ class Files(FileSink[_Payload, None]):
         mark, entry = (join(self._ledger, f"{epoch}{suffix}") for suffix in (_BEGUN, ""))
         try:
             self._file_system.rename(mark, entry)
+            self._file_system.sync([entry])
         except StorageError:
             # The mark is gone, since another driver has entered the epoch. Or the entry's name may
             # not last, and is written again.
