@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import threading
 import time
@@ -125,6 +126,16 @@ def test_records_of_another_job_are_damage(base: Path) -> None:
     assert views[0].job_id == "e" * 32
     assert f"are of job {KILLED}" in views[0].damage[0]
     assert sorted(view.job_id for view in views[1:]) == [FAILED, FINISHED, ALIVE]
+
+
+def test_checkpoints_without_records_are_damage(base: Path) -> None:
+    """The job is shown, not forgotten."""
+    shutil.rmtree(base / FINISHED / "log")
+    views = {
+        view.job_id: view for view in StoredJobs(str(base), lambda _: FS, SystemClock()).views()
+    }
+    assert len(views) == 4
+    assert f"{FINISHED}/chk-3 is there" in views[FINISHED].damage[0]
 
 
 def test_a_damaged_lease_hides_nothing_else(base: Path) -> None:

@@ -517,7 +517,7 @@ class FileSink(Sink, Generic[P, T]):
             if committed >= epoch:
                 self._secure(target, epoch, payloads)
                 # Not ``committed``: a crash may undo what is not made durable here, and payloads
-                # say it to later attempts.
+                # carry the epoch to later attempts.
                 self._newest = max(self._newest, epoch)
                 return 0
             self._check_whole(epoch, payloads)

@@ -134,14 +134,20 @@ class StoredJobs:
         return sorted(found, key=lambda job: job.order)[:MAX_JOBS]
 
     def _find(self, job_id: str) -> _Found | None:
-        """A job; None if it has no record yet. A damaged job is shown as such."""
+        """A job; None if it has not begun yet. A damaged job is shown as such."""
         directory = join(self._base_directory, job_id, "log")
         try:
             record = JobLog(self._fs(self._base_directory), directory).newest()
         except StorageError as error:
             return _Found(job_id=job_id, record=None, damage=(str(error),))
         if record is None:
-            return None
+            storage = CheckpointStorage(
+                fs=self._fs, base_directory=self._base_directory, job_id=job_id
+            )
+            if (left := storage.newest_left()) is None:
+                return None
+            why = f"The records in {directory} are gone, but {left} is there: restore them."
+            return _Found(job_id=job_id, record=None, damage=(why,))
         if record.job_id != job_id:
             why = (
                 f"The records in {directory} are of job {record.job_id}: restore those of job"
