@@ -77,9 +77,11 @@ def changes(payload: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
             (f"{field} {one!r}", {**payload, field: one})
             for one in (None, "x", -7, [7], {"a": 1}, 10**30)
         ]
-        found.append(
-            (f"no {field}", {name: value for name, value in payload.items() if name != field})
-        )
+        # Payloads of the first Weir lack ``after``.
+        if field != "after":
+            found.append(
+                (f"no {field}", {name: value for name, value in payload.items() if name != field})
+            )
     for field in payload["files"][0]:
         file = {name: value for name, value in payload["files"][0].items() if name != field}
         found += [(f"file without {field}", {**payload, "files": [file]})]
