@@ -15,10 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.kit.changes import no_changes
 from tests.kit.clock import ManualClock
 from tests.kit.sink import FakeSink, sink_port
 
 from weir.core.types import CompletedCheckpoint, OperatorState, Recorded, SnapshotKind, TaskState
+from weir.durable.changes import Changes
 from weir.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -58,7 +60,13 @@ def base(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoints")
 
 
-def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: object) -> Submission:
+def run(
+    base: str,
+    name: str = NAME,
+    sink: FakeSink | None = None,
+    changes: Changes | None = None,
+    **options: object,
+) -> Submission:
     """Run the command up to the submission."""
     claims = bool(options.pop("claims", False))
     fits: Any = options.pop("fits", lambda _: None)
@@ -71,6 +79,7 @@ def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: ob
         sinks=lambda _: sink_port(sink or FakeSink()),
         fits=fits,
         claims=claims,
+        changes=no_changes() if changes is None else changes,
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import JobGraph, Vertex
 from weir.core.task.plan import TaskPlan
-from weir.core.types import OperatorId
+from weir.core.types import Fingerprint, OperatorId
+from weir.durable.changes import DeclaredOperator, declared
 from weir.durable.hooks import CheckpointListener, MasterHook, listener_of
 from weir.operators.base import Operator, overrides, takes_part
 from weir.sinks.base import Sink
@@ -25,6 +26,8 @@ class ProcessFunction:
     parallelism: int | None
     #: The columns of the key in each input; empty without a key.
     key_by: tuple[tuple[str, ...], ...]
+    #: What a source from ``weir.sources`` reads and how it makes its watermark.
+    reads: Fingerprint | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,33 @@ class JobDefinition:
         return tuple(listener for listener in found if listener is not None)
 
 
+def declared_operators(definition: JobDefinition) -> dict[OperatorId, DeclaredOperator]:
+    """The operators of all vertices, with what is known of them without a JVM."""
+    return {
+        operator.operator_id: DeclaredOperator(
+            operator_id=operator.operator_id,
+            label=operator.name,
+            is_source=definition.graph.is_source(operator.operator_id),
+            is_sink=operator.operator_id in definition.sinks,
+            fingerprint=_fingerprint(definition, operator.operator_id),
+        )
+        for vertex in definition.vertices()
+        for operator in vertex.operators
+    }
+
+
+def _fingerprint(definition: JobDefinition, name: OperatorId) -> Fingerprint | None:
+    if name in definition.sinks:
+        return declared(identity=definition.sinks[name].identity())
+    function = definition.operators.get(name)
+    if function is None:
+        return None
+    if function.reads is not None:
+        return function.reads
+    keys = " and ".join(", ".join(columns) for columns in function.key_by)
+    return declared(expressions=[f"key by {keys}"] if keys else [])
+
+
 def task_plan(
     definition: JobDefinition, vertex: Vertex, aligned_timeout_ms: int | None
 ) -> TaskPlan:
@@ -80,7 +110,10 @@ def task_plan(
     ]
     return TaskPlan(
         vertex=vertex.name,
-        operators=vertex.operators,
+        operators=tuple(
+            replace(operator, fingerprint=_fingerprint(definition, operator.operator_id))
+            for operator in vertex.operators
+        ),
         sinks=vertex.sinks,
         bounded=vertex.bounded,
         requires_final_checkpoint=any(part.requires_final_checkpoint for part in parts),

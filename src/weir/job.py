@@ -25,6 +25,7 @@ from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind
 from weir.core.status import JobStatus
 from weir.core.types import NAME
 from weir.definition import JobDefinition, ProcessFunction, Simulation
+from weir.durable.changes import declared
 from weir.durable.hooks import MasterHook
 from weir.errors import JobFailedError, PipelineError
 from weir.operators.base import Operator
@@ -198,6 +199,7 @@ class Job:
         fresh: bool = False,
         takeover: bool = False,
         accept_duplicates: bool = False,
+        accept_changed_state: Sequence[str] = (),
     ) -> JobResult:
         """Run the job in this process until it ends. ``RunOptions`` explains the keywords.
 
@@ -215,6 +217,7 @@ class Job:
             fresh=fresh,
             takeover=takeover,
             accept_duplicates=accept_duplicates,
+            accept_changed_state=tuple(accept_changed_state),
         )
         result = run_in_script(self._definition, options)
         if result.status is JobStatus.FAILED:
@@ -337,11 +340,15 @@ class Job:
             externally_induced=source.externally_induced,
             uid=uid,
         )
+        timed = [] if watermarks is None else [f"{watermarks.column}, {watermarks.delay_ms} ms"]
         function = ProcessFunction(
             operator=SourceOperator(source, watermarks),
             coordinator=SourceCoordinator(source),
             parallelism=parallelism,
             key_by=(),
+            reads=declared(
+                identity=source.identity(), expressions=[f"watermark on {text}" for text in timed]
+            ),
         )
         return self._added_operator(step, function)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.attacks.world import Victim
+from tests.kit.changes import no_changes
 from tests.kit.durable_job import Driver
 from tests.kit.sink import sink_port
 
@@ -67,6 +68,7 @@ def start(world: Victim) -> None:
         kernel=MACHINE,
         sinks=lambda _: sink_port(),
         fits=lambda _: None,
+        changes=no_changes(),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.kit.changes import changes_of
 from tests.kit.rig import Collected, Landing
 
 from weir.core.messages.channel import CheckpointBarrier
@@ -264,6 +265,7 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
         sinks=sink_port({"out": sink}, fs, ThreadWaits()),
         working_directory=str(directory / "work"),
         clock=SystemClock(),
+        changes=changes_of(job),
     )
     script = Script(port, task_plan("out"), storage)
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.durable.test_state_mapping import BEFORE, check
+from tests.kit.changes import no_changes
 from tests.kit.job_master import MasterWorld, checkpoint, of, only, running_job, task_state
 from tests.kit.sink import sink_port
 from tests.kit.stream_task import TaskHarness, staged
@@ -169,6 +170,7 @@ def test_scenario_46_a_savepoint_that_is_missing_fails_the_submission(tmp_path: 
             kernel=MACHINE,
             sinks=lambda _: sink_port(),
             fits=lambda _: None,
+            changes=no_changes(),
         )
 
 

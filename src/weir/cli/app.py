@@ -26,6 +26,7 @@ from typer.core import TyperGroup
 import weir
 from weir.cli import tables
 from weir.cli.options import (
+    AcceptChangedState,
     AcceptDuplicates,
     Address,
     AllowNonRestoredState,
@@ -134,6 +135,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         bool, typer.Option("--takeover", help="Take over from a driver that still seems alive.")
     ] = False,
     accept_duplicates: AcceptDuplicates = False,
+    accept_changed_state: AcceptChangedState = None,
     rest_port: RestPort = None,
     log_format: LogFormatOption = None,
 ) -> None:
@@ -177,6 +179,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         fresh=fresh,
         takeover=takeover,
         accept_duplicates=accept_duplicates,
+        accept_changed_state=tuple(accept_changed_state or ()),
     )
     raise typer.Exit(run_pipeline(pipeline, options, _console()))
 

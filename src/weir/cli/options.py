@@ -157,6 +157,17 @@ AcceptDuplicates = Annotated[
         ),
     ),
 ]
+AcceptChangedState = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-changed-state",
+        metavar="STEP",
+        help=(
+            "Let this step go on with its state, or from its positions, although its expressions,"
+            " its input or its target have changed; repeatable."
+        ),
+    ),
+]
 RestPort = Annotated[
     int | None,
     typer.Option(

@@ -9,11 +9,15 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
+from typing import TypeAlias
 
 from weir.core.status import has_ended
 from weir.core.types import (
     CompletedCheckpoint,
+    Fingerprint,
+    OperatorId,
     OperatorState,
     Position,
     TaskState,
@@ -21,6 +25,9 @@ from weir.core.types import (
     VertexId,
 )
 from weir.errors import invariant
+
+#: The fingerprints of a task's operators, as far as they are known.
+Fingerprints: TypeAlias = Mapping[OperatorId, Fingerprint]
 
 
 class AttemptPhase(enum.Enum):
@@ -65,6 +72,8 @@ class Execution:
         #: The position of each task in the newest completed checkpoint or savepoint of the attempt,
         #: or in what it was restored from.
         self._positions: dict[VertexId, Position] = {}
+        #: The operators' fingerprints there, by vertex: a finished task computes none.
+        self._fingerprints: dict[VertexId, Fingerprints] = {}
 
     @property
     def attempt(self) -> int:
@@ -144,8 +153,9 @@ class Execution:
 
     def finished_state(self, vertex: VertexId) -> TaskState:
         """The metadata entry of a FINISHED task, at its last known position (MISSION D4)."""
+        known = self._fingerprints.get(vertex, {})
         operators = tuple(
-            OperatorState(operator_id=o.operator_id, name=o.name, fully_finished=True)
+            replace(o, fully_finished=True, fingerprint=known.get(o.operator_id, o.fingerprint))
             for o in self._operators[vertex]
         )
         inputs = self.producers.get(vertex, ())
@@ -169,6 +179,7 @@ class Execution:
         self._needs_final_checkpoint.clear()
         finished = {vertex for vertex, state in states.items() if state.fully_finished}
         self._positions = {vertex: state.position for vertex, state in states.items()}
+        self._fingerprints = {vertex: _fingerprints(state) for vertex, state in states.items()}
         for vertex in self._status:
             self._status[vertex] = (
                 TaskStatus.FINISHED if vertex in finished else TaskStatus.INITIALIZING
@@ -204,6 +215,7 @@ class Execution:
     def completed(self, checkpoint: CompletedCheckpoint) -> None:
         """A checkpoint or savepoint completed: note its positions."""
         self._positions = {task.vertex: task.position for task in checkpoint.tasks}
+        self._fingerprints = {task.vertex: _fingerprints(task) for task in checkpoint.tasks}
 
     def released(self, vertices: frozenset[VertexId]) -> None:
         """Release ``vertices``: a checkpoint that covers the end of their records has completed.
@@ -231,3 +243,11 @@ class Execution:
                 f"task {vertex!r} is {self._status[vertex].name}, but is marked as needing a"
                 " final checkpoint",
             )
+
+
+def _fingerprints(task: TaskState) -> Fingerprints:
+    return {
+        operator.operator_id: operator.fingerprint
+        for operator in task.operators
+        if operator.fingerprint is not None
+    }

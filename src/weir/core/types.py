@@ -255,6 +255,25 @@ class SentEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """What an operator does with its state, in words: a restore compares it with the pipeline's.
+
+    ``durable/changes.py`` compares. Nothing is read from the texts but whether they are equal.
+    """
+
+    #: The version of Weir's wording. Texts of different versions say nothing about a change.
+    version: Ordinal
+    #: What a source reads or a sink writes: ``Files at /data/out``. Empty if it is neither, or if
+    #: that is not known.
+    identity: str = ""
+    #: The engine whose plan the rest was read from, such as ``Spark 4.1.1``: another release may
+    #: write the same expression in another way. Empty if it is not from a plan.
+    engine: str = ""
+    #: ``group by k, window(ts, 1 minute): count(1)``, for each part of the operator that has state.
+    expressions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class OperatorState:
     """The metadata entry of an operator of a task (PROTOCOL P43: finished flags live here)."""
 
@@ -262,6 +281,8 @@ class OperatorState:
     name: OperatorLabel
     #: The operator has processed all its records and is not started again on restore.
     fully_finished: bool = False
+    #: None if it is not known, as in checkpoints of earlier versions.
+    fingerprint: Fingerprint | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,9 @@ everything has finished, and a vertex   refused (PROTOCOL P35)
 is new
 ======================================  ============================================================
 
+A change of what a step does with its state, of what a source reads or a sink writes, is refused in
+``changes.py``.
+
 Nothing is committed or deleted before this check: if the pipeline is changed back, the job resumes
 as if it had never been changed.
 """

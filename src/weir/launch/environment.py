@@ -8,6 +8,7 @@ from weir.config import Configuration
 from weir.config.options import WORKING_DIR
 from weir.core.types import JobId
 from weir.definition import JobDefinition
+from weir.durable.changes import Changes
 from weir.launch.options import RunListener, RunOptions
 from weir.runtime.concurrency import Clock
 from weir.spark.session.start import LazySession
@@ -27,6 +28,8 @@ class RunEnvironment:
     file_systems: FileSystems
     clock: Clock
     listener: RunListener
+    #: Compares the job with the checkpoint that it starts from.
+    changes: Changes
 
     def working_directory(self, job_id: JobId) -> str:
         """The directory of the job's queries."""

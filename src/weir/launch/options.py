@@ -30,6 +30,8 @@ class RunOptions:
     takeover: bool = False
     #: Use an older checkpoint although sinks have committed past it (PROTOCOL P21).
     accept_duplicates: bool = False
+    #: Names or uids of steps that go on with their state although they have changed.
+    accept_changed_state: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

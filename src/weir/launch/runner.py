@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from weir.core.status import JobStatus
 from weir.definition import JobDefinition
-from weir.errors import ConfigurationError, RestError
+from weir.errors import ConfigurationError, PipelineError, RestError
 from weir.launch.options import JobResult, RunListener, RunOptions
 
 if TYPE_CHECKING:
     from weir.config import Configuration
     from weir.core.types import CompletedCheckpoint
+    from weir.durable.changes import Changes
     from weir.durable.sink_port import SinkPort
     from weir.gateway.job_gateway import JobGateway
     from weir.launch.environment import RunEnvironment
@@ -121,9 +122,11 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
             file_systems=FileSystems(session.file_system),
             clock=clock,
             listener=listener,
+            changes=_changes(job, options, listener),
         )
         submission = _submit(environment, rest)
         if submission.sinks is None:
+            _check_finished(environment, submission)
             return JobResult(
                 job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True
             )
@@ -161,7 +164,46 @@ def _submit(environment: RunEnvironment, rest: RestServer) -> Submission:
         fits=fits(environment.job, configuration),
         private=configuration.value(PRIVATE_SNAPSHOTS),
         claims=configuration.claims_snapshot,
+        changes=environment.changes,
     )
+
+
+def _changes(job: JobDefinition, options: RunOptions, listener: RunListener) -> Changes:
+    """Compares the job with a checkpoint.
+
+    Raises ``PipelineError`` if the user accepts changes of a step that the job does not have.
+    """
+    from weir.definition import declared_operators
+    from weir.durable.changes import Changes
+
+    operators = declared_operators(job)
+    names = {name for operator in operators.values() for name in (operator.name, *operators)}
+    for name in options.accept_changed_state:
+        if name not in names:
+            raise PipelineError(
+                f"--accept-changed-state names {name!r}, but job {job.name!r} has no such step:"
+                f" its steps are {', '.join(sorted(one.name for one in operators.values()))}."
+            )
+    return Changes(
+        operators=operators, accepted=frozenset(options.accept_changed_state), note=listener.note
+    )
+
+
+def _check_finished(environment: RunEnvironment, submission: Submission) -> None:
+    """Check that a job that has finished would read the same, for sources that Spark reads.
+
+    Only Spark knows what they read. Raises ``JobError`` if there is something else.
+    """
+    changes, checkpoint = environment.changes, submission.newest
+    names = frozenset() if checkpoint is None else changes.source_ids(checkpoint)
+    if checkpoint is None or not names:
+        return
+    environment.listener.phase("starting Spark")
+    from weir.spark.query.frames import source_fingerprints
+
+    functions = {name: environment.job.functions[name] for name in sorted(names)}
+    found = source_fingerprints(environment.session.get(), functions)
+    changes.check_finished(checkpoint, found)
 
 
 def _started(

@@ -6,7 +6,8 @@ newest record of the job    what running the same command does
 none                        starts a new job
 running, failed             resumes from the newest completed checkpoint
 stopped                     refuses and names the savepoint
-finished                    says so and runs nothing
+finished                    says so and runs nothing, unless the pipeline now reads or writes
+                            something else: then refuses
 canceled                    refuses and names the newest checkpoint
 superseded                  refuses and names the newest checkpoint, or else the savepoint that
                             the job started from: a start under a new id died before it was
@@ -25,11 +26,13 @@ nothing alongside the new job.
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from weir.core.types import JobId, Recorded
+from weir.core.types import CompletedCheckpoint, JobId, Recorded
+from weir.durable.changes import Changes
 from weir.durable.sink_port import SinkPort
 from weir.durable.targets import check_before_begin
 from weir.errors import (
@@ -50,6 +53,8 @@ from weir.storage.lease import Lease, holder_is_alive
 from weir.storage.paths import is_same
 from weir.storage.snapshots import snapshot_directory
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
@@ -64,6 +69,8 @@ class Submission:
     snapshot_checksum: str | None
     #: The newest record, or None for a new job.
     record: JobRecord | None
+    #: The newest checkpoint that can be read, of a job that has run.
+    newest: CompletedCheckpoint | None = None
 
     @property
     def has_finished(self) -> bool:
@@ -82,18 +89,21 @@ def submit(
     fits: Fits,
     private: bool = True,
     claims: bool = False,
+    changes: Changes,
 ) -> Submission:
     """Find or draw the job's id and check that the job may run.
 
-    ``sinks`` makes the sinks of the job that has the given storage. ``fits`` refuses a checkpoint
-    that does not fit the pipeline. ``private``: see ``CheckpointStorage``. ``claims``: a new job
-    owns the snapshot that it starts from.
+    ``sinks`` makes the sinks of the job that has the given storage. ``private``: see
+    ``CheckpointStorage``. ``claims``: a new job owns the snapshot that it starts from. ``fits``
+    refuses a snapshot, or the newest checkpoint of the job, that does not fit the pipeline;
+    ``changes`` compares the two.
 
     Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once),
     ``StorageError`` for a checkpoint directory or savepoint that cannot be used, ``JobError`` for a
-    checkpoint that does not fit, ``SinkError`` for an unsuitable target, and ``DuplicatesError`` if
-    a new job would write rows that its targets already have. Until all checks have passed, neither
-    the name's assignment nor the job that it was assigned to is changed.
+    checkpoint that does not fit or a changed pipeline, ``SinkError`` for an unsuitable target, and
+    ``DuplicatesError`` if a new job would write rows that its targets already have. Until all
+    checks have passed, neither the name's assignment nor the job that it was assigned to is
+    changed.
     """
     fresh_storage = CheckpointStorage(
         fs=fs,
@@ -113,7 +123,14 @@ def submit(
         _check_no_live_driver(known, fresh_storage)
     if known is None or options.fresh or (snapshot is not None and not continues):
         checked = _checked_as_new(
-            options, known, snapshot, fresh_storage, sinks, fits=fits, claims=claims
+            options,
+            known,
+            snapshot,
+            fresh_storage,
+            sinks,
+            fits=fits,
+            changes=changes,
+            claims=claims,
         )
         if known is not None:
             old_storage = replace(fresh_storage, job_id=known.job_id)
@@ -122,7 +139,7 @@ def submit(
         fresh_storage.make_job_directory()
         return checked
     own_storage = replace(fresh_storage, job_id=known.job_id)
-    return _resumed(name, known, snapshot, own_storage, sinks, fits=fits)
+    return _resumed(name, known, snapshot, own_storage, sinks, fits=fits, changes=changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +160,7 @@ def _checked_as_new(
     sinks: Callable[[CheckpointStorage], SinkPort],
     *,
     fits: Fits,
+    changes: Changes,
     claims: bool,
 ) -> Submission:
     """A job that starts in this storage, with or without a snapshot. Changes nothing."""
@@ -155,6 +173,7 @@ def _checked_as_new(
             storage.check_claimable(checkpoint)
         fits(checkpoint)
         storage.verify(checkpoint)
+        changes.check_start(checkpoint, storage.job_id)
     port = _checked(sinks, storage)
     if not options.accept_duplicates:
         check_before_begin(port, storage.job_id, checkpoint)
@@ -176,6 +195,7 @@ def _resumed(
     sinks: Callable[[CheckpointStorage], SinkPort],
     *,
     fits: Fits,
+    changes: Changes,
 ) -> Submission:
     """The job that has the name, from its newest record; without sinks if it has finished."""
     storage.make_job_directory()
@@ -197,8 +217,11 @@ def _resumed(
         from_savepoint=recorded if snapshot is None else snapshot.path,
         snapshot_checksum=known.snapshot_checksum,
         record=record,
+        newest=_newest_checkpoint(record, storage),
     )
     if submission.has_finished:
+        if submission.newest is not None:
+            changes.check_finished(submission.newest, {})
         return submission
     if record is not None:
         # What cannot be read is the attempt's to report: it may resume from an older checkpoint.
@@ -206,7 +229,28 @@ def _resumed(
             checkpoint = resumed_from(record, storage)
             if checkpoint is not None:
                 fits(checkpoint)
+    if submission.newest is not None:
+        changes.check_start(submission.newest, known.job_id)
     return replace(submission, sinks=_checked(sinks, storage))
+
+
+def _newest_checkpoint(
+    record: JobRecord | None, storage: CheckpointStorage
+) -> CompletedCheckpoint | None:
+    """The newest checkpoint that can be read; whether it is whole is checked at the restore."""
+    if record is None:
+        return None
+    known: list[tuple[str, str | None]] = [
+        (reference.path, reference.checksum) for reference in reversed(record.checkpoints)
+    ]
+    if not known and record.restored_from is not None:
+        known = [(record.restored_from, record.restored_checksum)]
+    for path, checksum in known:
+        try:
+            return storage.read(path, expected_checksum=checksum)
+        except StorageError as error:
+            _log.debug("Cannot compare the pipeline with a checkpoint: %s", error)
+    return None
 
 
 def _snapshot(

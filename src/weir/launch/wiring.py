@@ -287,6 +287,7 @@ def _task_port(
         sinks=sinks,
         working_directory=environment.working_directory(submission.job_id),
         clock=environment.clock,
+        changes=environment.changes,
     )
 
 

@@ -159,6 +159,16 @@ class Sink(abc.ABC):
     def describe(self) -> str:
         """What and where, for messages: ``DeltaTable('out/orders')``."""
 
+    def identity(self) -> str:
+        """What it writes, the same in every run: ``DeltaTable at /data/orders``.
+
+        Checkpoints keep it, and the job does not go on into another target without its user's
+        decision; what it knows of a target is forgotten once this changes. Without a password; a
+        path has one spelling, whatever the user wrote. The default is ``describe()``: override it
+        if that may differ between two runs.
+        """
+        return self.describe()
+
     def table_path(self) -> str | None:
         """Where the Delta or Iceberg table is that the sink appends to, for readers; else None."""
         return None
@@ -276,14 +286,6 @@ class Sink(abc.ABC):
         """
         if known and (found := self.newest_committed() or 0) < known:
             raise gone_back(self.describe(), known, found)
-
-    def identity(self) -> str:
-        """Where the rows go, in words that stay the same for the same target.
-
-        What the job knows of the target is forgotten once this changes. By default the landmark, or
-        else the description.
-        """
-        return self.landmark() or self.describe()
 
     def landmark(self) -> str | None:
         """A path that exists as long as the target does, once rows were committed.

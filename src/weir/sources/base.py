@@ -355,6 +355,16 @@ class Source(abc.ABC, Generic[SplitT]):
         """The input as OpenLineage names it (``lineage/datasets.py``); None without such a name."""
         return None
 
+    def identity(self) -> str:
+        """What it reads, the same in every run: ``FileSource at /data/landing``.
+
+        Checkpoints keep it, and the job does not go on with the positions of another input without
+        its user's decision. Without a password. The default is the class and ``dataset()``.
+        """
+        known = self.dataset()
+        where = "" if known is None else f" at {known.namespace}/{known.name.lstrip('/')}"
+        return f"{type(self).__name__}{where}"
+
     @abc.abstractmethod
     def split_serializer(self) -> SplitSerializer[SplitT]:
         """How splits are stored in events and checkpoints."""

@@ -128,6 +128,10 @@ class FileSource(Source[FileSplit]):
         """The directory."""
         return file_dataset(self._directory)
 
+    def identity(self) -> str:
+        """The directory."""
+        return f"FileSource at {self._directory}"
+
     def split_serializer(self) -> SplitSerializer[FileSplit]:
         """Files by name."""
         return SplitSerializer(FileSplit)

@@ -209,6 +209,10 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         """What and where, for messages."""
         return f"DeltaTable({self._shown_path!r})"
 
+    def identity(self) -> str:
+        """The table's root."""
+        return f"DeltaTable at {self._root}"
+
     def table_path(self) -> str:
         """The table's root."""
         return self._root

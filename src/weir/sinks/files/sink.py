@@ -141,6 +141,10 @@ class Files(FileSink[_Payload, None]):
         """What and where, for messages."""
         return f"Files({self._shown_path!r}, format={self._format!r})"
 
+    def identity(self) -> str:
+        """The directory."""
+        return f"Files at {self._root}"
+
     def landmark(self) -> str:
         """Where the ledgers of all jobs are."""
         return join(self._root, "_weir", "committed")

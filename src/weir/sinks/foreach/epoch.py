@@ -44,6 +44,10 @@ class ForeachEpoch(Files):
         """What and where, for messages."""
         return f"{self._description}, staged in {self._shown_path!r}"
 
+    def identity(self) -> str:
+        """Where its rows are staged and its ledger is: only the function knows what it writes."""
+        return f"ForeachEpoch staged in {self._root}"
+
     def dataset(self) -> Dataset | None:
         """None: only the function knows what it writes."""
         return None

@@ -101,6 +101,7 @@ class Foreach(Sink):
         self._commit = commit
         self._clean = clean
         self._newest_committed = newest_committed
+        self._given_description = describe
         self._description = (
             describe or f"Foreach({getattr(fn, '__qualname__', type(fn).__qualname__)})"
         )
@@ -111,6 +112,10 @@ class Foreach(Sink):
     def describe(self) -> str:
         """What and where, for messages."""
         return self._description
+
+    def identity(self) -> str:
+        """The given name: only the functions know what they write, and they may be renamed."""
+        return f"Foreach {self._given_description or ''}".rstrip()
 
     def check(self, context: SinkContext) -> None:
         """Say it if rows may come twice; the target is unknown before the first batch."""

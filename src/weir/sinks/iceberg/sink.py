@@ -142,6 +142,11 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
         catalog = f"{self._catalog_name!r}, " if self._catalog_name else ""
         return f"IcebergTable({catalog}{self._table_name!r})"
 
+    def identity(self) -> str:
+        """The table's name in its catalog, wherever the catalog is now."""
+        catalog = f" in catalog {self._catalog_name}" if self._catalog_name else ""
+        return f"IcebergTable {self._table_name}{catalog}"
+
     @property
     def target(self) -> IcebergTarget:
         """The table in its catalog, for readers."""
@@ -150,10 +155,6 @@ class IcebergTable(FileSink[IcebergPayload, "Table"]):
     def table_path(self) -> str | None:
         """The table's location; None until the table exists."""
         return None if self._table is None else normalize(self._table.location())
-
-    def identity(self) -> str:
-        """The table in its catalog, wherever it lies."""
-        return self.describe()
 
     def check_not_gone_back(self, known: int) -> None:
         """Also if the table was rolled back: then it still has the property, but not the rows."""

@@ -181,6 +181,15 @@ class PostgresTable(Sink):
         dataset = self.dataset()
         return f"{dataset.namespace}/{dataset.name}"
 
+    def identity(self) -> str:
+        """The table, its server and its database."""
+        given = self._parameters
+        host = given.get("host") or os.environ.get("PGHOST") or "localhost"
+        port = given.get("port") or os.environ.get("PGPORT") or "5432"
+        user = given.get("user") or os.environ.get("PGUSER") or getpass.getuser()
+        database = given.get("dbname") or os.environ.get("PGDATABASE") or user
+        return f"PostgresTable {self._table.removeprefix('public.')} at {host}:{port}/{database}"
+
     def dataset(self) -> Dataset:
         """The table on its server."""
         given = self._parameters

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weir.core.graph import StepKind
 from weir.core.types import OperatorId
@@ -23,6 +23,7 @@ from weir.lineage.datasets import (
 )
 from weir.sources.operator import SourceOperator
 from weir.spark.operators.outputs import output_of
+from weir.spark.query.source_leaves import FILE_FORMATS, leaf_source
 from weir.storage.paths import normalize
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FILE_FORMATS = ("parquet", "json", "csv", "text", "orc", "avro", "xml", "delta")
-
 
 def read_datasets(frame: DataFrame) -> tuple[Dataset, ...]:
     """The datasets at the leaves of a frame's plan, each once; asks the JVM. Raises nothing."""
@@ -42,7 +41,7 @@ def read_datasets(frame: DataFrame) -> tuple[Dataset, ...]:
     try:
         leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
         for number in range(leaves.size()):
-            name, options = _source(leaves.apply(number))
+            name, options = leaf_source(leaves.apply(number))
             found.update(dict.fromkeys(named(name, options)))
     except Exception:
         # It says less about the job, which runs on.
@@ -61,7 +60,7 @@ def named(source: str, options: dict[str, str]) -> tuple[Dataset, ...]:
             topics = options.get("subscribepattern", "")
         return kafka_datasets(options.get("kafka.bootstrap.servers", ""), topics)
     path = options.get("path")
-    if path is None or source not in _FILE_FORMATS:
+    if path is None or source not in FILE_FORMATS:
         return ()
     try:
         return (file_dataset(normalize(path)),)
@@ -72,29 +71,6 @@ def named(source: str, options: dict[str, str]) -> tuple[Dataset, ...]:
 def columns_of(frame: DataFrame) -> dict[str, str]:
     """The columns of a frame, with Spark's types."""
     return {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-
-
-def _source(leaf: Any) -> tuple[str, dict[str, str]]:
-    """The short name and the options of a leaf; without a name if it is not a streaming source."""
-    kind = str(leaf.getClass().getSimpleName())
-    if kind == "StreamingRelation":
-        source = leaf.dataSource()
-        name = str(source.className()).rpartition(".")[2].lower()
-        return name, _entries(source.options())
-    if kind == "StreamingRelationV2":
-        entries = leaf.extraOptions().asCaseSensitiveMap()
-        return str(leaf.sourceName()).lower(), {
-            str(key).lower(): str(entries.get(key)) for key in entries.keySet().toArray()
-        }
-    return "", {}
-
-
-def _entries(scala_map: Any) -> dict[str, str]:
-    entries = scala_map.toSeq()
-    return {
-        str(entries.apply(number)._1()).lower(): str(entries.apply(number)._2())
-        for number in range(entries.size())
-    }
 
 
 def job_datasets(pipeline: Pipeline, frames: Frames) -> JobDatasets:

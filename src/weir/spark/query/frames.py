@@ -9,13 +9,16 @@ again: a query that reads its channel needs its output schema.
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from weir.core.graph import GraphStep, StepKind, Vertex
-from weir.core.types import OperatorId, VertexId
+from weir.core.types import Fingerprint, OperatorId, VertexId
+from weir.durable.changes import declared
 from weir.errors import PipelineError, WeirError
 from weir.monitoring.log_lines import place
 from weir.runtime.concurrency import Clock
@@ -34,11 +37,22 @@ from weir.spark.operators.subtasks import SparkSubtasks
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.inputs import OnCall, QueryInputs
 from weir.spark.query.plan_checks import check_result, check_source
-from weir.spark.state.plan_layout import CONTROL, PlanLayout, PlanMarks, channel_owner
+from weir.spark.query.source_leaves import read_identity
+from weir.spark.state.plan_layout import (
+    CONTROL,
+    PlanLayout,
+    PlanMarks,
+    channel_of,
+    channel_owner,
+)
+from weir.spark.state.plan_words import PlanWords
 from weir.subtasks.chain import OperatorChain, process_steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_log = logging.getLogger(__name__)
 
 
 class Frames:
@@ -67,6 +81,8 @@ class Frames:
         }
         self._frames: dict[VertexId, DataFrame] = {}
         self._layouts: dict[VertexId, PlanLayout | None] = {}
+        self._marks: dict[VertexId, PlanMarks] = {}
+        self._words: dict[VertexId, PlanWords] = {}
         #: The sources' own frames.
         self._sources: dict[OperatorId, DataFrame] = {}
         steps = {
@@ -111,6 +127,32 @@ class Frames:
             self.of(name)
             return self._layouts[name]
 
+    def fingerprints(self, name: VertexId) -> dict[OperatorId, Fingerprint]:
+        """What Spark's plan says of the steps of a vertex (``durable/changes.py``).
+
+        Without steps that Python workers run. Empty if the plan cannot be read.
+        """
+        with self._lock:
+            self.of(name)
+            if self._layouts[name] is None:
+                return {}
+            engine = f"Spark {self._session.version}"
+            try:
+                found = self._words_of(name).expressions() if self._marks[name].has_words else {}
+                return {
+                    step.operator_id: declared(
+                        identity=self._identity(step),
+                        expressions=found.get(step.operator_id, ()),
+                        engine=engine,
+                    )
+                    for step in self._pipeline.vertices[name].steps
+                    if step.operator_id in self._pipeline.functions or step.kind is StepKind.UNION
+                }
+            except Exception:
+                # The job runs as well without.
+                _log.warning("Cannot say in words what the steps of %r do.", name, exc_info=True)
+                return {}
+
     def operators(self, name: VertexId) -> OperatorChain | None:
         """The Python operators of a vertex; None if it has none."""
         return self._operators.get(name)
@@ -123,6 +165,21 @@ class Frames:
         """Release the inputs, and the plans that read them, in Java: the attempt has ended."""
         for inputs in self._inputs.values():
             inputs.release()
+
+    def _identity(self, step: GraphStep) -> str:
+        frame = self._sources.get(step.operator_id)
+        return "" if frame is None or step.enumerated else read_identity(frame)
+
+    def _words_of(self, name: VertexId) -> PlanWords:
+        words = self._words.get(name)
+        if words is None:
+            words = self._words[name] = self._marks[name].words(self.of(name), self._column)
+        return words
+
+    def _column(self, owner: str, column: str) -> str | None:
+        """What a column of a channel is made of in its producer's plan."""
+        producer = channel_of(owner)
+        return None if producer is None else self._words_of(producer).column(column)
 
     def _build(self, vertex: Vertex) -> DataFrame:
         # User code may ask for the active session, and without one PySpark does not record where
@@ -147,6 +204,7 @@ class Frames:
             frames[step.operator_id] = frame
         frame = frames[vertex.name]
         layout = self._layouts[vertex.name] = marks.layout(frame)
+        self._marks[vertex.name] = marks
         if layout is not None:
             _check_updates(vertex, layout)
         if self._pipeline.consumers(vertex.name):
@@ -165,6 +223,7 @@ class Frames:
             segments = inputs.segments(name, schema)
             marks.mark(channel_owner(name), segments)
             frames[name] = channel_frame(control, segments, index=index, schema=schema)
+            marks.mark(channel_owner(name), frames[name])
         return frames
 
     def _apply(self, vertex: Vertex, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
@@ -230,6 +289,17 @@ def _check_updates(vertex: Vertex, layout: PlanLayout) -> None:
                 " watermark (withWatermark) instead of with output_mode='update', or use a Python"
                 " operator (Stream.process), which recognizes a change by its key."
             )
+
+
+def source_fingerprints(
+    session: SparkSession, functions: Mapping[OperatorId, Callable[..., Any]]
+) -> dict[OperatorId, Fingerprint]:
+    """What sources that Spark reads would read now, without a query."""
+    Jvm(session).activate_session()
+    return {
+        name: declared(identity=read_identity(check_source(name, function(session))))
+        for name, function in functions.items()
+    }
 
 
 def plan_layouts(

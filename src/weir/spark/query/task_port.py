@@ -31,7 +31,17 @@ from weir.core.messages.task import (
     TakeSnapshot,
 )
 from weir.core.task.plan import TaskPlan
-from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
+from weir.core.types import (
+    CompletedCheckpoint,
+    Fingerprint,
+    OperatorId,
+    OperatorState,
+    SnapshotMetrics,
+    StateHandle,
+    TaskState,
+    VertexId,
+)
+from weir.durable.changes import Changes
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.lineage.datasets import JobDatasets
@@ -94,14 +104,19 @@ class SparkTaskPort:
         sinks: SinkPort,
         working_directory: str,
         clock: Clock,
+        changes: Changes,
     ) -> None:
-        """``working_directory`` is ``<weir.working-dir>/<job id>``."""
+        """``working_directory`` is ``<weir.working-dir>/<job id>``.
+
+        ``changes`` compares the plans with the checkpoint that an attempt restores.
+        """
         self._session = session
         self._pipeline = pipeline
         self._storage = storage
         self._sinks = sinks
         self._working_directory = working_directory
         self._clock = clock
+        self._changes = changes
         self._transfer = Transfer(storage.fs)
         self._lock = threading.Lock()
         self._tasks: dict[VertexId, QueryTask] = {}
@@ -166,6 +181,11 @@ class SparkTaskPort:
         if current is None or current.number != attempt:
             return
         vertex = self._pipeline.vertices[plan.vertex]
+        # Before anything of the state is copied.
+        found = current.frames.fingerprints(vertex.name)
+        if current.restored is not None:
+            self._changes.check(found, current.restored)
+        plan = replace(plan, operators=_with_fingerprints(plan.operators, found))
         directory = self._restored_directory(current, vertex, restored)
         base: tuple[StateHandle, ...] = ()
         if restored is not None:
@@ -428,3 +448,12 @@ class SparkTaskPort:
             return replace(before, records_in_per_second=0.0, pending_records=None)
         now = task.metrics()
         return replace(now, records_in=before.records_in + now.records_in)
+
+
+def _with_fingerprints(
+    operators: tuple[OperatorState, ...], found: Mapping[OperatorId, Fingerprint]
+) -> tuple[OperatorState, ...]:
+    return tuple(
+        replace(operator, fingerprint=found.get(operator.operator_id, operator.fingerprint))
+        for operator in operators
+    )

@@ -142,10 +142,18 @@ class SparkStateAssembler:
         """The state of a vertex whose operators have all finished: that of Python operators."""
         now = self._vertices[vertex]
         kept, files = python_state(now, origins)
+        known = {
+            operator.operator_id: operator.fingerprint
+            for task in origins
+            for operator in task.operators
+        }
         return TaskState(
             vertex=vertex,
             position=max(task.position for task in origins),
-            operators=tuple(replace(operator, fully_finished=True) for operator in now.operators),
+            operators=tuple(
+                replace(operator, fully_finished=True, fingerprint=known.get(operator.operator_id))
+                for operator in now.operators
+            ),
             inputs=now.inputs,
             entries=kept,
             files=files,

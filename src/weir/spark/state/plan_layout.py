@@ -4,12 +4,14 @@ Spark numbers what a query keeps: sources by their places in the plan, stateful 
 root of the plan downwards. A change of the pipeline may change these numbers, and even move an
 operator to another query. A snapshot therefore names the owner of each number (``PLAN_ENTRY``).
 
-While a query's plan is built, each step marks the streaming leaves and stateful operators that it
-has added (``PlanMarks.mark``). Marks are tags on the nodes of Spark's logical plan, which Spark
-copies when it rewrites a node. ``PlanMarks.layout`` reads them from the finished plan, in Spark's
-order. Whether Spark has numbered the operators in this order is checked against its own metadata
-(``matches``). If a mark is missing, or Spark differs, the snapshot says nothing about the plan, and
-only a change that leaves the query whole can be restored from it.
+While a query's plan is built, each step marks the streaming leaves, stateful operators and
+watermarks that it has added (``PlanMarks.mark``). Marks are tags on the nodes of Spark's logical
+plan, which Spark copies when it rewrites a node. ``PlanMarks.layout`` reads them from the finished
+plan, in Spark's order. Whether Spark has numbered the operators in this order is checked against
+its own metadata (``matches``). If a mark is missing, or Spark differs, the snapshot says nothing
+about the plan, and only a change that leaves the query whole can be restored from it.
+
+``PlanMarks.words`` reads the same plan for what the steps do with their state (``plan_words.py``).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import msgspec
 
 from weir.core.types import Count, OperatorId, Timestamp, VertexId
 from weir.spark.state.log_entries import OperatorMetadata
+from weir.spark.state.plan_words import WATERMARK, Column, Marked, PlanWords
 from weir.storage.records import decoded
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ _STATEFUL = {
         "transformWithStateInPandasExec",
     ),
 }
+
+_EXPAND = "Expand"
 
 _numbers = itertools.count(1)
 
@@ -148,17 +153,22 @@ class PlanMarks:
         tag = jvm.sql_class("catalyst.trees.TreeNodeTag")
         # A frame that a user's function returns again still has its marks from an earlier plan.
         self._tag = tag(f"weir-owner-{next(_numbers)}")
+        self._jvm = jvm
         self._marks: dict[str, _Mark] = {}
+        #: The nodes of the finished plan, each before those that it reads.
+        self._in_plan: list[Any] = []
 
     def mark(self, owner: str, frame: DataFrame) -> None:
         """Mark what is in the frame and not yet marked as the owner's."""
         number = 0
         for node in self._nodes(_plan(frame), into_marked=False):
-            if _counts(node) and node.getTagValue(self._tag).isEmpty():
-                name = f"{owner}/{number}"
-                self._marks[name] = _Mark(owner, number)
+            counts = _counts(node)
+            if (counts or _is_watermark(node)) and node.getTagValue(self._tag).isEmpty():
+                # No layout has watermarks.
+                name = f"{owner}/{number}" if counts else f"{owner}/{WATERMARK}"
+                self._marks[name] = _Mark(owner, number if counts else -1)
                 node.setTagValue(self._tag, name)
-                number += 1
+                number += counts
         # Of a stateless step: not to look through its plan again.
         root = _plan(frame)
         if root.getTagValue(self._tag).isEmpty():
@@ -167,7 +177,8 @@ class PlanMarks:
     def layout(self, frame: DataFrame) -> PlanLayout | None:
         """The owners in the finished plan; None if some are not known."""
         plan = _plan(frame)
-        nodes = [node for node in self._nodes(plan, into_marked=True) if _counts(node)]
+        self._in_plan = list(self._nodes(plan, into_marked=True))
+        nodes = [node for node in self._in_plan if _counts(node)]
         marks = [self._mark_of(node) for node in nodes]
         if any(mark is None for mark in marks):
             return None
@@ -194,6 +205,46 @@ class PlanMarks:
             operators=tuple(operators),
         )
 
+    @property
+    def has_words(self) -> bool:
+        """Whether some node of the finished plan keeps state or has a watermark."""
+        return any(_is_watermark(node) or _is_stateful(node) for node in self._in_plan)
+
+    def words(self, frame: DataFrame, column: Column) -> PlanWords:
+        """What the steps do, in words. Call it after ``layout``, with the same frame."""
+        owners, delays = {}, {}
+        for number, node in enumerate(self._in_plan):
+            is_watermark = _is_watermark(node)
+            if is_watermark:
+                delays[number] = str(node.delay().toString())
+            mark = self._mark_of(node) if is_watermark or _counts(node) else None
+            if mark is not None:
+                owners[number] = mark.owner
+        marked = Marked(
+            owners=owners, delays=delays, is_control=lambda owner: owner == CONTROL, column=column
+        )
+        return PlanWords.of(str(self._brief(_plan(frame)).toJSON()), marked)
+
+    def _brief(self, plan: Any) -> Any:
+        """The plan with one projection of each ``Expand``.
+
+        A sliding window has one for each window that a row is in, and all say the same.
+        """
+        if not any(str(node.nodeName()) == _EXPAND for node in self._in_plan):
+            return plan
+
+        def brief(node: Any) -> Any:
+            children = node.children()
+            below = [children.apply(index) for index in range(children.size())]
+            if not below:
+                return node
+            made = node.withNewChildren(self._jvm.seq(brief(child) for child in below))
+            if str(node.nodeName()) != _EXPAND:
+                return made
+            return made.copy(made.projections().take(1), made.output(), made.child())
+
+        return brief(plan)
+
     def _mark_of(self, node: Any) -> _Mark | None:
         found = node.getTagValue(self._tag)
         return None if found.isEmpty() else self._marks.get(str(found.get()))
@@ -210,6 +261,14 @@ class PlanMarks:
 
 def _plan(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
+
+
+def _is_watermark(node: Any) -> bool:
+    return str(node.nodeName()) == WATERMARK
+
+
+def _is_stateful(node: Any) -> bool:
+    return not _is_leaf(node) and _counts(node)
 
 
 def _is_leaf(node: Any) -> bool:
