@@ -25,7 +25,7 @@ from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind
 from weir.core.status import JobStatus
 from weir.core.types import NAME
 from weir.definition import JobDefinition, ProcessFunction, Simulation
-from weir.durable.changes import declared
+from weir.durable.changes import WATERMARK, declared
 from weir.durable.hooks import MasterHook
 from weir.errors import JobFailedError, PipelineError
 from weir.operators.base import Operator
@@ -347,7 +347,7 @@ class Job:
             parallelism=parallelism,
             key_by=(),
             reads=declared(
-                identity=source.identity(), expressions=[f"watermark on {text}" for text in timed]
+                identity=source.identity(), expressions=[f"{WATERMARK}{text}" for text in timed]
             ),
         )
         return self._added_operator(step, function)

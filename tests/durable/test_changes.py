@@ -14,7 +14,7 @@ from weir.durable.changes import WORDING, declared
 from weir.errors import JobError
 from weir.job import definition_of
 from weir.operators import Operator
-from weir.sinks import Files, Foreach
+from weir.sinks import DeltaTable, Files, Foreach, PostgresTable
 from weir.sources import FileSource
 from weir.storage import metadata
 
@@ -154,6 +154,19 @@ def test_expressions_in_another_order_are_a_change() -> None:
         changes_of(job()).check({"score": now}, checkpoint_of(job(), score=before))
 
 
+def test_a_watermark_where_there_was_none_is_no_change() -> None:
+    """No row has been late by it; one that is gone or another delay is a change."""
+    words = ("group by k: count(1)", "watermark on ts, 1 minute")
+    without, timed = declared(expressions=words[:1]), declared(expressions=words)
+    changes_of(job()).check({"score": timed}, checkpoint_of(job(), score=without))
+    for before, now in (
+        (timed, without),
+        (timed, declared(expressions=(words[0], "watermark on ts, 2 minutes"))),
+    ):
+        with pytest.raises(JobError, match="watermark on ts, 1 minute"):
+            changes_of(job()).check({"score": now}, checkpoint_of(job(), score=before))
+
+
 def test_a_finished_job_with_another_input_or_output_is_not_finished() -> None:
     """Nor with one more; only with what it had, or what is accepted, it is."""
     done = checkpoint_of(job())
@@ -180,6 +193,22 @@ def test_a_sources_input_that_only_spark_knows_is_compared_once_it_is_known() ->
     assert not changes_of(made, accepted=["rows"]).source_ids(done)
     with pytest.raises(JobError, match="'rows' read json files at /in"):
         changes.check_finished(done, {"rows": declared(identity="json files at /other")})
+
+
+def test_a_sink_is_known_by_its_target_however_that_is_written() -> None:
+    """Not by its columns, its format or its options."""
+    for sink, identity in (
+        (DeltaTable("s3a://lake/orders", partition_by=["day"]), "DeltaTable at s3://lake/orders"),
+        (DeltaTable("s3://lake/orders/"), "DeltaTable at s3://lake/orders"),
+        (Files("/data/out", format="json"), "Files at /data/out"),
+        (PostgresTable("host=db dbname=shop", "orders"), "PostgresTable orders at db:5432/shop"),
+        (
+            PostgresTable("postgresql://weir@db/shop", "public.orders"),
+            "PostgresTable orders at db:5432/shop",
+        ),
+        (Foreach(lambda frame, info: None), "Foreach"),
+    ):
+        assert sink.identity() == identity
 
 
 def test_no_password_is_kept() -> None:

@@ -14,10 +14,10 @@ state. A start compares them with those of the pipeline:
 A difference is refused, and the message asks for a decision: ``--accept-changed-state NAME`` goes
 on with the state as it is; another uid starts the step without state.
 
-What is not compared: texts of another version of the wording, or read from another release's plan,
-since the same expression may be written in another way there; operators that only one side has
-(``state_mapping.py`` decides about these); a sink's target if the job starts from another job's
-snapshot, which may be for new tables on purpose.
+What is not compared: a watermark where there was none; texts of another version of the wording, or
+read from another release's plan, since the same expression may be written in another way there;
+operators that only one side has (``state_mapping.py`` decides about these); a sink's target if the
+job starts from another job's snapshot, which may be for new tables on purpose.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from weir.storage.paths import is_local, is_same
 
 #: The version of Weir's wording: raise it when the same pipeline gets other texts.
 WORDING = 1
+#: What the words of a watermark begin with.
+WATERMARK = "watermark on "
 _PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PLACE = re.compile(r"(?P<kind>[^/]* )(?P<path>/.*)")
@@ -152,7 +154,7 @@ class Changes:
         if not _is_same_identity(before, now):
             does = "read" if operator.is_source else "wrote"
             found.append(f"it {does} {before.identity}, and is now {now.identity}")
-        if before.expressions != now.expressions:
+        if before.expressions not in (now.expressions, _without_added_watermarks(before, now)):
             difference = _difference(before.expressions, now.expressions)
             if (before.version, before.engine) == (now.version, now.engine):
                 found.append(difference)
@@ -241,6 +243,18 @@ def _is_same_identity(before: Fingerprint, now: Fingerprint) -> bool:
         and first["kind"] == second["kind"]
         and is_local(first["path"])
         and is_same(first["path"], second["path"])
+    )
+
+
+def _without_added_watermarks(before: Fingerprint, now: Fingerprint) -> tuple[str, ...]:
+    """The new expressions without watermarks that the step did not have.
+
+    No row has been late by them.
+    """
+    return tuple(
+        text
+        for text in now.expressions
+        if text in before.expressions or not text.startswith(WATERMARK)
     )
 
 

@@ -211,7 +211,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
 
     def identity(self) -> str:
         """The table's root."""
-        return f"DeltaTable at {self._root}"
+        return f"DeltaTable at {self._uri}"
 
     def table_path(self) -> str:
         """The table's root."""

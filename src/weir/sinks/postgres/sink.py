@@ -186,8 +186,8 @@ class PostgresTable(Sink):
         given = self._parameters
         host = given.get("host") or os.environ.get("PGHOST") or "localhost"
         port = given.get("port") or os.environ.get("PGPORT") or "5432"
-        user = given.get("user") or os.environ.get("PGUSER") or getpass.getuser()
-        database = given.get("dbname") or os.environ.get("PGDATABASE") or user
+        names = (given.get("dbname"), given.get("service"), os.environ.get("PGDATABASE"))
+        database = next(filter(None, names), "")
         return f"PostgresTable {self._table.removeprefix('public.')} at {host}:{port}/{database}"
 
     def dataset(self) -> Dataset:

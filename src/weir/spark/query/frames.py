@@ -238,16 +238,8 @@ class Frames:
             return self._enumerated(vertex, step)
         function = self._pipeline.functions[step.operator_id]
         arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
-        try:
-            with place(task=vertex.name, step=step.operator_id):
-                frame = function(*arguments)
-        except WeirError:
-            raise
-        except Exception as error:
-            raise PipelineError(
-                f"The function of step {step.name!r} raised {_described(error)}."
-                " Fix it and run again."
-            ) from error
+        with place(task=vertex.name, step=step.operator_id):
+            frame = _called(step.name, function, *arguments)
         if step.kind is StepKind.SOURCE:
             return check_source(step.name, frame)
         return check_result(step.name, frame)
@@ -294,10 +286,13 @@ def _check_updates(vertex: Vertex, layout: PlanLayout) -> None:
 def source_fingerprints(
     session: SparkSession, functions: Mapping[OperatorId, Callable[..., Any]]
 ) -> dict[OperatorId, Fingerprint]:
-    """What sources that Spark reads would read now, without a query."""
+    """What sources that Spark reads would read now, without a query.
+
+    Raises ``PipelineError`` if the user's code is wrong.
+    """
     Jvm(session).activate_session()
     return {
-        name: declared(identity=read_identity(check_source(name, function(session))))
+        name: declared(identity=read_identity(check_source(name, _called(name, function, session))))
         for name, function in functions.items()
     }
 
@@ -320,6 +315,18 @@ def plan_layouts(
         return {name: frames.layout(name) for name in pipeline.vertices}
     finally:
         frames.release()
+
+
+def _called(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of the function of a step. Raises ``PipelineError`` if it raises."""
+    try:
+        return function(*arguments)
+    except WeirError:
+        raise
+    except Exception as error:
+        raise PipelineError(
+            f"The function of step {name!r} raised {_described(error)}. Fix it and run again."
+        ) from error
 
 
 def _described(error: Exception) -> str:

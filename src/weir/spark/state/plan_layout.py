@@ -56,8 +56,6 @@ _STATEFUL = {
     ),
 }
 
-_EXPAND = "Expand"
-
 _numbers = itertools.count(1)
 
 
@@ -226,11 +224,11 @@ class PlanMarks:
         return PlanWords.of(str(self._brief(_plan(frame)).toJSON()), marked)
 
     def _brief(self, plan: Any) -> Any:
-        """The plan with one projection of each ``Expand``.
+        """The plan with one projection for each sliding window.
 
-        A sliding window has one for each window that a row is in, and all say the same.
+        It has one for each window that a row is in, which may be thousands, and all say the same.
         """
-        if not any(str(node.nodeName()) == _EXPAND for node in self._in_plan):
+        if not any(map(_slides, self._in_plan)):
             return plan
 
         def brief(node: Any) -> Any:
@@ -239,7 +237,7 @@ class PlanMarks:
             if not below:
                 return node
             made = node.withNewChildren(self._jvm.seq(brief(child) for child in below))
-            if str(node.nodeName()) != _EXPAND:
+            if not _slides(made):
                 return made
             return made.copy(made.projections().take(1), made.output(), made.child())
 
@@ -265,6 +263,11 @@ def _plan(frame: DataFrame) -> Any:
 
 def _is_watermark(node: Any) -> bool:
     return str(node.nodeName()) == WATERMARK
+
+
+def _slides(node: Any) -> bool:
+    """Whether the node puts a row into several time windows."""
+    return str(node.nodeName()) == "Expand" and str(node.output().head().name()) == "window"
 
 
 def _is_stateful(node: Any) -> bool:

@@ -27,6 +27,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from weir.durable.changes import WATERMARK as IN_WORDS
 from weir.spark.state.expression_words import SYMBOLS, Writer, span
 from weir.spark.state.needed_columns import NeededColumns
 from weir.spark.state.plan_tree import (
@@ -113,7 +114,7 @@ class PlanWords:
     def _watermark(self, node: Tree, above: Sequence[Tree]) -> str:
         del above
         delay = span(self.marked.delays.get(node.number, ""))
-        return f"watermark on {self._listed(node, node.fields['eventTime'])}, {delay}"
+        return f"{IN_WORDS}{self._listed(node, node.fields['eventTime'])}, {delay}"
 
     def _aggregate(self, node: Tree, above: Sequence[Tree]) -> str:
         [child] = node.children
