@@ -20,7 +20,6 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from unittest.mock import patch
 
 from weir.core.settings import CheckpointConfig
 from weir.core.types import OperatorId
@@ -31,7 +30,7 @@ from weir.sim.engine.job import SimJob
 from weir.sim.user.code import UserCode, enumerators
 from weir.sim.user.coordinators import splits_lost
 from weir.sim.user.driver import Content, Traced, UserRun
-from weir.sim.user.files import CrashingFiles
+from weir.sim.user.files import CrashingFiles, machine
 from weir.sim.user.interleaving import Interleaving, interleaved
 from weir.sim.user.loader import LoadJob, Pipeline
 from weir.sim.user.plan import needs_spark
@@ -128,7 +127,7 @@ class UserStage(Stage):
             pins.mkdir()
             self._files = CrashingFiles(root, pins)
             stack.enter_context(self._files.watched())
-            stack.enter_context(patch.object(os, "urandom", global_random.randbytes))
+            stack.enter_context(machine(urandom=global_random.randbytes))
             os.chdir(root)
             try:
                 yield
