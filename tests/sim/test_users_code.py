@@ -241,7 +241,68 @@ def test_a_coordinator_that_does_not_come_back_is_caught(tmp_path: Path) -> None
     broken = changed(COORDINATED, ('state["rows"] if state else 0', "0"))
     said = first_law(tmp_path, broken, range(1))
     assert said is not None
-    assert "a snapshot right after a restore must be the restored state" in said
+    assert "a snapshot right after a reset must be the restored state" in said
+
+
+RESET = '        self.rows = state["rows"] if state else 0\n'
+HOOK = """
+
+class Ids(weir.MasterHook):
+    identifier = "ids"
+
+    def __init__(self):
+        self.ids = []
+
+    def trigger(self, checkpoint_id, timestamp_ms):
+        before = list(self.ids)
+        self.ids.append(checkpoint_id)
+        return {"ids": before}
+
+    def restore(self, checkpoint_id, state):
+        self.ids = state["ids"]
+
+    def reset(self):
+        self.ids = []
+
+
+job = weir.Job("counted")
+job.master_hook(Ids())
+"""
+HOOKED = changed(COORDINATED, ('\njob = weir.Job("counted")\n', HOOK))
+COUNTED = changed(
+    COORDINATED,
+    (RESET, RESET + '        self.resets = getattr(self, "resets", 0) + 1\n'),
+    ('return {"rows": self.rows}', 'return {"rows": self.rows, "resets": self.resets}'),
+)
+DECLARED = '    changed_by_reset = ("resets",)\n\n    def reset_to_checkpoint'
+
+
+@pytest.mark.parametrize(
+    ("correct", "change", "law", "seeds"),
+    [
+        (
+            COORDINATED,
+            (RESET, f'        if not hasattr(self, "rows"):\n    {RESET}'),
+            "Count",
+            (0,),
+        ),
+        (HOOKED, ('state["ids"]', 'self.ids or state["ids"]'), "Ids", range(40)),
+        (
+            changed(COUNTED, ("    def reset_to_checkpoint", DECLARED)),
+            (DECLARED, "    def reset_to_checkpoint"),
+            "Count",
+            (0,),
+        ),
+    ],
+    ids=["coordinator", "hook", "counts what it does not declare"],
+)
+def test_an_object_that_ignores_a_reset_is_caught(
+    correct: str, change: tuple[str, str], law: str, seeds: Iterable[int], tmp_path: Path
+) -> None:
+    """A living one must come back as the checkpoint has it, but for the keys that it declares."""
+    assert first_law(tmp_path, correct, range(3)) is None
+    said = first_law(tmp_path, changed(correct, change), seeds)
+    assert said is not None and f"({law}): a snapshot right after a" in said, said
 
 
 SOURCE = """
@@ -318,6 +379,20 @@ def test_a_source_that_forgets_splits_is_caught(tmp_path: Path) -> None:
     no_return = changed(SOURCE, ("self.splits.extend(splits)", "pass"))
     said = first_law(tmp_path, no_return, range(1))
     assert said is not None and "a split that it gets back (add_splits_back)" in said
+    restored = 'decode_splits(SplitSerializer(Range), state["splits"])'
+    cached = changed(
+        SOURCE,
+        (
+            f"        return Ranges(context, {restored})\n",
+            f"""        if not hasattr(self, "ranges"):
+            self.ranges = Ranges(context, {restored})
+        self.ranges.context = context
+        return self.ranges
+""",
+        ),
+    )
+    said = first_law(tmp_path, cached, (15, *range(100)))
+    assert said is not None and "(Numbers): a snapshot right after a" in said, said
     forgets = changed(
         SOURCE, ("SplitSerializer(Range), self.splits)}", "SplitSerializer(Range), [])}")
     )

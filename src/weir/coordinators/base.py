@@ -9,7 +9,7 @@ after it is not (PROTOCOL P2).
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias
 
@@ -99,6 +99,10 @@ class OperatorCoordinator(abc.ABC):
     itself, and the checkpoints that wait for its snapshot. An exception fails the job, which is
     then restored from its newest checkpoint.
     """
+
+    #: Keys of its state that a reset or a snapshot may change, such as a count of calls. The
+    #: simulator compares the others with the restored state.
+    changed_by_reset: Sequence[str] = ()
 
     def start(self, context: CoordinatorContext) -> None:
         """Called once in a driver, before anything else."""

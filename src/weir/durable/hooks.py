@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,10 @@ class MasterHook(abc.ABC):
     keeps running; until it returns, the hook fails every further checkpoint, and no attempt can
     start.
     """
+
+    #: Keys of its state that a restore or a snapshot may change, such as a count of calls. The
+    #: simulator compares the others with the restored state.
+    changed_by_reset: Sequence[str] = ()
 
     @property
     @abc.abstractmethod

@@ -156,6 +156,10 @@ class SplitEnumerator(abc.ABC, Generic[SplitT]):
     restored from its newest checkpoint with a new enumerator.
     """
 
+    #: Keys of its state that a restore or a snapshot may change, such as a count of calls. The
+    #: simulator compares the others with the restored state.
+    changed_by_reset: Sequence[str] = ()
+
     def start(self) -> None:
         """Begin to discover splits. Called once, before anything else."""
         return

@@ -13,7 +13,9 @@ from weir.runtime.ports import AttemptStart, PostToTask
 from weir.sim.engine.code import DriverCode, Environment
 from weir.sim.engine.listener import OrderedListener
 from weir.sim.engine.task_port import SimTaskPort
+from weir.sim.user.coordinators import AuditedCoordinator, Resets
 from weir.sim.user.driver import UserDriver, UserRun
+from weir.sim.user.interleaving import Interleaving
 from weir.sim.user.plan import UserJob
 from weir.sim.user.query import UserQuery
 from weir.sources.coordinator import SourceCoordinator
@@ -30,15 +32,19 @@ class UserCode:
         """The objects of one driver."""
         driver = UserDriver(self._run, environment)
         steps = driver.job.steps
-        coordinators = {
-            name: one.coordinator
+        run, broken = self._run, environment.broken
+        coordinators: dict[OperatorId, Any] = {
+            name: AuditedCoordinator(name, one.coordinator, run.interleaving, broken)
             for name, one in steps.operators.items()
             if one.coordinator is not None
         }
         return DriverCode(
             plans={name: driver.plan(name) for name in driver.job.vertices},
             sinks=driver.sinks,
-            hooks=[AuditedHook(hook, environment.hook_fails) for hook in steps.hooks.values()],
+            hooks=[
+                AuditedHook(hook, environment.hook_fails, run.interleaving, broken)
+                for hook in steps.hooks.values()
+            ],
             listeners={
                 name: [OrderedListener(), *steps.listeners(vertex)]
                 for name, vertex in driver.job.vertices.items()
@@ -86,11 +92,21 @@ class UserQueries:
 
 
 class AuditedHook(MasterHook):
-    """A user's master hook, which fails now and then."""
+    """A user's master hook, which fails now and then, and whose resets are checked."""
 
-    def __init__(self, hook: MasterHook, fails: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        hook: MasterHook,
+        fails: Callable[[], bool],
+        interleaving: Interleaving,
+        broken: Callable[[str], None],
+    ) -> None:
+        """``broken`` gets the text of a broken law."""
         self._hook = hook
         self._fails = fails
+        self._interleaving = interleaving
+        self._broken = broken
+        self._resets = Resets(f"master hook {hook.identifier!r} ({type(hook).__name__})")
 
     @property
     def identifier(self) -> str:
@@ -105,11 +121,28 @@ class AuditedHook(MasterHook):
 
     def restore(self, checkpoint_id: int, state: Payload | None) -> None:
         """As the user's."""
-        self._hook.restore(checkpoint_id, state)
+        self._reset(lambda given: self._hook.restore(checkpoint_id, given), checkpoint_id, state)
 
     def reset(self) -> None:
         """As the user's."""
-        self._hook.reset()
+        self._reset(lambda _: self._hook.reset(), 0, None)
+
+    def _reset(
+        self,
+        reset: Callable[[Payload | None], None],
+        checkpoint_id: int,
+        state: Payload | None,
+    ) -> None:
+        def snapshot(given: Payload | None) -> Payload | None:
+            reset(given)
+            # Its state may name the checkpoint.
+            return self._hook.trigger(checkpoint_id, 0)
+
+        with self._interleaving.undisturbed():
+            wrong = self._resets.broken_law(state, snapshot, self._hook.changed_by_reset)
+        if wrong is not None:
+            self._broken(wrong)
+        reset(state)
 
 
 def enumerators(job: UserJob) -> dict[OperatorId, SourceCoordinator[Any]]:
