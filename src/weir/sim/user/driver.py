@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -191,6 +192,8 @@ class UserDriver:
                     visible=run.visible(self.job, name),
                     random=Random(f"sink {name} {who}"),
                     fails=fails,
+                    late=environment.strikes[Fault.LATE_WRITE],
+                    load=partial(self._load_sink, name),
                 )
 
     def plan(self, name: str) -> TaskPlan:
@@ -240,6 +243,9 @@ class UserDriver:
         traced = self._run.traced.setdefault(step.operator_id, Traced())
         _add(traced.given, [batch for batches in inputs for batch in batches])
         _add(traced.emitted, [batch for batches in made.values() for batch in batches])
+
+    def _load_sink(self, name: OperatorId) -> Sink:
+        return self._run.load().steps.sinks[name]
 
     def _load_operators(self) -> Mapping[OperatorId, Operator]:
         return {name: one.operator for name, one in self._run.load().steps.operators.items()}

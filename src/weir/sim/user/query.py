@@ -45,6 +45,9 @@ from weir.sinks.base import Batch
 from weir.subtasks.chain import ENTRY, BatchEnd, OperatorChain, ProcessStep
 from weir.subtasks.worker import END_OF_TIME_MS
 
+#: The longest time from the drain's batch to the end of the drain, in virtual microseconds.
+_SLOW_DRAIN_US = 200_000
+
 
 class _Directory:
     """``weir.subtasks.chain.StateDirectory`` of one query."""
@@ -421,6 +424,9 @@ class UserQuery:
         if self.chain is not None and effect.position >= 0:
             self.chain.take_orders(effect)
             self._batch({}, {}, effect)
+        # Until it is drained, checkpoints are taken as of the position before.
+        self._pause(self._port.random.choice((2_000, _SLOW_DRAIN_US)))
+        self._fail_perhaps()
         committables = self._port.sinks.finish(self._vertex.sinks, self._position + 1)
         if committables:
             self._position += 1

@@ -44,7 +44,8 @@ _CALM = ((1, 1, 0), (4, 2, 1), (1_000, 3, 2))
 #: The shares of interrupted statements.
 _SHARES = (0.0, 0.01, 0.05, 0.2)
 _PACES_US = (1, 10_000, 50_000)
-#: The share of runs in which drivers are killed, and of those in which the machine crashes.
+#: The share of runs in which drivers are killed, of those in which the machine crashes, and of
+#: those in which executors outlive their batches.
 _KILLED = 0.7
 
 
@@ -145,7 +146,7 @@ class UserStage(Stage):
         return replace(job, vertices=(), config=config, claims_snapshot=False)
 
     def rates(self, drawn: dict[Fault, float]) -> dict[Fault, float]:
-        """More kills and crashes than in Weir's own jobs, which are far more in number."""
+        """More kills, crashes and late executors than in Weir's own jobs, which are far more."""
         if self.calm:
             return {}
         more = {
@@ -153,6 +154,8 @@ class UserStage(Stage):
             for one in (Fault.DRIVER_KILLED, Fault.MACHINE_CRASHED)
             if self._random.random() < _KILLED
         }
+        if self._random.random() < _KILLED:
+            more[Fault.LATE_WRITE] = self._random.random()
         return {**drawn, **more}
 
     def begin(self, world: World, settings: SimJob) -> tuple[Code, RowLaws]:
@@ -222,7 +225,7 @@ def _prepare(simulated: Simulated) -> None:
             if all(other.get(name) == rows for other in others)
         }
         for name in first.keys() - same.keys():
-            note = f"sink {name}: its rows depend on how records are cut into batches"
+            note = f"sink {name}: its rows depend on how records are cut into batches or ordered"
             if note not in simulated.notes:
                 simulated.notes.append(note)
         simulated.expected[records] = same

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,8 @@ class SinkAccount:
     epochs: dict[tuple[JobId, int], tuple[int, ...]] = field(default_factory=dict)
     #: Epochs of which some commit was begun, and none has returned.
     doubtful: set[tuple[JobId, int]] = field(default_factory=set)
+    #: By batch: who staged it last, and its rows, which do not count once it is staged again.
+    unfinished: dict[int, tuple[SinkContext, DataFrame]] = field(default_factory=dict)
     #: The newest attempt that opened it.
     attempt: tuple[JobId, int] = ("", 0)
     calls: list[str] = field(default_factory=list)
@@ -136,14 +139,21 @@ class AuditedSink(Sink):
         visible: Visible | None,
         random: Random,
         fails: Callable[[], bool],
+        late: Callable[[], bool],
+        load: Callable[[], Sink],
     ) -> None:
-        """``fails`` decides whether a commit fails now, before or after the user's part of it."""
+        """``fails`` decides whether a commit fails now, before or after the user's part of it.
+
+        ``late`` decides whether an older attempt still stages now, with a sink from ``load``.
+        """
         self._name = name
         self._sink = sink
         self._ledger = ledger
         self._visible = visible
         self._random = random
         self._fails = fails
+        self._late = late
+        self._load = load
         self._context: SinkContext | None = None
         #: Tickets of rows that ``finish`` will stage.
         self._held: list[int] = []
@@ -184,6 +194,8 @@ class AuditedSink(Sink):
             payload = self._sink.stage(frame, batch)
         except Exception as error:
             raise self._own_failure("stage", error) from error
+        self._stage_late(batch)
+        self._account.unfinished[batch.batch_id] = (self._opened, frame)
         self._look("stage", often=_LOOKS)
         if self._holds_back:
             self._held += [ticket] if rows else []
@@ -193,6 +205,19 @@ class AuditedSink(Sink):
                 self._break(2, f"stage() returned None for {len(rows)} rows")
             return None
         return self._wrapped(payload, [ticket])
+
+    def _stage_late(self, batch: Batch) -> None:
+        """Let an older attempt's executors, or its driver, go on with the same batch."""
+        before = self._account.unfinished.get(batch.batch_id)
+        if before is None or before[0].attempt >= self._opened.attempt or not self._late():
+            return
+        context, frame = before
+        self._call(f"stage() of batch {batch.batch_id} by attempt {context.attempt}, late")
+        sink = self._load()
+        # Nobody waits for it.
+        with self._ledger.interleaving.undisturbed(), suppress(Exception):
+            sink.open(context)
+            sink.stage(frame, batch)
 
     def finish(self, batch: Batch) -> Payload | None:
         """Stage what was held back."""

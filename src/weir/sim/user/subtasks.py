@@ -3,8 +3,10 @@
 Each worker has loaded the pipeline by itself, so nothing but state reaches another one. Batches of
 a subtask go to any of them, and sometimes a worker is replaced by a new one. Some batches run
 twice, as after a failure of Spark's: in the worker that has the subtask, and in a new one that
-restores it. Law: both emit the same rows, send the same events and leave the same state, or the
-operator keeps something that is not in its state.
+restores it; either run may count, and both workers go on. Law: both emit the same rows, send the
+same events and leave the same state, or the operator keeps something that is not in its state.
+Half of these batches come in another order the second time, as after a shuffle. Then the runs
+differ, and must not be mixed. Calm runs reorder all batches, to find out what depends on the order.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ class Workers:
         """``load`` loads the operators anew. ``calm``: nothing is replaced or runs twice."""
         self._load = load
         self._files = DiskStateFiles(disk)
-        self._calm = calm
+        self.calm = calm
         self.random = random
         self.interleaving = interleaving
         self.broken = broken
@@ -117,9 +119,9 @@ class Workers:
 
     def any(self) -> Worker:
         """Some worker, perhaps a new one."""
-        if len(self._workers) < (1 if self._calm else _WORKERS):
+        if len(self._workers) < (1 if self.calm else _WORKERS):
             self._workers.append(self.new())
-        elif not self._calm and self.random.random() < _REPLACED:
+        elif not self.calm and self.random.random() < _REPLACED:
             self._workers[self.random.randrange(_WORKERS)] = self.new()
         return self.random.choice(self._workers)
 
@@ -128,19 +130,28 @@ class Workers:
         process = WorkerProcess(self._files, lambda: f"{self.random.getrandbits(64):016x}")
         return Worker(process, self._load())
 
-    def replace_with(self, worker: Worker) -> None:
-        """Go on with a worker in place of another one."""
-        self._workers[self.random.randrange(len(self._workers))] = worker
+    def go_on_with(self, *workers: Worker) -> None:
+        """Go on with these."""
+        self._workers = list(workers)
 
     @property
     def live(self) -> Sequence[Worker]:
         """Those that there are."""
         return self._workers
 
+    def reordered(self, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The batches and their rows in another order."""
+        shuffled = [
+            one.take(pa.array(self.random.sample(range(one.num_rows), one.num_rows), pa.int64()))
+            for one in batches
+        ]
+        self.random.shuffle(shuffled)
+        return shuffled
+
     @property
     def runs_twice(self) -> bool:
         """Whether this batch of a subtask does."""
-        return not self._calm and self.random.random() < _TWICE
+        return not self.calm and self.random.random() < _TWICE
 
 
 class SimSubtasks:
@@ -190,27 +201,32 @@ class SimSubtasks:
         )
         if worker is None or self._workers.random.random() < 0.2:
             worker = self._workers.any()
+        if self._workers.calm:
+            batches = self._workers.reordered(batches)
         if not self._workers.runs_twice:
             emitted, result = self._run(worker, name, subtask, batches)
             self._results[name][subtask] = result
             return emitted
-        other = self._workers.new()
+        other, same_order = self._workers.new(), self._workers.random.random() < 0.5
+        again = batches if same_order else self._workers.reordered(batches)
         with self._workers.interleaving.undisturbed():
             chance = global_random.getstate()
             first = self._run(worker, name, subtask, batches)
             after = global_random.getstate()
             global_random.setstate(chance)
             try:
-                second = self._run(other, name, subtask, batches)
+                second = self._run(other, name, subtask, again)
             except Exception as error:
-                self._break(name, subtask, f"fails with {describe(error)}")
+                if same_order:
+                    self._break(name, subtask, f"fails with {describe(error)}")
                 second = first
             global_random.setstate(after)
-        self._compare(name, subtask, (worker, *first), (other, *second))
+        if same_order:
+            self._compare(name, subtask, (worker, *first), (other, *second))
         emitted, result = first
         if second is not first and self._workers.random.random() < 0.5:
             emitted, result = second
-            self._workers.replace_with(other)
+            self._workers.go_on_with(worker, other)
         self._results[name][subtask] = result
         return emitted
 
