@@ -17,6 +17,7 @@ from tests.sim.channel_mutants import CHANNEL_MUTANTS
 from tests.sim.coordinator_mutants import COORDINATOR_MUTANTS
 from tests.sim.ending_mutants import ENDING_MUTANTS
 from tests.sim.induced_mutants import INDUCED_MUTANTS
+from tests.sim.liveness_mutants import LIVENESS_MUTANTS
 from tests.sim.mishap_mutants import MISHAP_MUTANTS
 from tests.sim.mutants import MUTANTS, Mutant
 from tests.sim.unaligned_mutants import UNALIGNED_MUTANTS
@@ -73,6 +74,7 @@ def check_caught(mutant: Mutant, violation: Callable[[int], str | None]) -> None
             *UNALIGNED_MUTANTS,
             *ENDING_MUTANTS,
             *MISHAP_MUTANTS,
+            *LIVENESS_MUTANTS,
         )
     ],
 )

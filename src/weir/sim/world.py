@@ -68,6 +68,7 @@ from weir.sim.engine.faults import (
     since_savepoint,
 )
 from weir.sim.engine.job import SimJob, draw_job
+from weir.sim.engine.liveness import Liveness
 from weir.sim.engine.loop import Loop, Process
 from weir.sim.engine.story import Story
 from weir.sim.own.code import CountedRows, OwnCode
@@ -80,6 +81,9 @@ from weir.storage.metadata import METADATA_FILE
 #: that it was fenced may try its final checkpoint eight times, with up to ten seconds between two
 #: tries, before it asks the job log.
 _PATIENCE_S = 100
+#: No checkpoint takes as long, but for coordinators that never answer, and these faults.
+_LONG_MS = 500
+_SLOWS = {Fault.DRIVER_PAUSED, Fault.CLOCK_JUMP, Fault.STORAGE_SLOW}
 #: How many savepoints are requested before a mishap that needs one; most are not taken in time.
 _SAVEPOINTS_BEFORE = 10
 #: After how many virtual microseconds an endless job is drained.
@@ -300,6 +304,13 @@ class World:
 
     # -- drivers
 
+    @property
+    def _patience_ms(self) -> int | None:
+        """The timeout of checkpoints, if none may reach it."""
+        timeout_ms, slows = self._job.config.timeout_ms, _SLOWS & self._plan.rates.keys()
+        may = timeout_ms < _LONG_MS or slows or self._job.coordinated or self._stage is not None
+        return None if may else timeout_ms
+
     def _supervise(self) -> None:
         """Start a driver if none is live, and check again later."""
         if not any(driver.is_live for driver in self._drivers):
@@ -328,6 +339,7 @@ class World:
             on_turn=self._on_turn,
             on_end=self._on_end,
             broken=self._auditor.broken,
+            liveness=Liveness(self._patience_ms),
         )
         driver.process.stops_dead = self._stage is not None
         self._drivers.append(driver)
@@ -355,8 +367,11 @@ class World:
 
     def _on_end(self, driver: SimDriver, how: JobEnded | BaseException) -> None:
         self._tell(driver, f"ended: {how}")
+        wrong = driver.liveness.ended()
         if isinstance(how, BaseException):
             self._auditor.broken(f"{driver.process.name}: {type(how).__name__}: {how}")
+        elif wrong is not None:
+            self._auditor.broken(f"{driver.process.name} has ended, but {wrong}")
         elif self._refused is not None and "--accept-duplicates" in (how.failure or ""):
             refused, self._refused = self._refused, None
             self._loop.at(0, self._outside, partial(self._undo, refused))
@@ -457,6 +472,9 @@ class World:
         if isinstance(effect, AnswerRequest) and effect.checkpoint is not None:
             self._on_answer(effect.request, effect.checkpoint)
         self._auditor.effect(driver.process.name, driver.job_id, effect, unforced)
+        wrong = driver.liveness.effect(effect, driver.clock.now_ms())
+        if wrong is not None:
+            self._auditor.broken(wrong)
 
     def _watch_user(self, driver: SimDriver, effect: object) -> None:
         """Keep why the job failed, and end an endless one."""
@@ -509,6 +527,7 @@ class World:
     def _on_turn(self, driver: SimDriver, envelope: object) -> None:
         self._events += 1
         self._tell(driver, f"<- {envelope}")
+        driver.liveness.turn(envelope, driver.clock.now_ms())
         if self._refused is not None and driver.master.status is JobStatus.RUNNING:
             mishap = self._refused.mishap.value
             self._auditor.broken(f"{mishap}: a job starts over unknown rows")

@@ -30,6 +30,7 @@ from weir.sim.engine.disk import Disk, ProcessFileSystem
 from weir.sim.engine.faults import Fault, Injector
 from weir.sim.engine.job import SimJob
 from weir.sim.engine.listener import OrderedListener
+from weir.sim.engine.liveness import Liveness
 from weir.sim.engine.loop import Loop, Process, SimWaits, SimWorkers
 from weir.sim.engine.table import SimTable
 from weir.sim.engine.task_port import SimTaskPort
@@ -116,7 +117,9 @@ class SimDriver:
         on_turn: Callable[[SimDriver, object], None],
         on_end: Callable[[SimDriver, JobEnded | BaseException], None],
         broken: Callable[[str], None],
+        liveness: Liveness,
     ) -> None:
+        self.liveness = liveness
         self.process = Process(f"d{number}")
         #: The executors of its queries, which may outlive it.
         self.executors = Process(f"executors of d{number}")
