@@ -251,7 +251,7 @@ COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
         (events_not_dropped_on_failure, 42, "receives", "did not finish", "subtasks have received"),
         (closed_before_the_snapshot, 28, "subtasks have received"),
         (never_closed, 5, "subtasks have received", "kept"),
-        (closed_by_a_late_snapshot, 5, "still closes the gateway"),
+        (closed_by_a_late_snapshot, 12, "still closes the gateway"),
         (complete_before_events_are_confirmed, 69, "subtasks have received", "kept"),
         (confirmed_before_the_step_is_complete, 69, "subtasks have received"),
         (an_acknowledgement_past_the_gateway, 5, "kept"),

@@ -97,8 +97,7 @@ def summary(totals: Totals, elapsed_s: float, failed: RunResult | None) -> str:
     return (
         f"{totals.seeds:,} seeds in {elapsed_s:.1f} s ({totals.seeds / elapsed_s * 60:,.0f} a"
         f" minute): {outcome}; {totals.events:,} events ({totals.events / elapsed_s:,.0f} a"
-        f" second), {totals.checkpoints:,} checkpoints, {totals.subtask_failures:,} failures of"
-        f" single subtasks, {totals.virtual_s:,.0f} s of virtual time"
+        f" second), {totals.checkpoints:,} checkpoints, {totals.virtual_s:,.0f} s of virtual time"
         f" ({totals.virtual_s / elapsed_s:,.0f} times real time)"
     )
 

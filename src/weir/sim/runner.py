@@ -26,7 +26,6 @@ class Totals:
     seeds: int = 0
     events: int = 0
     checkpoints: int = 0
-    subtask_failures: int = 0
     virtual_s: float = 0.0
     struck: Counter[tuple[Fault | Mishap, str]] = field(default_factory=Counter)
 
@@ -35,7 +34,6 @@ class Totals:
         self.seeds += 1
         self.events += result.events
         self.checkpoints += result.checkpoints
-        self.subtask_failures += result.subtask_failures
         self.virtual_s += result.virtual_s
         self.struck.update(result.struck)
 

@@ -72,7 +72,6 @@ from weir.sim.engine.liveness import Liveness
 from weir.sim.engine.loop import Loop, Process
 from weir.sim.engine.story import Story
 from weir.sim.own.code import CountedRows, OwnCode
-from weir.sim.own.subtasks import run_subtasks
 from weir.storage import metadata
 from weir.storage.job_log import JobRecord, RecordStatus
 from weir.storage.metadata import METADATA_FILE
@@ -127,8 +126,6 @@ class RunResult:
     virtual_s: float
     checkpoints: int
     struck: Counter[tuple[Fault | Mishap, str]]
-    #: How many times a subtask failed alone.
-    subtask_failures: int = 0
 
 
 class Stage(Protocol):
@@ -698,20 +695,6 @@ class _LaterLaws:
 
 
 def run_seed(seed: int, *, seconds: float = 6.0) -> RunResult:
-    """Run one seed to its end: a job, and then an operator whose subtasks fail alone."""
+    """Run one seed to its end."""
     with contextlib.closing(World(seed, seconds=seconds)) as world:
-        result = world.run()
-    if result.violation is not None:
-        return result
-    alone = run_subtasks(seed)
-    result = replace(
-        result, subtask_failures=alone.failures, checkpoints=result.checkpoints + alone.checkpoints
-    )
-    if alone.violation is None:
-        return result
-    return replace(
-        result,
-        violation=alone.violation,
-        story=alone.story,
-        plan="an operator whose subtasks fail alone",
-    )
+        return world.run()

@@ -1,4 +1,4 @@
-"""One operator whose subtasks fail alone (PROTOCOL P39).
+"""Runs the holder of a coordinator while single subtasks fail, by seed (PROTOCOL P39).
 
 Spark's queries fail as a whole, but the core also handles single subtasks.
 
