@@ -59,8 +59,14 @@ class TaskReports:
             unaligned=bool(snapshot.effect.in_flight),
             persisted_size=sum(segment.size for segment in snapshot.effect.in_flight),
         )
+        # What is only known once the plan is built, the port has added.
+        known = {operator.operator_id: operator.fingerprint for operator in event.state.operators}
         operators = tuple(
-            replace(operator, fully_finished=operator.fully_finished or snapshot.effect.finished)
+            replace(
+                operator,
+                fully_finished=operator.fully_finished or snapshot.effect.finished,
+                fingerprint=known.get(operator.operator_id) or operator.fingerprint,
+            )
             for operator in self._operators
         )
         return AcknowledgeCheckpoint(
