@@ -247,7 +247,7 @@ COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
     for variant, known_seed, *says in (
         (reopened_at_the_trigger, 5, "subtasks have received"),
         (reopened_for_all_at_once, 28, "subtasks have received"),
-        (reopened_by_another_checkpoint, 258, "subtasks have received", "kept"),
+        (reopened_by_another_checkpoint, 173, "subtasks have received", "kept"),
         (events_not_dropped_on_failure, 42, "receives", "did not finish", "subtasks have received"),
         (closed_before_the_snapshot, 28, "subtasks have received"),
         (never_closed, 5, "subtasks have received", "kept"),
