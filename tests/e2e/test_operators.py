@@ -551,9 +551,8 @@ def test_operators_learn_how_checkpoints_ended_with_their_next_batch(
         place.land(1)
         live.wait_for_records(3 * ROWS_PER_FILE)
         live.checkpoint()
-    assert files_rows(place.directory / "out") == Counter(
-        [("completed", completed), ("aborted", aborted)]
-    )
+        told = Counter([("completed", completed), ("aborted", aborted)])
+        wait_until(lambda: files_rows(place.directory / "out") == told, "the rows are visible")
 
 
 class Marked(RulesOperator):
