@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-from tests.core.channel_task import trigger
 from tests.kit.job_master import checkpoint, operators, task_state
 
 from weir.core.execution import Execution
-from weir.core.messages.task import AsyncPartDone
+from weir.core.messages.task import AsyncPartDone, TakeSnapshot
 from weir.core.task.reports import TaskReports
 from weir.core.task.snapshots import TaskSnapshot
-from weir.core.types import Fingerprint, OperatorState, SnapshotMetrics
+from weir.core.types import Fingerprint, OperatorState, SnapshotKind, SnapshotMetrics
 
 WORDS = Fingerprint(version=1, engine="Spark 4.2.0", expressions=("limit 1",))
 
@@ -24,10 +23,21 @@ def worded(vertex: str, *, finished: bool = False) -> tuple[OperatorState, ...]:
 def test_an_acknowledged_snapshot_has_what_the_port_says_of_its_operators() -> None:
     """Only the port knows the plan; the finished flags are the task's."""
     reports = TaskReports(vertex="a", attempt=1, operators=operators("a"))
-    snapshot = TaskSnapshot(trigger=trigger(7), position=3, finished=True, committables=())
+    take = TakeSnapshot(
+        vertex="a",
+        checkpoint_id=7,
+        kind=SnapshotKind.CHECKPOINT,
+        timestamp_ms=0,
+        target=None,
+        position=3,
+        finished=True,
+        committables=(),
+    )
     state = replace(task_state("a"), operators=worded("a"))
     done = AsyncPartDone(checkpoint_id=7, state=state, metrics=SnapshotMetrics())
-    assert reports.acknowledged(snapshot, done, ()).state.operators == worded("a", finished=True)
+    assert reports.acknowledged(TaskSnapshot(effect=take), done, ()).state.operators == worded(
+        "a", finished=True
+    )
 
 
 def test_a_finished_task_keeps_the_fingerprints_of_its_last_checkpoint() -> None:
