@@ -29,13 +29,13 @@ from typing import NoReturn
 
 from weir.core.types import CompletedCheckpoint, Fingerprint, JobId, OperatorId
 from weir.errors import JobError
+from weir.masking import masked
 from weir.storage.paths import is_local, is_same
 
 #: The version of Weir's wording: raise it when the same pipeline gets other texts.
 WORDING = 1
 #: What the words of a watermark begin with.
 WATERMARK = "watermark on "
-_PASSWORD = re.compile(r"(://[^/\s:@]*):[^/\s@]*@")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _PLACE = re.compile(r"(?P<kind>[^/]* )(?P<path>/.*)")
 
@@ -60,8 +60,8 @@ class DeclaredOperator:
 def declared(
     *, identity: str = "", expressions: Sequence[str] = (), engine: str = ""
 ) -> Fingerprint:
-    """A fingerprint in this version's wording, without passwords and addresses in memory."""
-    shown = _ADDRESS.sub("", _PASSWORD.sub(r"\1:***@", identity))
+    """A fingerprint in this version's wording, without secrets and addresses in memory."""
+    shown = _ADDRESS.sub("", masked(identity))
     return Fingerprint(
         version=WORDING, identity=shown, engine=engine, expressions=tuple(expressions)
     )
