@@ -1,7 +1,10 @@
-"""CSV: comma-separated values with a header, as Python's ``csv`` reads them.
+"""CSV: comma-separated values with a header, as Python's ``csv`` reads them strictly.
 
 Arrow only separates the values; all are bytes to it, and ``text_values.py`` converts them. An empty
 value is null, also within quotes, as for Spark and pandas.
+
+A value in quotes ends with its closing quote. Others read on in silence: behind a quote that Spark
+wrote as ``\\"``, or over all lines that follow a quote that was never closed, as in a cut file.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ _LINE = _VALUE + rb"(?>," + _VALUE + rb")*+"
 _BREAK = rb"(?>\r\n|\n|\r)"
 _RECORD = re.compile(rb"(?!\Z)" + _LINE + rb"(?>" + _BREAK + rb"|\Z)")
 _RECORDS = re.compile(rb"(?>" + _LINE + _BREAK + rb")*+")
+_CLOSED_VALUE = rb'(?>"(?>[^"]++|"")*+"|(?!")[^,\r\n]*+)'
+_CLOSED_LINE = _CLOSED_VALUE + rb"(?>," + _CLOSED_VALUE + rb")*+"
+_CLOSED_RECORDS = re.compile(rb"(?>" + _CLOSED_LINE + _BREAK + rb")*+" + _CLOSED_LINE + rb"\Z")
 
 
 def whole(data: bytes) -> int:
@@ -43,11 +49,20 @@ def whole_header(data: bytes) -> int:
     return match.end()
 
 
+def _check_quotes(data: bytes) -> None:
+    if b'"' in data and not _CLOSED_RECORDS.match(data):
+        raise ValueError(
+            "a value in quotes has no closing quote, or text behind it (a quote within is doubled;"
+            " read files that have \\\" instead, as Spark writes them, with Spark's own source)"
+        )
+
+
 class CsvRows:
     """The rows of a CSV file (``records.RecordFormat``)."""
 
     def __init__(self, header: bytes, schema: pa.Schema) -> None:
         """Raises ``ValueError`` if the header is not that of a file with the schema's columns."""
+        _check_quotes(header)
         text = header.strip(b"\r\n").decode()
         names = next(csv.reader(io.StringIO(text, newline="")), [])
         self._schema = schema
@@ -84,6 +99,7 @@ class CsvRows:
         """The rows of whole records."""
         if not data.strip(b"\r\n"):
             return pa.RecordBatch.from_pylist([], schema=self._schema)
+        _check_quotes(data)
         reading = arrow_csv.ReadOptions(
             column_names=self._columns, block_size=len(data) + 1, use_threads=False
         )
