@@ -38,6 +38,7 @@ def test_no_secret_is_left_in_a_text(text: str) -> None:
     [
         "/data/in",
         "s3://bucket/a/b",
+        "abfss://container@account.dfs.core.windows.net/a",
         "http://127.0.0.1:8081/jobs",
         "KeyError: 'author'",
         "10 s",

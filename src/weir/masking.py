@@ -22,8 +22,8 @@ _SECRET_NAME = (
     r"|(?<![a-z])(?:pass|auth|pin|sas|sig|dsn)(?![a-z])"
     r"|basic-auth|jaas\.config|http-headers|connection-?str)"
 )
-#: User and password of an address.
-_USER = re.compile(r"(?<=://)[^\s/]{0,1000}@")
+#: User and password of an address. In Azure's, what stands there is a container.
+_USER = re.compile(r"(?<=://)(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)[^\s/]{0,1000}@")
 _QUERY = re.compile(r"(?<=://)([^\s?#\"'<>]{0,1000}+)[?#][^\s\"'<>]++")
 _ASSIGNED = re.compile(
     rf"({_SECRET_NAME}[\w.-]{{0,100}}+[\"']?\s{{0,10}}+[=:]\s{{0,10}}+)"
