@@ -272,6 +272,19 @@ def test_a_job_whose_checkpoints_complete_between_two_failures_is_not_given_up()
         assert bool(of(world.effects, RecordEnd)) is given_up
 
 
+def test_a_job_that_fails_at_one_input_is_given_up_though_checkpoints_complete_before_it() -> None:
+    """None of them contains the input; a job that gets past each input is not given up."""
+    for same, given_up in ((True, True), (False, False)):
+        world = MasterWorld(restart=PATIENT).running()
+        for number in range(20):
+            name = "file x" if same else f"file {number}"
+            fail_again(world, Cause(key="KeyError in lookup", input=name), times=1)
+            if world.master.status is JobStatus.RUNNING:
+                world.complete(world.ask(RequestKind.CHECKPOINT))
+        assert bool(of(world.effects, RecordEnd)) is given_up
+    assert "failure 3" not in str(world.master.failure)
+
+
 def test_a_checkpoint_that_is_recorded_while_the_job_fails_counts() -> None:
     """PROTOCOL P11: the next attempt restores from it, so the job is not given up."""
     world = MasterWorld(restart=PATIENT).running()

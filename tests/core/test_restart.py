@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from weir.core.job.restart import (
@@ -12,6 +14,7 @@ from weir.core.job.restart import (
     make_restart_strategy,
 )
 from weir.core.settings import RestartConfig, RestartStrategyType
+from weir.core.types import Cause
 from weir.errors import InvariantError
 
 MIDDLE = 0.5
@@ -202,12 +205,23 @@ def test_a_description_names_the_strategy_as_the_configuration_does(
 
 
 def repeated(
-    causes: list[str], *, every_ms: int = 1_000, give_up_after_ms: int | None = 10_000
+    causes: list[str],
+    *,
+    every_ms: int = 1_000,
+    give_up_after_ms: int | None = 10_000,
+    inputs: Sequence[str] = ("",),
+    checkpoints: bool = False,
 ) -> RepeatedFailures:
-    """Report one failure per cause, in turn."""
+    """Report one failure per cause, in turn, of these inputs in turn.
+
+    With ``checkpoints`` one completes after each failure but the last.
+    """
     failures = RepeatedFailures(give_up_after_ms)
     for number, cause in enumerate(causes):
-        failures.notify_failure(cause, number * every_ms)
+        if checkpoints and number:
+            failures.notify_checkpoint()
+        of = inputs[number % len(inputs)]
+        failures.notify_failure(Cause(key=cause, input=of), number * every_ms)
     return failures
 
 
@@ -235,9 +249,41 @@ def test_a_completed_checkpoint_ends_every_streak() -> None:
     failures = repeated(["a"] * 20)
     failures.notify_checkpoint()
     assert not failures.gives_up
-    failures.notify_failure("a", 60_000)
+    failures.notify_failure(Cause(key="a"), 60_000)
     assert not failures.is_worth_reporting
     assert not failures.gives_up
+    assert not repeated(["a"] * 20, checkpoints=True).gives_up
+
+
+def test_a_checkpoint_without_the_failing_input_is_no_progress() -> None:
+    """Each attempt completes a checkpoint, then meets the same file: the job is given up."""
+    failures = repeated(["a"] * 11, inputs=["file x"], checkpoints=True)
+    assert failures.gives_up
+    assert failures.describe() == (
+        "failure 11 with the same cause in 10 s at the same input, which no completed checkpoint"
+        " contains; the job is given up after 10 s: see weir.restart.give-up-after"
+    )
+    failures.notify_checkpoint()
+    assert failures.gives_up, "a checkpoint that is recorded while the job fails lacks it as well"
+
+
+def test_failures_of_other_inputs_are_counted_each() -> None:
+    """A job that fails at one input after another makes progress; two that take turns do not."""
+    passed = repeated(["a"] * 40, inputs=[f"file {n}" for n in range(40)], checkpoints=True)
+    assert not passed.is_worth_reporting
+    assert repeated(["a"] * 22, inputs=["file x", "file y"], checkpoints=True).gives_up
+    assert not repeated(["a", "b"] * 2, inputs=["file x"], checkpoints=True).is_worth_reporting
+    assert not repeated(["a"] * 4, inputs=["file x", ""]).is_worth_reporting
+
+
+def test_a_checkpoint_forgets_the_failures_without_an_input_only() -> None:
+    """Those of an input wait for a checkpoint that contains it."""
+    failures = repeated(["a"] * 20, inputs=["file x", ""])
+    failures.notify_checkpoint()
+    failures.notify_failure(Cause(key="a"), 60_000)
+    assert not failures.is_worth_reporting
+    failures.notify_failure(Cause(key="a", input="file x"), 61_000)
+    assert failures.gives_up
 
 
 def test_causes_that_take_turns_are_counted_each() -> None:
@@ -268,6 +314,6 @@ def test_without_a_time_a_job_is_never_given_up() -> None:
 def test_causes_are_remembered_up_to_a_limit() -> None:
     """Failures that all differ do not fill the driver's memory."""
     failures = repeated([str(number) for number in range(1_000)])
-    failures.notify_failure("0", 1_000_000)
+    failures.notify_failure(Cause(key="0"), 1_000_000)
     assert not failures.is_worth_reporting
     assert len(failures._streaks) == 100

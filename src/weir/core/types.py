@@ -395,6 +395,10 @@ class Cause:
     #: The same text whenever the same thing fails at the same point; "" if that is unknown, or if
     #: the failure may be transient.
     key: str = ""
+    #: What failed to be read or processed: a split at its position, or where the range of a batch
+    #: begins. The same text as long as no completed checkpoint contains that input, and another
+    #: afterwards. "" if the failure is not that of an input. Law: without a key only if "".
+    input: str = ""
     #: Stack traces for humans, bounded.
     trace: str = field(default="", repr=False)
 

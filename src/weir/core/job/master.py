@@ -556,7 +556,7 @@ class JobMaster:
         if not self._course.keeps_tasks:
             return
         restart = goal is Goal.RESTART
-        message = self.restarts.notify_failure(message, cause.key, now_ms, passing=restart)
+        message = self.restarts.notify_failure(message, cause, now_ms, passing=restart)
         self._course = self._course.failing(goal, message)
         failing = JobStatusChanged(
             status=self.status, message=message, trace=cause.trace, vertex=vertex

@@ -20,8 +20,12 @@ threshold 60 s::
     failure at 10 s                                      -> delay 3 s (the maximum)
     failure at 80 s (restarted at 13 s, ran for 67 s)    -> delay 1 s
 
-``RepeatedFailures`` counts failures of one cause without a completed checkpoint in between. Trying
-again cannot help there, since the next attempt starts where the last attempt did.
+``RepeatedFailures`` counts failures of one cause without progress in between. Trying again cannot
+help there, since the next attempt starts where the last attempt did, or meets the same input. Only
+what contains the failing input is progress. Checkpoints may well complete before it is reached::
+
+    restored from checkpoint 7    checkpoint 8    file x cannot be read   -> failure 1 of file x
+    restored from checkpoint 8    checkpoint 9    file x cannot be read   -> failure 2 of file x
 
 ``FinalCheckpointRetry`` spaces out final checkpoints that fail (MISSION E3, PROTOCOL P29). Tasks
 that have ended their records wait for a checkpoint, which the job master requests on its own, so a
@@ -39,6 +43,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from weir.core.settings import RestartConfig, RestartStrategyType
+from weir.core.types import Cause
 from weir.errors import InvariantError, invariant
 
 
@@ -203,7 +208,7 @@ _CAUSES = 100
 
 @dataclass
 class _Streak:
-    """Failures of one cause since the last completed checkpoint."""
+    """Failures of one cause, and of one input if it has one, without progress in between."""
 
     first_ms: int
     last_ms: int
@@ -213,39 +218,50 @@ class _Streak:
 class RepeatedFailures:
     """Detects a job that keeps failing at the same point with the same cause.
 
-    No checkpoint completes, so every attempt starts where the last attempt did. After
-    ``give_up_after_ms`` and at least ``GIVEN_UP_FROM`` failures the job is given up.
+    After ``give_up_after_ms`` and at least ``GIVEN_UP_FROM`` failures without progress in between
+    the job is given up. Progress depends on what failed:
 
-    A cause is a text made by the code that saw the failure (``Cause.key``). Failures of unknown
-    cause ("") neither count nor end a streak, and nor do failures of another cause: two steps may
-    fail in turn.
+    - Without an input (``Cause.input``), any completed checkpoint is progress: until then every
+      attempt starts where the last attempt did.
+    - With one, a checkpoint is progress only if it contains the input. No attempt meets such an
+      input again, so a streak of an input ends by itself, and no checkpoint resets it.
+
+    Cause and input are texts made by the code that saw the failure. Failures of unknown cause
+    (``Cause.key`` is "") neither count nor end a streak, and nor do failures of another cause or
+    input: two steps may fail in turn.
     """
 
     def __init__(self, give_up_after_ms: int | None) -> None:
         self._give_up_after_ms = give_up_after_ms
-        #: By cause. Law: empty after a checkpoint; at most ``_CAUSES``.
-        self._streaks: dict[str, _Streak] = {}
+        #: By input and cause. Law: only those of inputs after a checkpoint; at most ``_CAUSES``.
+        self._streaks: dict[tuple[str, str], _Streak] = {}
         #: The streak of the last reported failure; None if its cause is unknown.
         self._newest: _Streak | None = None
+        #: Whether that failure is that of an input.
+        self._of_input = False
 
-    def notify_failure(self, cause: str, now_ms: int) -> None:
+    def notify_failure(self, cause: Cause, now_ms: int) -> None:
         """Count a failure; later queries refer to it."""
-        known = self._streaks.pop(cause, None)
-        self._newest = None
-        if not cause:
+        identity = (cause.input, cause.key)
+        known = self._streaks.pop(identity, None)
+        self._newest, self._of_input = None, bool(cause.input)
+        if not cause.key:
             return
         if known is None:
             known = _Streak(first_ms=now_ms, last_ms=now_ms)
         else:
             known.last_ms, known.count = now_ms, known.count + 1
-        self._newest = self._streaks[cause] = known
+        self._newest = self._streaks[identity] = known
         if len(self._streaks) > _CAUSES:
             del self._streaks[next(iter(self._streaks))]
 
     def notify_checkpoint(self) -> None:
-        """A checkpoint completed, from which the next attempt continues: the job makes progress."""
-        self._streaks.clear()
-        self._newest = None
+        """A checkpoint completed, from which the next attempt continues."""
+        self._streaks = {
+            (input, key): streak for (input, key), streak in self._streaks.items() if input
+        }
+        if not self._of_input:
+            self._newest = None
 
     @property
     def is_worth_reporting(self) -> bool:
@@ -267,9 +283,14 @@ class RepeatedFailures:
             raise InvariantError("a failure of unknown cause is not counted as repeated")
         lasted_s = (newest.last_ms - newest.first_ms) // 1_000
         limit = "never given up" if limit_ms is None else f"given up after {limit_ms // 1_000} s"
+        without = (
+            "at the same input, which no completed checkpoint contains"
+            if self._of_input
+            else "without a completed checkpoint"
+        )
         return (
-            f"failure {newest.count} with the same cause in {lasted_s} s without a completed"
-            f" checkpoint; the job is {limit}: see weir.restart.give-up-after"
+            f"failure {newest.count} with the same cause in {lasted_s} s {without}; the job is"
+            f" {limit}: see weir.restart.give-up-after"
         )
 
 
@@ -287,7 +308,7 @@ class RestartPolicy:
         """When the next attempt begins, in monotonic ms; None if none is scheduled."""
         return self._at_ms
 
-    def notify_failure(self, message: str, cause: str, now_ms: int, *, passing: bool) -> str:
+    def notify_failure(self, message: str, cause: Cause, now_ms: int, *, passing: bool) -> str:
         """Count a failure; returns ``message``, with a hint if it is ``passing`` and repeats.
 
         ``passing``: the job is to be restarted after it.

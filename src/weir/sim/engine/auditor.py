@@ -25,7 +25,8 @@ checkpoints are in flight. Laws, with the rules that they follow:
     in flight (P27).
 13. No job starts over rows that it does not know of, whatever people do to its directory (P21;
     mishaps in ``faults.py``).
-14. A job is given up for repeated failures only if no checkpoint completed between them (P39).
+14. A job is given up for repeated failures, none of which here is that of an input, only if no
+    checkpoint completed between them (P39).
 15. After a final checkpoint failed, the next one is requested no sooner than the growing delay
     allows (P29).
 16. A cancelled job records nothing more, and the attempt that was cancelled commits nothing more.
