@@ -8,6 +8,7 @@ the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, nev
     Exception
     ├── WeirError
     │   ├── ConfigurationError           a wrong key, value or relation between values
+    │   ├── InputError                   a file or a split of the input cannot be read
     │   ├── PipelineError                the pipeline file or its graph cannot run
     │   ├── UnsupportedEnvironmentError  Java, Spark or a file system is missing or unsupported
     │   ├── StorageError                 a path cannot be used
@@ -52,6 +53,10 @@ class PipelineError(WeirError):
 
 class UnsupportedEnvironmentError(WeirError):
     """Java or Spark is missing or unsupported, or a file system lacks what Weir needs."""
+
+
+class InputError(WeirError):
+    """A file or a split of the input cannot be read: never an outage of Weir's own storage."""
 
 
 class StorageError(WeirError):

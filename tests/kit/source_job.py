@@ -42,12 +42,17 @@ class TaskContext:
     slowest_ms: int | None = None
     sent: list[Payload] = field(default_factory=list)
     reported: ReaderReport | None = None
+    #: What the process would leave behind if it died.
+    left: str = ""
 
     def send_event_to_coordinator(self, event: Payload) -> None:
         self.sent.append(read_back(event))
 
     def report(self, report: ReaderReport) -> None:
         self.reported = report
+
+    def trace(self, text: str) -> None:
+        self.left = text
 
 
 class EnumeratorRun:

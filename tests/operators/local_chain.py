@@ -41,6 +41,8 @@ class LocalSubtasks:
     def __init__(self, operators: Mapping[str, Operator]) -> None:
         self.process = WorkerProcess(LocalStateFiles())
         self.orders: dict[str, BatchOrder] = {}
+        #: The records of each batch, for each operator.
+        self.records: list[pa.RecordBatch] = []
         self._functions = {
             name: SubtaskFunction(
                 name, one, output_schema=SCHEMA, side_outputs={}, parallelism=1, keys={}
@@ -54,7 +56,7 @@ class LocalSubtasks:
     def results(self, name: str, batch: int) -> dict[int, BatchResult]:
         results: list[BatchResult] = []
         function = self._functions[name]
-        list(function.batch(self.process, self.orders[name], 0, [], results.append))
+        list(function.batch(self.process, self.orders[name], 0, self.records, results.append))
         return {0: received(encoded(results[0]), BATCH_RESULTS, name)}
 
     def call(self, name: str, call: Call) -> dict[int, CallResult]:
@@ -112,7 +114,7 @@ class LocalChain:
         self.chain.open(self._directory, version, None if version < 0 else 1)
 
     def batch(self, *, finish: bool = False) -> None:
-        """A batch without records."""
+        """A batch, without records unless the subtasks were given some."""
         effect: AnswerPlanning | StartDrain = (
             StartDrain(vertex="v", position=self.version) if finish else AnswerPlanning(call=1)
         )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from tests.operators.local_chain import LocalChain
+from tests.operators.local_chain import SCHEMA, LocalChain
 
 from weir.errors import OperatorError, PipelineError
 from weir.operators import Operator, SnapshotContext
 from weir.operators.state.store import StateStore
+from weir.runtime.failures import NO_ROWS, NOTE
 
 
 class Listening(Operator):
@@ -273,6 +275,9 @@ class Failing(Listening):
     def initialize_state(self, state: StateStore) -> None:
         self._fail("initialize_state")
 
+    def process_batch(self, batch: pa.RecordBatch) -> None:
+        self._fail("process_batch")
+
     def end_batch(self) -> None:
         self._fail("end_batch")
 
@@ -319,3 +324,24 @@ def test_a_subclass_adds_to_the_transient_attributes_of_its_base(tmp_path: Path)
     derived = Derived()
     LocalChain(tmp_path, derived).batch()
     assert (derived.cache, derived.lines) == ([1], [1])
+
+
+@pytest.mark.parametrize(
+    ("call", "rows", "says_so"),
+    [
+        ("initialize_state", 1, True),
+        ("end_batch", 0, True),
+        ("process_batch", 1, False),
+        ("end_batch", 1, False),
+    ],
+)
+def test_an_operator_that_had_no_rows_when_it_failed_says_so(
+    tmp_path: Path, monkeypatch: Any, call: str, rows: int, says_so: bool
+) -> None:
+    """Nothing of the batch can be the cause, so the failure is not that of its input."""
+    monkeypatch.setattr(Failing, "at", call)
+    run = LocalChain(tmp_path, Failing())
+    run.subtasks.records = [pa.RecordBatch.from_pydict({"id": list(range(rows))}, SCHEMA)]
+    with pytest.raises(RuntimeError) as raised:
+        run.batch()
+    assert (f"{NOTE}{NO_ROWS}" in raised.value.__notes__) is says_so

@@ -26,7 +26,16 @@ from weir.errors import (
     WeirError,
 )
 from weir.runtime.concurrency import ThreadWaits
-from weir.runtime.failures import TRACE_LENGTH, cause_of, describe, is_fatal, read_text
+from weir.runtime.failures import (
+    TRACE_LENGTH,
+    cause_of,
+    describe,
+    is_fatal,
+    key_of,
+    named,
+    read_crash,
+    read_text,
+)
 
 
 def raised_by(function: Callable[[], object]) -> Exception:
@@ -114,6 +123,59 @@ def test_an_error_has_a_cause_by_which_the_next_attempt_knows_it_again() -> None
 def test_what_may_pass_by_itself_has_no_cause(error: Exception) -> None:
     """An outage is no reason to give up a job, however long it lasts."""
     assert cause_of(error).key == ""
+
+
+@pytest.mark.parametrize("kind", ["StorageError", "OSError", "ConnectionError", "EOFException"])
+def test_no_failure_of_an_input_is_a_passing_one(kind: str) -> None:
+    """A damaged file and a disk that is away raise the same: what was being done tells them
+    apart."""
+    said = f"{kind}: cannot read 17 bytes"
+    assert key_of(kind, None, said) == ""
+    assert key_of(kind, None, said, input="file x") == f"{kind}: cannot read # bytes"
+
+
+CRASH = """Lost task 0.0 in stage 5.0: org.apache.spark.SparkException: Python worker exited \
+unexpectedly (crashed): weir: reading split 'a' at Feed(split_id='a', after=7)
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007fe389dd4b80 (most recent call first):
+  File "/opt/venv/lib/python3.11/site-packages/geo/core.py", line 10 in convert
+  File "/home/me/pipeline.py", line 12 in fetch
+  File "/opt/spark/python/lib/pyspark.zip/pyspark/worker.py", line 1955 in func
+
+Thread 0x00007fe389dd4b81 (most recent call first):
+  File "/home/me/pipeline.py", line 99 in beside
+
+Extension modules: numpy._core._multiarray_umath (total: 1)
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.next(PythonRunner.scala:1143)
+Caused by: java.io.EOFException
+"""
+
+
+def test_a_process_that_died_of_a_signal_is_read_like_an_exception() -> None:
+    """Its signal, the user's line in the thread that died, and the split that it was reading."""
+    raised = read_crash(CRASH)
+    assert raised is not None
+    assert raised.error == "Python worker crashed: Segmentation fault"
+    assert str(raised.place) == "fetch, /home/me/pipeline.py, line 12"
+    assert raised.input_of("batch") == "reading split 'a' at Feed(split_id='a', after=7)"
+    assert raised.text.startswith("weir: reading split 'a'")
+    assert raised.text.endswith("(total: 1)")
+    silent = read_crash("x: Python worker exited unexpectedly (crashed). Consider setting 'a.b' to")
+    assert silent is not None
+    assert (silent.error, silent.place) == ("Python worker crashed", None)
+    assert silent.input_of("batch") == "batch"
+    assert read_crash("java.io.IOException: disk\n\tat x") is None
+
+
+def test_the_name_of_an_input_is_one_line_of_bounded_length() -> None:
+    """Two long names that differ only at their ends stay different."""
+    assert named("the  input\nafter 3") == "the input after 3"
+    long, other = named("x" * 10_000), named("x" * 9_999 + "y")
+    assert len(long) < 350
+    assert long[:300] == other[:300]
+    assert long != other
 
 
 def test_an_error_of_weirs_has_the_cause_of_the_error_that_led_to_it() -> None:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from weir.core.types import OperatorId, Payload
-from weir.errors import StorageError
+from weir.errors import InputError
+from weir.sources.base import SourceSplit
 from weir.sources.file_listing import FileSplit
 from weir.sources.file_reader import FileReader
 
@@ -41,12 +42,16 @@ class FakeContext:
 
     def __init__(self) -> None:
         self.sent: list[Payload] = []
+        self.read: list[str] = []
 
     def send_split_request(self) -> None:
         self.sent.append({"ask": True})
 
     def send_source_event(self, event: Payload) -> None:
         self.sent.append(event)
+
+    def reading(self, split: SourceSplit) -> None:
+        self.read.append(split.split_id)
 
 
 def opened(
@@ -114,14 +119,15 @@ def test_a_reader_asks_for_more_once_it_has_read_everything(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("content", [b"no parquet at all", b"", None])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
-    """Broken, empty or gone."""
+    """Broken, empty or gone: by its message, and as what was being read when it failed."""
     if content is not None:
         (tmp_path / "a").write_bytes(content)
-    reader, _ = opened(tmp_path)
+    reader, context = opened(tmp_path)
     with pytest.raises(
-        StorageError, match=rf"The file {tmp_path}/a cannot be read \(.*on_error='reject'"
+        InputError, match=rf"The file {tmp_path}/a cannot be read \(.*on_error='reject'"
     ):
         batch(reader, "a")
+    assert context.read == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +233,7 @@ def test_a_line_of_json_that_is_null_fails_the_job_by_its_file(tmp_path: Path) -
     (tmp_path / "a").write_text('{"id": 1}\nnull\n')
     reader, _ = opened(tmp_path, "json")
     with pytest.raises(
-        StorageError,
+        InputError,
         match=r"a cannot be read \(ValueError: line 2: Expected `object`, got `null`\)",
     ):
         batch(reader, "a")

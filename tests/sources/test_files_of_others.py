@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.sources.test_file_reader import FakeContext
 
-from weir.errors import PipelineError, StorageError
+from weir.errors import InputError, PipelineError
 from weir.sources.file_listing import FileSplit
 from weir.sources.file_reader import FileReader
 from weir.sources.formats.opening import read_file
@@ -39,7 +39,7 @@ def rows(
     reader.add_splits([FileSplit(file)])
     try:
         found = [one.batch for one in reader.read(1) if one.batch is not None]
-    except StorageError as error:
+    except InputError as error:
         return str(error)
     (*rejected, _) = context.sent
     return str(rejected) if rejected else [row for batch in found for row in batch.to_pylist()]

@@ -8,6 +8,13 @@ Weir's own classes; those for Spark's errors are in ``spark/failures.py``:
    its restart strategy allows.
 3. All others have a cause, by which ``core/job/restart.py`` detects that the same error recurs.
 
+*The failing input.* Where an input is read or processed, no error is a passing one, whatever its
+name: a damaged file and a disk that is away may raise the same. There the code that reads says what
+it reads, in a note that begins with ``READING``, and the code that runs a batch knows where the
+range of the batch begins (``spark/query/task.py``). An operator that had no rows yet in its batch
+says that too (``NO_ROWS``). A process that dies of a signal leaves its notes behind
+(``read_crash``).
+
 *The place in user code* (``read_exception``, ``read_text``). A traceback lists frames from the
 caller down to the ``raise``. The user's frame is the deepest frame that belongs neither to Weir,
 PySpark and Python's standard library nor to any installed package: an error raised in a package is
@@ -25,11 +32,12 @@ worker), embedded in the message of a Java exception::
 
 The code that sees a failure derives its cause, for instance the exception's class and the line of
 the pipeline; the core only compares causes. A passing failure (a connection, a time-out, storage)
-has no cause, so a job is never given up during an outage.
+without an input has no cause, so a job is never given up during an outage.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import traceback
 from collections.abc import Iterator
@@ -83,6 +91,8 @@ _PASSING = re.compile(
 _CAUSE = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 #: Characters of a stack trace that are kept, half from its start and half from its end.
 TRACE_LENGTH = 16_000
+#: Characters of the name of an input.
+_NAMED_LENGTH = 300
 
 
 def is_fatal(error: BaseException) -> bool:
@@ -124,16 +134,31 @@ def cause_of(error: BaseException) -> Cause:
     return Cause(key=key, trace=shortened(print_exception(error)))
 
 
-def key_of(kind: str, place: Frame | None, error: str) -> str:
+def is_passing(kind: str) -> bool:
+    """Whether this kind of error says that something outside does not answer now."""
+    return _PASSING.search(kind) is not None
+
+
+def key_of(kind: str, place: Frame | None, error: str, *, input: str = "") -> str:
     """A key by which two errors count as the same: kind and place in user code.
 
-    Without a place: the message with its numbers masked. "" for a passing error.
+    Without a place: the message with its numbers masked. "" for a passing error, unless it is that
+    of an input.
     """
-    if _PASSING.search(kind):
+    if not input and is_passing(kind):
         return ""
     return (
         f"{kind} in {place}" if place is not None else re.sub(r"[0-9a-f]*\d[0-9a-f]*", "#", error)
     )
+
+
+def named(text: str) -> str:
+    """A text that names an input, in one line; the end of a long text is replaced by its hash."""
+    text = " ".join(text.split())
+    if len(text) <= _NAMED_LENGTH:
+        return text
+    digest = hashlib.blake2s(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()
+    return f"{text[:_NAMED_LENGTH]}... ({digest})"
 
 
 def shortened(trace: str) -> str:
@@ -144,6 +169,10 @@ def shortened(trace: str) -> str:
 
 #: Prefix of the notes that Weir adds to exceptions in a worker (``BaseException.add_note``).
 NOTE = "weir: "
+#: Starts the note that says what was being read.
+READING = "reading "
+#: The note that an operator had met no rows of its batch.
+NO_ROWS = "no rows of this batch had come to it"
 
 #: First line of a Python traceback.
 HEADER = "Traceback (most recent call last):\n"
@@ -198,6 +227,18 @@ class Raised:
         """The deepest frame in user code; None otherwise."""
         return next((frame for frame in reversed(self.frames) if frame.is_the_users), None)
 
+    def input_of(self, batch_range: str) -> str:
+        """The input that failed, in a batch of this range; "" if none did."""
+        reading = next((note for note in self.notes if note.startswith(READING)), None)
+        if reading is not None:
+            return reading
+        return "" if NO_ROWS in self.notes else batch_range
+
+
+def has_input(error: BaseException) -> bool:
+    """Whether the error was noted to be one of reading."""
+    return any(note.startswith(NOTE + READING) for note in getattr(error, "__notes__", ()))
+
 
 def read_exception(error: BaseException) -> Raised:
     """An exception raised in this process, with the first line of its message.
@@ -246,6 +287,44 @@ def read_text(text: str) -> Raised | None:
         return None
     return Raised(
         error=raised[0], frames=tuple(frames), notes=tuple(notes), text="\n".join(printed).strip()
+    )
+
+
+#: What Spark says of a Python worker that died of a signal, before what the worker left behind.
+_CRASHED = re.compile(r"Python worker exited unexpectedly \(crashed\)[:.] ?")
+#: Starts the line with which Python says that it dies.
+_FATAL = "Fatal Python error: "
+#: A frame of a process that dies.
+_LAST_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
+
+
+def read_crash(text: str) -> Raised | None:
+    """The death of another process, from its text; None if none died.
+
+    The process leaves the note of what it was reading. Of the frames only those of the thread that
+    died count: Python prints them first, from the deepest on.
+    """
+    crashed = _CRASHED.search(text)
+    if crashed is None:
+        return None
+    left = text[crashed.end() :].partition("\n\tat ")[0].strip()
+    lines = left.splitlines()
+    why = [line.removeprefix(_FATAL) for line in lines if line.startswith(_FATAL)]
+    notes = tuple(line.removeprefix(NOTE) for line in lines if line.startswith(NOTE))
+    frames: list[Frame] = []
+    for line in lines:
+        frame = _LAST_FRAME.match(line)
+        if frame is not None:
+            frames.append(
+                Frame(file=frame["file"], line=int(frame["line"]), function=frame["function"])
+            )
+        elif frames:
+            break
+    return Raised(
+        error=": ".join(["Python worker crashed", *why[:1]]),
+        frames=tuple(reversed(frames)),
+        notes=notes,
+        text=left,
     )
 
 

@@ -244,6 +244,14 @@ class SourceReaderContext(SubtaskContext, Protocol):
         """Send an event, a map of JSON values, to ``SplitEnumerator.handle_source_event``."""
         ...
 
+    def reading(self, split: SourceSplit) -> None:
+        """Call this before each read of a split, with the split at its position.
+
+        If the read fails, or kills the process, the failure names the split, and counts as another
+        failure at this position. ``SplitReader`` calls it.
+        """
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class SplitRecords:

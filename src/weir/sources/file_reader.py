@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir.core.types import Payload
-from weir.errors import StorageError
+from weir.errors import InputError
 from weir.sources.base import SourceReader, SourceReaderContext, SplitRecords
 from weir.sources.file_listing import FileSplit
 
@@ -65,6 +65,7 @@ class FileReader(SourceReader[FileSplit]):
         splits = [split for split in self._splits if split.split_id not in self._paused]
         self._splits = [split for split in self._splits if split.split_id in self._paused]
         for split in splits:
+            self._context.reading(split)
             for batch in self._read(split.name):
                 yield SplitRecords(split_id=split.split_id, batch=batch)
             yield SplitRecords(split_id=split.split_id, finished=True)
@@ -81,7 +82,7 @@ class FileReader(SourceReader[FileSplit]):
             try:
                 yield from self._batches(path, name, _refuse)
             except UNREADABLE as error:
-                raise StorageError(
+                raise InputError(
                     f"The file {path} cannot be read ({_why(error)}): fix it, or skip what cannot"
                     " be read with FileSource(on_error='reject')."
                 ) from error

@@ -5,6 +5,8 @@
 ``splits``
     each unfinished split with its serializer's version, its watermark and since when it has had no
     rows; redistributed when the parallelism changes
+``read``
+    how many rows were read, and how many splits to their end: where the range of a batch begins
 ``reader``
     whether a request is open, whether no more splits will come, and in which attempt: for the
     processes of one attempt. With the message that wakes the reader a new attempt begins, whose
@@ -17,7 +19,9 @@ over.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import msgspec
@@ -27,7 +31,14 @@ from weir.errors import OperatorStateError, PipelineError
 from weir.operators.base import Operator, OperatorContext
 from weir.operators.output import fitted
 from weir.operators.state.store import StateStore
-from weir.sources.base import ExternallyInducedSourceReader, Source, SplitRecords, SplitT
+from weir.runtime.failures import NOTE, READING, named
+from weir.sources.base import (
+    ExternallyInducedSourceReader,
+    Source,
+    SourceSplit,
+    SplitRecords,
+    SplitT,
+)
 from weir.sources.watermarks import ReaderTime, SplitWatermarks, Watermarks
 from weir.storage.records import converted
 
@@ -71,6 +82,10 @@ class ReaderTaskContext(OperatorContext, Protocol):
         """Report about the batch."""
         ...
 
+    def trace(self, text: str) -> None:
+        """What Spark reports with the death of this process, if it dies now; "" for nothing."""
+        ...
+
 
 class _Kept(msgspec.Struct, frozen=True):
     """A split in the state."""
@@ -79,8 +94,16 @@ class _Kept(msgspec.Struct, frozen=True):
     split: dict[str, Any]
     watermark_ms: int | None
     quiet_ms: int | None
+    #: How often it was read at this position without a row. (Earlier versions did not count.)
+    empty_reads: int = 0
 
 
+#: The list state of what was read so far.
+READ = "read"
+#: How many splits a failure names.
+_NAMED = 3
+#: In the text of an object that does not say where it is in its split.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 #: For a source without watermarks.
 _TIMELESS = ReaderTime(watermark_ms=None, is_active=False)
 
@@ -89,7 +112,7 @@ class SourceOperator(Operator, Generic[SplitT]):
     """The operator of a source's step."""
 
     #: What the state does not have too may be lost between two batches.
-    transient = ("_request_due", "_paused", "_splits", "_finished")
+    transient = ("_request_due", "_paused", "_splits", "_finished", "_empty_reads", "_reading")
 
     def __init__(self, source: Source[SplitT], watermarks: Watermarks | None) -> None:
         self.output_schema = source.schema
@@ -110,7 +133,12 @@ class SourceOperator(Operator, Generic[SplitT]):
         self._splits: dict[str, SplitT] = {}
         #: Those that have finished in this batch.
         self._finished: set[str] = set()
-        self._reader = self.source.create_reader(_ReaderContext(self._task, self._request))
+        #: By split: how often it was read at its position without a row. Law: positive.
+        self._empty_reads: dict[str, int] = {}
+        #: What is being read, for failures.
+        self._reading = ""
+        environment = _ReaderContext(self._task, self._request, self._begins_to_read)
+        self._reader = self.source.create_reader(environment)
         induces = isinstance(self._reader, ExternallyInducedSourceReader)
         if induces != self.source.externally_induced:
             raise PipelineError(
@@ -122,6 +150,7 @@ class SourceOperator(Operator, Generic[SplitT]):
     def initialize_state(self, state: StateStore) -> None:
         """Give the reader its former splits. Raises ``OperatorStateError`` for wrong splits."""
         self._kept = state.list_state("splits")
+        self._read_so_far = state.list_state(READ)
         self._flags = state.list_state("reader")
         self._induced = state.list_state("induced") if self.source.externally_induced else None
         try:
@@ -136,8 +165,10 @@ class SourceOperator(Operator, Generic[SplitT]):
         for saved, split in zip(kept, splits, strict=True):
             self._splits[split.split_id] = split
             self._times.add(split.split_id, saved.watermark_ms, saved.quiet_ms)
+            if saved.empty_reads:
+                self._empty_reads[split.split_id] = saved.empty_reads
         if splits:
-            self._reader.add_splits(splits)
+            self._add_to_reader(splits)
         self._reader.start()
 
     def handle_operator_event(self, event: Payload) -> None:
@@ -170,7 +201,7 @@ class SourceOperator(Operator, Generic[SplitT]):
             for batch in self._read():
                 rows += batch.num_rows
                 yield batch
-        self._keep_positions()
+        self._keep_positions(rows)
         if self._request_due and not self._requested and not self._ended:
             self.context.send_event_to_coordinator({"request": self._attempt})
             self._set_flags(requested=True, ended=False)
@@ -196,7 +227,12 @@ class SourceOperator(Operator, Generic[SplitT]):
                 )
             self._splits[split.split_id] = split
             self._times.add(split.split_id)
-        self._reader.add_splits(splits)
+        self._add_to_reader(splits)
+
+    def _add_to_reader(self, splits: list[SplitT]) -> None:
+        # It may open them at once.
+        with self._reads(*splits):
+            self._reader.add_splits(splits)
 
     def _pause_or_resume(self) -> None:
         ahead = self._times.ahead(self._task.slowest_ms)
@@ -206,13 +242,53 @@ class SourceOperator(Operator, Generic[SplitT]):
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         """Read a batch's rows, at most up to the point of a checkpoint."""
-        for rows in self._reader.read(self.source.max_rows_per_batch):
-            batch = self._taken(rows)
-            if batch is not None:
-                yield batch
-            if self._reaches_point():
-                return
-        self._reaches_point()
+        # Until the reader says which: a reader with a client for several splits may not know.
+        with self._reads(*self._splits.values()):
+            for rows in self._reader.read(self.source.max_rows_per_batch):
+                batch = self._taken(rows)
+                if batch is not None:
+                    yield batch
+                if self._reaches_point():
+                    return
+            self._reaches_point()
+
+    @contextmanager
+    def _reads(self, *splits: SourceSplit) -> Iterator[None]:
+        """If the reader raises meanwhile, a note says what it was reading: one of these splits."""
+        self._begins_to_read(*splits)
+        try:
+            yield
+        except Exception as error:
+            if self._reading:
+                error.add_note(f"{NOTE}{self._reading}")
+            raise
+        finally:
+            self._begins_to_read()
+
+    def _begins_to_read(self, *splits: SourceSplit) -> None:
+        """One of these splits is read next, at these positions."""
+        if not splits:
+            self._reading = ""
+        else:
+            which = "split" if len(splits) == 1 else "one of the splits"
+            more = f" and {len(splits) - _NAMED} more" if len(splits) > _NAMED else ""
+            first = ", ".join(self._at(split) for split in splits[:_NAMED])
+            self._reading = f"{READING}{which} {first}{more}"
+        self._task.trace(self._reading)
+
+    def _at(self, split: SourceSplit) -> str:
+        """A split at its position: the same text until a checkpoint contains what it reads next.
+
+        That of a split which has no rows for now changes too, or failures that have passed would
+        count.
+        """
+        empty = self._empty_reads.get(split.split_id)
+        after = "" if empty is None else f" after {empty} reads without rows"
+        position: object = split
+        if _ADDRESS.search(repr(split)):
+            with suppress(TypeError, ValueError):
+                position = self._serializer.encode(split)  # type: ignore[arg-type]
+        return f"{split.split_id!r} at {named(repr(position))}{after}"
 
     def _reaches_point(self) -> bool:
         if self._induced is None or not isinstance(self._reader, ExternallyInducedSourceReader):
@@ -250,11 +326,14 @@ class SourceOperator(Operator, Generic[SplitT]):
                 raise PipelineError(f"Split {name!r} does not fit its source. {error}") from error
         if batch is not None and batch.num_rows:
             self._times.read(name, self._newest_ms(batch))
+            self._empty_reads.pop(name, None)
         elif not records.finished:
             self._times.read_nothing(name, self.context.processing_time_ms)
+            self._empty_reads[name] = self._empty_reads.get(name, 0) + 1
         if records.finished:
             self._finished.add(name)
             self._times.finish(name)
+            self._empty_reads.pop(name, None)
         return batch
 
     def _newest_ms(self, batch: pa.RecordBatch) -> int | None:
@@ -267,7 +346,7 @@ class SourceOperator(Operator, Generic[SplitT]):
         found: int | None = newest.value
         return found
 
-    def _keep_positions(self) -> None:
+    def _keep_positions(self, rows: int) -> None:
         splits: Mapping[str, SplitT] = {
             split.split_id: split for split in self._reader.snapshot_state()
         }
@@ -280,6 +359,9 @@ class SourceOperator(Operator, Generic[SplitT]):
                 f"The snapshot_state of the reader of source {self._name!r} {why} split {name!r}:"
                 " it must return the splits that were added until read() yields them as finished."
             )
+        if rows or self._finished:
+            so_far = [*self._read_so_far.get(), (rows, len(self._finished))]
+            self._read_so_far.update([[sum(counts) for counts in zip(*so_far, strict=True)]])
         self._splits = dict(splits)
         self._finished = set()
         self._kept.update(self._encoded(split) for split in splits.values())
@@ -299,6 +381,7 @@ class SourceOperator(Operator, Generic[SplitT]):
             "split": encoded,
             "watermark_ms": time.watermark_ms,
             "quiet_ms": time.quiet_ms,
+            "empty_reads": self._empty_reads.get(split.split_id, 0),
         }
 
     def _report(self, rows: int) -> None:
@@ -346,13 +429,19 @@ class SourceOperator(Operator, Generic[SplitT]):
 class _ReaderContext:
     """``SourceReaderContext`` of one subtask."""
 
-    def __init__(self, task: ReaderTaskContext, send_split_request: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        task: ReaderTaskContext,
+        send_split_request: Callable[[], None],
+        reading: Callable[[SourceSplit], None],
+    ) -> None:
         self._task = task
         self.operator_id = task.operator_id
         self.subtask = task.subtask
         self.parallelism = task.parallelism
         self.schema = task.output_schema
         self.send_split_request = send_split_request
+        self.reading = reading
 
     @property
     def induced_over(self) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
-from weir.runtime.failures import NOTE
 from weir.sources.base import SourceReader, SourceReaderContext, SplitRecords, SplitT
 
 if TYPE_CHECKING:
@@ -66,11 +65,11 @@ class SplitReader(SourceReader[SplitT]):
                 self._splits.append(split)
                 quiet += 1
                 continue
+            self.context.reading(split)
             try:
                 fetched = self.fetch(split, left)
-            except Exception as error:
+            except Exception:
                 self._splits.appendleft(split)
-                error.add_note(f"{NOTE}reading split {name!r} at {split!r}")
                 raise
             if fetched.split is not None:
                 self._splits.append(fetched.split)

@@ -38,9 +38,16 @@ from weir.core.types import OperatorId, Payload, SentEvent, VertexId
 from weir.errors import InvariantError, OperatorError, PipelineError, StorageError, invariant
 from weir.operators.base import Operator, overrides, takes_part, takes_snapshots
 from weir.operators.connected import CoOperator
-from weir.operators.state.store import any_union, decode_lists, encode_lists, redistributed
+from weir.operators.state.store import (
+    StateStore,
+    any_union,
+    decode_lists,
+    encode_lists,
+    redistributed,
+)
 from weir.operators.state.types import TimeDomain
 from weir.runtime.concurrency import Clock
+from weir.sources.operator import READ
 from weir.storage.records import decoded
 from weir.subtasks.held_state import (
     HeldState,
@@ -333,6 +340,20 @@ class OperatorChain:
         times += self._readers.reads_at_ms
         earliest = earliest_of(times)
         return None if earliest is None else max(0, earliest - self._clock.wall_ms())
+
+    def read_so_far(self) -> tuple[int, int]:
+        """How many rows all readers have read before the next batch, and splits to their end.
+
+        Raises ``WeirError`` if that cannot be read.
+        """
+        counts: list[tuple[int, int]] = []
+        for step in self._vertex.steps:
+            if step.enumerated:
+                held = self._held[self._version][step.operator_id]
+                for location in held.lists.values():
+                    lists = decode_lists(location.contents(self._read))
+                    counts += StateStore(lists, operator_id=step.operator_id).list_state(READ).get()
+        return sum(rows for rows, _ in counts), sum(splits for _, splits in counts)
 
     def begin_batch(self, batch: int) -> None:
         """Give the orders. Call it in the thread that runs the batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ class Context:
     induced_over: int = 0
     slowest_ms: int | None = None
     reported: ReaderReport | None = None
+    trace: Callable[[str], None] = lambda text: None
     #: Whether an event that is sent now goes out with the state that it follows from.
     may_send: bool = True
     #: The notifications before ``close`` run: an event has nobody left to act on it.

@@ -32,7 +32,7 @@ from weir.operators.connected import CoOperator
 from weir.operators.output import Outputs, record_batches, tagged_column
 from weir.operators.state.store import StateStore, decode_lists
 from weir.operators.state.types import Layer, TimeDomain, groups_of
-from weir.runtime.failures import NOTE, describe
+from weir.runtime.failures import NO_ROWS, NOTE, describe, has_input
 from weir.subtasks.context import Context
 from weir.subtasks.messages import (
     BatchOrder,
@@ -131,11 +131,15 @@ class WorkerProcess:
     """The subtasks that one worker process has run."""
 
     def __init__(
-        self, files: StateFiles, run_id: Callable[[], str] = lambda: secrets.token_hex(8)
+        self,
+        files: StateFiles,
+        run_id: Callable[[], str] = lambda: secrets.token_hex(8),
+        trace: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """``run_id`` makes unique names of runs and files."""
+        """``run_id`` makes unique names of runs and files. ``trace``: see ``ReaderTaskContext``."""
         self.files = files
         self.run_id = run_id
+        self.trace = trace
         self._warm: dict[tuple[OperatorId, int], _Warm] = {}
 
     def current(self, operator_id: OperatorId, setup: SubtaskSetup) -> list[int]:
@@ -221,7 +225,7 @@ class SubtaskFunction:
 
         An error gets a note that says where it occurred.
         """
-        run = BatchRun(order, self._context(order.setup, subtask), process)
+        run = BatchRun(order, self._context(order.setup, subtask, process), process)
         try:
             warm = run.begin(self._operator)
             rows = 0
@@ -234,13 +238,15 @@ class SubtaskFunction:
             run.close_after_failure()
             if isinstance(error, Exception):
                 error.add_note(f"{NOTE}subtask {subtask} of {self.operator_id!r}{run.at}")
+                if not (run.has_rows or has_input(error)):
+                    error.add_note(f"{NOTE}{NO_ROWS}")
             raise
 
     def call(
         self, process: WorkerProcess, call: SnapshotCall | CloseCall, subtask: int
     ) -> CallResult:
         """Call a subtask outside of a batch. An error is returned as ``CallFailed``."""
-        run = SubtaskRun(call, self._context(call.setup, subtask), process)
+        run = SubtaskRun(call, self._context(call.setup, subtask, process), process)
         try:
             warm = run.begin(self._operator)
             if isinstance(call, CloseCall):
@@ -255,13 +261,14 @@ class SubtaskFunction:
             run.close_after_failure()
             return CallFailed(error=describe(error))
 
-    def _context(self, setup: SubtaskSetup, subtask: int) -> Context:
+    def _context(self, setup: SubtaskSetup, subtask: int, process: WorkerProcess) -> Context:
         return Context(
             operator_id=self.operator_id,
             subtask=subtask,
             parallelism=self._parallelism,
             has_coordinator=setup.has_coordinator,
             output_schema=self._output_schema,
+            trace=process.trace,
             side_outputs=tuple(self._side_outputs),
         )
 
@@ -301,6 +308,8 @@ class SubtaskRun:
         self._subtask = context.subtask
         #: The records that the operator is processing, for messages; "" if none.
         self.at = ""
+        #: Whether it has met records.
+        self.has_rows = False
         #: What is to be closed if this fails.
         self._open: Operator | None = None
 
@@ -529,6 +538,7 @@ class BatchRun(SubtaskRun):
         rows = 0
         for number, batch in enumerate(records):
             self.at = f", its record batch {number} (rows {rows} to {rows + batch.num_rows - 1})"
+            self.has_rows |= batch.num_rows > 0
             yield from self._rows(warm, "process_batch", batch)
             rows += batch.num_rows
         self.at = ""
