@@ -11,6 +11,7 @@ import pytest
 
 from weir.core.messages.task import TaskErrored
 from weir.job import Job, definition_of
+from weir.runtime.failures import NO_ROWS
 from weir.sinks.foreach.sink import Foreach
 from weir.spark.failures import TaskFailures, first_cause, read_error
 from weir.spark.pipeline import Pipeline
@@ -186,6 +187,88 @@ def test_notes_that_an_operator_made_in_the_worker_come_along() -> None:
     read = read_error(RuntimeError(text))
     assert read.notes == ("subtask 1 of 'enrich', its record batch 0 (rows 0 to 99)",)
     assert read.said == "KeyError: 'JP'"
+
+
+# -- what failed -----------------------------------------------------------------------------------
+
+#: As Spark 4.3 prints them, shortened.
+_AWAY = "java.io.IOException: Input/output error"
+_READ = (
+    "org.apache.spark.SparkException: [FAILED_READ_FILE.NO_HINT] Encountered error while reading"
+    f" file file:///in/a.json.gz. SQLSTATE: KD001\n\tat a.b.c(D.scala:1)\nCaused by: {_AWAY}\n"
+    "\tat org.apache.hadoop.fs.FSDataInputStream.read(FSDataInputStream.java:100)\n"
+    "\tat org.apache.spark.sql.execution.datasources.FileScanRDD$$anon$1.hasNext(F.scala:1)\n"
+    "\tat org.apache.spark.sql.execution.datasources.FileFormatDataWriter.writeWithIterator(F:1)\n"
+)
+_WRITE = (
+    "org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to"
+    f" file:/out. SQLSTATE: 58030\n\tat a.b.c(D.scala:1)\nCaused by: {_AWAY}\n"
+    "\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)\n"
+    "\tat org.apache.spark.sql.execution.datasources.FileFormatDataWriter.commit(F.scala:1)\n"
+)
+
+
+def _from_worker(file: str, error: str, *notes: str) -> str:
+    text = f'Traceback (most recent call last):\n  File "{file}", line 7, in call\n{error}: away\n'
+    return text + "".join(f"weir: {note}\n" for note in notes)
+
+
+_READING = "reading split 'a' at Feed(split_id='a', after=7)"
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        (_READ, "the input after 7"),
+        (_WRITE, ""),
+        (_from_worker(PIPELINE, "ConnectionError"), "the input after 7"),
+        (_from_worker(PIPELINE, "weir.errors.StorageError"), "the input after 7"),
+        (_from_worker("/x/site-packages/geo/core.py", "OSError"), "the input after 7"),
+        (
+            _from_worker(
+                "/x/site-packages/weir/sinks/postgres/copy.py", "weir.errors.StorageError"
+            ),
+            "",
+        ),
+        (_from_worker("/x/site-packages/weir/sinks/files/sink.py", "OSError"), ""),
+        (
+            _from_worker("/x/site-packages/weir/sources/formats/csv.py", "OSError", _READING),
+            _READING,
+        ),
+        (_from_worker(PIPELINE, "ConnectionError", _READING, "subtask 0 of 'a'"), _READING),
+        (_from_worker(PIPELINE, "ConnectionError", "subtask 0 of 'a'", NO_ROWS), ""),
+    ],
+)
+def test_in_a_batch_the_input_fails_unless_rows_cannot_be_stored(text: str, failed: str) -> None:
+    """All of these raise what an outage raises. Where an input fails it has a cause, by which it is
+    counted; where none does, nothing is, and the outage is waited for."""
+    read = read_error(RuntimeError(text), "the input after 7")
+    assert read.input == failed
+    assert bool(read.key) is bool(failed)
+    assert read_error(RuntimeError(_WRITE.replace(_AWAY, "a.B: x")), "range").input == "range"
+
+
+def test_a_batch_without_rows_has_no_input_that_could_fail() -> None:
+    """A timer that calls a service meets an outage of it."""
+    read = read_error(RuntimeError(_from_worker(PIPELINE, "ConnectionError")))
+    assert (read.input, read.key) == ("", "")
+
+
+def test_a_worker_that_dies_is_counted_with_what_it_was_reading() -> None:
+    """Its connection ends, which is no outage. Without the note, it is the batch's range."""
+    for left, failed in ((f"weir: {_READING}\nweir: subtask 0 of 'a'\n", _READING), ("", "range")):
+        text = (
+            "Lost task 0.0 in stage 5.0 (TID 7): org.apache.spark.SparkException: Python worker"
+            f" exited unexpectedly (crashed): {left}Fatal Python error: Aborted\n\n"
+            "Current thread 0x00007f (most recent call first):\n"
+            f'  File "{PIPELINE}", line 6 in lookup\n\n'
+            "\tat org.apache.spark.api.python.BasePythonRunner(P.scala:1)\n"
+            "Caused by: java.io.EOFException\n\tat java.io.DataInputStream.readInt(D.java:386)\n"
+        )
+        read = read_error(RuntimeError(text), "range")
+        assert read.said == "Python worker crashed: Aborted"
+        assert read.key == f"Python worker crashed in lookup, {PIPELINE}, line 6"
+        assert read.input == failed
 
 
 # -- the step --------------------------------------------------------------------------------------

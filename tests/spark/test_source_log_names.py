@@ -1,4 +1,7 @@
-"""Which compacted entries of a source's log Spark looks for after a restore; no JVM is needed."""
+"""What the logs of a query say of its sources; no JVM is needed.
+
+Which compacted entries Spark looks for after a restore, and where the rows of a batch begin.
+"""
 
 from __future__ import annotations
 
@@ -53,3 +56,24 @@ def test_a_query_without_sources_is_left_alone(tmp_path: Path) -> None:
     """For example a query that only reads channels."""
     QueryDirectory(LocalFileSystem(), str(tmp_path)).keep_compaction(10)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_range_of_a_batch_begins_where_rows_were_read_to_whatever_its_number(
+    tmp_path: Path,
+) -> None:
+    """Batches without rows move only the control input."""
+    (tmp_path / "offsets").mkdir()
+    channel = '{"channel": "a", "position": %d}'
+    for batch, (control, logged, position) in enumerate(
+        [(0, 0, 3), (1, 0, 3), (2, 1, 3), (3, 1, 4)]
+    ):
+        (tmp_path / "offsets" / str(batch)).write_text(
+            f'v1\n{{"batchWatermarkMs":0}}\n{{"control": {control}}}\n{{"logOffset":{logged}}}\n'
+            + channel % position
+        )
+    directory = QueryDirectory(LocalFileSystem(), str(tmp_path))
+    first, nothing, files, segment, last = map(directory.rows_before, range(5))
+    assert first == ()
+    assert nothing == files == ('{"logOffset":0}', channel % 3)
+    assert segment == ('{"logOffset":1}', channel % 3)
+    assert last == ('{"logOffset":1}', channel % 4)

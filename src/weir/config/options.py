@@ -190,7 +190,8 @@ GIVE_UP_AFTER = ConfigOption(
     POSITIVE_DURATION.or_none("never"),
     "10 min",
     "While periodic checkpoints are on: how long the job may keep failing with the same cause, at"
-    " least five times and without a completed checkpoint in between, before it fails for good.",
+    " least five times and without progress in between, before it fails for good. Progress is a"
+    " completed checkpoint; if an input fails, a checkpoint that contains it.",
 )
 TASK_CANCELLATION_TIMEOUT = ConfigOption(
     "task.cancellation.timeout",

@@ -9,6 +9,9 @@ themselves, with the subtask and the records (``subtasks/worker.py``). For other
 step whose function contains a failing line, or refers to a function that does; if that is not
 exactly one step, the report names all steps of the chain.
 
+In a batch, what fails is the reading or processing of its input (``Cause.input``), unless the error
+says that rows could not be stored: then nothing is wrong with them, and an outage passes.
+
 The failure of a batch does not travel through Spark: ``QueryTask`` keeps what the batch raised and
 throws one short sentence, since Spark runs a recursive regular expression over the text of the
 exception. The full traceback goes to Spark's log and to REST.
@@ -33,10 +36,13 @@ from weir.runtime.failures import (
     FINAL,
     HEADER,
     Frame,
+    Raised,
     is_final_by_name,
+    is_passing,
     key_of,
     message_of,
     print_exception,
+    read_crash,
     read_exception,
     read_text,
     shortened,
@@ -68,6 +74,13 @@ _CALLED_FROM = re.compile(
     r'"(?P<function>[^"\n]+)" was called from\s+(?P<file>\S[^\n]*):(?P<line>\d+)'
 )
 _JAVA_CLASS = re.compile(r"\w*(?:Exception|Error)\b")
+#: Weir's own code that stores rows, in a Python traceback.
+_STORING = re.compile(r"/weir/(?:sinks|storage)/[^/]")
+#: In a Java stack, from the top: rows were being written, or pulled out of what makes them.
+_WRITING_OR_PULLING = re.compile(
+    r"(?P<writing>Writer\b|OutputStream|OutputCommitter|StateStore|RocksDB)"
+    r"|\.(?:hasNext|next|getNext)\("
+)
 #: The way out, for a module that a worker does not have.
 _ELSEWHERE = (
     " in Spark's workers: install it there, import it at the top of the pipeline if it is one of"
@@ -91,16 +104,20 @@ class ErrorText:
     frames: tuple[Frame, ...]
     #: Trying again cannot help.
     final: bool
-    #: ``key`` and ``trace`` are those of ``Cause``.
+    #: As in ``Cause``.
     key: str
+    input: str
     trace: str
 
 
-def read_error(error: BaseException) -> ErrorText:
-    """Parse an error that Spark raised, or the user's code in the driver."""
+def read_error(error: BaseException, batch_range: str = "") -> ErrorText:
+    """Parse an error that Spark raised, or the user's code in the driver.
+
+    ``batch_range`` says which rows the batch that failed was to process; "" if none.
+    """
     text = message_of(error)
     java = str(getattr(error, "_stackTrace", None) or (text if "\n\tat " in text else ""))
-    from_worker = read_text(text)
+    from_worker = read_text(text) or read_crash(text)
     raised = from_worker or (None if java else read_exception(error))
     if isinstance(error, WeirError):
         said = text.removesuffix(".")
@@ -112,7 +129,10 @@ def read_error(error: BaseException) -> ErrorText:
     # known.
     place = (raised and raised.place) or _called_from(text) or read_exception(error).place
     root = _root_cause(java)
-    kind = _JAVA_CLASS.search(root) if raised is None else None
+    java_kind = _JAVA_CLASS.search(root) if raised is None else None
+    kind = raised.kind if raised is not None else java_kind[0] if java_kind else ""
+    stored = is_passing(kind) and _failed_to_store(raised, root)
+    failed_input = "" if stored else batch_range if raised is None else raised.input_of(batch_range)
     return ErrorText(
         said=said,
         place=place,
@@ -124,7 +144,8 @@ def read_error(error: BaseException) -> ErrorText:
             or _FINAL_CONDITION.search(said) is not None
             or (raised is not None and is_final_by_name(raised))
         ),
-        key=key_of(raised.kind if raised is not None else kind[0] if kind else "", place, said),
+        key=key_of(kind, place, said, input=failed_input),
+        input=failed_input,
         trace=shortened(
             "\n\n".join(
                 part
@@ -133,6 +154,18 @@ def read_error(error: BaseException) -> ErrorText:
             )
         ),
     )
+
+
+def _failed_to_store(raised: Raised | None, java: str) -> bool:
+    """Whether rows could not be stored; the other errors of a batch are those of its input.
+
+    ``java`` is the root cause of an error that Python did not raise.
+    """
+    if raised is not None:
+        own = any(_STORING.search(frame.file) for frame in raised.frames)
+        return own and raised.place is None
+    found = _WRITING_OR_PULLING.search(java)
+    return found is not None and found["writing"] is not None
 
 
 def first_cause(error: BaseException) -> str:
@@ -150,7 +183,7 @@ def first_cause(error: BaseException) -> str:
         return own[-1].split(": ", 1)[-1]
     if isinstance(error, InvariantError):
         return text
-    raised = read_text(text)
+    raised = read_text(text) or read_crash(text)
     if raised is not None:
         return _short(raised.error)
     java = [line.removeprefix(": ") for line in text.splitlines() if line.startswith(": ")]
@@ -210,13 +243,15 @@ class TaskFailures:
             ),
         ]
 
-    def errored(self, error: BaseException, when: str, *, misfit: str | None = None) -> TaskErrored:
+    def errored(
+        self, error: BaseException, when: str, *, batch_range: str = "", misfit: str | None = None
+    ) -> TaskErrored:
         """The failure for an error; also writes it to Spark's log.
 
-        ``when`` says in which batch it occurred. ``misfit`` is a better sentence than Spark's, and
-        means that the failure is final.
+        ``when`` says in which batch it occurred, and ``batch_range`` which rows that has; "" if
+        none. ``misfit`` is a better sentence than Spark's, and means that the failure is final.
         """
-        read = read_error(error)
+        read = read_error(error, batch_range)
         # Weir's own sentences and an operator's notes already name the step.
         own = isinstance(error, WeirError) or misfit is not None
         step = (
@@ -230,7 +265,11 @@ class TaskFailures:
         failure = TaskErrored(
             message=f"{misfit or read.said} ({where})",
             fatal=misfit is not None or read.final,
-            cause=Cause(key=read.key, trace=read.trace),
+            cause=Cause(
+                key=read.key,
+                input=read.input and f"{read.input} in {self._vertex.name!r}",
+                trace=read.trace,
+            ),
         )
         self._write_log(f"{failure.message}\n{read.trace}")
         return failure

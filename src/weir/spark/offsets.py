@@ -39,3 +39,12 @@ class ChannelOffset(_Offset, frozen=True):
 
     channel: VertexId
     position: int
+
+
+def is_control(text: str) -> bool:
+    """Whether an offset is that of the control input, which has no rows."""
+    try:
+        ControlOffset.decode(text)
+    except ValueError:
+        return False
+    return True

@@ -9,23 +9,30 @@ own: for the snapshot of a checkpoint, and to close them. Spark chooses the proc
 its tasks first calls the subtasks that it finds in its process; those found nowhere are then
 restored and called.
 
+If a process dies of a signal, Spark reports what is in its file of last words (``LastWords``): the
+step, the split that a source's reader was reading, and the frames that Python prints.
+
 What operators log and print becomes lines of the process's standard error, each with the step and
 the subtask. On a local master that is the driver's standard error, on a cluster the executor's.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import msgspec
 
 from weir.core.types import OperatorId, VertexId
 from weir.monitoring.log_lines import Capture, Form, as_text, pass_on, place
 from weir.runtime.concurrency import SystemClock
+from weir.runtime.failures import NOTE
 from weir.subtasks.messages import (
     BATCH_ORDERS,
     CALLS,
@@ -53,8 +60,55 @@ Results = dict[tuple[int, int], str]
 #: The rows of ``CallFunction``: a subtask, and its ``CallResult`` as JSON.
 CALL_SCHEMA = "subtask int, result string"
 
+#: Where Spark has a file for each worker, named like the process (``settings.CRASHES``).
+_LAST_WORDS = "PYTHON_FAULTHANDLER_DIR"
+
+
+class LastWords:
+    """The file of this process whose text Spark reports if the process dies of a signal.
+
+    Spark opens it anew for each of its tasks, for what Python prints then (``faulthandler``), and
+    deletes it at their end. In between, notes are written in front of that through a handle of its
+    own, since Spark's would write over them. Without Spark's file nothing is left behind.
+    """
+
+    def __init__(self) -> None:
+        self._file: TextIO | None = None
+        self._step = ""
+
+    @contextmanager
+    def of(self, step: OperatorId, subtask: int) -> Iterator[None]:
+        """Leave the step and the subtask behind if the process dies meanwhile."""
+        self._step = f"subtask {subtask} of {step!r}"
+        directory = os.environ.get(_LAST_WORDS)
+        path = Path(directory or "", str(os.getpid()))
+        with suppress(OSError):
+            if directory is not None and path.exists():
+                self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
+                faulthandler.enable(file=self._file)
+        self.write("")
+        try:
+            yield
+        finally:
+            file, self._file = self._file, None
+            if file is not None:
+                faulthandler.disable()
+                file.close()
+
+    def write(self, reading: str) -> None:
+        """Leave also behind what is being read; "" for nothing."""
+        if self._file is None:
+            return
+        # Notes that cannot be written fail no batch.
+        with suppress(OSError):
+            self._file.truncate(0)
+            self._file.writelines(f"{NOTE}{note}\n" for note in (reading, self._step) if note)
+            self._file.flush()
+
+
+_last_words = LastWords()
 #: The subtasks that this process has run.
-_process = WorkerProcess(LocalStateFiles())
+_process = WorkerProcess(LocalStateFiles(), trace=_last_words.write)
 
 #: Makes lines of what this process logs and prints, from its first batch to its end.
 _captures: list[Capture] = []
@@ -111,7 +165,8 @@ class OperatorFunction:
         def report(result: BatchResult) -> None:
             self._results.add({(order.batch, subtask): encoded(result)})
 
-        with self._log.of(self._function.operator_id, subtask):
+        step = self._function.operator_id
+        with self._log.of(step, subtask), _last_words.of(step, subtask):
             yield from self._function.batch(_process, order, subtask, batches, report)
 
 

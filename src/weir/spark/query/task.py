@@ -36,7 +36,8 @@ from weir.core.messages.task import (
     TaskErrored,
     TaskStarted,
 )
-from weir.errors import SinkError, invariant
+from weir.errors import SinkError, WeirError, invariant
+from weir.runtime.failures import named
 from weir.runtime.ports import PostToTask, SubtaskView, VertexMetrics
 from weir.spark.channels import has_event_time
 from weir.spark.control_input import QueryInterruptedError
@@ -237,7 +238,9 @@ class QueryTask:
         except Exception as error:
             if self._runs.stopping:
                 raise QueryInterruptedError from None
-            self._failure = self._failures.errored(error, f"batch {batch}")
+            self._failure = self._failures.errored(
+                error, f"batch {batch}", batch_range=self._range(batch)
+            )
             # Keep it short: Spark matches the text with a regular expression that recurses for each
             # character, and a Java stack in the text overflows the thread's stack.
             raise SinkError(f"Batch {batch} failed.") from None
@@ -284,6 +287,22 @@ class QueryTask:
             self._position += 1
             self._post(BatchStaged(position=self._position, committables=committables))
         self._post(Drained(position=self._position))
+
+    def _range(self, batch: int) -> str:
+        """Where the rows of a batch that failed begin; "" if it has none, or that is not known.
+
+        It begins there again as long as no completed checkpoint contains the rows, whatever the
+        number of the batch, and however many rows it takes.
+        """
+        query = self._query
+        try:
+            before, after = (query.directory.rows_before(at) for at in (batch, batch + 1))
+            if query.vertex.is_enumerated and query.operators is not None:
+                rows, splits = query.operators.read_so_far()
+                before = (*before, f"{rows} rows and {splits} whole splits")
+        except (OSError, WeirError):
+            return ""
+        return "" if before == after else named(f"the input after {', '.join(before) or 'nothing'}")
 
     @property
     def _between_batches(self) -> str:

@@ -29,6 +29,9 @@ REQUIRED = {
     "spark.sql.streaming.offsetLog.formatVersion": "1",
 }
 
+#: A Python worker that dies of a signal says where it was, and what it was reading.
+CRASHES = "spark.sql.execution.pyspark.udf.faulthandler.enabled"
+
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 #: A snapshot is copied while further batches run, whose clean-up must leave its files (P4).
 RETAINED_MIN = 10
@@ -45,6 +48,7 @@ DEFAULTS = {
     "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
     # Weir reads its counters from these, at least each time that counters are shown.
     "spark.sql.streaming.numRecentProgressUpdates": "200",
+    CRASHES: "true",
 }
 
 CHEAP_SETTINGS = {

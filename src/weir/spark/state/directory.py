@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterator
 
 from weir.errors import StorageError, invariant
+from weir.spark.offsets import is_control
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
 from weir.spark.state.log_entries import (
     CommitEntry,
@@ -109,6 +110,16 @@ class QueryDirectory:
     def watermark_ms(self, position: int) -> int | None:
         """The watermark of the batch; None or 0 before any event time was known."""
         return self._offset_entry(position).metadata.watermark_ms
+
+    def rows_before(self, position: int) -> tuple[str, ...]:
+        """Where Spark's sources and the channels stood before the batch; without Weir's own input.
+
+        Empty for the first batch. The same before and after a batch without rows.
+        """
+        if position <= 0:
+            return ()
+        offsets = self._offset_entry(position - 1).offsets
+        return tuple(offset for offset in offsets if not is_control(offset))
 
     def prune_sources(self, position: int) -> None:
         """Remove entries of file sources' logs above those the batch admitted (PROTOCOL P3)."""
