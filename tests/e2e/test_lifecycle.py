@@ -43,12 +43,14 @@ def said(place: Place, run: Run, *arguments: str) -> str:
 
 @pytest.mark.kill
 def test_a_job_whose_driver_died_in_a_stop_goes_on_by_the_same_command(place: Place) -> None:
-    """Every row is in the table once, and a second driver is refused while it lives."""
+    """Every row is in the table once, and a second driver is refused while it lives; the JVM of the
+    dead driver has ended without a stack trace."""
     place.land(2)
     dies_of_a_stop(place, "after-the-record", drain=False)
 
     resumed = place.start(environment=UNBOUNDED)
     resumed.wait_for("recovered from")
+    place.runs[0].assert_no_stack_trace()
     place.land(1)
     wait_for_copies(place)
     assert f"REST server at {resumed.address}" in place.start().error()

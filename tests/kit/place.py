@@ -162,9 +162,12 @@ class Place:
         return run
 
     def finish(self, *arguments: str, **how: Any) -> Run:
-        """Run ``weir run`` to a successful end."""
+        """Run ``weir run`` to a successful end; check what the JVMs of killed drivers have printed."""
         run = self.start(*arguments, **how)
         assert run.wait() == 0, run.story()
+        for earlier in self.runs:
+            if earlier.process.poll() == -signal.SIGKILL:
+                earlier.assert_no_stack_trace()
         return run
 
     def weir(self, *arguments: str) -> subprocess.CompletedProcess[str]:

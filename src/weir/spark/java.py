@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
 _SQL = "org.apache.spark.sql."
@@ -224,14 +225,32 @@ def outlive_signals(gateway: Any) -> None:
     # With the option -Xrs, and without the module java.desktop, the JVM ends by these signals.
     with contextlib.suppress(Py4JError):
         # A handler that does nothing: the JVM's children would inherit a signal that is ignored.
-        handler = _java_class(client, "java.beans.EventHandler").create(
-            _java_class(client, "java.lang.Class").forName("sun.misc.SignalHandler"),
-            _java_class(client, "java.lang.Object")(),
-            "hashCode",
-        )
+        handler = _idle(client, "sun.misc.SignalHandler")
         signal = _java_class(client, "sun.misc.Signal")
         for name in ("TERM", "HUP"):
             signal.handle(signal(name), handler)
+
+
+def end_quietly(query: StreamingQuery) -> None:
+    """Let Java print no stack trace if the thread of a query dies of an exception.
+
+    Spark logs why a query fails, and reports it. But if the driver was killed, the thread cannot
+    stop its sources, nor log that, and Java would print this between the lines of the next driver.
+    """
+    running = query._jsq
+    # Without the module java.desktop, Java prints it.
+    with contextlib.suppress(Py4JError):
+        handler = _idle(running._gateway_client, "java.lang.Thread$UncaughtExceptionHandler")
+        running.streamingQuery().queryExecutionThread().setUncaughtExceptionHandler(handler)
+
+
+def _idle(client: Any, interface: str) -> Any:
+    """An object of a Java interface, whose methods do nothing."""
+    return _java_class(client, "java.beans.EventHandler").create(
+        _java_class(client, "java.lang.Class").forName(interface),
+        _java_class(client, "java.lang.Object")(),
+        "hashCode",
+    )
 
 
 def hold_classes(gateway: Any) -> None:

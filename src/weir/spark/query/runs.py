@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from weir.errors import PipelineError
 from weir.runtime.concurrency import in_background
 from weir.spark.failures import first_cause
+from weir.spark.java import end_quietly
 from weir.spark.query.vertex_query import VertexQuery
 from weir.storage.paths import as_spark_path
 
@@ -89,6 +90,7 @@ class QueryRuns:
             ) from error
         finally:
             self._known.set()
+        end_quietly(self._running)
         waiter = threading.Thread(
             target=self._wait,
             args=(self._running,),
