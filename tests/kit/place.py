@@ -162,7 +162,7 @@ class Place:
         return run
 
     def finish(self, *arguments: str, **how: Any) -> Run:
-        """Run ``weir run`` to a successful end; check what the JVMs of killed drivers have printed."""
+        """Run ``weir run`` to a successful end; the JVMs of killed drivers print no stack."""
         run = self.start(*arguments, **how)
         assert run.wait() == 0, run.story()
         for earlier in self.runs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,17 @@ from weir.sinks.base import Sink
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
+
+#: One value of each type that is not one of a partition column.
+OTHER_TYPES = [
+    ("x'00ff'", "binary"),
+    ("float(1.5)", "float"),
+    ("1.5D", "double"),
+    ("timestamp_ntz'2024-01-01'", "timestamp_ntz"),
+    ("array(1)", "array<integer>"),
+    ("named_struct('a', 1)", "struct<a:integer>"),
+    ("map('a', 1)", "map<string,integer>"),
+]
 
 JOB = "0123456789abcdef0123456789abcdef"
 FILE_SYSTEM = LocalFileSystem()
@@ -347,9 +359,27 @@ def test_partition_columns_of_other_types_read_back(spark, tmp_path):
     ]
 
 
+def test_the_first_and_the_last_date_read_back_as_partitions(spark, tmp_path):
+    """delta-rs reads the dates that Python has, and no others."""
+    frame = spark.sql("select 1 id, date'0001-01-01' d union all select 2, date'9999-12-31'")
+    sink = opened(tmp_path / "t", partition_by=("d",))
+    sink.commit(1, [flushed(sink, frame, 0)])
+    assert column(tmp_path / "t", "d") == [dt.date.min, dt.date.max]
+
+
+@pytest.mark.parametrize("date", ["0000-12-31", "-0005-03-01", "+10000-01-01"])
+def test_a_date_that_no_reader_of_partitions_knows_is_refused(spark, tmp_path, date):
+    """The table could not be read any more, once it is committed."""
+    frame = spark.sql(f"select 1 id, date'2024-01-01' d union all select 2, date'{date}'")
+    sink = opened(tmp_path / "t", partition_by=("d",))
+    with pytest.raises(SinkError, match=rf"'d' has the date {re.escape(date)}.*years 1 to 9999"):
+        sink.stage(frame, Batch(batch_id=0))
+
+
 @pytest.mark.parametrize(
     ("columns", "partition_by", "message"),
     [
+        *((f"1 id, {value} c", "c", f"'c' of type {kind}") for value, kind in OTHER_TYPES),
         ("1 id, timestamp'2024-01-01' ts", "ts", "'ts' of type timestamp"),
         ("1 id, -0.50BD price", "price", r"'price' of type decimal\(2,2\)"),
         (

@@ -158,3 +158,32 @@ def test_what_delta_could_not_do_at_a_commit_is_refused_before_it(spark, tmp_pat
     odd = spark.sql("SELECT 'a' AS k, 1 AS `a``b`")
     with pytest.raises(SinkMismatchError, match="misreads the column name 'a`b'"):
         opened(tmp_path / "t", ["k"]).stage(odd, Batch(batch_id=0))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("date'+10000-01-01'", r"'c' has the date 2932897 days from 1970-01-01"),
+        ("date'0000-12-31'", r"'c' has the date -719163 days from 1970-01-01"),
+        ("repeat('x', 300)", "'c' starts with 'xxx.*too long for the name of a directory"),
+        ("repeat('é', 43)", "'c' starts with 'ééé.*too long for the name of a directory"),
+    ],
+)
+def test_a_value_that_cannot_be_a_partition_is_refused_before_its_checkpoint(
+    spark, tmp_path, value, message
+):
+    """delta-rs would refuse it in each commit, when the checkpoint is complete."""
+    sink = opened(tmp_path, ["k"], ("c",))
+    frame = spark.sql(f"select 'a' k, {value} c")
+    with pytest.raises(SinkError, match=message):
+        sink.stage(frame, Batch(batch_id=0))
+
+
+def test_the_longest_values_of_a_partition_are_committed(spark, tmp_path):
+    """A directory's name has 255 bytes, of which an encoded letter takes six."""
+    sink = opened(tmp_path, ["k"], ("my.c",))
+    longest = ["é" * 41, "~" * 83, "x" * 250]
+    frame = spark.createDataFrame([(text, text) for text in longest], "k string, `my.c` string")
+    sink.commit(1, [flushed(sink, frame, 0)])
+    rows = deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table().to_pylist()
+    assert sorted(row["my.c"] for row in rows) == sorted(longest)

@@ -219,18 +219,24 @@ def write_frame(
     try:
         writer.save(as_spark_path(directory))
     except Exception as error:
-        long = next(filter(_is_too_long, re.findall(r"/([^/=\s]+=[^/\s]*)", str(error))), None)
+        long = next(filter(is_long_name, re.findall(r"/([^/=\s]+=[^/\s]*)", str(error))), None)
         if long is None:
             raise
-        raise SinkError(
-            f"A value of the partition column {long.partition('=')[0]!r} starts with"
-            f" {long.partition('=')[2][:40]!r} and is too long for the name of a directory:"
-            " shorten it before the sink, or do not partition by it."
-        ) from error
+        column, _, value = long.partition("=")
+        raise long_value(column, value) from error
 
 
-def _is_too_long(name: str) -> bool:
+def is_long_name(name: str) -> bool:
+    """Whether a name is too long for a file or directory on common file systems."""
     return len(name.encode()) > _NAME_BYTES
+
+
+def long_value(column: str, value: str) -> SinkError:
+    """The refusal of a partition column's value that makes too long a name."""
+    return SinkError(
+        f"A value of the partition column {column!r} starts with {value[:40]!r} and is too long for"
+        " the name of a directory: shorten it before the sink, or do not partition by it."
+    )
 
 
 def visible_files(file_system: FileSystem, directory: str) -> list[StagedFile]:
@@ -474,6 +480,7 @@ class FileSink(Sink, Generic[P, T]):
         # Raises if the volume went away meanwhile: some of the files may be elsewhere.
         self._target.check(fs)
         found = visible_files(fs, path)
+        self._check_written(payload, [file.path for file in found])
         payload.files = [self._file_type(path=file.path, size=file.size) for file in found]
         if not payload.files:
             # Without a payload nobody would delete the directory.
@@ -681,6 +688,10 @@ class FileSink(Sink, Generic[P, T]):
 
         That is so if nobody has committed it, or ever will.
         """
+
+    def _check_written(self, payload: P, paths: Sequence[str]) -> None:
+        """Raise ``SinkError`` for values in a batch's files that the target could not show."""
+        del payload, paths
 
     @abc.abstractmethod
     def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:

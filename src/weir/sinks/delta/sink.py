@@ -68,6 +68,7 @@ from weir.sinks.delta.log import (
     files_in_log,
 )
 from weir.sinks.delta.merging import AddedDeltaFile, DeltaMerger, described
+from weir.sinks.delta.partitions import check_directories, check_rows
 from weir.sinks.delta.payload import DeltaFile, DeltaPayload
 from weir.sinks.delta.schema import (
     added_fields,
@@ -79,7 +80,7 @@ from weir.sinks.delta.schema import (
     widened,
     with_fields,
 )
-from weir.sinks.delta.upsert import check_key, newest_rows, upsert
+from weir.sinks.delta.upsert import check_key, newest_rows, read_rows, upsert
 from weir.sinks.merging import (
     KEPT_S,
     MERGED,
@@ -121,8 +122,8 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
     """Writes to a Delta table, exactly once. The table is created with the first rows.
 
     ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns
-    that become directories: strings, dates, whole numbers, decimals and booleans (as everywhere in
-    Delta, an empty string in a partition column is read as null). ``mode``: ``"append"``, or
+    that become directories: strings, dates, whole numbers and booleans (as everywhere in Delta, an
+    empty string in a partition column is read as null). ``mode``: ``"append"``, or
     ``"upsert"``, by which the newest row of each ``key`` (columns) replaces the row in the table;
     the rows of an epoch then pass through the driver. ``schema_evolution="add"``: columns that the
     table lacks are added to it, those that the rows lack are null, and values are cast to a wider
@@ -352,6 +353,15 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
             partition_by=() if self.takes_updates else self._partition_by,
             written=written,
         )
+
+    def _check_written(self, payload: DeltaPayload, paths: Sequence[str]) -> None:
+        directory = join(self._root, self._batch(payload))
+        for path in paths if self._partition_by else ():
+            if self.takes_updates:
+                rows = read_rows(self._file_system, join(directory, path), self._partition_by)
+                check_rows(rows, is_local=is_local(self._root))
+            else:
+                check_directories(payload.schema, partition_values(path))
 
     def _new_payload(self, frame: DataFrame, directory: str, position: Position) -> DeltaPayload:
         schema = self._fitting_schema(frame.schema.json())

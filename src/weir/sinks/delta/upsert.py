@@ -59,19 +59,24 @@ def check_key(schema: str, key: Sequence[str], *, place: str) -> None:
             )
 
 
-def newest_rows(file_system: FileSystem, paths: Sequence[str], key: Sequence[str]) -> pa.Table:
-    """The last row of each key in Parquet files, which are given from the oldest to the newest."""
+def read_rows(file_system: FileSystem, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a staged Parquet file; ``columns`` None: all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [
-        pq.read_table(
-            path if is_local(path) else pa.BufferReader(file_system.read(path)),
-            partitioning=None,
-            coerce_int96_timestamp_unit="us",
-        )
-        for path in paths
-    ]
+    return pq.read_table(
+        path if is_local(path) else pa.BufferReader(file_system.read(path)),
+        columns=None if columns is None else list(columns),
+        partitioning=None,
+        coerce_int96_timestamp_unit="us",
+    )
+
+
+def newest_rows(file_system: FileSystem, paths: Sequence[str], key: Sequence[str]) -> pa.Table:
+    """The last row of each key in Parquet files, which are given from the oldest to the newest."""
+    import pyarrow as pa
+
+    tables = [read_rows(file_system, path) for path in paths]
     # Spark writes some columns as never null, and a pipeline that was changed has other columns.
     rows = pa.concat_tables(
         [
