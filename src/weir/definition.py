@@ -28,6 +28,8 @@ class ProcessFunction:
     key_by: tuple[tuple[str, ...], ...]
     #: What a source from ``weir.sources`` reads and how it makes its watermark.
     reads: Fingerprint | None = None
+    #: How many splits of such a source no reader had at the end of the job; None if nobody knows.
+    unassigned: Callable[[], int | None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)

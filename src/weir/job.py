@@ -341,14 +341,16 @@ class Job:
             uid=uid,
         )
         timed = [] if watermarks is None else [f"{watermarks.column}, {watermarks.delay_ms} ms"]
+        coordinator = SourceCoordinator(source)
         function = ProcessFunction(
             operator=SourceOperator(source, watermarks),
-            coordinator=SourceCoordinator(source),
+            coordinator=coordinator,
             parallelism=parallelism,
             key_by=(),
             reads=declared(
                 identity=source.identity(), expressions=[f"{WATERMARK}{text}" for text in timed]
             ),
+            unassigned=lambda: coordinator.unassigned,
         )
         return self._added_operator(step, function)
 

@@ -14,9 +14,17 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
-from tests.kit.live_job import RESTARTED, LiveJob, raw_rows, settings, wait_until_copied
-from tests.kit.place import Place, files_rows
-from tests.kit.waiting import wait_until
+from tests.kit.live_job import (
+    RESTARTED,
+    Gate,
+    LiveJob,
+    WatchedFiles,
+    raw_rows,
+    settings,
+    wait_until_copied,
+)
+from tests.kit.place import ROWS_PER_FILE, Place, files_rows
+from tests.kit.waiting import PATIENCE_S, wait_until
 
 import weir
 from weir.core.status import JobStatus
@@ -68,6 +76,29 @@ def rejects(client: JobClient) -> Payload:
     answer = client.send("in", {"rejects": True})
     assert answer is not None
     return answer
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_a_drain_says_how_many_files_it_has_not_read(place: Place) -> None:
+    """Those that no reader has, and those on their way to one: all but the one of the batch in
+    which the drain was asked for."""
+    place.land(5)
+    job, gate = weir.Job("files"), Gate(1)
+    held = WatchedFiles(place.directory / "out" / "raw", stage=gate)
+    job.source("in", files_source(place), parallelism=1).sink("raw", held)
+    with LiveJob(job, settings(place)) as live, gate:
+        live.wait_until_it_runs()
+        drained = live.gateway.stop_with_savepoint(None, drain=True)
+        gate.open()
+        drained.result(PATIENCE_S)
+        assert live.result().drained
+        said = [note for note in live.notes if note.startswith("not read")]
+    left = 5 - raw_rows(place).total() // ROWS_PER_FILE
+    assert left > 0
+    assert said == [
+        f"not read to the end: {left} splits of source in (FileSource at {place.directory / 'in'})"
+    ]
 
 
 @pytest.mark.usefixtures("spark")

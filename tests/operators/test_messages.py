@@ -58,6 +58,7 @@ REPORT = ReaderReport(
     time=ReaderTime(watermark_ms=7, is_active=True),
     ended=False,
     has_splits=True,
+    unread=2,
     stands_at=None,
 )
 

@@ -30,7 +30,9 @@ def reported(report: ReaderReport | None, *, rows: int) -> BatchResult:
 
 def result(*, ended: bool) -> BatchResult:
     time = ReaderTime(watermark_ms=None, is_active=False)
-    report = ReaderReport(wake_in_ms=None, time=time, ended=ended, has_splits=False, stands_at=None)
+    report = ReaderReport(
+        wake_in_ms=None, time=time, ended=ended, has_splits=False, unread=0, stands_at=None
+    )
     return reported(report, rows=3)
 
 

@@ -200,7 +200,12 @@ def test_what_read_returns_need_not_be_a_generator() -> None:
 def report(stands_at: int | None, *, has_splits: bool = True) -> BatchResult:
     time = ReaderTime(watermark_ms=None, is_active=False)
     reader = ReaderReport(
-        wake_in_ms=None, time=time, ended=False, has_splits=has_splits, stands_at=stands_at
+        wake_in_ms=None,
+        time=time,
+        ended=False,
+        has_splits=has_splits,
+        unread=0,
+        stands_at=stands_at,
     )
     return reported(reader, rows=0)
 

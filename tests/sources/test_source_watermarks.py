@@ -77,6 +77,22 @@ def test_a_split_without_rows_becomes_idle_and_comes_back() -> None:
     assert time.end_batch(1_300) == reached(2_000)
 
 
+def test_a_split_may_have_rows_until_it_was_read_without_one() -> None:
+    """A drain counts such splits as unread; a new attempt does not know."""
+    time = SplitWatermarks(Watermarks(column="ts"))
+    time.add("a")
+    time.add("b")
+    assert time.unread == 2
+    time.read("a", 5_000)
+    time.read_nothing("b", 1_000)
+    assert time.unread == 1
+    time.finish("a")
+    time.end_batch(1_000)
+    assert time.unread == 0
+    time.begin_attempt()
+    assert time.unread == 1
+
+
 def test_time_without_a_driver_makes_no_split_idle() -> None:
     """Rule 3: rows may have come meanwhile, and wait to be read."""
     source = Ranges(rows=2, bounded=False)

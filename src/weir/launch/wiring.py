@@ -44,6 +44,7 @@ from weir.launch.lease_keeper import LeaseKeeper
 from weir.launch.options import JobResult
 from weir.launch.phases import StartPhases, describe_time
 from weir.launch.submission import Submission
+from weir.launch.unread import unread_lines
 from weir.lineage import reporter as lineage
 from weir.monitoring.log_lines import as_json, as_text
 from weir.monitoring.recorder import Sampler
@@ -116,6 +117,9 @@ class JobRun:
         self._listener.phase(None)
         with self._archivist:
             ended = self._run()
+        if ended.drained:
+            for line in unread_lines(self._environment.job, self._tasks.unread):
+                self._listener.note(line)
         return JobResult(
             job_id=self._submission.job_id,
             status=ended.status,

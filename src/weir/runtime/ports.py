@@ -123,6 +123,16 @@ class VertexMetrics:
     staging_ms: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    """What a drained vertex has left of its sources."""
+
+    #: Splits that Weir's own readers have and that may have rows, by source.
+    splits: Mapping[OperatorId, int] = field(default_factory=dict)
+    #: Records that Spark's sources say they have; None if none does.
+    records: int | None = None
+
+
 class TaskPort(Protocol):
     """Where the tasks of one job run."""
 

@@ -186,6 +186,13 @@ class SplitEnumerator(abc.ABC, Generic[SplitT]):
         """Handle a request from outside the job; see ``OperatorCoordinator.handle_request``."""
         raise ValueError(f"{type(self).__name__} does not accept requests: {request}")
 
+    def unassigned_splits(self) -> int | None:
+        """How many known splits no reader has (Flink's metric ``unassignedSplits``).
+
+        A job that was drained reports them as unread. None if that is not known.
+        """
+        return None
+
     @abc.abstractmethod
     def add_splits_back(self, splits: Sequence[SplitT], subtask: int) -> None:
         """Take back splits whose assignment is lost, to assign them again.

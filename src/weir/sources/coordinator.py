@@ -44,6 +44,9 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
         #: ended, with their subtasks.
         self._assigned: list[tuple[int, SplitT]] = []
         self._assigned_before: dict[int, list[tuple[int, SplitT]]] = {}
+        #: When the enumerator was last closed, the splits that no reader had as of the newest
+        #: snapshot; None if it does not know them.
+        self.unassigned: int | None = None
 
     # -- the contract of coordinators
 
@@ -129,6 +132,8 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
         """Close the enumerator."""
         enumerator, self._enumerator = self._enumerator, None
         if enumerator is not None:
+            left = enumerator.unassigned_splits()
+            self.unassigned = None if left is None else left + len(self._assigned)
             enumerator.close()
 
     # -- for the enumerator's context

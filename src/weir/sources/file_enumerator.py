@@ -177,6 +177,10 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         else:
             self._reject(event["rejected"], event["why"])
 
+    def unassigned_splits(self) -> int:
+        """The discovered files."""
+        return len(self._discovered)
+
     def add_splits_back(self, splits: Sequence[FileSplit], subtask: int) -> None:
         """Assign these files before all others."""
         self._known.take_back(split.name for split in splits)

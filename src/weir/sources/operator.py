@@ -56,6 +56,8 @@ class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ended: bool
     #: Whether it has any unfinished split.
     has_splits: bool
+    #: How many of them may have rows.
+    unread: int
     #: The checkpoint at whose point it stands (MISSION B4); None if it may read.
     stands_at: int | None
 
@@ -398,6 +400,7 @@ class SourceOperator(Operator, Generic[SplitT]):
                 time=time,
                 ended=self._ended and not self._splits,
                 has_splits=bool(self._splits),
+                unread=self._times.unread,
                 stands_at=stands_at,
             )
         )

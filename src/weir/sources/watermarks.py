@@ -130,6 +130,11 @@ class SplitWatermarks:
         self._finished.clear()
         return ReaderTime(watermark_ms=_lowest(active), is_active=bool(active))
 
+    @property
+    def unread(self) -> int:
+        """How many splits may have rows: those that had some when they were last read, if ever."""
+        return sum(split.quiet_ms is None for split in self._splits.values())
+
     def time_of(self, split_id: str) -> SplitTime:
         """The time of a split."""
         return self._splits[split_id]

@@ -425,6 +425,11 @@ class OperatorChain:
             induced=self._readers.induced if self._vertex.is_externally_induced else None,
         )
 
+    def unread_splits(self) -> dict[OperatorId, int]:
+        """How many splits that their readers have may have rows, by source."""
+        sources = (step.operator_id for step in self._vertex.steps if step.enumerated)
+        return {source: self._readers.unread(source) for source in sources}
+
     # -- between two batches, and after the last
 
     def snapshot(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:

@@ -58,6 +58,10 @@ class SourceReaders:
         newest = max((point for point in points if point is not None), default=0)
         return InducedCheckpoint(newest, by_all=all(point == newest for point in points))
 
+    def unread(self, source: OperatorId) -> int:
+        """How many splits that a source's readers have may have rows."""
+        return sum(report.unread for (name, _), report in self._reported.items() if name == source)
+
     def may_go_on(self, induced_over: int) -> bool:
         """Whether a reader stands at the point of a checkpoint up to this id."""
         points = (report.stands_at for report in self._reported.values())

@@ -38,7 +38,7 @@ from weir.core.messages.task import (
 )
 from weir.errors import SinkError, WeirError, invariant
 from weir.runtime.failures import named
-from weir.runtime.ports import PostToTask, SubtaskView, VertexMetrics
+from weir.runtime.ports import PostToTask, SubtaskView, Unread, VertexMetrics
 from weir.spark.channels import has_event_time
 from weir.spark.control_input import QueryInterruptedError
 from weir.spark.failures import TaskFailures
@@ -91,6 +91,8 @@ class QueryTask:
         self._position = position
         self._started = False
         self._draining = False
+        #: What Spark said that its sources have, when the drain began; None if it says nothing.
+        self._unread_records: int | None = None
 
     # -- life
 
@@ -140,6 +142,7 @@ class QueryTask:
             self._runs.end(running)
             # Its own thread may do so after the next query has started, and nobody else would.
             self._counters.count(running, self._position)
+        self._unread_records = self._counters.metrics(position, {}).pending_records
         directory, operators = query.directory, query.operators
         if position < 0 or not (operators or directory.commit_entry(position).is_stateful):
             self._finish_sinks()
@@ -214,6 +217,14 @@ class QueryTask:
         if running is not None:
             self._counters.count(running, self._position)
         return self._counters.metrics(self._position, self._staging.staging_ms)
+
+    def unread(self) -> Unread:
+        """What is left of the sources after the drain."""
+        operators = self._query.operators
+        return Unread(
+            splits={} if operators is None else operators.unread_splits(),
+            records=self._unread_records,
+        )
 
     def subtasks(self) -> tuple[SubtaskView, ...]:
         """The Spark tasks of the newest batch's longest stage."""

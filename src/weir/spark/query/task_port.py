@@ -47,7 +47,7 @@ from weir.durable.task_snapshots import TaskSnapshots
 from weir.lineage.datasets import JobDatasets
 from weir.runtime.concurrency import Clock, ThreadWaits, in_background
 from weir.runtime.failures import describe
-from weir.runtime.ports import AttemptStart, PostToTask, SubtaskView, VertexMetrics
+from weir.runtime.ports import AttemptStart, PostToTask, SubtaskView, Unread, VertexMetrics
 from weir.spark.channels import OutputSegments
 from weir.spark.failures import TaskFailures
 from weir.spark.operators.subtasks import check_directory
@@ -120,6 +120,8 @@ class SparkTaskPort:
         self._transfer = Transfer(storage.fs)
         self._lock = threading.Lock()
         self._tasks: dict[VertexId, QueryTask] = {}
+        #: What the tasks of the last attempt have left of their sources.
+        self._unread: dict[VertexId, Unread] = {}
         #: The task of each unanswered planning call.
         self._calls: dict[int, QueryTask] = {}
         self._snapshots: dict[VertexId, TaskSnapshots] = {}
@@ -243,6 +245,7 @@ class SparkTaskPort:
                 raise
         for vertex, task in tasks.items():
             counted = self._sum(vertex)
+            self._unread[vertex] = task.unread()
             with self._lock:
                 if self._tasks.get(vertex) is task:
                     self._metrics[vertex] = counted
@@ -280,6 +283,10 @@ class SparkTaskPort:
             records_committed=self._sinks.rows_committed(self._pipeline.vertices[vertex].sinks),
             parallelism=self._partitions.of(vertex),
         )
+
+    def unread(self, vertex: VertexId) -> Unread:
+        """What a vertex has left of its sources, once the job is drained and its tasks stopped."""
+        return self._unread.get(vertex, Unread())
 
     def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:
         """The Spark tasks of the newest batch's longest stage; empty if no query runs."""
