@@ -125,6 +125,23 @@ def test_the_page_of_pipelines_is_one_pipeline() -> None:
     ]
 
 
+def test_the_unit_of_the_deployment_page_leaves_the_end_to_the_driver() -> None:
+    """SIGTERM goes to the driver before its children are killed, and its exit code for that is no
+    failure, so that a unit which is stopped does not start the job again."""
+    from configparser import ConfigParser
+
+    page = (ROOT / "docs" / "DEPLOYMENT.md").read_text()
+    (text,) = re.findall(r"```ini\n(.*?)```", page, re.DOTALL)
+    unit = ConfigParser()
+    unit.read_string(text)
+    service = unit["Service"]
+
+    assert service["KillSignal"] == "SIGTERM"
+    assert service["KillMode"] == "mixed"
+    assert service["SuccessExitStatus"] == "143"
+    assert service["Restart"] == "on-failure"
+
+
 def test_links_between_the_documents_lead_somewhere() -> None:
     """Each relative link names a file, and a heading of it if it names one."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
