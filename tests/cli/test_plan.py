@@ -13,7 +13,11 @@ import pytest
 from click.testing import Result
 from tests.kit.stored_jobs import FS, leave_job
 
+from weir.cli.load import load_job
 from weir.core.types import OperatorState, TaskState
+from weir.definition import declared_operators
+from weir.job import definition_of
+from weir.storage.job_log import RecordStatus
 from weir.storage.job_names import JobNames
 
 Weir = Callable[..., Result]
@@ -279,3 +283,49 @@ def test_a_removed_sink_is_refused_after_the_plan_and_nothing_is_written(
     assert "chain" in result.stdout
     assert "it has state of step 'second', which is not in the pipeline" in result.stderr
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("status", "changed", "said"),
+    [
+        (RecordStatus.RUNNING, ("", ""), None),
+        (RecordStatus.RUNNING, ("new", ""), "source 'rows' has changed: it read FileSource at"),
+        (RecordStatus.RUNNING, ("", "new"), "sink 'out' has changed: it wrote Files at"),
+        (RecordStatus.FINISHED, ("", ""), None),
+        (RecordStatus.FINISHED, ("", "new"), "already finished, but sink 'out' wrote Files at"),
+    ],
+)
+def test_another_path_of_a_sink_or_of_a_source_of_weirs_own_is_refused_after_the_plan(
+    weir: Weir,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    status: RecordStatus,
+    changed: tuple[str, str],
+    said: str | None,
+) -> None:
+    """As 'weir run' refuses it, also of a job that has finished."""
+    monkeypatch.chdir(tmp_path)
+
+    def pipeline(given: str, taken: str) -> str:
+        return written(
+            tmp_path,
+            "import weir\njob = weir.Job('copy')\n"
+            f"files = weir.sources.FileSource('in{given}', format='json', schema='id long')\n"
+            f"job.source('rows', files).sink('out', weir.sinks.Files('out{taken}'))\n",
+        )
+
+    before = declared_operators(definition_of(load_job(pipeline("", ""))))
+    operators = tuple(
+        OperatorState(operator_id=name, name=one.label, fingerprint=one.fingerprint)
+        for name, one in before.items()
+    )
+    task = TaskState(vertex="rows", position=1, operators=operators)
+    base = tmp_path / ".weir/checkpoints"
+    leave_job(base, "a" * 32, status, name="copy", tasks=[task])
+    JobNames(FS, str(base)).assign("copy", "a" * 32, from_savepoint=None, after=0)
+
+    result = weir("plan", pipeline(*changed))
+    assert "chain" in result.stdout
+    assert result.exit_code == (0 if said is None else 1)
+    assert (said or "") in result.stderr

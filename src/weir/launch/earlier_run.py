@@ -1,19 +1,22 @@
 """The pipeline compared with what its last run left, before a JVM starts.
 
 ``weir run`` checks the checkpoint from which the job would resume, and ``weir plan`` the newest one
-that it finds without Spark. What is wrong with steps, sinks and channels is found here; only what
-Spark keeps of a changed chain must wait for Spark.
+that it finds without Spark. What is wrong with steps, sinks and channels is found here, and what a
+sink or one of Weir's own sources reads or writes now; only what Spark keeps of a changed chain, and
+what its sources read, must wait for Spark.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NoReturn
 
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR, IGNORE_UNCLAIMED_STATE
 from weir.core.types import CompletedCheckpoint
-from weir.definition import JobDefinition
+from weir.definition import JobDefinition, declared_operators
+from weir.durable.changes import Changes
 from weir.durable.state_mapping import StateAssembler, StateMapping
 from weir.errors import InvariantError, StorageError, UnsupportedEnvironmentError
 from weir.spark.state.assembly import SparkStateAssembler
@@ -22,6 +25,8 @@ from weir.storage.file_systems import FileSystems
 from weir.storage.job_log import JobLog, JobRecord, RecordStatus
 from weir.storage.job_names import JobNames
 from weir.storage.paths import is_local, is_object_store
+
+_log = logging.getLogger(__name__)
 
 #: Raises ``JobError`` unless the state of the checkpoint has its place in the pipeline.
 Fits = Callable[[CompletedCheckpoint], None]
@@ -53,7 +58,8 @@ def fits(job: JobDefinition, configuration: Configuration) -> Fits:
 def check_last_run(job: JobDefinition) -> None:
     """Raise ``JobError`` if the job would resume from a checkpoint that does not fit.
 
-    Looks where the job's own configuration says, writes nothing, and ignores what it cannot read.
+    Or if it has finished, and would now read or write something else. Looks where the job's own
+    configuration says, writes nothing, and ignores what it cannot read.
     """
     configuration = Configuration.given(None, job.conf)
     given = Configuration({key: configuration[key] for key in _READ if key in configuration})
@@ -64,8 +70,15 @@ def check_last_run(job: JobDefinition) -> None:
         found = _last_checkpoint(job.name, directory)
     except (StorageError, UnsupportedEnvironmentError):
         return
-    if found is not None:
-        fits(job, given)(found)
+    if found is None:
+        return
+    record, checkpoint = found
+    changes = Changes(operators=declared_operators(job), accepted=frozenset(), note=_log.debug)
+    if record.status is RecordStatus.FINISHED:
+        changes.check_finished(checkpoint, {})
+        return
+    fits(job, given)(checkpoint)
+    changes.check_start(checkpoint, record.job_id)
 
 
 def resumed_from(record: JobRecord, storage: CheckpointStorage) -> CompletedCheckpoint | None:
@@ -81,17 +94,18 @@ def resumed_from(record: JobRecord, storage: CheckpointStorage) -> CompletedChec
     return None
 
 
-def _last_checkpoint(name: str, directory: str) -> CompletedCheckpoint | None:
+def _last_checkpoint(name: str, directory: str) -> tuple[JobRecord, CompletedCheckpoint] | None:
     file_systems = FileSystems()
     known = JobNames(file_systems(directory), directory).lookup(name)
     if known is None:
         return None
     storage = CheckpointStorage(fs=file_systems, base_directory=directory, job_id=known.job_id)
     record = JobLog(file_systems(directory), storage.log_directory).newest()
-    resumes = (RecordStatus.RUNNING, RecordStatus.FAILED)
-    if record is None or record.status not in resumes:
+    counts = (RecordStatus.RUNNING, RecordStatus.FAILED, RecordStatus.FINISHED)
+    if record is None or record.status not in counts:
         return None
-    return resumed_from(record, storage)
+    checkpoint = resumed_from(record, storage)
+    return None if checkpoint is None else (record, checkpoint)
 
 
 def _no_layouts() -> NoReturn:
