@@ -684,3 +684,31 @@ def test_a_commit_interval_is_a_duration(interval: Any) -> None:
     stream = counted(Job("seldom"))
     with pytest.raises(PipelineError, match="min_commit_interval of the sink 'out' is"):
         stream.sink("out", Files("t"), min_commit_interval=interval)
+
+
+def idle(job: Job, name: str, idle_after_ms: Any = 1_000) -> Stream:
+    """A source that Spark reads and that may be idle."""
+    return job.source(name, nothing, idle_after_ms=idle_after_ms)
+
+
+def test_a_source_that_may_be_idle_has_a_query_without_another_source() -> None:
+    """Spark has one watermark for a query; the message says where to cut."""
+    job = Job("orders")
+    idle(job, "a").union(source(job, "b")).sink("out", NoSink())
+    with pytest.raises(PipelineError, match=r"'a' has idle_after_ms.*source 'b'.*start_new_chain"):
+        definition_of(job).vertices()
+
+    job = Job("orders")
+    idle(job, "a").union(source(job, "b")).start_new_chain().sink("out", NoSink())
+    found = {vertex.name: vertex.idle_after_ms for vertex in definition_of(job).vertices()}
+    assert found == {"a": 1_000, "b": None, "union-a-b": None}
+
+
+@pytest.mark.parametrize("time", [0, -1, True, "1 s", 1.5])
+def test_the_time_after_which_a_source_is_idle_is_whole_milliseconds(time: Any) -> None:
+    """By the source's name; sources of Weir's own have it in their watermarks."""
+    with pytest.raises(PipelineError, match="Source 'a' has idle_after_ms="):
+        idle(Job("orders"), "a", time)
+    files = FileSource("in", format="json", schema="id long")
+    with pytest.raises(PipelineError, match="'a' is a FileSource: pass idle_after_ms to its"):
+        Job("orders").source("a", files, idle_after_ms=1_000)

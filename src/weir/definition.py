@@ -126,6 +126,7 @@ def task_plan(
             overrides(step.operator, "prepare_snapshot_pre_barrier") for step in processing
         ),
         operators_take_part=any(takes_part(step.operator) for step in processing),
+        idle_after_ms=vertex.idle_after_ms,
         has_own_readers=vertex.is_enumerated,
         externally_induced=vertex.is_externally_induced,
         coordinated=any(step.coordinator is not None for step in processing),

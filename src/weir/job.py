@@ -84,6 +84,7 @@ class Job:
         bounded: bool = False,
         parallelism: int | None = None,
         watermarks: Watermarks | None = None,
+        idle_after_ms: int | None = None,
         uid: str | None = None,
     ) -> Stream:
         """Add a source.
@@ -93,7 +94,9 @@ class Job:
         it is processed, every window and timer fires, the last rows are committed, and the
         job finishes. A source from ``weir.sources`` has its own ``bounded`` argument and is read by
         ``parallelism`` subtasks (by default ``parallelism.default``). ``watermarks`` gives it an
-        event time, with a watermark for each of its splits. Raises ``PipelineError`` if
+        event time, with a watermark for each of its splits. ``idle_after_ms`` is for a source that
+        Spark reads: after so long without rows, its watermark does not hold back other chains
+        (``Watermarks`` has the same for its splits). Raises ``PipelineError`` if
         the name or ``uid`` (by which state is matched, see above) is taken.
         """
         if isinstance(source, Source):
@@ -101,6 +104,11 @@ class Job:
                 raise PipelineError(
                     f"Source {name!r} is a {type(source).__name__}: pass bounded=True to it, not"
                     " to the step."
+                )
+            if idle_after_ms is not None:
+                raise PipelineError(
+                    f"Source {name!r} is a {type(source).__name__}: pass idle_after_ms to its"
+                    " Watermarks, not to the step."
                 )
             return self._read_by_subtasks(name, source, parallelism, watermarks, uid)
         if watermarks is not None:
@@ -113,8 +121,20 @@ class Job:
                 f"Source {name!r} is read by Spark, which decides its parallelism itself: only"
                 " sources of weir.sources take a parallelism."
             )
+        if idle_after_ms is not None and (type(idle_after_ms) is not int or idle_after_ms < 1):
+            raise PipelineError(
+                f"Source {name!r} has idle_after_ms={idle_after_ms!r}: set it to whole"
+                " milliseconds, 1 or more."
+            )
         return self._added(
-            GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded, uid=uid), source
+            GraphStep(
+                name=name,
+                kind=StepKind.SOURCE,
+                bounded=bounded,
+                idle_after_ms=idle_after_ms,
+                uid=uid,
+            ),
+            source,
         )
 
     def transform(
@@ -338,6 +358,7 @@ class Job:
             bounded=source.bounded,
             enumerated=True,
             externally_induced=source.externally_induced,
+            idle_after_ms=None if watermarks is None else watermarks.idle_after_ms,
             uid=uid,
         )
         timed = [] if watermarks is None else [f"{watermarks.column}, {watermarks.delay_ms} ms"]

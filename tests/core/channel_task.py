@@ -50,6 +50,7 @@ class Task:
         externally_induced: bool = False,
         prepares_for_barriers: bool = False,
         requires_final_checkpoint: bool = True,
+        idle_after_ms: int | None = None,
         restored: tuple[tuple[str, Any], ...] = (),
     ) -> None:
         """``restored`` are channel entries that are present before the task runs."""
@@ -60,6 +61,7 @@ class Task:
                 sinks=(),
                 bounded=True,
                 requires_final_checkpoint=requires_final_checkpoint,
+                idle_after_ms=idle_after_ms,
                 inputs=inputs,
                 aligned_timeout_ms=aligned_timeout_ms,
                 operators_take_part=operators_take_part,

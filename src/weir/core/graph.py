@@ -85,6 +85,8 @@ class GraphStep:
     enumerated: bool = False
     #: Whether those readers say themselves when a checkpoint is due (MISSION B4).
     externally_induced: bool = False
+    #: After how long without rows it is idle, in milliseconds; None: never.
+    idle_after_ms: int | None = None
     #: Whether its query emits what changed instead of what is final (Spark's update mode).
     emits_updates: bool = False
     #: Whether it may share a vertex with the steps it reads, and with the step that reads it.
@@ -149,6 +151,11 @@ class Vertex:
     def is_externally_induced(self) -> bool:
         """Whether the readers of its source say themselves when a checkpoint is due."""
         return any(step.externally_induced for step in self.steps)
+
+    @property
+    def idle_after_ms(self) -> int | None:
+        """After how long without rows its only source is idle; None: never."""
+        return next((step.idle_after_ms for step in self.steps if step.idle_after_ms), None)
 
     @property
     def operators(self) -> tuple[OperatorState, ...]:
@@ -340,6 +347,7 @@ class JobGraph:
             steps[step.operator_id] = step
 
         collect(end)
+        _check_idleness(steps.values())
         return Vertex(
             name=end.operator_id,
             steps=tuple(steps.values()),
@@ -369,6 +377,19 @@ def _cut_after_operators(
             ends.setdefault(name, ChainEnd.PROCESSED_MEETS_OTHERS)
     if step.kind is StepKind.PROCESS or any(name not in ends for name in after_operators):
         processed.add(step.operator_id)
+
+
+def _check_idleness(steps: Iterable[GraphStep]) -> None:
+    """Raise ``PipelineError`` for a source that may be idle beside another in one query."""
+    sources = [step for step in steps if step.kind is StepKind.SOURCE]
+    idle = next((step.name for step in sources if step.idle_after_ms is not None), None)
+    if idle is not None and len(sources) > 1:
+        other = next(step.name for step in sources if step.name != idle)
+        raise PipelineError(
+            f"Source {idle!r} has idle_after_ms, but shares a query with source {other!r}, and"
+            " Spark has one watermark for a query, the lowest of its sources: cut the chain where"
+            " they meet, with start_new_chain()."
+        )
 
 
 def _parallelism(steps: Iterable[GraphStep]) -> int | None:

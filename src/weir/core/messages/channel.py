@@ -47,6 +47,16 @@ class Watermark:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WatermarkStatus:
+    """Whether the producer's sources are idle (Flink has the same name; P25).
+
+    The watermark of an idle channel holds back no other channel's. A channel begins active.
+    """
+
+    idle: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointBarrier:
     """Separates the entries that belong to the checkpoint (before it) from those that do not."""
 
@@ -86,6 +96,7 @@ class EndOfPartition:
 ChannelEntry: TypeAlias = (
     Segment
     | Watermark
+    | WatermarkStatus
     | CheckpointBarrier
     | CancelCheckpointMarker
     | EndOfUserRecords

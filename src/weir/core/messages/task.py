@@ -99,6 +99,8 @@ class BatchStaged:
     input_ended: bool = False
     #: How far readers that induce checkpoints are; None without such readers.
     induced: InducedCheckpoint | None = None
+    #: Whether it may have read rows of the task's source.
+    read_source: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

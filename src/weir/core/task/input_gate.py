@@ -14,6 +14,13 @@ blocks nothing: the query gets it with the batch that reads the last segment bef
 effect there from the next batch on. So the query never applies the watermark of rows that it has
 not read, and it does not lag by a batch (P25).
 
+*Idle channels.* A channel whose producer says that its sources are idle holds back no other: the
+query gets for it the least watermark of the channels that are active, or the greatest of all if
+none is. Once it is active again, it stands there until its own watermark has come as far, since no
+watermark falls, and its rows below are late. An ended channel does not count. (Flink:
+``StatusWatermarkValve``, where a channel that comes back holds back nothing until it has caught
+up.)
+
 *Unaligned checkpoints* (``overtake``). While the query is held in a planning call, a barrier that
 is queued in every channel need not wait until the entries before it have been read: it is taken out
 of the queues, and the segments that it passes become part of the snapshot (P27). They stay queued
@@ -49,6 +56,7 @@ from weir.core.messages.channel import (
     EndOfUserRecords,
     Segment,
     Watermark,
+    WatermarkStatus,
 )
 from weir.core.task.barrier_handler import Aligned, AlignmentOutcome, BarrierHandler
 from weir.core.task.batch_bound import BatchBound
@@ -68,8 +76,15 @@ class _Channel:
     #: The watermark after the admitted segments, and the watermark last sent to the query.
     watermark_ms: int | None = None
     sent_ms: int | None = None
+    #: Whether the producer's sources are idle.
+    idle: bool = False
     records_ended: EndOfUserRecords | None = None
     ended: bool = False
+
+    def due_ms(self, idle_ms: int | None) -> int | None:
+        """The watermark that the query is to have; None if there is none yet."""
+        marks = (self.watermark_ms, self.sent_ms, idle_ms if self.idle else None)
+        return max((ms for ms in marks if ms is not None), default=None)
 
     @property
     def next_segment(self) -> int | None:
@@ -146,7 +161,28 @@ class InputGate:
     @property
     def has_unsent_watermark(self) -> bool:
         """Whether a watermark reached without a segment is still to be sent to the query."""
-        return any(c.watermark_ms != c.sent_ms for c in self._channels.values())
+        idle_ms = self._idle_ms
+        return any(c.due_ms(idle_ms) != c.sent_ms for c in self._channels.values())
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are channels, and the producers of all that go on are idle."""
+        going_on = [c for c in self._channels.values() if not c.records_ended]
+        return bool(going_on) and all(channel.idle for channel in going_on)
+
+    @property
+    def _idle_ms(self) -> int | None:
+        """The watermark for idle channels: the least of those that are active.
+
+        If all that go on are idle, the greatest. None if an active channel has none yet.
+        """
+        going_on = [c for c in self._channels.values() if not c.records_ended]
+        active = [channel.due_ms(None) for channel in going_on if not channel.idle]
+        if None in active:
+            return None
+        marks = active or [channel.due_ms(None) for channel in going_on]
+        known = [ms for ms in marks if ms is not None]
+        return (min if active else max)(known, default=None)
 
     @property
     def awaits_barrier(self) -> bool:
@@ -320,10 +356,11 @@ class InputGate:
         """
         watermarks_ms = {}
         self._has_sent_watermark = self.has_unsent_watermark
+        idle_ms = self._idle_ms
         for name, channel in self._channels.items():
-            channel.sent_ms = channel.watermark_ms
-            if channel.watermark_ms is not None:
-                watermarks_ms[name] = channel.watermark_ms
+            channel.sent_ms = channel.due_ms(idle_ms)
+            if channel.sent_ms is not None:
+                watermarks_ms[name] = channel.sent_ms
         return watermarks_ms
 
     def validate(self) -> None:
@@ -412,6 +449,9 @@ class InputGate:
                 return self.barriers.cancelled(n)
             case Watermark(timestamp_ms=timestamp_ms):
                 channel.watermark_ms = timestamp_ms
+                return []
+            case WatermarkStatus(idle=idle):
+                channel.idle = idle
                 return []
             case EndOfUserRecords():
                 channel.records_ended = entry

@@ -27,7 +27,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from weir.core.messages.channel import ChannelAppended, ChannelEntry, Segment, Watermark
+from weir.core.messages.channel import (
+    ChannelAppended,
+    ChannelEntry,
+    Segment,
+    Watermark,
+    WatermarkStatus,
+)
 from weir.core.types import VertexId
 from weir.errors import invariant
 
@@ -64,8 +70,9 @@ class OutputChannels:
         self._staged: deque[Segment] = deque()
         #: The last appended position.
         self._appended = -1
-        #: The last appended watermark.
+        #: The last appended watermark, and whether the task is idle by the last appended status.
         self._watermark_ms: int | None = None
+        self._idle = False
         #: The position up to which no consumer needs a segment any more.
         self._released = -1
         #: Bytes that one batch of each consumer may read, as it last reported; 0 before its first
@@ -123,6 +130,13 @@ class OutputChannels:
             self._watermark_ms = watermark_ms
             entries.append(Watermark(timestamp_ms=watermark_ms))
         return self.broadcast(*entries) if entries else []
+
+    def status(self, *, idle: bool) -> list[ChannelAppended]:
+        """The task's sources are idle, or active again: notify the consumers if that is new."""
+        if idle == self._idle:
+            return []
+        self._idle = idle
+        return self.broadcast(WatermarkStatus(idle=idle))
 
     def broadcast(self, *entries: ChannelEntry) -> list[ChannelAppended]:
         """Append entries to every channel."""

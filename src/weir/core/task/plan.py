@@ -34,6 +34,8 @@ class TaskPlan:
     #: Some have code of their own for checkpoints: they take no snapshot while they finish, and a
     #: resting query runs a batch that notifies them how a checkpoint ended.
     operators_take_part: bool = False
+    #: After how long without rows its source is idle, in milliseconds; None: never.
+    idle_after_ms: int | None = None
     #: Whether its source has Weir's own readers.
     has_own_readers: bool = False
     #: Whether those readers say themselves when a checkpoint is due (MISSION B4).

@@ -149,6 +149,8 @@ class StreamTask:
         #: The position at which a call was last answered with nothing to read: once per position,
         #: since the query may run a batch without records for the last batch's new watermark.
         self._idle_at = -1
+        #: When a batch last read rows of the source, as far as is known; at first, when it started.
+        self._read_ms = 0
         #: When operators have a timer due, if the query rests until then.
         self._timer_at_ms: int | None = None
         #: Read positions by channel of which the producers are not notified yet.
@@ -252,7 +254,7 @@ class StreamTask:
     def _advance(self) -> list[StreamTaskEffect]:
         """Do all that is possible now, in the order of ``next_step.NEXT_STEPS``."""
         waits = self._ending.closing or self._is_busy
-        effects = [] if waits else self._read_control()
+        effects = [] if waits else [*self._read_control(), *self._pass_on_status()]
         # A trigger that waits for readers as the records end is taken after the next event.
         flows = self._ending.records is Records.FLOWING
         while True:
@@ -329,6 +331,21 @@ class StreamTask:
                 n = outcome.checkpoint_id
                 effects += self._decline(self._report.misaligned(n, outcome.reason))
         return effects
+
+    def _pass_on_status(self) -> list[StreamTaskEffect]:
+        """Notify the consumers if the sources are idle now, or active again.
+
+        A task that reads channels is idle once it rests: a batch may still emit what the last
+        watermark has released.
+        """
+        limit_ms = self._plan.idle_after_ms
+        if not self._gate.channels:
+            idle = limit_ms is not None and self._now_ms >= self._read_ms + limit_ms
+        elif idle := self._gate.is_idle:
+            rests = self._has_nothing_to_do and self._idle_at == self._position
+            if self._call is None or not rests:
+                return []
+        return [*self.outputs.status(idle=idle)]
 
     def _end_records(self, records: Records) -> list[StreamTaskEffect]:
         self._ending.records = records
@@ -518,6 +535,7 @@ class StreamTask:
 
     def _on_started(self, event: TaskStarted) -> list[StreamTaskEffect]:
         moved = self._move(TaskStatus.RUNNING)
+        self._read_ms = self._now_ms
         self._position = max(self._position, event.position)
         # A restored task sends its unacknowledged events again (P41).
         return [*moved, *self._events.complete(), *self._advance()]
@@ -529,9 +547,10 @@ class StreamTask:
         misread = self._gate.misread(event.consumed)
         if misread is not None:
             return self._fail(self._report.misread(event.position, misread))
-        effects: list[StreamTaskEffect] = []
+        # The batch's rows come after the status.
+        effects = self._pass_on_status()
         if records is Records.FLOWING:
-            effects = self._complete_batch(event.position, event.watermark_ms)
+            effects += self._complete_batch(event.position, event.watermark_ms)
         self._call, self._triggers.outlives_call = event.call, event.outlives_call
         self._timer_at_ms = None if event.timer_in_ms is None else self._now_ms + event.timer_in_ms
         self._gate.batch.ended(self._now_ms)
@@ -551,6 +570,8 @@ class StreamTask:
         invariant(is_legal, f"unbounded input of {self._vertex} ended")
         if event.input_ended:
             self._ending.input_ended()
+        if event.read_source:
+            self._read_ms = self._now_ms
         self._commits.stage(event.position, event.committables)
         if event.segment is not None:
             self.outputs.staged(event.segment)

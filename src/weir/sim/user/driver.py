@@ -201,7 +201,10 @@ class UserDriver:
         settings = self._run.settings
         vertex = self.job.vertices[name]
         plan = task_plan(self.job.steps, vertex, settings.config.aligned_timeout_ms)
-        return replace(plan, bound=settings.bound, bounded=not self.is_endless(name))
+        # No source is idle here: the simulated queries check that no row is late.
+        return replace(
+            plan, bound=settings.bound, bounded=not self.is_endless(name), idle_after_ms=None
+        )
 
     def is_endless(self, name: str) -> bool:
         """Whether the records of a vertex end with a drain only."""

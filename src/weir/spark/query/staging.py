@@ -89,6 +89,7 @@ class BatchStaging:
             sent_events=end.sent,
             input_ended=end.input_ended,
             induced=end.induced,
+            read_source=end.rows_read > 0 or not self._query.vertex.is_enumerated,
         )
         return staged, end.rows_read
 
