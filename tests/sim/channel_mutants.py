@@ -196,7 +196,7 @@ CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
     for variant, known_seed, *says in (
         (a_channel_not_held, 729, "missing", "too often", "falls"),
         (aligned_at_the_first_barrier, 25, "missing", "too often", "at the barrier"),
-        (an_ended_channel_not_counted, 5, "did not finish"),
+        (an_ended_channel_not_counted, 112, "did not finish"),
         (the_barrier_behind_the_next_segment, 7, "missing", "too often", "did not finish"),
         (a_watermark_that_overtakes, 3, "below the watermark"),
         (a_watermark_before_its_segment, 1, "below the watermark"),

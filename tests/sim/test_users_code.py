@@ -398,7 +398,7 @@ def test_a_source_that_forgets_splits_is_caught(tmp_path: Path) -> None:
 """,
         ),
     )
-    said = first_law(tmp_path, cached, (15, *range(100)))
+    said = first_law(tmp_path, cached, (12, *range(100)))
     assert said is not None and "(Numbers): a snapshot right after a" in said, said
     forgets = changed(
         SOURCE, ("SplitSerializer(Range), self.splits)}", "SplitSerializer(Range), [])}")
