@@ -201,7 +201,7 @@ CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
         (a_watermark_that_overtakes, 3, "below the watermark"),
         (a_watermark_before_its_segment, 1, "below the watermark"),
         (an_ended_channel_that_holds_the_watermark_back, 2, "at the barrier"),
-        (a_watermark_behind_a_barrier_that_waits, 4665, "falls"),
+        (a_watermark_behind_a_barrier_that_waits, 4_760, "falls"),
         (a_batch_that_reads_less_than_its_offsets_say, 3, "missing"),
         (a_batch_that_reads_less_unnoticed, 3, "missing"),
         (a_segment_deleted_after_its_first_reader, 1, "is gone"),
