@@ -67,7 +67,7 @@ _LAST_WORDS = "PYTHON_FAULTHANDLER_DIR"
 class LastWords:
     """The file of this process whose text Spark reports if the process dies of a signal.
 
-    Spark opens it anew for each of its tasks, for what Python prints then (``faulthandler``), and
+    Spark opens it again for each of its tasks, for what Python prints then (``faulthandler``), and
     deletes it at their end. In between, notes are written in front of that through a handle of its
     own, since Spark's would write over them. Without Spark's file nothing is left behind.
     """
