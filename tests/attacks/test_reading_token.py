@@ -70,7 +70,7 @@ def test_a_readers_token_without_that_of_the_owner_is_one_sentence(tmp_path: Pat
 
 
 def test_one_token_for_both_is_one_sentence(tmp_path: Path) -> None:
-    """Whoever may look could change the job."""
+    """Who may look could change the job."""
     conf = {
         "weir.rest.reading-token-file": str(tmp_path / "token"),
         "rest.authentication.token-file": str(tmp_path / "token"),

@@ -132,7 +132,7 @@ def records(world: Victim) -> dict[str, tuple[Path, Callable[[], object]]]:
 
 @pytest.mark.parametrize("kind", ["job", "name", "lease", "id"])
 def test_every_flipped_bit_of_every_kind_of_record_is_refused(world: Victim, kind: str) -> None:
-    """Another job id in a name starts the command anew, another status brings an ended job back,
+    """Another job id in a name starts the command again, another status brings an ended job back,
     and another checkpoint is another state: no bit may change without a word."""
     path, read = records(world)[kind]
     data, right = path.read_bytes(), read()

@@ -1,7 +1,7 @@
 """Attacks on a job's REST server: each test is one attack, and its name gives the outcome.
 
 The attackers: a page in the user's browser, another user of the machine, a client that sends too
-much or nothing at all, and whoever can choose the address that a command connects to.
+much or nothing at all, and those who can choose the address that a command connects to.
 """
 
 from __future__ import annotations
@@ -523,7 +523,7 @@ def test_what_others_left_in_place_of_the_token_is_not_used(start: StartServer, 
     assert tokens.find_own_server(address) is None
 
 
-# -- whoever chooses the address that a command speaks to ------------------------------------------
+# -- who chooses the address that a command speaks to ----------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Cutting a chain changes no result (PROTOCOL P25): the law of channels, on real Spark.
 
 Two sources of different length, so that one branch ends early; a left outer join over time, whose
-unmatched rows come late and would be dropped if a watermark were derived anew from them; session
+unmatched rows come late and would be dropped if a watermark were derived from them again; session
 windows over what it emits; and a count that reads both sources. Every step is a plain function
 of DataFrames, so the same functions over the whole input at once, as an ordinary batch of Spark's,
 say what each table must hold.

@@ -149,7 +149,7 @@ def test_a_finished_job_is_left_alone_and_fresh_starts_over(place: Place) -> Non
     again = place.finish()
     assert "has already finished; nothing was run" in again.output
     place.assert_exact()
-    fresh = place.finish("--fresh", environment={"NUMBERS_RAW": "anew"})
+    fresh = place.finish("--fresh", environment={"NUMBERS_RAW": "again"})
     assert "recovered from" not in fresh.output
     assert_same(delta_rows(place.directory / "out" / "raw"), place.rows(), "the first table")
-    place.assert_exact("anew")
+    place.assert_exact("again")

@@ -541,7 +541,7 @@ def test_operators_learn_how_checkpoints_ended_with_their_next_batch(
         asked = live.gateway.trigger_checkpoint()
         live.wait_for(lambda view: view.checkpoints.counts.in_progress == 1, "it is triggered")
         clock.ahead_ms = 3_600_000
-        # Whoever looks wakes the main thread.
+        # A look wakes the main thread.
         live.wait_for(lambda view: view.checkpoints.counts.failed == 1, "it has expired")
         with pytest.raises(WeirError, match="expired"):
             asked.result()

@@ -59,9 +59,9 @@ def test_a_driver_that_slept_while_its_name_got_a_new_id_completes_and_commits_n
     (log,) = {record.parent for record in place.log_records()}
     committed = tables(place)
 
-    newer = place.finish("--fresh", "--takeover", environment={"NUMBERS_RAW": "anew"})
+    newer = place.finish("--fresh", "--takeover", environment={"NUMBERS_RAW": "again"})
     assert "recovered from checkpoint" not in newer.output
-    place.assert_exact("anew")
+    place.assert_exact("again")
     newest = max(log.iterdir())
     ended = newest.read_bytes()
     assert json.loads(ended)["status"] == "superseded"
@@ -74,7 +74,7 @@ def test_a_driver_that_slept_while_its_name_got_a_new_id_completes_and_commits_n
     assert max(log.iterdir()) == newest
     assert newest.read_bytes() == ended
     assert tables(place) == committed
-    place.assert_exact("anew")
+    place.assert_exact("again")
 
 
 def tables(place: Place) -> list[Rows]:

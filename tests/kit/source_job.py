@@ -182,7 +182,7 @@ class FakeJob:
         before = len(self.rows)
         slowest = slowest_of(one.time for one in self._reported.values())
         for subtask in range(self.parallelism):
-            operator, context = self._subtask(subtask, anew=new_processes)
+            operator, context = self._subtask(subtask, fresh=new_processes)
             context.may_read, context.processing_time_ms = may_read, self.now_ms
             context.slowest_ms = slowest
             context.induced_over = self.induced_over
@@ -250,14 +250,14 @@ class FakeJob:
 
     # -- inside
 
-    def _subtask(self, subtask: int, *, anew: bool) -> tuple[SourceOperator[Any], TaskContext]:
+    def _subtask(self, subtask: int, *, fresh: bool) -> tuple[SourceOperator[Any], TaskContext]:
         if not self._contexts:
             self._contexts = [
                 TaskContext(one, self.parallelism, self.schema) for one in range(self.parallelism)
             ]
             self._stores = [StateStore()] * self.parallelism
         operator = self._operators[subtask]
-        if operator is None or anew:
+        if operator is None or fresh:
             if operator is not None:
                 operator.close()
             # As the workers get it.

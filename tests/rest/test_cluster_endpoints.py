@@ -293,7 +293,7 @@ class BrokenCluster(FakeCluster):
 def test_a_jvm_that_does_not_answer_is_left_out(
     hangs: bool, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the end of the job, or while it hangs: then one look waits for it, whoever asks."""
+    """After the end of the job, or while it hangs: then one look waits for it, for all who ask."""
     for patience in ("_PATIENCE_S", "_THREADS_PATIENCE_S"):
         monkeypatch.setattr(looks, patience, 0.1)
     over = threading.Event() if hangs else None

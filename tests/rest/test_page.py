@@ -111,7 +111,7 @@ def test_what_waits_in_sources_is_part_of_the_backlog(open_page: Open, job: Fake
 
 
 def test_a_savepoint_is_taken_after_a_question(open_page: Open, job: FakeGateway) -> None:
-    """Whoever says no has asked for nothing; the path of the savepoint is shown."""
+    """Who says no has asked for nothing; the path of the savepoint is shown."""
     page = open_page("checkpoints")
     page.get_by_role("button", name="Cancel", exact=True).click()
     expect(page.get_by_role("heading", name="Cancel the job?")).to_be_visible()

@@ -112,7 +112,7 @@ def test_an_answer_does_not_wait_for_the_clients_acknowledgement(
 def test_twenty_clients_cost_the_jobs_main_thread_no_more_than_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It publishes a view at most every 100 ms, whoever asks; what a client changes is published
+    """It publishes a view at most every 100 ms for all clients; what a client changes is published
     at once."""
     # However busy the machine is, nobody is answered with the view before.
     monkeypatch.setattr(live_view, "_PATIENCE_S", 20.0)

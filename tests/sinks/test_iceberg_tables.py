@@ -117,7 +117,7 @@ INSTANTS = [
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", pytest.param("UTC", marks=pytest.mark.slow)])
 def test_transforms_of_existing_tables_are_computed_as_iceberg_does(spark, warehouse, zone):
-    """pyiceberg computes every partition anew, from the values that it reads from the file."""
+    """pyiceberg computes every partition again, from the values that it reads from the file."""
     schema = columns(
         ("id", LongType()), ("ts", TimestamptzType()), ("n", TimestampType()), ("d", DateType()),
         ("s", StringType()), ("i", IntegerType()),

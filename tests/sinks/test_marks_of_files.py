@@ -151,7 +151,7 @@ def test_an_older_commit_does_not_take_back_the_mark_of_a_newer_one(tmp_path: Pa
 
 
 def test_marks_of_given_up_epochs_go_with_a_later_commit(tmp_path: Path) -> None:
-    """Whoever accepts duplicates goes on above them."""
+    """A user who accepts duplicates goes on above them."""
     path = tmp_path / "f"
     sink = opened(path)
     killed_in_commit(path, 4, flushed(sink, 0, tmp_path / "rows"), 1)

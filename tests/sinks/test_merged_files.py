@@ -155,7 +155,7 @@ def test_originals_of_another_job_stay(spark, tmp_path, opened):
 def test_merged_files_that_are_lost_before_the_commit_are_not_committed(
     spark, tmp_path, opened, monkeypatch
 ):
-    """Delta would not look, and the table be unreadable; the originals are merged anew."""
+    """Delta would not look, and the table be unreadable; the originals are merged again."""
     sink = opened()
     payloads = [flushed(sink, spark.range(number, number + 1), number) for number in range(2)]
     sync_below = merging.sync_below

@@ -228,7 +228,7 @@ def test_merging_changes_no_session_and_uses_the_settings_of_the_job(spark, ware
 def test_what_is_lost_while_files_are_merged_is_not_committed(
     spark, warehouse, opened, monkeypatch, merges
 ):
-    """Iceberg would not look, and the table be unreadable; lost merged files are merged anew."""
+    """Iceberg would not look, and the table be unreadable; lost merged files are merged again."""
     sink = opened()
     payloads = batches(sink, spark, 0, 1, 2)
     sync_below = merging.sync_below

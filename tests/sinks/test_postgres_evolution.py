@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_one_sentence_that_shows_both(database, ddl, messag
 
 
 def test_without_the_option_a_difference_is_refused_and_the_option_named(database):
-    """The table is changed only by whoever asks for it."""
+    """The table is changed only for a user who asks for it."""
     database.sql("CREATE TABLE t (id int)")
     with pytest.raises(SinkMismatchError, match=r"'v'.*integer in the table.*evolution='add' adds"):
         flushed(database.opened(), 0, rows((1, "a")))

@@ -660,7 +660,7 @@ def test_what_the_resumed_job_commits_in_the_name_of_the_old_one_is_its_beginnin
             "has checkpoint 18 .* not known to have started from",
         ),
     ],
-    ids=["another table", "begun anew", "an older snapshot", "another job's snapshot"],
+    ids=["another table", "begun again", "an older snapshot", "another job's snapshot"],
 )
 def test_a_newer_job_that_cannot_be_followed_leaves_the_cut_at_the_old_one_and_says_why(
     tmp_path, origin, tables, why

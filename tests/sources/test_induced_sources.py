@@ -130,7 +130,7 @@ def test_points_of_an_earlier_attempt_are_passed_over() -> None:
 
 
 def test_where_a_reader_stood_is_forgotten_in_a_new_attempt() -> None:
-    """Also in that of another job, whose ids begin anew."""
+    """Also in that of another job, whose ids begin again."""
     job = job_of((1, 3))
     job.batch()
     checkpoint = job.checkpoint()

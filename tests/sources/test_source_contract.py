@@ -388,7 +388,7 @@ def test_splits_that_are_not_those_of_the_source_are_refused() -> None:
     job = job_of(1)
     wrong = encode_lists({"splits": SavedList("list", [b'{"version": 1, "split": {}}'])})
     operator = SourceOperator(job.source, None)
-    operator.open(job._subtask(0, anew=False)[1])
+    operator.open(job._subtask(0, fresh=False)[1])
     with pytest.raises(OperatorStateError, match="The splits of source 'numbers' in the"):
         operator.initialize_state(StateStore(decode_lists(wrong)))
 

@@ -189,7 +189,7 @@ def test_a_split_goes_on_when_the_one_that_it_waits_for_is_idle() -> None:
 def test_no_split_gets_more_than_the_drift_and_one_read_ahead(
     reads: list[tuple[str, int]], drift_ms: int
 ) -> None:
-    """Rule 6: whoever is paused is ahead, and the slowest is never paused."""
+    """Rule 6: a paused split is ahead, and the slowest is never paused."""
     time = SplitWatermarks(Watermarks(column="ts", max_drift_ms=drift_ms))
     for name in "abc":
         time.add(name)

@@ -167,8 +167,8 @@ def create_once(
     """Create a table or a schema, unless it exists. ``name`` and ``rest`` are SQL.
 
     ``CREATE ... IF NOT EXISTS`` alone asks for the right to create even if there is nothing to do,
-    and fails if two sessions run it at once. Whoever creates the same waits until this transaction
-    ends.
+    and fails if two sessions run it at once. A session that creates the same waits until this
+    transaction ends.
     """
     lookup = {"table": "to_regclass", "schema": "to_regnamespace"}[kind]
     found = connection.execute(f"SELECT {lookup}(%s) IS NOT NULL", [name]).fetchone()
