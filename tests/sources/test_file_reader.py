@@ -13,7 +13,6 @@ import pytest
 
 from weir.core.types import OperatorId, Payload
 from weir.errors import InputError
-from weir.sources.base import SourceSplit
 from weir.sources.file_listing import FileSplit
 from weir.sources.file_reader import FileReader
 
@@ -42,16 +41,12 @@ class FakeContext:
 
     def __init__(self) -> None:
         self.sent: list[Payload] = []
-        self.read: list[str] = []
 
     def send_split_request(self) -> None:
         self.sent.append({"ask": True})
 
     def send_source_event(self, event: Payload) -> None:
         self.sent.append(event)
-
-    def reading(self, split: SourceSplit) -> None:
-        self.read.append(split.split_id)
 
 
 def opened(
@@ -122,12 +117,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     """Broken, empty or gone: by its message, and as what was being read when it failed."""
     if content is not None:
         (tmp_path / "a").write_bytes(content)
-    reader, context = opened(tmp_path)
+    reader, _ = opened(tmp_path)
+    announced: list[str] = []
+    reader.announce = lambda split: announced.append(split.split_id)
     with pytest.raises(
         InputError, match=rf"The file {tmp_path}/a cannot be read \(.*on_error='reject'"
     ):
         batch(reader, "a")
-    assert context.read == ["a"]
+    assert announced == ["a"]
 
 
 @pytest.mark.parametrize(

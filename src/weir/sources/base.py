@@ -21,7 +21,7 @@ Splits and enumerator states are stored as JSON, never as a pickle.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import (
@@ -251,14 +251,6 @@ class SourceReaderContext(SubtaskContext, Protocol):
         """Send an event, a map of JSON values, to ``SplitEnumerator.handle_source_event``."""
         ...
 
-    def reading(self, split: SourceSplit) -> None:
-        """Call this before each read of a split, with the split at its position.
-
-        If the read fails, or kills the process, the failure names the split, and counts as another
-        failure at this position. ``SplitReader`` calls it.
-        """
-        ...
-
 
 @dataclass(frozen=True, kw_only=True)
 class SplitRecords:
@@ -286,6 +278,11 @@ class SourceReader(abc.ABC, Generic[SplitT]):
 
     An exception fails the job, which is restored from its newest checkpoint.
     """
+
+    #: Call it before each read of a split, with the split at its position, as ``SplitReader`` does:
+    #: if the read fails, or kills the process, the failure names the split, and counts as another
+    #: failure at this position. It is set once the reader is created.
+    announce: Callable[[SplitT], None] = staticmethod(lambda split: None)
 
     def start(self) -> None:
         """Called in each new process, after the splits of the last snapshot were added."""

@@ -65,7 +65,7 @@ class FileReader(SourceReader[FileSplit]):
         splits = [split for split in self._splits if split.split_id not in self._paused]
         self._splits = [split for split in self._splits if split.split_id in self._paused]
         for split in splits:
-            self._context.reading(split)
+            self.announce(split)
             for batch in self._read(split.name):
                 yield SplitRecords(split_id=split.split_id, batch=batch)
             yield SplitRecords(split_id=split.split_id, finished=True)

@@ -139,8 +139,9 @@ class SourceOperator(Operator, Generic[SplitT]):
         self._empty_reads: dict[str, int] = {}
         #: What is being read, for failures.
         self._reading = ""
-        environment = _ReaderContext(self._task, self._request, self._begins_to_read)
+        environment = _ReaderContext(self._task, self._request)
         self._reader = self.source.create_reader(environment)
+        self._reader.announce = self._begins_to_read
         induces = isinstance(self._reader, ExternallyInducedSourceReader)
         if induces != self.source.externally_induced:
             raise PipelineError(
@@ -436,7 +437,6 @@ class _ReaderContext:
         self,
         task: ReaderTaskContext,
         send_split_request: Callable[[], None],
-        reading: Callable[[SourceSplit], None],
     ) -> None:
         self._task = task
         self.operator_id = task.operator_id
@@ -444,7 +444,6 @@ class _ReaderContext:
         self.parallelism = task.parallelism
         self.schema = task.output_schema
         self.send_split_request = send_split_request
-        self.reading = reading
 
     @property
     def induced_over(self) -> int:

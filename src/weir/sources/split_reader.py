@@ -65,7 +65,7 @@ class SplitReader(SourceReader[SplitT]):
                 self._splits.append(split)
                 quiet += 1
                 continue
-            self.context.reading(split)
+            self.announce(split)
             try:
                 fetched = self.fetch(split, left)
             except Exception:
