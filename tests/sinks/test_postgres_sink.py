@@ -420,6 +420,31 @@ def test_a_deadlock_passes(table):
     assert table.shown() == [(1, "a")]
 
 
+def test_a_users_transaction_over_two_tables_stops_no_job(table):
+    """Sinks commit one after the other, each in a transaction that holds its own table only."""
+    table.sql("CREATE TABLE t2 (LIKE t)")
+    sinks = [table.opened(), table.opened("t2", sink_name="out2")]
+    payloads = [flushed(sink, 0, rows((number, "x"))) for number, sink in enumerate(sinks)]
+    committed: list[int] = []
+
+    def commit() -> None:
+        for sink, payload in zip(sinks, payloads, strict=True):
+            committed.append(sink.commit(1, [payload]))
+
+    with psycopg.connect(table.dsn) as user:
+        user.execute("LOCK TABLE t2")
+        committing = threading.Thread(target=commit)
+        committing.start()
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't2'::regclass"
+        wait_until(lambda: table.sql(waiting), "the second commit waits for the user")
+        # A deadlock if the first commit still held it.
+        user.execute("LOCK TABLE t")
+    committing.join()
+    assert committed == [1, 1]
+    assert table.shown() == [(0, "x")]
+    assert table.sql("SELECT id, v FROM t2") == [(1, "x")]
+
+
 def test_a_connection_lost_while_the_commit_is_answered_doubles_nothing(table, monkeypatch):
     """Whether the transaction landed is in the ledger."""
     sink = table.opened()
