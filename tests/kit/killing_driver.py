@@ -83,7 +83,7 @@ def _within_recommit(place: Callable[..., None], reached: Reached) -> None:
         "_commit_one",
         reached,
         # The payloads are the last argument but one.
-        lambda *arguments: getattr(inside, "now", False) and bool(arguments[-2]),
+        lambda *arguments, **_: getattr(inside, "now", False) and bool(arguments[-2]),
     )
 
 
@@ -119,7 +119,7 @@ POINTS: dict[str, Callable[[Reached], None]] = {
         SinkPort,
         "_commit_one",
         reached,
-        lambda _, __, name, epoch, payloads, *___: name == "raw" and bool(payloads),
+        lambda _, __, name, epoch, payloads, *___, **____: name == "raw" and bool(payloads),
     ),
     "within-the-restore": lambda reached: before(snapshots, "_make_parent", reached),
     "before-a-recommit": lambda reached: _within_recommit(before, reached),
