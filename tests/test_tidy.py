@@ -113,11 +113,11 @@ ROOMS: dict[str, set[str]] = {
         | {"storage", "config", "sinks", "sources", "operators", "coordinators", "durable"}
         | {"launch", "definition"}
     ),
-    "sim": SIM | {"sim.engine", "sim.own"},
+    "sim": SIM | {"sim.engine", "sim.own", "sim.stores"},
     "sim.engine": SIM,
-    "sim.own": SIM | {"sim.engine"},
-    "sim.stores": SIM | {"sim", "sim.engine"},
-    "sim.user": SIM | {"sim", "sim.engine", "job"},
+    "sim.own": SIM | {"sim.engine", "sim.stores"},
+    "sim.stores": SIM | {"sim.engine"},
+    "sim.user": SIM | {"sim", "sim.engine", "sim.stores", "job"},
 }
 
 #: Modules that the core must not import: time, ids, randomness and I/O are passed into it.

@@ -17,9 +17,6 @@ from tests.sim.mutants import _with
 
 from weir.core.types import Payload, Recorded
 from weir.errors import StorageError
-from weir.sim.stores import world as world_module
-from weir.sim.stores.targets import Kind
-from weir.sim.stores.world import StoreDriver
 from weir.sinks.base import SinkContext
 from weir.sinks.delta.sink import DeltaTable
 from weir.sinks.files.sink import Files, Move
@@ -46,7 +43,8 @@ class StoreMutant:
     """One broken variant."""
 
     variant: Variant
-    kind: Kind
+    #: The product's sink of the run's first table.
+    kind: str
     #: The violation must contain one of these texts.
     says: tuple[str, ...]
     #: A seed that is known to catch the variant; tried first.
@@ -349,12 +347,11 @@ def a_record_in_doubt_is_not_read_back() -> AbstractContextManager[None]:
             return Recorded.FAILED
         return Recorded.WON if created else Recorded.FENCED
 
-    return _with(patch.object(Recorder, "record", record), _deletes_what_failed())
-
-
-def _deletes_what_failed() -> AbstractContextManager[None]:
-    """A checkpoint whose record failed is deleted, as on a store that never acts late."""
-    return patch.object(StoreDriver, "keeps_what_may_land", False)
+    # A checkpoint whose record failed is deleted, as on a store that never acts late.
+    return _with(
+        patch.object(Recorder, "record", record),
+        patch.object(ObjectStoreFileSystem, "acts_late", False),
+    )
 
 
 def subsumed_before_the_record() -> AbstractContextManager[None]:
@@ -368,184 +365,188 @@ def subsumed_before_the_record() -> AbstractContextManager[None]:
                 self._log._fs.delete(known.path)
         return append(self, record)
 
-    return _with(
-        patch.object(world_module, "_RETAINED", 1), patch.object(JobLogWriter, "append", deleted)
-    )
+    return _with(patch.object(JobLogWriter, "append", deleted))
 
 
 STORE_MUTANTS = [
     StoreMutant(
         variant=commit_without_the_lock,
-        kind=Kind.POSTGRES,
-        says=("is visible 2 times",),
-        known_seed=356,
+        kind="PostgresTable",
+        says=("is there twice",),
+        known_seed=102,
     ),
     StoreMutant(
         variant=commit_without_looking_in_the_ledger,
-        kind=Kind.POSTGRES,
+        kind="PostgresTable",
         says=(
             "nothing is lost, but the job says",
-            "is visible 2 times",
+            "is there twice",
         ),
         known_seed=11,
     ),
     StoreMutant(
         variant=ledger_in_another_transaction,
-        kind=Kind.POSTGRES,
+        kind="PostgresTable",
         says=(
             "nothing is lost, but the job says",
-            "is visible 2 times",
+            "is there twice",
         ),
         known_seed=24,
     ),
     StoreMutant(
         variant=a_lost_answer_to_commit_counts_as_not_committed,
-        kind=Kind.POSTGRES,
+        kind="PostgresTable",
         says=(
             "nothing is lost, but the job says",
-            "is visible 2 times",
+            "is there twice",
         ),
         known_seed=154,
     ),
     StoreMutant(
         variant=clean_leaves_the_sessions_of_dead_attempts,
-        kind=Kind.POSTGRES,
+        kind="PostgresTable",
         says=("of dead attempts outlive clean",),
         known_seed=2,
     ),
     StoreMutant(
         variant=every_writer_counts,
-        kind=Kind.POSTGRES,
-        says=("is visible 2 times",),
+        kind="PostgresTable",
+        says=("is there twice",),
         known_seed=39,
     ),
     StoreMutant(
         variant=staged_rows_are_not_counted,
-        kind=Kind.POSTGRES,
-        says=("was committed, and is not visible",),
+        kind="PostgresTable",
+        says=("committed rows are not visible",),
         known_seed=248,
     ),
     StoreMutant(
         variant=a_server_that_went_back_is_not_noticed,
-        kind=Kind.POSTGRES,
-        says=("the job has finished, and row",),
+        kind="PostgresTable",
+        says=("records are missing",),
         known_seed=1887,
     ),
     StoreMutant(
         variant=clean_does_not_wait_for_sessions_to_end,
-        kind=Kind.POSTGRES,
+        kind="PostgresTable",
         says=("of dead attempts outlive clean",),
         known_seed=2,
     ),
     StoreMutant(
         variant=clean_drops_what_is_pending,
-        kind=Kind.POSTGRES,
+        kind="PostgresTable",
         says=("nothing is lost, but the job says",),
         known_seed=9,
     ),
     StoreMutant(
         variant=iceberg_commits_without_looking_for_the_epoch,
-        kind=Kind.ICEBERG,
-        says=("is visible 2 times",),
+        kind="IcebergTable",
+        says=("is there twice",),
         known_seed=1,
     ),
     StoreMutant(
         variant=iceberg_commits_whatever_the_table_is_now,
-        kind=Kind.ICEBERG,
+        kind="IcebergTable",
         says=(
-            "was committed, and is not visible",
-            "is visible 2 times",
+            "committed rows are not visible",
+            "is there twice",
         ),
         known_seed=10,
     ),
     StoreMutant(
         variant=iceberg_takes_a_conflict_for_success,
-        kind=Kind.ICEBERG,
-        says=("was committed, and is not visible",),
+        kind="IcebergTable",
+        says=("committed rows are not visible",),
         known_seed=1,
     ),
     StoreMutant(
         variant=a_table_that_was_rolled_back_is_not_noticed,
-        kind=Kind.ICEBERG,
-        says=("the job has finished, and row",),
+        kind="IcebergTable",
+        says=("records are missing",),
         known_seed=9,
     ),
     StoreMutant(
         variant=delta_does_not_look_at_its_transaction,
-        kind=Kind.DELTA,
-        says=("is visible 2 times",),
+        kind="DeltaTable",
+        says=("is there twice",),
         known_seed=0,
     ),
     StoreMutant(
         variant=delta_takes_a_conflict_for_success,
-        kind=Kind.DELTA,
-        says=("was committed, and is not visible",),
+        kind="DeltaTable",
+        says=("committed rows are not visible",),
         known_seed=0,
     ),
     StoreMutant(
         variant=delta_does_not_sync_its_log,
-        kind=Kind.DELTA,
-        says=("was committed, and is not visible",),
+        kind="DeltaTable",
+        says=("committed rows are not visible",),
         known_seed=30,
     ),
     StoreMutant(
         variant=the_ledger_is_written_before_the_files_are_durable,
-        kind=Kind.FILES,
-        says=("was committed, and is not visible",),
+        kind="Files",
+        says=("committed rows are not visible",),
         known_seed=15,
     ),
     StoreMutant(
         variant=the_ledger_is_written_before_the_files_are_renamed,
-        kind=Kind.FILES,
-        says=("was committed, and is not visible",),
+        kind="Files",
+        says=("committed rows are not visible",),
         known_seed=1,
     ),
     StoreMutant(
         variant=files_get_their_names_without_a_mark,
-        kind=Kind.FILES,
-        says=("is visible 2 times", "is visible, but no checkpoint with it has completed"),
-        known_seed=1,
+        kind="Files",
+        says=("is there twice", "is visible, but no checkpoint that contains it has completed"),
+        known_seed=320,
     ),
     StoreMutant(
         variant=staged_files_are_not_synced,
-        kind=Kind.FILES,
+        kind="Files",
         says=("nothing is lost, but the job says",),
         known_seed=28,
     ),
     StoreMutant(
         variant=a_renamed_file_looks_gone,
-        kind=Kind.FILES,
+        kind="Files",
         says=("nothing is lost, but the job says",),
         known_seed=36,
     ),
     StoreMutant(
         variant=ones_own_create_counts_as_anothers,
-        kind=Kind.FILES,
+        kind="Files",
         says=("lets two drivers create the same file",),
         known_seed=8,
     ),
     StoreMutant(
         variant=anothers_create_counts_as_ones_own,
-        kind=Kind.FILES,
+        kind="Files",
         says=("lets two drivers create the same file",),
         known_seed=0,
     ),
     StoreMutant(
         variant=create_overwrites,
-        kind=Kind.FILES,
+        kind="Files",
         says=("lets two drivers create the same file",),
         known_seed=0,
     ),
     StoreMutant(
         variant=a_record_in_doubt_is_not_read_back,
-        kind=Kind.FILES,
-        says=("the newest record names it",),
+        kind="Files",
+        says=(
+            "needs it",
+            "without its metadata",
+        ),
         known_seed=61,
     ),
     StoreMutant(
         variant=subsumed_before_the_record,
-        kind=Kind.FILES,
-        says=("the newest record names it",),
+        kind="Files",
+        says=(
+            "needs it",
+            "without its metadata",
+        ),
         known_seed=0,
     ),
 ]

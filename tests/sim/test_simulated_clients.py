@@ -12,6 +12,7 @@ from deltalake import CommitProperties, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 from obstore.store import MemoryStore
+from tests.sim.greenlets import NoWatcher
 
 from weir.errors import StorageError
 from weir.kernel import MACHINE
@@ -20,7 +21,6 @@ from weir.sim.engine.loop import Loop, Process
 from weir.sim.stores.bucket import Bucket, SimObjectStore
 from weir.sim.stores.delta import DeltaLog, SimDeltaClient
 from weir.sim.stores.faults import Network, Rates
-from weir.sim.stores.world import NobodyWatches
 from weir.sinks.delta.client import DeltaClient
 from weir.storage.object_store import ObjectStoreFileSystem
 
@@ -68,7 +68,9 @@ def test_the_simulated_bucket_answers_the_file_system_as_obstore_does() -> None:
     real = list(requests_of(InMemory("s3://bucket/job")))
     steps = simulated(
         lambda network: requests_of(
-            SimObjectStore("s3://bucket/job", Bucket(network, lambda _: None), MACHINE)
+            SimObjectStore(
+                "s3://bucket/job", Bucket(network, Disk(NoWatcher()), "s3://bucket"), MACHINE
+            )
         )
     )
     assert len(real) > 8
@@ -117,7 +119,7 @@ def test_the_simulated_log_answers_writers_as_delta_rs_does(tmp_path: Path) -> N
     real = list(transactions_of(DeltaClient(), str(tmp_path / "table")))
     steps = simulated(
         lambda network: transactions_of(
-            SimDeltaClient(DeltaLog(network, Disk(NobodyWatches()), "/table", lambda: None)),
+            SimDeltaClient(DeltaLog(network, Disk(NoWatcher()), "/table", lambda: None)),
             "/table",
         )
     )

@@ -8,25 +8,26 @@ from random import Random
 
 import psycopg
 import pytest
+from tests.sim.greenlets import NoWatcher
 from tests.sim.store_mutants import STORE_MUTANTS, StoreMutant
 
+from weir.sim.engine.disk import Disk
 from weir.sim.engine.loop import Loop, Process
 from weir.sim.stores.faults import Network, Rates
+from weir.sim.stores.placing import KINDS
 from weir.sim.stores.postgres import Connection, Server
-from weir.sim.stores.seeds import run_whole_seed
-from weir.sim.stores.targets import Kind
-from weir.sim.stores.world import StoresResult, run_stores
+from weir.sim.world import RunResult, run_seed
 
 SEEDS = 1_000
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
-def first_catch(mutant: StoreMutant) -> StoresResult | None:
+def first_catch(mutant: StoreMutant) -> RunResult | None:
     """The variant's first run with a violation of one of its laws; None if no seed has one."""
     for seed in chain([mutant.known_seed], range(SEEDS)):
         with mutant.variant():
-            result = run_stores(seed, mutant.kind)
+            result = run_seed(seed, store=mutant.kind)
         if result.violation is not None and any(words in result.violation for words in mutant.says):
             return result
     return None
@@ -38,7 +39,7 @@ def test_a_broken_variant_of_a_commit_is_caught_for_the_right_reason(mutant: Sto
     caught = first_catch(mutant)
     assert caught is not None, f"{mutant.name} went through {SEEDS} seeds"
     print(f"{mutant.name}: seed {caught.seed}: {caught.violation}")
-    assert run_stores(caught.seed, mutant.kind).violation is None
+    assert run_seed(caught.seed, store=mutant.kind).violation is None
 
 
 def test_every_variant_of_a_commit_says_which_rule_it_breaks() -> None:
@@ -47,26 +48,26 @@ def test_every_variant_of_a_commit_says_which_rule_it_breaks() -> None:
         assert re.search(r"\(P\d+\)\.", mutant.variant.__doc__ or ""), mutant.name
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_sink_holds_the_laws_over_its_store(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_sink_holds_the_laws_over_its_store(kind: str) -> None:
     """Of the product, no sink breaks a law in its first seeds."""
-    results = [run_stores(seed, kind) for seed in range(12)]
+    results = [run_seed(seed, store=kind) for seed in range(12)]
     assert [one for one in results if one.violation is not None] == []
     assert sum(one.checkpoints for one in results) > 20
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", Kind)
-def test_every_sink_holds_the_laws_in_a_thousand_seeds(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_sink_holds_the_laws_in_a_thousand_seeds(kind: str) -> None:
     """The same, in many more seeds."""
-    assert [seed for seed in range(1_000) if run_stores(seed, kind).violation is not None] == []
+    assert [seed for seed in range(1_000) if run_seed(seed, store=kind).violation is not None] == []
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_the_same_seed_over_a_store_goes_the_same_way_twice(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_over_a_store_goes_the_same_way_twice(kind: str) -> None:
     """Random ids of the libraries do not change a run."""
     for seed in (5, 36):
-        assert run_stores(seed, kind) == run_stores(seed, kind)
+        assert run_seed(seed, store=kind) == run_seed(seed, store=kind)
 
 
 def server() -> tuple[Loop, Process, Server]:
@@ -74,7 +75,7 @@ def server() -> tuple[Loop, Process, Server]:
     loop, process = Loop(), Process("p")
     rates = Rates(refused=0, answer_lost=0, late=0, slow=0, others=0, until_us=0)
     network = Network(loop, Random(1), rates, lambda _: None)
-    return loop, process, Server(network, lambda: None)
+    return loop, process, Server(network, Disk(NoWatcher()), "/target", lambda: None)
 
 
 def test_the_simulated_server_refuses_a_statement_that_it_does_not_know() -> None:
@@ -117,12 +118,11 @@ def test_a_session_that_does_nothing_for_long_loses_its_lock() -> None:
     assert order == ["b", "a"]
 
 
-def test_weir_sim_runs_a_sink_over_a_store_in_some_seeds() -> None:
-    """A broken commit fails such a seed, with the run's plan and story; the job itself is fine."""
+def test_a_seed_with_a_store_says_so_in_its_plan() -> None:
+    """A broken commit fails such a seed, with the run's plan and story."""
     (mutant,) = [one for one in STORE_MUTANTS if one.name == "create_overwrites"]
     with mutant.variant():
-        result = run_whole_seed(8)
+        result = run_seed(mutant.known_seed, store=mutant.kind)
     assert result.violation is not None and "lets two drivers" in result.violation
-    assert "object store" in result.plan
-    assert any("VIOLATION" in line for line in result.story)
-    assert run_whole_seed(8).violation is None
+    assert "s3://weir" in result.plan and "Files" in result.plan
+    assert result.story

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from weir.errors import PipelineError
+from weir.sim.stores.frame import Frame
 from weir.sim.user.files import CrashingFiles
-from weir.sim.user.frame import Frame
 from weir.sim.user.rows import RowMaker
 from weir.sim.user.schemas import schema_of
 

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from tests.kit.sink import sink_context
+from tests.sim.greenlets import NoWatcher
 from tests.sinks.postgres_database import JOB, Database, Frame
 
 from weir.errors import WeirError
 from weir.kernel import MACHINE, Kernel
+from weir.sim.engine.disk import Disk
 from weir.sim.engine.loop import Loop, Process, SimWaits
 from weir.sim.stores.faults import Network, Rates
-from weir.sim.stores.postgres import PostgresTableAtServer, Server
+from weir.sim.stores.postgres import Server
 from weir.sinks import Batch, PostgresTable
 
 
@@ -73,6 +75,18 @@ def refused(sink: PostgresTable, payloads: list[Any]) -> tuple[str, str]:
     raise AssertionError("nothing is lost")
 
 
+def new_server(network: Network) -> Server:
+    """A server to which nothing happens."""
+    return Server(network, Disk(NoWatcher()), "/target", lambda: None)
+
+
+def over(server: Server) -> PostgresTable:
+    """The sink over a simulated server."""
+    sink = server.sink()
+    server.attach(sink)
+    return sink
+
+
 def virtual(loop: Loop, process: Process) -> Kernel:
     """The kernel of a simulated process."""
     random = Random(1)
@@ -89,7 +103,7 @@ def simulated_steps(story: Callable[[Server, Kernel], Iterator[Any]]) -> list[An
     """What a story says over a simulated server to which nothing else happens."""
     loop, process, said = Loop(), Process("p"), list[Any]()
     rates = Rates(refused=0, answer_lost=0, late=0, slow=0, others=0, until_us=0)
-    server = Server(Network(loop, Random(1), rates, lambda _: None), lambda: None)
+    server = new_server(Network(loop, Random(1), rates, lambda _: None))
     loop.spawn(process, lambda: said.extend(story(server, virtual(loop, process))))
     loop.run(lambda: False, 60_000_000)
     return said
@@ -113,7 +127,7 @@ def test_the_simulated_server_answers_the_sink_as_a_real_one(database: Database)
     )
     simulated = simulated_steps(
         lambda server, kernel: story(
-            lambda: PostgresTableAtServer(server, "host=db", "out"),
+            lambda: over(server),
             kernel,
             lambda: sorted(server.database.target),
             lambda: sorted(server.database.staging),
@@ -130,11 +144,11 @@ def test_of_two_sessions_the_simulated_server_lets_one_wait_for_the_other(
     """A commit that waits for the ledger's row sees what the other one has committed, or not."""
     loop, process = Loop(), Process("p")
     rates = Rates(refused=0, answer_lost=0, late=0, slow=0, others=0, until_us=0)
-    server = Server(Network(loop, Random(1), rates, lambda _: None), lambda: None)
+    server = new_server(Network(loop, Random(1), rates, lambda _: None))
     kernel, found = virtual(loop, process), list[int]()
 
     def first() -> None:
-        sink = opened(PostgresTableAtServer(server, "host=db", "out"), 1, kernel)
+        sink = opened(over(server), 1, kernel)
         with contextlib.suppress(ValueError), sink._session("a") as session:
             sink._ledger.lock(session)
             loop.sleep(process, 1_000_000)
@@ -143,7 +157,7 @@ def test_of_two_sessions_the_simulated_server_lets_one_wait_for_the_other(
                 raise ValueError
 
     def second() -> None:
-        sink = opened(PostgresTableAtServer(server, "host=db", "out"), 2, kernel)
+        sink = opened(over(server), 2, kernel)
         with sink._session("b") as session:
             found.append(sink._ledger.lock(session))
 

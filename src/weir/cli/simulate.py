@@ -16,9 +16,8 @@ from weir.cli.load import load_job
 from weir.core.status import JobStatus
 from weir.sim.engine.faults import STATES, Fault, Mishap
 from weir.sim.runner import Totals, run_seeds
-from weir.sim.stores.seeds import run_whole_seed
 from weir.sim.user.run import prepared, run_pipeline_seed
-from weir.sim.world import RunResult
+from weir.sim.world import RunResult, run_seed
 
 _PIPE_WIDTH = 200
 #: The columns of the table of faults, in order. No fault waits for a job to be cancelled, but some
@@ -41,7 +40,7 @@ def run_simulation(
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_WIDTH)
-    run: Callable[[int], RunResult] = run_whole_seed
+    run: Callable[[int], RunResult] = run_seed
     command = "weir sim"
     if pipeline is not None:
         spec = _absolute(pipeline)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random as global_random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,7 +53,7 @@ from weir.runtime.dispatcher import ToTask
 from weir.sim.engine.auditor import AuditError, Auditor
 from weir.sim.engine.code import Code, RowLaws, Shown
 from weir.sim.engine.disk import Disk
-from weir.sim.engine.driver import BASE_DIRECTORY, SAVEPOINT_DIRECTORY, SimDriver
+from weir.sim.engine.driver import SimDriver
 from weir.sim.engine.faults import (
     TIMED,
     Backup,
@@ -72,7 +73,10 @@ from weir.sim.engine.liveness import Liveness
 from weir.sim.engine.loop import Loop, Process
 from weir.sim.engine.story import Story
 from weir.sim.own.code import CountedRows, OwnCode
+from weir.sim.stores.audit import Ledger
+from weir.sim.stores.placing import STRIKES_US, Stores, with_stores
 from weir.storage import metadata
+from weir.storage.filesystem import DIRECTORY_MARKER
 from weir.storage.job_log import JobRecord, RecordStatus
 from weir.storage.metadata import METADATA_FILE
 
@@ -83,6 +87,8 @@ _PATIENCE_S = 100
 #: No checkpoint takes as long, but for coordinators that never answer, and these faults.
 _LONG_MS = 500
 _SLOWS = {Fault.DRIVER_PAUSED, Fault.CLOCK_JUMP, Fault.STORAGE_SLOW}
+#: The same for jobs with stores: the session of a client that is gone may hold its locks for long.
+_PATIENCE_OF_STORES_S = 300
 #: How many savepoints are requested before a mishap that needs one; most are not taken in time.
 _SAVEPOINTS_BEFORE = 10
 #: After how many virtual microseconds an endless job is drained.
@@ -165,11 +171,14 @@ _STREAMS = (
 class World:
     """One run: its disk, its drivers, their faults and the auditor."""
 
-    def __init__(self, seed: int, *, seconds: float, stage: Stage | None = None) -> None:
+    def __init__(
+        self, seed: int, *, seconds: float, stage: Stage | None = None, store: str | None = None
+    ) -> None:
         """Draw a run.
 
         ``seconds``: how long faults may last at most, in virtual time. ``stage``: the job; None is
-        one of Weir's own.
+        one of Weir's own. ``store``: the product's sink that its first table has in a simulated
+        store; None: the seed decides.
         """
         self.seed = seed
         random = Random(seed)
@@ -184,30 +193,29 @@ class World:
         self._injector = Injector(
             self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us
         )
-        streams = {name: Random(f"{name} {seed}") for name in _STREAMS}
         #: Draws whether a stop drains; a separate stream, so that older seeds keep their stories.
         self._drains = Random(f"drains {seed}")
         self._drain_requests: set[str] = set()
-        self._job = draw_job(random, **streams)
-        if stage is not None:
-            self._job = stage.settings(self._job)
+        self._of_stores = Random(f"stores {seed}")
+        self._job = self._drawn_job(store)
         self._story = Story()
         laws = CountedRows(self._job.vertices) if stage is None else _LaterLaws()
         self._auditor = Auditor(
-            base_directory=BASE_DIRECTORY,
+            base_directory=self._job.base_directory,
             laws=laws,
             max_concurrent=self._job.config.max_concurrent_checkpoints,
             claims=self._job.claims_snapshot,
             min_pause_ms=self._job.config.min_pause_ms,
         )
         self._disk = self.disk = self._auditor.disk = Disk(self._auditor)
-        self._own = OwnCode(self._job)
+        self.stores = self._new_stores() if stage is None and self._job.stores else None
+        self._own = OwnCode(self._job, self.stores, self._auditor.commits)
         self._code: Code = self._own
         if stage is not None and isinstance(laws, _LaterLaws):
             self._code, laws.laws = stage.begin(self, self._job)
         self._outside = Process("-")
         self._drivers: list[SimDriver] = []
-        self._disk.make_directory(SAVEPOINT_DIRECTORY)
+        self._disk.make_directory(self._job.savepoint_directory)
         self._job_id = self._new_job()
         self._from_savepoint: str | None = None
         self._finished = False
@@ -233,6 +241,13 @@ class World:
         self._unexplained = 0
         self._savepoints: list[CompletedCheckpoint] = []
 
+    def _drawn_job(self, store: str | None) -> SimJob:
+        streams = {name: Random(f"{name} {self.seed}") for name in _STREAMS}
+        job = draw_job(self._random, **streams)
+        if self._stage is not None:
+            return self._stage.settings(job)
+        return with_stores(job, self._of_stores, store)
+
     def run(self) -> RunResult:
         """Run to the end."""
         with contextlib.nullcontext() if self._stage is None else self._stage.interleaved():
@@ -250,8 +265,8 @@ class World:
         """Report a broken law."""
         self._auditor.broken(what)
 
-    def shown(self, sink: str) -> list[object]:
-        """The rows that a table shows."""
+    def shown(self, sink: str) -> Sequence[object] | None:
+        """The rows that a table shows; None if nobody knows which it should show."""
         return self._auditor.shown(sink)
 
     def _run(self) -> RunResult:
@@ -264,7 +279,7 @@ class World:
             self._loop.at(cancel_us, self._outside, partial(self._due, Fault.CANCEL_REQUESTED))
         mishaps = draw_mishaps(self._mishap_random, self._plan.until_us)
         # A user's sink need not tell who has committed what.
-        for when_us, mishap in mishaps if self._stage is None else ():
+        for when_us, mishap in mishaps if self._stage is None and not self._job.stores else ():
             self._loop.at(self._mishap_random.randrange(when_us), self._outside, self._back_up)
             if mishap is Mishap.SAVEPOINT_AGAIN:
                 for _ in range(_SAVEPOINTS_BEFORE):
@@ -273,17 +288,20 @@ class World:
                     self._loop.at(request_us, self._outside, request)
             self._loop.at(when_us, self._outside, partial(self._befall, mishap))
         self._loop.at(self._plan.until_us, self._outside, self._cease)
-        limit_us = self._plan.until_us + _PATIENCE_S * 1_000_000
+        if self.stores is not None:
+            self._arm_stores(self._of_stores.choice(STRIKES_US))
+        patience_s = _PATIENCE_S if self.stores is None else _PATIENCE_OF_STORES_S
+        limit_us = self._plan.until_us + patience_s * 1_000_000
         over = self._loop.run(
-            lambda: self._finished or self._auditor.violation is not None, limit_us
+            lambda: self._finished or self._is_lost or self._auditor.violation is not None, limit_us
         )
         if not over and self._auditor.violation is None:
             states = [f"{d.process.name}: {d.protocol_state()}" for d in self._drivers if d.is_live]
             self._auditor.broken(
-                f"the job did not finish within {_PATIENCE_S} s after the last fault ({states})"
+                f"the job did not finish within {patience_s} s after the last fault ({states})"
                 f"{self._last_failure}"
             )
-        if self._auditor.violation is None:
+        if self._auditor.violation is None and not self._is_lost:
             self._settle()
         self._kill_drivers(executors=True)
         recorded = sum(len(account.recorded) for account in self._auditor.jobs.values())
@@ -306,7 +324,7 @@ class World:
         """The timeout of checkpoints, if none may reach it."""
         timeout_ms, slows = self._job.config.timeout_ms, _SLOWS & self._plan.rates.keys()
         may = timeout_ms < _LONG_MS or slows or self._job.coordinated or self._stage is not None
-        return None if may else timeout_ms
+        return None if may or self.stores is not None else timeout_ms
 
     def _supervise(self) -> None:
         """Start a driver if none is live, and check again later."""
@@ -337,6 +355,7 @@ class World:
             on_end=self._on_end,
             broken=self._auditor.broken,
             liveness=Liveness(self._patience_ms),
+            connect=self.stores.connect if self.stores is not None and self._job.bucket else None,
         )
         driver.process.stops_dead = self._stage is not None
         self._drivers.append(driver)
@@ -351,14 +370,14 @@ class World:
     def _new_job(self) -> JobId:
         """The id of a job that is submitted, which creates its directory."""
         job_id = f"{self._random.getrandbits(128):032x}"
-        self._disk.make_directory(f"{BASE_DIRECTORY}/{job_id}")
+        self._disk.make_directory(f"{self._job.base_directory}/{job_id}")
         return job_id
 
     def _record(self) -> JobRecord | None:
         """The newest record of the job on the disk."""
-        directory = f"{BASE_DIRECTORY}/{self._job_id}/log"
+        directory = f"{self._job.base_directory}/{self._job_id}/log"
         names = self._disk.names(directory)
-        if not names:
+        if not names or names[-1] == DIRECTORY_MARKER:
             return None
         return msgspec.json.decode(self._disk.files[f"{directory}/{names[-1]}"], type=JobRecord)
 
@@ -379,13 +398,49 @@ class World:
             if executors:
                 self._loop.kill(driver.executors)
 
+    # -- stores
+
+    def _new_stores(self) -> Stores:
+        stores = Stores(
+            loop=self._loop,
+            disk=self._disk,
+            random=Random(self._of_stores.random()),
+            until_us=self._plan.until_us,
+            ledger=Ledger(self.tell, self._auditor.broken),
+            tell=self._store_failed,
+        )
+        self._auditor.stores.update(dict.fromkeys(self._job.stores, stores.shown))
+        return stores
+
+    def _store_failed(self, what: str) -> None:
+        """A request to a store failed."""
+        self._injector.note(Fault.REQUEST_FAILED, self._drivers[-1].protocol_state())
+        self.tell(what)
+
+    def _arm_stores(self, mean_us: float) -> None:
+        """Let something happen to the stores now and then."""
+
+        def due() -> None:
+            if self.stores is not None and not self._injector.over and self._drivers:
+                self._injector.note(Fault.STORE_STRUCK, self._drivers[-1].protocol_state())
+                self.stores.strike()
+                self._arm_stores(mean_us)
+
+        delay_us = round(self._of_stores.expovariate(1 / mean_us))
+        self._loop.at(delay_us, self._outside, due)
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the job has said that a store has lost its rows."""
+        return self.stores is not None and self.stores.noticed
+
     # -- mishaps
 
     def _back_up(self) -> None:
         """Copy the job's directory, as a person would."""
         record = self._record()
         if self._refused is None and record is not None and record.status is RecordStatus.RUNNING:
-            copy = self._disk.copy_of(f"{BASE_DIRECTORY}/{self._job_id}")
+            copy = self._disk.copy_of(f"{self._job.base_directory}/{self._job_id}")
             self._backups.append(Backup(job_id=self._job_id, files=copy, record=record))
 
     def _befall(self, mishap: Mishap) -> None:
@@ -406,7 +461,7 @@ class World:
         match mishap:
             case Mishap.BACKUP_PUT_BACK:
                 backup = backups[-1]
-                directory = f"{BASE_DIRECTORY}/{self._job_id}"
+                directory = f"{self._job.base_directory}/{self._job_id}"
                 standing = replace(standing, files=self._disk.copy_of(directory))
                 self._disk.put_back(directory, backup.files)
                 refused = beyond_backup(tables, backup)
@@ -440,11 +495,13 @@ class World:
         before = refused.before
         self._job_id, self._from_savepoint = before.job_id, before.from_savepoint
         if before.files is not None:
-            self._disk.put_back(f"{BASE_DIRECTORY}/{self._job_id}", before.files)
+            self._disk.put_back(f"{self._job.base_directory}/{self._job_id}", before.files)
         self._story.tell(self._loop.now_us, "-", f"UNDONE {refused.mishap.value}")
 
     def _newest_id(self) -> int:
-        return max(map(int, self._disk.names(f"{BASE_DIRECTORY}/{self._job_id}/ids")), default=0)
+        return max(
+            map(int, self._disk.names(f"{self._job.base_directory}/{self._job_id}/ids")), default=0
+        )
 
     # -- observation
 
@@ -592,11 +649,15 @@ class World:
         if self._stage is not None:
             self._loop.at(_ENDS_US, self._outside, self._ask_to_end)
         for driver in self._drivers:
-            self._loop.kill(driver.executors)
+            if self.stores is None:
+                self._loop.kill(driver.executors)
             driver.process.paused_until_us = min(driver.process.paused_until_us, self._loop.now_us)
             calm = self._stage is not None and self._stage.calm
             if driver.is_live and self._random.random() < 0.5 and not calm:
                 self._loop.kill(driver.process)
+            if not driver.is_live:
+                # Executors of a driver that goes on may be at work for a store.
+                self._loop.kill(driver.executors)
         if not any(driver.is_live for driver in self._drivers):
             self._undisturbed = len(self._drivers) + 1
 
@@ -694,7 +755,7 @@ class _LaterLaws:
         return self.laws.gaps(shown)
 
 
-def run_seed(seed: int, *, seconds: float = 6.0) -> RunResult:
-    """Run one seed to its end."""
-    with contextlib.closing(World(seed, seconds=seconds)) as world:
+def run_seed(seed: int, *, seconds: float = 6.0, store: str | None = None) -> RunResult:
+    """Run one seed to its end. ``store``: see ``World``."""
+    with contextlib.closing(World(seed, seconds=seconds, store=store)) as world:
         return world.run()

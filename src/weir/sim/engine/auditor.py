@@ -40,6 +40,7 @@ checkpoints are in flight. Laws, with the rules that they follow:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -62,10 +63,11 @@ from weir.core.types import (
     TaskStatus,
     VertexId,
 )
-from weir.sim.engine.code import TABLES_DIRECTORY, RowLaws
+from weir.sim.engine.code import TABLES_DIRECTORY, RowLaws, Shown
 from weir.sim.engine.disk import Disk
 from weir.sim.engine.table import TableVersion
 from weir.storage import metadata
+from weir.storage.filesystem import DIRECTORY_MARKER
 from weir.storage.job_log import JobRecord, RecordKind, RecordStatus
 from weir.storage.metadata import METADATA_FILE
 
@@ -162,6 +164,8 @@ class Auditor:
         self._statuses: dict[tuple[str, VertexId], TaskStatus] = {}
         #: Table root -> its newest version.
         self.tables: dict[str, TableVersion] = {}
+        #: The rows of tables that are in simulated stores, by sink.
+        self.stores: dict[OperatorId, Shown] = {}
         self._visible: set[str] = set()
 
     # -- the disk
@@ -335,6 +339,8 @@ class Auditor:
             below = path.removeprefix(f"{directory}/")
             if below.startswith(("log/", "ids/")):
                 continue
+            if path.endswith(DIRECTORY_MARKER):
+                continue
             if path not in named and not any(path.startswith(f"{chk}/") for chk in retained):
                 raise self._broken(f"{path} is orphaned")
         if canceled:
@@ -464,14 +470,8 @@ class Auditor:
     def _committed(self, root: str, version: TableVersion) -> None:
         before = self.tables.get(root, TableVersion(transactions={}, files=[]))
         self.tables[root] = version
-        account = self._account(version.job_id)
         who = f"epoch {version.epoch} of {version.job_id[:8]} in {root}"
-        if version.epoch not in account.recorded and not self._is_savepoints_epoch(version):
-            raise self._broken(f"{who} is committed, but not recorded")
-        ended = account.record if account.is_canceled else None
-        # An older attempt may still commit: no table knows which drivers are fenced.
-        if ended is not None and version.attempt >= ended.attempt:
-            raise self._broken(f"{who} is committed after the job was cancelled")
+        self._check_may_commit(who, version)
         for transaction, epoch in before.transactions.items():
             if version.transactions.get(transaction, 0) < epoch:
                 raise self._broken(f"{who} is committed after epoch {epoch}")
@@ -484,6 +484,15 @@ class Auditor:
         if volatile:
             raise self._broken(f"{who} shows {volatile[0]}, which is not flushed")
         self._visible.update(added)
+
+    def _check_may_commit(self, who: str, version: TableVersion) -> None:
+        account = self._account(version.job_id)
+        if version.epoch not in account.recorded and not self._is_savepoints_epoch(version):
+            raise self._broken(f"{who} is committed, but not recorded")
+        ended = account.record if account.is_canceled else None
+        # An older attempt may still commit: no table knows which drivers are fenced.
+        if ended is not None and version.attempt >= ended.attempt:
+            raise self._broken(f"{who} is committed after the job was cancelled")
 
     def _is_savepoints_epoch(self, version: TableVersion) -> bool:
         """Whether a restored job commits what its savepoint carried.
@@ -512,8 +521,17 @@ class Auditor:
         if wrong is not None:
             raise self._broken(wrong)
 
-    def shown(self, sink: OperatorId) -> list[object]:
-        """The rows that a table shows."""
+    def commits(self, sink: OperatorId, job_id: JobId, epoch: int, attempt: int) -> None:
+        """Check a commit to a simulated store as it begins."""
+        version = TableVersion(
+            transactions={}, files=[], job_id=job_id, epoch=epoch, attempt=attempt
+        )
+        self._check_may_commit(f"epoch {epoch} of {job_id[:8]} in {sink}", version)
+
+    def shown(self, sink: OperatorId) -> Sequence[object] | None:
+        """The rows that a table shows; None if nobody knows which it should show."""
+        if sink in self.stores:
+            return self.stores[sink](sink)
         version = self.tables.get(f"{TABLES_DIRECTORY}/{sink}")
         files = [] if version is None else version.files
         return [row for file in files for row in msgspec.json.decode(self._disk.files[file])]

@@ -42,6 +42,8 @@ class Environment:
     loop: Loop
     process: Process
     fs: ProcessFileSystem
+    #: The file system as executors see it, with their process, which may outlive the driver.
+    executors: ProcessFileSystem
     waits: SimWaits
     clock: Clock
     random: Random
@@ -93,8 +95,8 @@ class RowLaws(Protocol):
         ...
 
 
-#: The rows that a table on the simulated disk shows.
-Shown = Callable[[OperatorId], list[object]]
+#: The rows that a table shows; None if nobody knows which it should show.
+Shown = Callable[[OperatorId], Sequence[object] | None]
 
 
 def operators_of(plans: Mapping[VertexId, TaskPlan]) -> dict[VertexId, tuple[OperatorState, ...]]:

@@ -22,6 +22,7 @@ from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import NothingChanges, StateMapping
+from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.kernel import Kernel
 from weir.runtime.dispatcher import Dispatcher, Envelope, ToTask
 from weir.runtime.watching import Watchers
@@ -36,9 +37,9 @@ from weir.sim.engine.table import SimTable
 from weir.sim.engine.task_port import SimTaskPort
 from weir.sinks.base import Sink
 from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import is_local
 
-BASE_DIRECTORY = "/checkpoints"
-SAVEPOINT_DIRECTORY = "/savepoints"
 _WORKING_DIRECTORY = "/working"
 
 _WALL_CLOCK_BASE_MS = 1_700_000_000_000
@@ -89,8 +90,10 @@ class _Faults:
 
     def loses_writes(self, path: str) -> bool:
         """Whether a sync fails and loses its writes; never of the log of a table, which has no
-        answer to that."""
+        answer to that, and not in a store, whose sinks are not asked for one."""
         if path.startswith(TABLES_DIRECTORY) and path.split("/")[-2] == "log":
+            return False
+        if path.startswith("/stores"):
             return False
         return self._injector.strikes(Fault.SYNC_FAILED, self._driver.protocol_state)
 
@@ -118,7 +121,9 @@ class SimDriver:
         on_end: Callable[[SimDriver, JobEnded | BaseException], None],
         broken: Callable[[str], None],
         liveness: Liveness,
+        connect: Callable[[Kernel], FileSystem] | None = None,
     ) -> None:
+        """``connect`` gives the object store; None: the job's records are on the disk."""
         self.liveness = liveness
         self.process = Process(f"d{number}")
         #: The executors of its queries, which may outlive it.
@@ -146,25 +151,25 @@ class SimDriver:
         fs = ProcessFileSystem(disk, loop, self.process, faults, links=job.links)
         executors = ProcessFileSystem(disk, loop, self.executors, faults, links=job.links)
         waits = SimWaits(loop, self.process)
-        kernel = Kernel(
-            now_ms=self.clock.now_ms,
-            wall_ms=self.clock.wall_ms,
-            sleep=waits.sleep,
-            chance=global_random.random,
-            new_name=lambda: f"{random.getrandbits(64):016x}" * 2,
-        )
-        storage = CheckpointStorage(
-            fs=lambda _: fs, base_directory=BASE_DIRECTORY, job_id=job_id, kernel=kernel
-        )
+        storage = self._storage(job, fs, waits, connect)
+        #: As ``weir run``, it looks whether the object store can hold records.
+        self._to_check = None if connect is None else storage
         strikes = {fault: partial(injector.strikes, fault, self.protocol_state) for fault in Fault}
         loaded = self._load(
-            code, number, loop=loop, fs=fs, waits=waits, strikes=strikes, broken=broken
+            code,
+            number,
+            loop=loop,
+            fs=fs,
+            executors=executors,
+            waits=waits,
+            strikes=strikes,
+            broken=broken,
         )
         self._plans = loaded.plans
         self._listeners = loaded.listeners
         #: The checkpoint from which the last attempt resumed.
         self._restored: CompletedCheckpoint | None = None
-        sinks = _sinks(loaded.sinks, fs, waits, storage)
+        sinks = _sinks(loaded.sinks, waits, storage)
         self.durable = _durable(
             job,
             loaded,
@@ -189,6 +194,30 @@ class SimDriver:
         coordinators = CoordinatorRunner(loaded.coordinators, workers=self._workers, waits=waits)
         self.dispatcher = self._dispatcher(dict(loaded.plans), tasks, coordinators)
 
+    def _storage(
+        self,
+        job: SimJob,
+        fs: ProcessFileSystem,
+        waits: SimWaits,
+        connect: Callable[[Kernel], FileSystem] | None,
+    ) -> CheckpointStorage:
+        """The product's storage, over the disk or an object store."""
+        kernel = Kernel(
+            now_ms=self.clock.now_ms,
+            wall_ms=self.clock.wall_ms,
+            sleep=waits.sleep,
+            chance=global_random.random,
+            new_name=lambda: f"{self._random.getrandbits(64):016x}" * 2,
+        )
+        remote = None if connect is None else connect(kernel)
+
+        def files(path: str) -> FileSystem:
+            return fs if remote is None or is_local(path) else remote
+
+        return CheckpointStorage(
+            fs=files, base_directory=job.base_directory, job_id=self.job_id, kernel=kernel
+        )
+
     def _resumes(self, checkpoint: CompletedCheckpoint) -> None:
         self._restored = checkpoint
 
@@ -211,6 +240,7 @@ class SimDriver:
         *,
         loop: Loop,
         fs: ProcessFileSystem,
+        executors: ProcessFileSystem,
         waits: SimWaits,
         strikes: Mapping[Fault, Callable[[], bool]],
         broken: Callable[[str], None],
@@ -223,6 +253,7 @@ class SimDriver:
                 loop=loop,
                 process=self.process,
                 fs=fs,
+                executors=executors,
                 waits=waits,
                 clock=self.clock,
                 random=self._random,
@@ -264,7 +295,8 @@ class SimDriver:
             random=self._random,
             fails=strikes[Fault.TASK_FAILED],
             writes_late=strikes[Fault.LATE_WRITE],
-            links=job.links,
+            # A snapshot is copied to an object store.
+            links=job.links and not job.bucket,
             upload_us=job.upload_us,
             retain_us=2_000 * job.config.timeout_ms,
             reader_us=job.reader_us,
@@ -312,7 +344,21 @@ class SimDriver:
 
     def start(self) -> None:
         """Submit the job."""
-        self.post(JobSubmitted())
+        if self._to_check is None:
+            self.post(JobSubmitted())
+        else:
+            self._loop.spawn(self.process, partial(self._check, self._to_check))
+
+    def _check(self, storage: CheckpointStorage) -> None:
+        try:
+            storage.check_writable()
+            storage.make_job_directory()
+        except UnsupportedEnvironmentError as error:
+            self._finish(error)
+        except StorageError as error:
+            self._finish(JobEnded(status=JobStatus.FAILED, failure=str(error)))
+        else:
+            self.post(JobSubmitted())
 
     def request(self, event: JobMasterEvent) -> None:
         """Post a user's request."""
@@ -403,7 +449,7 @@ def _master(job: SimJob, job_id: JobId, code: DriverCode) -> JobMaster:
         vertices=operators_of(code.plans),
         config=job.config,
         restart=job.restart,
-        savepoint_directory=SAVEPOINT_DIRECTORY,
+        savepoint_directory=job.savepoint_directory,
         hooks=tuple(sorted(hook.identifier for hook in code.hooks)),
         producers={name: plan.inputs for name, plan in code.plans.items()},
         coordinated=code.coordinated,
@@ -412,14 +458,13 @@ def _master(job: SimJob, job_id: JobId, code: DriverCode) -> JobMaster:
 
 def _sinks(
     sinks: Mapping[OperatorId, Sink],
-    fs: ProcessFileSystem,
     waits: SimWaits,
     storage: CheckpointStorage,
 ) -> SinkPort:
     return SinkPort(
         sinks=sinks,
         job_name="sim",
-        file_system=lambda _: fs,
+        file_system=storage.fs,
         retries=CommitRetries(attempts=4, initial_backoff_ms=5, max_backoff_ms=50),
         waits=waits,
         kernel=storage.kernel,
@@ -451,7 +496,7 @@ def _durable(
         ),
         settings=DurableSettings(
             job_name="sim",
-            savepoint_directory=SAVEPOINT_DIRECTORY,
+            savepoint_directory=job.savepoint_directory,
             working_directory=_WORKING_DIRECTORY,
             from_savepoint=from_savepoint,
             accept_duplicates=False,

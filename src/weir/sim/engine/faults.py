@@ -73,6 +73,11 @@ class Fault(enum.Enum):
     #: At most once in a run, which ends with it.
     CANCEL_REQUESTED = "cancel requested"
     SUSPENDED = "suspended"
+    #: A request to a simulated store, or to the object store with the records, is lost, late, or
+    #: carried out without an answer.
+    REQUEST_FAILED = "request without an answer"
+    #: A store restarts, or goes back to an older state.
+    STORE_STRUCK = "store restarted or went back"
 
 
 #: Faults that strike at times of their own; the others strike an operation.
@@ -150,7 +155,10 @@ def draw_plan(random: Random, *, seconds: float, syncs: Random) -> FaultPlan:
     ``syncs`` draws whether syncs fail. It is a separate stream, so that seeds without failing syncs
     keep their stories. ``draw_cancel`` draws the cancellation.
     """
-    apart = (Fault.SYNC_FAILED, Fault.CANCEL_REQUESTED)
+    apart = (
+        *(Fault.SYNC_FAILED, Fault.CANCEL_REQUESTED),
+        *(Fault.REQUEST_FAILED, Fault.STORE_STRUCK),
+    )
     kinds = [fault for fault in Fault if fault not in apart]
     count = random.choice((0, 1, 2, 3, 4, 6, len(kinds), len(kinds)))
     rates: dict[Fault, float] = {}

@@ -6,7 +6,7 @@ Its graph has sources of numbered records, and vertices that forward what they r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from weir.core.settings import (
@@ -190,6 +190,20 @@ class SimJob:
     partitions: Sequence[int]
     #: See ``TaskPlan.commit_intervals_ms``, for the sinks of all vertices.
     commit_intervals_ms: Mapping[OperatorId, int]
+    #: The sinks that write to a simulated store, with the names of the product's classes.
+    stores: Mapping[OperatorId, str] = field(default_factory=dict)
+    #: The object store that has the job's records and savepoints; empty: the disk has them.
+    bucket: str = ""
+
+    @property
+    def base_directory(self) -> str:
+        """The directory of the jobs' records and checkpoints."""
+        return f"{self.bucket}/checkpoints"
+
+    @property
+    def savepoint_directory(self) -> str:
+        """The directory of savepoints."""
+        return f"{self.bucket}/savepoints"
 
     @property
     def coordinated(self) -> list[SimVertex]:

@@ -14,6 +14,9 @@ from weir.core.messages.task import TakeSnapshot
 from weir.core.types import InFlightSegment, Payload, StateHandle
 from weir.errors import StorageError
 from weir.sim.engine.disk import ProcessFileSystem
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import Transfer
+from weir.storage.paths import is_local
 
 
 class LostStateError(Exception):
@@ -37,6 +40,7 @@ class SimState:
         vertex: str,
         directory: str,
         file_system: ProcessFileSystem,
+        storage: CheckpointStorage,
         links: bool,
         state: Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]],
         finished: Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]] = lambda _: ({}, []),
@@ -49,6 +53,7 @@ class SimState:
         self._vertex = vertex
         self._directory = directory
         self._fs = file_system
+        self._transfer = Transfer(storage.fs)
         self._links = links
         self._state = state
         self._finished = finished
@@ -78,7 +83,8 @@ class SimState:
     def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
         """The checkpoint's own directory if there are links; None otherwise."""
         del checkpoint_id
-        self._fs.provide_directory(directory, below=below)
+        if is_local(directory):
+            self._fs.provide_directory(directory, below=below)
         return directory if self._links else None
 
     def copy(self, source: str, target: str) -> None:
@@ -87,7 +93,7 @@ class SimState:
         Raises ``LostStateError`` if a segment is gone, ``StorageError`` if another file is.
         """
         try:
-            self._fs.link_or_copy(source, target)
+            self._transfer.link_or_copy(source, target)
         except StorageError as error:
             if source in self._segments and self._fs.status(source) is None:
                 raise LostStateError(f"{self._vertex}: the segment {source} is gone") from error

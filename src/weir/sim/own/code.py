@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
 from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.task.plan import TaskPlan
-from weir.core.types import CompletedCheckpoint, JobId
+from weir.core.types import CompletedCheckpoint, JobId, OperatorId, Payload
 from weir.sim.engine.code import TABLES_DIRECTORY, DriverCode, Environment, Shown
+from weir.sim.engine.disk import ProcessFileSystem
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob, SimVertex, expected_rows
 from weir.sim.engine.listener import OrderedListener
@@ -18,13 +19,19 @@ from weir.sim.engine.table import EmptyEpoch, SimTable
 from weir.sim.own.counting import CountingCoordinator, CountingHook, disagreement
 from weir.sim.own.marks import Marks
 from weir.sim.own.queries import SimQueries
+from weir.sim.stores.audit import StoreSink
+from weir.sim.stores.placing import Commits, Stores
+from weir.sinks.base import Batch
 
 
 class OwnCode:
     """Implements ``code.Code``."""
 
-    def __init__(self, job: SimJob) -> None:
+    def __init__(self, job: SimJob, stores: Stores | None, commits: Commits) -> None:
+        """``stores`` are those of the job; ``commits`` gets what their sinks commit."""
         self._job = job
+        self._stores = stores
+        self._commits = commits
         #: What was committed without rows.
         self.empty: set[EmptyEpoch] = set()
 
@@ -43,18 +50,21 @@ class OwnCode:
             one.name: Marks(Random(f"marks {environment.job_id} {one.name}"))
             for one in job.vertices
         }
+        at_stores = self._at_stores(environment)
+        tables = {
+            name: SimTable(
+                f"{TABLES_DIRECTORY}/{name}",
+                environment.fs,
+                fails=environment.strikes[Fault.COMMIT_FAILED],
+                empty=self.empty,
+            )
+            for vertex in job.vertices
+            for name in vertex.sinks
+            if name not in at_stores
+        }
         return DriverCode(
             plans={vertex.name: _plan(vertex, job) for vertex in job.vertices},
-            sinks={
-                name: SimTable(
-                    f"{TABLES_DIRECTORY}/{name}",
-                    environment.fs,
-                    fails=environment.strikes[Fault.COMMIT_FAILED],
-                    empty=self.empty,
-                )
-                for vertex in job.vertices
-                for name in vertex.sinks
-            },
+            sinks={**tables, **at_stores},
             hooks=[
                 CountingHook(
                     identifier,
@@ -76,8 +86,39 @@ class OwnCode:
                 )
                 for vertex in job.coordinated
             },
-            queries=SimQueries(job.vertices, marks),
+            queries=SimQueries(job.vertices, marks, self._stages(at_stores, environment.executors)),
         )
+
+    def _at_stores(self, environment: Environment) -> dict[OperatorId, StoreSink]:
+        """The sinks of the product's over simulated stores."""
+        if self._stores is None:
+            return {}
+        return {
+            name: self._stores.sink(
+                name,
+                kind,
+                None,
+                fails=environment.strikes[Fault.COMMIT_FAILED],
+                commits=self._commits,
+            )
+            for name, kind in self._job.stores.items()
+        }
+
+    def _stages(
+        self, sinks: Mapping[OperatorId, StoreSink], files: ProcessFileSystem
+    ) -> dict[OperatorId, Callable[[list[int], Batch], Payload | None]]:
+        if self._stores is None:
+            return {}
+        # Not at the top: pyarrow takes a while to load.
+        from weir.sim.stores.frame import Executors, numbers
+
+        executors = Executors(self._stores.network, files)
+        return {
+            name: lambda rows, batch, sink=sink: (  # type: ignore[misc]
+                sink.stage(numbers(rows, executors), batch) if rows else None
+            )
+            for name, sink in sinks.items()
+        }
 
     def _coordinator(
         self, vertex: SimVertex, environment: Environment, marks: Marks
@@ -136,13 +177,15 @@ class CountedRows:
         """
         vertices = self._vertices
         if drained:
+            read = {one.name: shown(one.sinks[0]) for one in vertices if not one.inputs}
+            if None in read.values():
+                return None
             vertices = [
-                one if one.inputs else replace(one, records=len(shown(one.sinks[0])))
+                one if one.inputs else replace(one, records=len(read[one.name] or ()))
                 for one in vertices
             ]
         expected_of = expected_rows(vertices)
-        for vertex in _with_sinks(vertices):
-            rows, totals = ([*map(_number, shown(vertex.sinks[0]))], shown(vertex.sinks[1]))
+        for vertex, rows, totals in _shown(vertices, shown):
             expected = expected_of[vertex.name]
             if sorted(rows) != expected:
                 missing = Counter(expected) - Counter(rows)
@@ -165,8 +208,7 @@ class CountedRows:
         Over several paths from a source, a reader may have got further on one than on another.
         """
         expected_of = expected_rows(self._vertices)
-        for vertex in _with_sinks(self._vertices):
-            rows, totals = ([*map(_number, shown(vertex.sinks[0]))], shown(vertex.sinks[1]))
+        for vertex, rows, totals in _shown(self._vertices, shown):
             found, expected = Counter(rows), Counter(expected_of[vertex.name])
             if not found <= expected or len(totals) > 1:
                 return (
@@ -183,10 +225,18 @@ class CountedRows:
         return None
 
 
-def _with_sinks(vertices: Sequence[SimVertex]) -> list[SimVertex]:
-    return [vertex for vertex in vertices if vertex.sinks]
+def _shown(
+    vertices: Sequence[SimVertex], shown: Shown
+) -> Iterator[tuple[SimVertex, list[int], Sequence[object]]]:
+    """The rows and totals of each vertex with sinks, except those that nobody knows."""
+    for vertex in vertices:
+        if vertex.sinks:
+            rows, totals = shown(vertex.sinks[0]), shown(vertex.sinks[1])
+            if rows is not None and totals is not None:
+                yield vertex, [*map(_number, rows)], totals
 
 
 def _number(row: object) -> int:
-    assert isinstance(row, int)
-    return row
+    number = row["id"] if isinstance(row, dict) else row
+    assert isinstance(number, int)
+    return number

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -45,6 +46,8 @@ from weir.core.task.plan import TaskPlan
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
+    OperatorId,
+    Payload,
     StateHandle,
     TaskState,
     VertexId,
@@ -69,6 +72,10 @@ _MERGE_EVERY = 5
 _BYTES_EACH = 1 << 20
 
 
+#: By sink, what stages its rows if it has no table of the simulator's own.
+Stages = Mapping[OperatorId, Callable[[list[int], Batch], Payload | None]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Rest:
     """What a snapshot sees of a query after a batch."""
@@ -91,8 +98,10 @@ class SimQuery:
         attempt: int,
         post: PostToTask,
         readers: MarkedReaders,
+        stages: Stages,
     ) -> None:
         self._port = port
+        self._stages = stages
         self._vertex = vertex
         self._plan = plan
         self._attempt = attempt
@@ -133,7 +142,8 @@ class SimQuery:
         self._channels.pass_barrier(BEGIN, state.in_flight)
         in_flight = {one.payload["key"] for one in state.in_flight}
         for handle in state.files:
-            data = fs.read(self._port.storage.file_path(checkpoint, handle))
+            path = self._port.storage.file_path(checkpoint, handle)
+            data = self._port.storage.fs(path).read(path)
             fs.put(f"{self._directory}/{handle.key}", data)
             if handle.key not in in_flight:
                 self._state[handle.key] = msgspec.json.decode(data, type=list[int])
@@ -192,6 +202,7 @@ class SimQuery:
                 vertex=self._plan.vertex,
                 directory=self._directory,
                 file_system=port.fs,
+                storage=port.storage,
                 links=port.links,
                 state=lambda effect: self._at(effect.position).state,
             ),
@@ -250,8 +261,10 @@ class SimQuery:
             return
         task, self._task = self._task, None
         task.interrupt()
-        if self._vertex.sinks and self._port.writes_late():
-            path = self._port.tables[self._vertex.sinks[0]].staged_path(self._position + 1)
+        # What a store's executors had begun goes on by itself.
+        table = self._port.tables.get(self._vertex.sinks[0]) if self._vertex.sinks else None
+        if table is not None and self._port.writes_late():
+            path = table.staged_path(self._position + 1)
             executors = self._port.executors
             self._port.loop.spawn(
                 executors.process,
@@ -459,7 +472,8 @@ class SimQuery:
         committables = []
         frame: Any = rows
         for name in self._vertex.sinks[:1]:
-            payload = self._port.tables[name].stage(frame, Batch(batch_id=batch))
+            stage = self._stages.get(name) or self._port.tables[name].stage
+            payload = stage(frame, Batch(batch_id=batch))
             if payload is not None:
                 committables.append(Committable(sink=name, position=batch, payload=payload))
         segment = None
@@ -482,8 +496,14 @@ class SimQuery:
 class SimQueries:
     """Implements ``code.Queries`` for the vertices of one job."""
 
-    def __init__(self, vertices: Sequence[SimVertex], marks: Mapping[VertexId, Marks]) -> None:
-        """``marks`` are those among the records of each source."""
+    def __init__(
+        self,
+        vertices: Sequence[SimVertex],
+        marks: Mapping[VertexId, Marks],
+        stages: Stages = MappingProxyType({}),
+    ) -> None:
+        """``marks`` are those among the records of each source; ``stages``: see ``Stages``."""
+        self._stages = stages
         self._vertices = {vertex.name: vertex for vertex in vertices}
         self._marks = marks
 
@@ -494,4 +514,12 @@ class SimQueries:
         """The query of one vertex."""
         vertex = self._vertices[plan.vertex]
         readers = MarkedReaders(self._marks[vertex.name], vertex.subtasks, port.random)
-        return SimQuery(port, vertex, plan=plan, attempt=attempt, post=post, readers=readers)
+        return SimQuery(
+            port,
+            vertex,
+            plan=plan,
+            attempt=attempt,
+            post=post,
+            readers=readers,
+            stages=self._stages,
+        )

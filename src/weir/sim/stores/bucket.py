@@ -10,6 +10,8 @@ What ``weir.storage.object_store`` assumes of a store, and what may happen there
    meanwhile, it may show anything. It comes in pages.
 3. An object appears whole, and a multipart upload appears when it is completed.
 4. Nothing is renamed, and what is gone may be deleted again.
+
+Its objects are durable files of the simulated disk, so the auditor sees them as it sees others.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from greenlet import getcurrent
 from obstore import exceptions
 
 from weir.kernel import Kernel
+from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome
 from weir.storage.object_store import ObjectStoreFileSystem
 
@@ -44,27 +48,40 @@ class Stored:
 class Bucket:
     """The objects that every process sees, by key."""
 
-    def __init__(self, network: Network, deleted: Callable[[str], object]) -> None:
-        """``deleted`` gets the key of each object that was deleted."""
+    def __init__(self, network: Network, disk: Disk, root: str) -> None:
+        """``root``: the URI of the bucket, under which its objects are on the disk."""
         self.network = network
-        self._deleted = deleted
-        self.objects: dict[str, Stored] = {}
+        self._disk = disk
+        self._root = f"{root}/"
+        self._attributes: dict[str, dict[str, str]] = {}
 
     def put(self, key: str, stored: Stored, *, create: bool) -> None:
         """Carry out a put. A conditional put raises ``AlreadyExistsError`` if the name is taken."""
-        if create and key in self.objects:
-            raise exceptions.AlreadyExistsError(f"{key} exists")
-        self.objects[key] = stored
+        path = self._root + key
+        if create:
+            if path in self._disk.files:
+                raise exceptions.AlreadyExistsError(f"{key} exists")
+            self._attributes[path] = stored.attributes
+            self._disk.create(path, stored.data)
+            return
+        self._attributes[path] = stored.attributes
+        self._disk.write(path, stored.data)
+
+    def get(self, key: str) -> Stored | None:
+        """An object; None if there is none."""
+        path = self._root + key
+        data = self._disk.files.get(path)
+        return None if data is None else Stored(data, self._attributes.get(path, {}))
 
     def delete(self, key: str) -> None:
         """Delete an object, if it is there."""
-        if self.objects.pop(key, None) is not None:
-            self._deleted(key)
+        if self._root + key in self._disk.files:
+            self._disk.delete(self._root + key)
 
     def keys(self, prefix: str) -> list[str]:
         """The keys below a prefix, sorted."""
-        below = f"{prefix}/" if prefix else ""
-        return sorted(key for key in self.objects if key.startswith(below))
+        found = self._disk.below((self._root + prefix).rstrip("/"))
+        return sorted(path.removeprefix(self._root) for path in found)
 
 
 class Requests:
@@ -124,7 +141,7 @@ class Requests:
                 name, slash, _ = key[start:].partition("/")
                 if slash:
                     prefixes[key[:start] + name] = None
-                elif (stored := bucket.objects.get(key)) is not None:
+                elif (stored := bucket.get(key)) is not None:
                     objects[key] = {"path": key, "size": len(stored.data)}
         return {"objects": list(objects.values()), "common_prefixes": list(prefixes)}
 
@@ -150,22 +167,30 @@ class SimObjectStore(ObjectStoreFileSystem):
         self._bucket = bucket
         super().__init__(uri, kernel)
 
+    @property
+    def transfers(self) -> int:
+        """One: the simulator's order of events is fixed."""
+        return 1
+
     def _connected(self, retries: Any) -> Any:
         return self._bucket
 
 
 def _found(bucket: Bucket, key: str) -> Stored:
-    if key not in bucket.objects:
+    stored = bucket.get(key)
+    if stored is None:
         raise FileNotFoundError(key)
-    return bucket.objects[key]
+    return stored
 
 
 def _ask(bucket: Bucket, what: str, request: Callable[[], T]) -> T:
     """Send a request until it is answered, a few times.
 
-    Raises ``GenericError`` if it is not.
+    Raises ``GenericError`` if it is not. The first look comes before the driver runs.
     """
     network = bucket.network
+    if getcurrent() is network.loop.hub:
+        return request()
     for _ in range(_TRIES):
         network.travel()
         # Keys may have random parts, which the story must not have.

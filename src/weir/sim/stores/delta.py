@@ -11,7 +11,7 @@ What the sink assumes of delta-rs, and what may happen there:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,12 @@ from deltalake.exceptions import CommitFailedError
 
 from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome
+from weir.sim.stores.frame import rows_of
+from weir.sim.stores.store import Store
+from weir.sinks.commit_log import CommitLog, Entry
 from weir.sinks.delta.client import DeltaClient
+from weir.sinks.delta.log import TableLog
+from weir.sinks.delta.log import _commit as commit_of
 from weir.sinks.delta.sink import DeltaTable
 
 #: How often delta-rs takes the next version.
@@ -38,17 +43,29 @@ class Version(msgspec.Struct, frozen=True):
     info: dict[str, str]
 
 
-class DeltaLog:
-    """The log of the one table of a run."""
+class DeltaLog(Store):
+    """The log of one table, whose files are on the simulated disk."""
 
     def __init__(
-        self, network: Network, disk: Disk, root: str, committed: Callable[[], object]
+        self, network: Network, disk: Disk, root: str, changed: Callable[[], object]
     ) -> None:
-        """``committed`` is called after each new version."""
+        """See ``Store``."""
+        super().__init__(network, disk, root, changed)
         self.network = network
-        self._disk = disk
         self._directory = f"{root}/_delta_log"
-        self._committed = committed
+
+    def sink(self) -> DeltaTable:
+        """See ``Store``."""
+        return DeltaTable(self._root)
+
+    def attach(self, sink: Any) -> None:
+        """See ``Store``."""
+        sink._client = SimDeltaClient(self)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """See ``Store``; a file that is gone has no rows."""
+        paths = [f"{self._root}/{file}" for version in self.versions() for file in version.files]
+        return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
 
     def versions(self) -> list[Version]:
         """All versions, oldest first."""
@@ -61,7 +78,7 @@ class DeltaLog:
             return False
         path = f"{self._directory}/{number:020}.json"
         self._disk.put(path, msgspec.json.encode(version), durable=durable)
-        self._committed()
+        self._changed()
         return True
 
     def append(self, number: int, version: Version) -> None:
@@ -162,38 +179,25 @@ class SimDeltaClient(DeltaClient):
             raise CommitFailedError("Simulated: the table exists")
         network.travel()
 
-    def log(self, *_: object) -> Any:
+    def log(self, name: str, path: str, options: object, table: Any) -> TableLog:
         """The log, as ``TableLog`` reads it."""
-        return _SimLog(self._log)
+        return _SimLog(self._log, table)
 
 
-class DeltaTableOverLog(DeltaTable):
-    """The product's sink over a simulated log."""
+class _SimLog(TableLog):
+    """The log of a table that is loaded, as the product reads it."""
 
-    def __init__(self, path: str, log: DeltaLog) -> None:
-        super().__init__(path)
-        self._client = SimDeltaClient(log)
-
-
-class _SimLog:
-    """Stands in for ``TableLog``."""
-
-    oldest = 0
-
-    def __init__(self, log: DeltaLog) -> None:
+    def __init__(self, log: DeltaLog, table: Any) -> None:
+        CommitLog.__init__(self, "sim", "the table", "")
+        self._table = table
+        self.oldest = 0
+        self._entries = {}
         self._log = log
 
-    def entries(self) -> Iterator[Any]:
-        """All entries, newest first."""
-        versions = self._log.versions()
-        for number in reversed(range(len(versions))):
-            info = versions[number].info
-            commit = info and SimpleNamespace(
-                job_id=info["weir.job.id"],
-                sink=info["weir.sink"],
-                checkpoint_id=int(info["weir.checkpoint.id"]),
-            )
-            yield SimpleNamespace(version=number, commit=commit or None, restored=None)
+    def _read(self, version: int) -> Entry:
+        info = self._log.versions()[version].info
+        commit = commit_of(msgspec.json.encode(info))
+        return Entry(version=version, commit=commit, changes_data=True)
 
 
 @cache

@@ -1,16 +1,17 @@
-"""The frame of one batch: what the sinks call of Spark's DataFrame, run by simulated executors.
+"""``Frame``: what a sink's ``stage`` gets in the simulator in place of a DataFrame.
 
-A frame has one column ``id`` of whole numbers. Its Spark tasks run in a process of their own, which
-may outlive the driver; a task may be tried twice, after a failure or not, and only the last try
-counts.
+It has the rows of one batch, and the part of a DataFrame's methods that sinks use. What Spark runs
+as a job runs in simulated executors: their tasks are in a process of their own, which may outlive
+the driver; a task may be tried twice, after a failure or not, and only the last try counts.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -18,162 +19,299 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.errors import WeirError
+from weir.errors import PipelineError, WeirError
 from weir.sim.engine.disk import ProcessFileSystem
-from weir.sim.engine.loop import Process
 from weir.sim.stores.faults import Network, calling_process
 
 #: How many rows a Spark task has at most.
 _TASK_ROWS = 2
 #: The share of Spark tasks that are tried twice.
 _RETRIED = 0.2
-_SCHEMA = {
-    "type": "struct",
-    "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}],
+#: Spark's names of Arrow's types; those of decimals and timestamps are made.
+_SPARK_TYPES = {
+    "bool": "boolean",
+    "int8": "byte",
+    "int16": "short",
+    "int32": "integer",
+    "int64": "long",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date32[day]": "date",
 }
 
 
+class Row(dict[str, Any]):
+    """A row: by name, by attribute and by position, as Spark's."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, name: str | int) -> Any:
+        return list(self.values())[name] if isinstance(name, int) else super().__getitem__(name)
+
+    def asDict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """The row as a dict."""
+        del recursive
+        return dict(self)
+
+
 class _Schema:
-    """Stands in for ``StructType``."""
+    """The part of a ``StructType`` that sinks use."""
 
-    @staticmethod
-    def json() -> str:
+    def __init__(self, schema: pa.Schema) -> None:
+        self.names = list(schema.names)
+        self.fieldNames = lambda: list(schema.names)
+        self._arrow = schema
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def json(self) -> str:
         """The schema as Spark's JSON."""
-        return json.dumps(_SCHEMA)
+        return _spark_json(self._arrow)
 
     @staticmethod
-    def fromJson(_: object) -> _Schema:  # noqa: N802 - pyspark's name
-        """The same schema, whatever ids are given to its field."""
-        return _Schema()
+    def fromJson(schema: Any) -> Any:  # noqa: N802 (Spark's name)
+        """The schema as it is: what ``Frame.to`` gets."""
+        return schema
+
+
+@cache
+def _spark_json(schema: pa.Schema) -> str:
+    fields = [
+        {"name": one.name, "type": _spark_type(one.type), "nullable": True, "metadata": {}}
+        for one in schema
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def _spark_type(kind: pa.DataType) -> Any:
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return {"type": "array", "elementType": _spark_type(kind.value_type), "containsNull": True}
+    if pa.types.is_struct(kind):
+        return json.loads(_spark_json(pa.schema(list(kind))))
+    if str(kind) not in _SPARK_TYPES:
+        raise PipelineError(f"The simulator cannot write {kind} to a simulated store.")
+    return _SPARK_TYPES[str(kind)]
 
 
 class _Session:
-    """Stands in for ``SparkSession`` with its settings."""
+    """The part of a ``SparkSession`` that sinks use to write."""
 
     def __init__(self) -> None:
         self.conf = SimpleNamespace(get=lambda _: "", set=lambda *_: None)
 
 
-class SimFrame:
-    """The rows of one batch."""
+@dataclass(frozen=True)
+class Executors:
+    """Where the Spark tasks of one driver run."""
 
-    schema = _Schema()
-    sparkSession = _Session()  # noqa: N815 - pyspark's name
+    network: Network
+    #: The file system as they see it, with their process.
+    files: ProcessFileSystem
 
-    def __init__(
-        self, rows: Sequence[int], network: Network, executors: Process, files: ProcessFileSystem
-    ) -> None:
-        """``files``: the file system as executors see it."""
-        self._rows = rows
-        self._network = network
-        self._executors = executors
-        self._files = files
-        self._format = ""
-
-    # -- what does not change the rows
-
-    def selectExpr(self, *_: str) -> SimFrame:  # noqa: N802 - pyspark's name
-        """The frame itself."""
-        return self
-
-    def select(self, *_: object) -> SimFrame:
-        """The frame itself."""
-        return self
-
-    def to(self, _: object) -> SimFrame:
-        """The frame itself."""
-        return self
-
-    def __getitem__(self, name: str) -> Any:
-        return SimpleNamespace(alias=lambda *_, **__: name)
-
-    # -- what runs a Spark job
-
-    def mapInArrow(  # noqa: N802 - pyspark's name
-        self, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str
-    ) -> Any:
-        """What a function makes of each task's rows; ``collect`` runs it."""
-
-        def task(number: int, rows: Sequence[int]) -> list[Any]:
-            batch = pa.RecordBatch.from_pydict({"id": pa.array(rows, pa.int64())})
-            return [
-                SimpleNamespace(**row) for one in function(iter([batch])) for row in one.to_pylist()
-            ]
-
-        return SimpleNamespace(collect=lambda: self._job(task))
-
-    @property
-    def write(self) -> SimFrame:
-        """The writer of the frame's files."""
-        return self
-
-    def format(self, name: str) -> SimFrame:
-        """Write Parquet or JSON."""
-        self._format = name
-        return self
-
-    def mode(self, _: str) -> SimFrame:
-        """The writer itself."""
-        return self
-
-    def options(self, **_: str) -> SimFrame:
-        """The writer itself."""
-        return self
-
-    def save(self, path: str) -> None:
-        """Write a file for each task, not synced."""
-        directory = path.removeprefix("file://")
-
-        def task(number: int, rows: Sequence[int]) -> list[Any]:
-            extension = "snappy.parquet" if self._format == "parquet" else "json"
-            content = _parquet if self._format == "parquet" else _lines
-            name = f"part-{number:05d}-0-c000.{extension}"
-            self._files.put(f"{directory}/{name}", content(tuple(rows)))
-            return []
-
-        self._job(task)
-
-    def _job(self, task: Callable[[int, Sequence[int]], list[Any]]) -> list[Any]:
+    def run(self, task: Callable[[int, pa.Table], list[Any]], rows: pa.Table) -> list[Any]:
         """Run a task for each part of the rows, one after the other; return their results."""
         results: list[Any] = []
         failures: list[Exception] = []
+        network = self.network
 
-        def run() -> None:
-            for number in range(0, len(self._rows), _TASK_ROWS):
-                rows = self._rows[number : number + _TASK_ROWS]
-                again = not self._network.over and self._network.random.random() < _RETRIED
+        def job() -> None:
+            for number in range(0, len(rows), _TASK_ROWS):
+                part = rows.slice(number, _TASK_ROWS)
+                again = not network.over and network.random.random() < _RETRIED
                 try:
                     if again:
                         with suppress(WeirError):
-                            task(number, rows)
-                    results.extend(task(number, rows))
+                            task(number, part)
+                    results.extend(task(number, part))
                 except Exception as error:
                     failures.append(error)
                     return
 
-        work = self._network.loop.spawn(self._executors, run)
+        work = network.loop.spawn(self.files.process, job)
         while not work.done():
-            self._network.loop.sleep(calling_process(), 2_000)
+            network.loop.sleep(calling_process(), 2_000)
         if failures:
             raise failures[0]
         return results
 
 
+class Frame:
+    """The rows of one batch."""
+
+    sparkSession = _Session()  # noqa: N815 (Spark's name)
+
+    def __init__(self, table: pa.Table, executors: Executors | None = None) -> None:
+        """``executors``: None where only Python code reads the rows."""
+        self._table = table
+        self._executors = executors
+        self.schema = _Schema(table.schema)
+        self.columns = list(table.schema.names)
+        self.isStreaming = False
+        self._format = ""
+
+    def rows(self) -> list[Row]:
+        """The rows."""
+        return [Row(one) for one in self._table.to_pylist()]
+
+    collect = rows
+
+    def toLocalIterator(self, prefetchPartitions: bool = False) -> Iterator[Row]:  # noqa: N802, N803
+        """The rows, one by one."""
+        del prefetchPartitions
+        return iter(self.rows())
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        """The rows as an Arrow table."""
+        return self._table
+
+    def toPandas(self) -> Any:  # noqa: N802
+        """The rows as a pandas DataFrame."""
+        return self._table.to_pandas()
+
+    def count(self) -> int:
+        """How many rows there are."""
+        return len(self._table)
+
+    def isEmpty(self) -> bool:  # noqa: N802
+        """Whether there are none."""
+        return not len(self._table)
+
+    def foreach(self, function: Callable[[Row], Any]) -> None:
+        """Call a function with each row."""
+        for row in self.rows():
+            function(row)
+
+    def foreachPartition(self, function: Callable[[Iterable[Row]], Any]) -> None:  # noqa: N802
+        """Call a function with the rows of each partition; there is one."""
+        function(iter(self.rows()))
+
+    def select(self, *columns: Any) -> Frame:
+        """Some columns, by name, or as ``__getitem__`` gives them."""
+        listed = [one for each in columns for one in (each if isinstance(each, list) else [each])]
+        fields = [_Column(one) if isinstance(one, str) else one for one in listed]
+        arrays = [self._table.column(one.name) for one in fields]
+        schema = pa.schema([one.described(self._table.schema) for one in fields])
+        return Frame(pa.table(arrays, schema=schema), self._executors)
+
+    def drop(self, *columns: str) -> Frame:
+        """The other columns."""
+        return self.select([one for one in self.columns if one not in columns])
+
+    def same(self, *_: Any, **__: Any) -> Frame:
+        """This frame: how it is cached and spread makes no difference."""
+        return self
+
+    cache = persist = unpersist = repartition = coalesce = same
+    #: Weir's sinks select the columns that are there, by name.
+    selectExpr = to = same  # noqa: N815
+
+    def __getitem__(self, name: str) -> _Column:
+        return _Column(name.strip("`"))
+
+    # -- what runs a Spark job
+
+    def mapInArrow(  # noqa: N802
+        self, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str
+    ) -> Any:
+        """What a function makes of each task's rows; ``collect`` runs it."""
+
+        def task(number: int, rows: pa.Table) -> list[Any]:
+            made = function(iter(rows.to_batches()))
+            return [Row(one) for batch in made for one in batch.to_pylist()]
+
+        return SimpleNamespace(collect=lambda: self._job(task))
+
+    @property
+    def write(self) -> Frame:
+        """The writer of the frame's files."""
+        return self
+
+    def format(self, name: str) -> Frame:
+        """Write Parquet or JSON."""
+        if name not in ("parquet", "json"):
+            raise PipelineError(f"The simulator writes Parquet and JSON, not {name}.")
+        self._format = name
+        return self
+
+    mode = options = same
+
+    def save(self, path: str) -> None:
+        """Write a file for each task, not synced."""
+        directory = path.removeprefix("file://")
+
+        def task(number: int, rows: pa.Table) -> list[Any]:
+            extension = "snappy.parquet" if self._format == "parquet" else "json"
+            content = _parquet if self._format == "parquet" else _lines
+            name = f"part-{number:05d}-0-c000.{extension}"
+            assert self._executors is not None
+            self._executors.files.put(f"{directory}/{name}", content(rows))
+            return []
+
+        self._job(task)
+
+    def _job(self, task: Callable[[int, pa.Table], list[Any]]) -> list[Any]:
+        if self._executors is None:
+            raise PipelineError("The simulator gives these rows to Python code only.")
+        return self._executors.run(task, self._table)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise PipelineError(
+            f"The simulator gives sinks rows without Spark, so frame.{name} is not there: read the"
+            " rows with collect, toArrow, toPandas, toLocalIterator or foreachPartition."
+        )
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of a frame, perhaps with an id that its field gets in Parquet files."""
+
+    name: str
+    field_id: int | None = None
+
+    def alias(self, _: str, metadata: Any) -> _Column:
+        """The column with metadata."""
+        return _Column(self.name, metadata.get("parquet.field.id"))
+
+    def described(self, schema: pa.Schema) -> pa.Field:
+        """The column's field."""
+        field = schema.field(self.name)
+        if self.field_id is None:
+            return field
+        return field.with_metadata({"PARQUET:field_id": str(self.field_id)})
+
+
+def numbers(rows: Sequence[int], executors: Executors) -> Frame:
+    """A frame with one column, ``id``."""
+    return Frame(pa.table({"id": pa.array(rows, pa.int64())}), executors)
+
+
 @cache
-def rows_of(data: bytes) -> list[int]:
+def rows_of(data: bytes) -> list[dict[str, Any]]:
     """The rows of a file that a frame has written."""
     if data.startswith(b"PAR1"):
-        return [int(row) for row in pq.read_table(pa.BufferReader(data)).column("id").to_pylist()]
-    return [int(json.loads(line)["id"]) for line in data.splitlines()]
+        rows: list[dict[str, Any]] = pq.read_table(pa.BufferReader(data)).to_pylist()
+        return rows
+    return [json.loads(line) for line in data.splitlines()]
 
 
-@cache
-def _parquet(rows: tuple[int, ...]) -> bytes:
-    field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
-    text = io.BytesIO()
-    pq.write_table(pa.table([pa.array(rows, pa.int64())], schema=pa.schema([field])), text)
-    return text.getvalue()
+def _parquet(rows: pa.Table) -> bytes:
+    written = io.BytesIO()
+    pq.write_table(rows, written)
+    return written.getvalue()
 
 
-def _lines(rows: tuple[int, ...]) -> bytes:
-    return "".join(f'{{"id": {row}}}\n' for row in rows).encode()
+def _lines(rows: pa.Table) -> bytes:
+    return "".join(json.dumps(row, default=str) + "\n" for row in rows.to_pylist()).encode()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import (
@@ -33,6 +34,8 @@ from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_m
 
 from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome
+from weir.sim.stores.frame import rows_of
+from weir.sim.stores.store import Store
 from weir.sinks.iceberg.sink import IcebergTable
 
 NAME = ("shop", "out")
@@ -101,31 +104,42 @@ class DiskIO(FileIO):
         self._disk.delete(location if isinstance(location, str) else location.location)
 
 
-class IcebergCatalog(NoopCatalog):
-    """The catalog of one run, with at most one table."""
+class IcebergCatalog(Store, NoopCatalog):
+    """A catalog with at most one table, whose files are on the simulated disk."""
 
     def __init__(
-        self, network: Network, disk: Disk, root: str, committed: Callable[[], object]
+        self, network: Network, disk: Disk, root: str, changed: Callable[[], object]
     ) -> None:
-        """``committed`` is called after each commit."""
-        super().__init__("sim")
-        self._network = network
-        self._disk = disk
+        """See ``Store``."""
+        Store.__init__(self, network, disk, root, changed)
+        NoopCatalog.__init__(self, "sim")
         self._io = DiskIO(disk)
-        self._root = root
-        self._committed = committed
         #: The states of the table, the newest last.
         self.states: list[TableMetadata] = []
         #: By snapshot, what ``files`` has found.
         self._files: dict[int, list[str]] = {}
 
-    def roll_back(self) -> bool:
-        """Go back to an older state; whether there was an older state."""
+    def sink(self) -> IcebergTable:
+        """See ``Store``."""
+        return IcebergTable("sim", ".".join(NAME))
+
+    def attach(self, sink: Any) -> None:
+        """See ``Store``."""
+        sink.target._client = lambda *_, **__: self
+
+    def rows(self) -> list[dict[str, Any]]:
+        """See ``Store``; a file that is gone has no rows."""
+        paths = self.files()
+        return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
+
+    def strike(self) -> str | None:
+        """Roll the table back, if it has an older state."""
         back = min(self._network.random.randint(1, _BACK_MAX), len(self.states) - 1)
         if back < 1:
-            return False
+            return None
         del self.states[-back:]
-        return True
+        self.goes_back(lost=True)
+        return "the table is rolled back"
 
     def load_table(self, identifier: Any) -> Table:
         """The table as it is now. Raises ``NoSuchTableError``."""
@@ -147,7 +161,13 @@ class IcebergCatalog(NoopCatalog):
         if self.states:
             raise TableAlreadyExistsError("Simulated: the table exists")
         metadata = new_table_metadata(
-            schema, partition_spec, UNSORTED_SORT_ORDER, self._root, dict(properties)
+            schema,
+            partition_spec,
+            UNSORTED_SORT_ORDER,
+            self._root,
+            dict(properties),
+            # Payloads name it.
+            UUID(int=self._network.random.getrandbits(128)),
         )
         self._put(metadata)
         return self._table(metadata)
@@ -172,7 +192,7 @@ class IcebergCatalog(NoopCatalog):
             for requirement in requirements:
                 requirement.validate(newest)
             self._put(update_table_metadata(newest, updates))
-            self._committed()
+            self._changed()
             return self.states[-1]
 
         self._network.travel()
@@ -248,14 +268,6 @@ class _Staged:
 
     def __init__(self, metadata: TableMetadata) -> None:
         self.table_metadata = metadata
-
-
-class IcebergTableInCatalog(IcebergTable):
-    """The product's sink over a simulated catalog."""
-
-    def __init__(self, catalog: IcebergCatalog) -> None:
-        super().__init__("sim", ".".join(NAME))
-        self.target._client = lambda *_, **__: catalog
 
 
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:

@@ -29,7 +29,9 @@ from typing import Any
 import psycopg
 from psycopg.sql import Composable
 
+from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome, calling_process
+from weir.sim.stores.store import Store
 from weir.sinks.postgres.session import _IDLE_TIMEOUT_MS, _LOCK_TIMEOUT_MS
 from weir.sinks.postgres.sink import PostgresTable
 
@@ -92,33 +94,62 @@ class Session:
         self.changes, self.locks, self.uses = [], set(), set()
 
 
-class Server:
-    """The server of one run."""
+class Server(Store):
+    """A server with one table. Half of what strikes it is a standby that lagged behind."""
 
-    def __init__(self, network: Network, committed: Callable[[], object]) -> None:
-        """``committed`` is called after each committed transaction."""
+    def __init__(
+        self, network: Network, disk: Disk, root: str, changed: Callable[[], object]
+    ) -> None:
+        """See ``Store``; nothing of it is on the simulated disk."""
+        super().__init__(network, disk, root, changed)
         self.network = network
         self.database = Database()
         #: What was committed before, for a standby that lags behind.
         self._history: list[Database] = []
-        self.sessions: list[Session] = []
-        #: How often a standby took over.
-        self.takeovers = 0
-        self._committed = committed
+        self._sessions: list[Session] = []
+
+    def sink(self) -> PostgresTable:
+        """See ``Store``."""
+        return PostgresTable("host=db dbname=shop", "out")
+
+    def attach(self, sink: Any) -> None:
+        """See ``Store``."""
+        sink._connect = partial(_connection, self)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """See ``Store``."""
+        return [{"id": row} for row in self.database.target]
+
+    def held(self) -> list[dict[str, Any]]:
+        """See ``Store``."""
+        staged = [row for rows in self.database.staging.values() for _, row in rows]
+        return [{"id": row} for row in (*self.database.target, *staged)]
+
+    def sessions(self, sink: Any, before: int) -> set[object]:
+        """See ``Store``."""
+        return {session for session in self.live() if sink._is_dead(session.name, before)}
+
+    def strike(self) -> str:
+        """Restart, or let an older state take over."""
+        if self.network.random.random() < 0.5:
+            self.restart()
+            return "the server restarts"
+        self.goes_back(lost=self.fail_over())
+        return "a standby that lagged behind takes over"
 
     def live(self) -> list[Session]:
         """The sessions that are not over."""
         now_us = self.network.loop.now_us
-        for session in self.sessions:
+        for session in self._sessions:
             since = session.idle_since_us
             if since is not None and now_us - since > _IDLE_TIMEOUT_MS * 1_000:
                 session.end()
-        self.sessions = [session for session in self.sessions if session.alive]
-        return self.sessions
+        self._sessions = [session for session in self._sessions if session.alive]
+        return self._sessions
 
     def restart(self) -> None:
         """Crash and come back: every session is over, and what was committed is there."""
-        for session in self.sessions:
+        for session in self._sessions:
             session.end()
 
     def fail_over(self) -> bool:
@@ -127,7 +158,7 @@ class Server:
         Half the time it lacks the newest rows of the target. Returns whether rows of it are gone.
         """
         self.restart()
-        self.takeovers += 1
+        self.age += 1
         random, before = self.network.random, self.database
         while self._history and random.random() < _LAGS:
             self.database = self._history.pop()
@@ -151,7 +182,7 @@ class Server:
             self._history.append(self.database)
             self.database = self.seen_by(session)
         session.end()
-        self._committed()
+        self._changed()
 
     def _holds(self, session: Session, lock: object, table: str | None) -> bool:
         """Whether another session holds a lock or uses a table."""
@@ -211,7 +242,7 @@ class Connection:
         self._network = server.network
         self._arrive("connect")
         self.session = Session(name, self._network.loop.now_us)
-        server.sessions.append(self.session)
+        server._sessions.append(self.session)
         self._network.travel()
 
     def __enter__(self) -> Connection:
@@ -354,6 +385,15 @@ class Connection:
         row = server.seen_by(session).ledger.get(key, (0,))
         return _Result([(row[0],)] if row[0] or text.endswith("FOR UPDATE") else [])
 
+    def _commits(self, text: str, params: Any) -> _Result:
+        found = [
+            (committed_at, key[0], job_name, directory, key[1], epoch, attempt)
+            for key, (epoch, *more) in self._server.seen_by(self.session).ledger.items()
+            if key[2] == params[0] and epoch
+            for _, committed_at, job_name, directory, attempt in [more]
+        ]
+        return _Result(sorted(found, key=lambda row: row[0], reverse=True))
+
     def _exists(self, text: str, params: Any) -> _Result:
         if params is None:
             return _Result([(True,)])
@@ -442,6 +482,7 @@ _CONSTANT: dict[str, list[Any]] = {
 }
 _STATEMENTS: dict[str, Callable[[Connection, str, Any], _Result]] = {
     "SELECT epoch FROM weir.commits": Connection._ledger,
+    "SELECT committed_at, job_id": Connection._commits,
     "INSERT INTO weir.commits": Connection._ledger,
     "SELECT to_reg": Connection._exists,
     "SELECT weir_writer, count(*)": Connection._count,
@@ -493,14 +534,6 @@ def _unpacked(data: bytes) -> list[tuple[int, ...]]:
         rows.append(tuple(fields[1::2]))
         at += 2 + 12 * columns
     return rows
-
-
-class PostgresTableAtServer(PostgresTable):
-    """The product's sink over a simulated server."""
-
-    def __init__(self, server: Server, dsn: str, table: str) -> None:
-        super().__init__(dsn, table)
-        self._connect = partial(_connection, server)
 
 
 def _connection(server: Server, conninfo: str, **_: object) -> Any:

@@ -22,11 +22,12 @@ from weir.sim.engine.code import TABLES_DIRECTORY, Environment, Shown
 from weir.sim.engine.disk import Disk
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob
+from weir.sim.stores.audit import AuditedSink, Ledger, Shape, difference, shaped
 from weir.sim.user.coordinators import changed_by_restore
 from weir.sim.user.interleaving import Interleaving
 from weir.sim.user.loader import Pipeline
 from weir.sim.user.plan import Rows, UserJob, needs_spark, planned
-from weir.sim.user.sinks import AuditedSink, Ledger, Shape, StandIn, difference, shaped
+from weir.sim.user.sinks import StandIn
 from weir.sim.user.subtasks import Workers
 from weir.sinks.base import Sink
 from weir.sources.operator import SourceOperator
@@ -138,7 +139,7 @@ class UserRun:
         for name, sink in job.steps.sinks.items():
             visible = self.visible(job, name)
             if needs_spark(sink):
-                rows: Sequence[Any] = shown(name)
+                rows: Sequence[Any] = shown(name) or ()
             elif visible is not None:
                 with self.interleaving.undisturbed():
                     rows = list(visible(sink))

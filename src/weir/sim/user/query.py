@@ -37,8 +37,8 @@ from weir.sim.engine.channel_offsets import BEGIN, ChannelOffsets
 from weir.sim.engine.loop import Task
 from weir.sim.engine.snapshots import LostStateError, SimState, segment_path
 from weir.sim.engine.task_port import SimTaskPort
+from weir.sim.stores.frame import Frame
 from weir.sim.user.driver import UserDriver
-from weir.sim.user.frame import Frame
 from weir.sim.user.plan import Rows, count, decoded, encoded, outputs, partitioned
 from weir.sim.user.subtasks import SimSubtasks
 from weir.sinks.base import Batch
@@ -116,7 +116,8 @@ class UserQuery:
         fs = self._port.fs
         self._position = state.position
         for handle in state.files:
-            data = fs.read(self._port.storage.file_path(checkpoint, handle))
+            path = self._port.storage.file_path(checkpoint, handle)
+            data = self._port.storage.fs(path).read(path)
             fs.put(f"{self._directory}/{handle.key}", data)
         if ENTRY in state.entries:
             fs.put(f"{self._directory}/{ENTRY}", state.entries[ENTRY].encode())
@@ -446,6 +447,7 @@ class UserQuery:
                 vertex=self._plan.vertex,
                 directory=self._directory,
                 file_system=port.fs,
+                storage=port.storage,
                 links=port.links,
                 state=self._state_at,
                 finished=self._state_at_end,

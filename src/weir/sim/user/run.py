@@ -27,6 +27,7 @@ from weir.errors import PipelineError
 from weir.sim.engine.code import Code, RowLaws
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob
+from weir.sim.stores.audit import Ledger
 from weir.sim.user.code import UserCode, enumerators
 from weir.sim.user.coordinators import splits_lost
 from weir.sim.user.driver import Content, Traced, UserRun
@@ -34,7 +35,6 @@ from weir.sim.user.files import CrashingFiles, machine
 from weir.sim.user.interleaving import Interleaving, interleaved
 from weir.sim.user.loader import LoadJob, Pipeline
 from weir.sim.user.plan import needs_spark
-from weir.sim.user.sinks import Ledger
 from weir.sim.world import RunResult, Stage, World
 
 #: The numbers of records of each source.
@@ -169,7 +169,7 @@ class UserStage(Stage):
             settings=settings,
             parallelism=self._parallelism,
             calm=self.calm,
-            ledger=Ledger(world.tell, world.broken, interleaving),
+            ledger=Ledger(world.tell, world.broken, interleaving.undisturbed),
             interleaving=interleaving,
             disk=world.disk,
             random=self._random,
