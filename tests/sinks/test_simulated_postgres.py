@@ -129,7 +129,7 @@ def test_the_simulated_server_answers_the_sink_as_a_real_one(database: Database)
         lambda server, kernel: story(
             lambda: over(server),
             kernel,
-            lambda: sorted(server.database.target),
+            lambda: sorted(row["id"] for row in server.rows()),
             lambda: sorted(server.database.staging),
         )
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random as global_random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,7 +48,14 @@ from weir.core.messages.task import (
     TakeSnapshot,
 )
 from weir.core.status import JobStatus
-from weir.core.types import CheckpointType, CompletedCheckpoint, JobId, Recorded, VertexId
+from weir.core.types import (
+    CheckpointType,
+    CompletedCheckpoint,
+    JobId,
+    OperatorId,
+    Recorded,
+    VertexId,
+)
 from weir.runtime.dispatcher import ToTask
 from weir.sim.engine.auditor import AuditError, Auditor
 from weir.sim.engine.code import Code, RowLaws, Shown
@@ -74,7 +81,7 @@ from weir.sim.engine.loop import Loop, Process
 from weir.sim.engine.story import Story
 from weir.sim.own.code import CountedRows, OwnCode
 from weir.sim.stores.audit import Ledger
-from weir.sim.stores.placing import STRIKES_US, Stores, with_stores
+from weir.sim.stores.placing import STRIKES_US, Stores, more_faults, with_stores
 from weir.storage import metadata
 from weir.storage.filesystem import DIRECTORY_MARKER
 from weir.storage.job_log import JobRecord, RecordStatus
@@ -91,6 +98,8 @@ _SLOWS = {Fault.DRIVER_PAUSED, Fault.CLOCK_JUMP, Fault.STORAGE_SLOW}
 _PATIENCE_OF_STORES_S = 300
 #: How many savepoints are requested before a mishap that needs one; most are not taken in time.
 _SAVEPOINTS_BEFORE = 10
+#: How much rarer a user's stores are struck: a job that has lost rows ends.
+_RARER = 10
 #: After how many virtual microseconds an endless job is drained.
 _ENDS_US = 6_000_000
 #: After so many failures that no fault explains, a user's job is broken.
@@ -190,14 +199,13 @@ class World:
         self._plan = draw_plan(random, seconds=seconds, syncs=Random(f"syncs {seed}"))
         if stage is not None:
             self._plan = replace(self._plan, rates=stage.rates(self._plan.rates))
-        self._injector = Injector(
-            self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us
-        )
+        of_injector = Random(random.getrandbits(64))
         #: Draws whether a stop drains; a separate stream, so that older seeds keep their stories.
         self._drains = Random(f"drains {seed}")
         self._drain_requests: set[str] = set()
         self._of_stores = Random(f"stores {seed}")
         self._job = self._drawn_job(store)
+        self._injector = Injector(self._plan, of_injector, lambda: self._loop.now_us)
         self._story = Story()
         laws = CountedRows(self._job.vertices) if stage is None else _LaterLaws()
         self._auditor = Auditor(
@@ -208,8 +216,10 @@ class World:
             min_pause_ms=self._job.config.min_pause_ms,
         )
         self._disk = self.disk = self._auditor.disk = Disk(self._auditor)
-        self.stores = self._new_stores() if stage is None and self._job.stores else None
-        self._own = OwnCode(self._job, self.stores, self._auditor.commits)
+        self.stores: Stores | None = None
+        if stage is None and self._job.stores:
+            self.open_stores(self._job.stores, Ledger(self.tell, self._auditor.broken))
+        self._own = OwnCode(self._job, self.stores, self.commits)
         self._code: Code = self._own
         if stage is not None and isinstance(laws, _LaterLaws):
             self._code, laws.laws = stage.begin(self, self._job)
@@ -246,7 +256,11 @@ class World:
         job = draw_job(self._random, **streams)
         if self._stage is not None:
             return self._stage.settings(job)
-        return with_stores(job, self._of_stores, store)
+        job = with_stores(job, self._of_stores, store)
+        if job.stores:
+            rates = {**self._plan.rates, **more_faults(self._of_stores)}
+            self._plan = replace(self._plan, rates=rates)
+        return job
 
     def run(self) -> RunResult:
         """Run to the end."""
@@ -261,6 +275,14 @@ class World:
         """Add to the story what code of the user does."""
         self._story.tell(self._loop.now_us, "user", what)
 
+    @property
+    def _is_calm(self) -> bool:
+        return self._stage is not None and self._stage.calm
+
+    def commits(self, sink: OperatorId, job_id: JobId, epoch: int, attempt: int) -> None:
+        """A commit to a simulated store begins."""
+        self._auditor.commits(sink, job_id, epoch, attempt)
+
     def broken(self, what: str) -> None:
         """Report a broken law."""
         self._auditor.broken(what)
@@ -274,8 +296,7 @@ class World:
         for fault in TIMED:
             self._arm(fault)
         cancel_us = draw_cancel(Random(f"cancels {self.seed}"), self._plan.until_us)
-        calm = self._stage is not None and self._stage.calm
-        if cancel_us is not None and not calm:
+        if cancel_us is not None and not self._is_calm:
             self._loop.at(cancel_us, self._outside, partial(self._due, Fault.CANCEL_REQUESTED))
         mishaps = draw_mishaps(self._mishap_random, self._plan.until_us)
         # A user's sink need not tell who has committed what.
@@ -288,8 +309,9 @@ class World:
                     self._loop.at(request_us, self._outside, request)
             self._loop.at(when_us, self._outside, partial(self._befall, mishap))
         self._loop.at(self._plan.until_us, self._outside, self._cease)
-        if self.stores is not None:
-            self._arm_stores(self._of_stores.choice(STRIKES_US))
+        if self.stores is not None and not self._is_calm:
+            rarer = 1 if self._stage is None else _RARER
+            self._arm_stores(self._of_stores.choice(STRIKES_US) * rarer)
         patience_s = _PATIENCE_S if self.stores is None else _PATIENCE_OF_STORES_S
         limit_us = self._plan.until_us + patience_s * 1_000_000
         over = self._loop.run(
@@ -400,16 +422,18 @@ class World:
 
     # -- stores
 
-    def _new_stores(self) -> Stores:
-        stores = Stores(
+    def open_stores(self, sinks: Iterable[OperatorId], ledger: Ledger) -> Stores:
+        """The run's simulated stores, to which these sinks write."""
+        stores = self.stores = Stores(
             loop=self._loop,
             disk=self._disk,
             random=Random(self._of_stores.random()),
             until_us=self._plan.until_us,
-            ledger=Ledger(self.tell, self._auditor.broken),
+            ledger=ledger,
             tell=self._store_failed,
+            calm=self._is_calm,
         )
-        self._auditor.stores.update(dict.fromkeys(self._job.stores, stores.shown))
+        self._auditor.stores.update(dict.fromkeys(sinks, stores.shown))
         return stores
 
     def _store_failed(self, what: str) -> None:
@@ -535,8 +559,7 @@ class World:
         if isinstance(effect, JobStatusChanged) and effect.status is JobStatus.FAILING:
             self._last_failure = f". It failed last of: {effect.message}"
             self._unexplained = 0 if "imulated" in effect.message else self._unexplained + 1
-            calm = self._stage is not None and self._stage.calm
-            if self._unexplained >= (1 if calm else _UNEXPLAINED):
+            if self._unexplained >= (1 if self._is_calm else _UNEXPLAINED):
                 self._auditor.broken(f"the job fails, and no fault explains it: {effect.message}")
         elif isinstance(effect, ReportCompleted):
             self._unexplained = 0
@@ -652,8 +675,7 @@ class World:
             if self.stores is None:
                 self._loop.kill(driver.executors)
             driver.process.paused_until_us = min(driver.process.paused_until_us, self._loop.now_us)
-            calm = self._stage is not None and self._stage.calm
-            if driver.is_live and self._random.random() < 0.5 and not calm:
+            if driver.is_live and self._random.random() < 0.5 and not self._is_calm:
                 self._loop.kill(driver.process)
             if not driver.is_live:
                 # Executors of a driver that goes on may be at work for a store.

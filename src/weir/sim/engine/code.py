@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.coordination.coordinators import CoordinatedOperator
@@ -66,6 +66,8 @@ class DriverCode:
     coordinators: Mapping[OperatorId, OperatorCoordinator]
     coordinated: Mapping[OperatorId, CoordinatedOperator]
     queries: Queries
+    #: Gives sinks what they need of a Spark session; None: there is none.
+    session: Callable[[], Any] | None = None
 
 
 class Code(Protocol):

@@ -17,7 +17,7 @@ from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.messages.task import CommitSinks, SinkCommitFailed, SinksCommitted
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
-from weir.core.types import CompletedCheckpoint, JobId, OperatorId, TaskStatus, VertexId
+from weir.core.types import CompletedCheckpoint, JobId, TaskStatus, VertexId
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
@@ -35,7 +35,6 @@ from weir.sim.engine.liveness import Liveness
 from weir.sim.engine.loop import Loop, Process, SimWaits, SimWorkers
 from weir.sim.engine.table import SimTable
 from weir.sim.engine.task_port import SimTaskPort
-from weir.sinks.base import Sink
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import is_local
@@ -169,7 +168,7 @@ class SimDriver:
         self._listeners = loaded.listeners
         #: The checkpoint from which the last attempt resumed.
         self._restored: CompletedCheckpoint | None = None
-        sinks = _sinks(loaded.sinks, waits, storage)
+        sinks = _sinks(loaded, waits, storage)
         self.durable = _durable(
             job,
             loaded,
@@ -457,14 +456,15 @@ def _master(job: SimJob, job_id: JobId, code: DriverCode) -> JobMaster:
 
 
 def _sinks(
-    sinks: Mapping[OperatorId, Sink],
+    code: DriverCode,
     waits: SimWaits,
     storage: CheckpointStorage,
 ) -> SinkPort:
     return SinkPort(
-        sinks=sinks,
+        sinks=code.sinks,
         job_name="sim",
         file_system=storage.fs,
+        session=code.session,
         retries=CommitRetries(attempts=4, initial_backoff_ms=5, max_backoff_ms=50),
         waits=waits,
         kernel=storage.kernel,

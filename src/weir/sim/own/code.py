@@ -86,6 +86,7 @@ class OwnCode:
                 )
                 for vertex in job.coordinated
             },
+            session=None if self._stores is None else self._stores.session,
             queries=SimQueries(job.vertices, marks, self._stages(at_stores, environment.executors)),
         )
 
@@ -110,9 +111,9 @@ class OwnCode:
         if self._stores is None:
             return {}
         # Not at the top: pyarrow takes a while to load.
-        from weir.sim.stores.frame import Executors, numbers
+        from weir.sim.stores.frame import numbers
 
-        executors = Executors(self._stores.network, files)
+        executors = self._stores.executors(files)
         return {
             name: lambda rows, batch, sink=sink: (  # type: ignore[misc]
                 sink.stage(numbers(rows, executors), batch) if rows else None

@@ -21,8 +21,7 @@ from deltalake.exceptions import CommitFailedError
 
 from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome
-from weir.sim.stores.frame import rows_of
-from weir.sim.stores.store import Store
+from weir.sim.stores.store import Store, lacks_of_tables
 from weir.sinks.commit_log import CommitLog, Entry
 from weir.sinks.delta.client import DeltaClient
 from weir.sinks.delta.log import TableLog
@@ -53,6 +52,9 @@ class DeltaLog(Store):
         super().__init__(network, disk, root, changed)
         self.network = network
         self._directory = f"{root}/_delta_log"
+        #: As the first version has them: the schema as JSON, and the partition columns.
+        self.schema = ""
+        self.partition_by: list[str] = []
 
     def sink(self) -> DeltaTable:
         """See ``Store``."""
@@ -60,12 +62,20 @@ class DeltaLog(Store):
 
     def attach(self, sink: Any) -> None:
         """See ``Store``."""
+        super().attach(sink)
         sink._client = SimDeltaClient(self)
+
+    @classmethod
+    def lacks(cls, sink: Any) -> str | None:
+        """See ``Store``."""
+        if sink.takes_updates:
+            return "updates by key"
+        return lacks_of_tables(sink)
 
     def rows(self) -> list[dict[str, Any]]:
         """See ``Store``; a file that is gone has no rows."""
-        paths = [f"{self._root}/{file}" for version in self.versions() for file in version.files]
-        return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
+        paths = [file for version in self.versions() for file in version.files]
+        return [row for path in paths for row in self.rows_in(path)]
 
     def versions(self) -> list[Version]:
         """All versions, oldest first."""
@@ -112,9 +122,6 @@ class SimDeltaTable:
     def __init__(self, log: DeltaLog) -> None:
         self._log = log
         self._versions: list[Version] = []
-        self._schema = (
-            '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
-        )
         self.update_incremental()
 
     def update_incremental(self) -> None:
@@ -137,11 +144,11 @@ class SimDeltaTable:
 
     def schema(self) -> Any:
         """The table's schema."""
-        return SimpleNamespace(to_json=lambda: self._schema)
+        return SimpleNamespace(to_json=lambda: self._log.schema)
 
     def metadata(self) -> Any:
-        """The table's partitions and properties: none."""
-        return SimpleNamespace(partition_columns=[], configuration={})
+        """The table's partitions; it has no properties."""
+        return SimpleNamespace(partition_columns=self._log.partition_by, configuration={})
 
     def protocol(self) -> Any:
         """The features that writers need: none."""
@@ -169,14 +176,25 @@ class SimDeltaClient(DeltaClient):
         """The table, if it has a version."""
         return SimDeltaTable(self._log) if self._log.versions() else None
 
-    def create_with_files(self, *_: object, files: Sequence[Any], properties: Any) -> None:
+    def create_with_files(
+        self,
+        uri: str,
+        schema: Any,
+        partition_by: Sequence[str],
+        options: object,
+        *,
+        files: Sequence[Any],
+        properties: Any,
+    ) -> None:
         """Create the first version. Raises ``CommitFailedError``."""
         version, network = _version(files, properties), self._log.network
         network.travel()
         if network.outcome("the first version") is not Outcome.ANSWERED:
             raise CommitFailedError("Simulated: the log cannot be written")
-        if not self._log.create(0, version):
+        if self._log.versions():
             raise CommitFailedError("Simulated: the table exists")
+        self._log.schema, self._log.partition_by = schema.to_json(), list(partition_by)
+        self._log.create(0, version)
         network.travel()
 
     def log(self, name: str, path: str, options: object, table: Any) -> TableLog:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.sim.stores.frame import rows_of
+from weir.sim.stores.frame import Frame
 from weir.sim.stores.store import Store
 from weir.sinks.base import Sink
 from weir.sinks.files.sink import Files
+from weir.sinks.foreach.epoch import ForeachEpoch
 
 
 class Directory(Store):
@@ -17,14 +18,43 @@ class Directory(Store):
         """See ``Store``."""
         return Files(self._root, format="json")
 
-    def attach(self, sink: Sink) -> None:
-        """See ``Store``: its file system is in its context."""
+    @classmethod
+    def lacks(cls, sink: Any) -> str | None:
+        """See ``Store``."""
+        if sink._format == "csv":
+            return "files of CSV"
+        return "options of the format" if sink._options else None
 
     def rows(self) -> list[dict[str, Any]]:
         """See ``Store``."""
-        return [
-            row
-            for path in self._disk.below(self._root)
-            if not path.startswith(f"{self._root}/_")
-            for row in rows_of(self._disk.files[path])
-        ]
+        names = [path.removeprefix(f"{self._root}/") for path in self._disk.below(self._root)]
+        return [row for name in names if name[0] != "_" for row in self.rows_in(name)]
+
+
+class Calls(Directory):
+    """Implements ``Store`` for ``ForeachEpoch``: its readers see what the function has had."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        #: By job and epoch, the rows of a call that has returned.
+        self._had: dict[tuple[str, int], list[dict[str, Any]]] = {}
+
+    def sink(self) -> Sink:
+        """See ``Store``."""
+        return ForeachEpoch(lambda *_: None, staging=self._root)
+
+    def attach(self, sink: Any) -> None:
+        """See ``Store``."""
+        super().attach(sink)
+        function = sink.function
+
+        def called(frame: Frame, info: Any) -> None:
+            function(frame, info)
+            self._had[info.job_id, info.epoch] = [dict(row) for row in frame.rows()]
+            self._changed()
+
+        sink.function = called
+
+    def rows(self) -> list[dict[str, Any]]:
+        """See ``Store``."""
+        return [row for rows in self._had.values() for row in rows]

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from weir.errors import PipelineError, WeirError
-from weir.sim.engine.disk import ProcessFileSystem
+from weir.sim.engine.disk import Disk, ProcessFileSystem
 from weir.sim.stores.faults import Network, calling_process
+from weir.sinks.staging import NULL_PARTITION
 
 #: How many rows a Spark task has at most.
 _TASK_ROWS = 2
@@ -159,6 +161,7 @@ class Frame:
         self.columns = list(table.schema.names)
         self.isStreaming = False
         self._format = ""
+        self._partition_by: tuple[str, ...] = ()
 
     def rows(self) -> list[Row]:
         """The rows."""
@@ -246,6 +249,11 @@ class Frame:
 
     mode = options = same
 
+    def partitionBy(self, *columns: str) -> Frame:  # noqa: N802
+        """Write a directory for each value of these columns."""
+        self._partition_by = columns
+        return self
+
     def save(self, path: str) -> None:
         """Write a file for each task, not synced."""
         directory = path.removeprefix("file://")
@@ -255,10 +263,28 @@ class Frame:
             content = _parquet if self._format == "parquet" else _lines
             name = f"part-{number:05d}-0-c000.{extension}"
             assert self._executors is not None
-            self._executors.files.put(f"{directory}/{name}", content(rows))
+            for below, part in self._partitions(rows):
+                self._executors.files.put(f"{directory}/{below}{name}", content(part))
             return []
 
         self._job(task)
+
+    def _partitions(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """The directory of each row's values, and the rows there without these."""
+        if not self._partition_by:
+            yield "", rows
+            return
+        found: dict[str, list[int]] = {}
+        for number, row in enumerate(rows.select(list(self._partition_by)).to_pylist()):
+            values = {
+                column: NULL_PARTITION if value is None else quote(str(value), safe=" :+")
+                for column, value in row.items()
+            }
+            below = "".join(f"{column}={value}/" for column, value in values.items())
+            found.setdefault(below, []).append(number)
+        left = rows.drop_columns(list(self._partition_by))
+        for below, numbers in found.items():
+            yield below, left.take(numbers)
 
     def _job(self, task: Callable[[int, pa.Table], list[Any]]) -> list[Any]:
         if self._executors is None:
@@ -291,6 +317,23 @@ class _Column:
         if self.field_id is None:
             return field
         return field.with_metadata({"PARQUET:field_id": str(self.field_id)})
+
+
+class SimSession:
+    """The part of a ``SparkSession`` that reads Parquet files."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.read = self
+
+    def options(self, **_: Any) -> SimSession:
+        """The reader itself."""
+        return self
+
+    def parquet(self, *paths: str) -> Frame:
+        """The rows of files on the simulated disk."""
+        data = [self._disk.files[path.removeprefix("file://")] for path in paths]
+        return Frame(pa.concat_tables([pq.read_table(pa.BufferReader(one)) for one in data]))
 
 
 def numbers(rows: Sequence[int], executors: Executors) -> Frame:

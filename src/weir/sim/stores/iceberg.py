@@ -34,8 +34,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_m
 
 from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome
-from weir.sim.stores.frame import rows_of
-from weir.sim.stores.store import Store
+from weir.sim.stores.store import Store, lacks_of_tables
 from weir.sinks.iceberg.sink import IcebergTable
 
 NAME = ("shop", "out")
@@ -129,8 +128,13 @@ class IcebergCatalog(Store, NoopCatalog):
 
     def rows(self) -> list[dict[str, Any]]:
         """See ``Store``; a file that is gone has no rows."""
-        paths = self.files()
-        return [row for path in paths for row in rows_of(self._disk.files.get(path, b""))]
+        names = [path.removeprefix(f"{self._root}/") for path in self.files()]
+        return [row for name in names for row in self.rows_in(name)]
+
+    @classmethod
+    def lacks(cls, sink: Any) -> str | None:
+        """See ``Store``."""
+        return "partitions" if sink._partition_by else lacks_of_tables(sink)
 
     def strike(self) -> str | None:
         """Roll the table back, if it has an older state."""

@@ -13,13 +13,15 @@ from typing import Any
 from weir.core.settings import CheckpointConfig
 from weir.core.types import JobId, OperatorId
 from weir.kernel import Kernel
-from weir.sim.engine.disk import Disk
+from weir.sim.engine.disk import Disk, ProcessFileSystem
+from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob
 from weir.sim.engine.loop import Loop
 from weir.sim.stores.audit import Ledger, StoreSink
 from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.store import Store
 from weir.sinks.base import Sink
+from weir.sinks.files.sink import Files
 from weir.storage.filesystem import FileSystem
 
 #: Gets sink, job, epoch and attempt of each commit that begins.
@@ -32,8 +34,9 @@ KINDS: Mapping[str, str] = {
     "Files": "files.Directory",
     "DeltaTable": "delta.DeltaLog",
     "IcebergTable": "iceberg.IcebergCatalog",
+    "ForeachEpoch": "files.Calls",
 }
-_WEIGHTS = (4, 3, 2, 1)
+_WEIGHTS = (4, 3, 2, 1, 1)
 #: The root of all stores on the simulated disk.
 ROOT = "/stores"
 #: Where the records of a job are if they are in an object store.
@@ -46,8 +49,34 @@ _ALSO = 0.3
 _IN_BUCKET = 0.6
 #: A checkpoint takes that many requests that it needs some time.
 _TIMEOUT_MS_MIN = 5_000
+#: The share of jobs in which a fault is more frequent, and the mean times between two.
+_MORE_FAULTS = 0.5
+_FAULTS_MS = (100.0, 300.0, 1_000.0)
 #: The mean times between two strikes at a store, in virtual microseconds.
 STRIKES_US = (40_000.0, 200_000.0, 1_000_000.0)
+
+
+def kind_of(sink: Sink) -> str | None:
+    """The kind of store that a sink of the product's needs; None for a sink of the user's."""
+    name = type(sink).__name__
+    return name if type(sink).__module__.startswith("weir.sinks.") and name in KINDS else None
+
+
+def shown_by_a_store(sink: Sink) -> tuple[Sink, str | None]:
+    """A sink that a store can show, and what is not simulated of the given sink.
+
+    What no store shows is appended to files instead.
+    """
+    kind = kind_of(sink)
+    lacking = None if kind is None else class_of(kind).lacks(sink)
+    return (sink, None) if lacking is None else (Files("/files", format="json"), lacking)
+
+
+def class_of(kind: str) -> type[Store]:
+    """The store of a kind of sink."""
+    module, _, name = KINDS[kind].partition(".")
+    found: type[Store] = getattr(import_module(f"weir.sim.stores.{module}"), name)
+    return found
 
 
 @cache
@@ -81,6 +110,15 @@ def patient(config: CheckpointConfig) -> CheckpointConfig:
     return replace(config, timeout_ms=max(_TIMEOUT_MS_MIN, config.timeout_ms))
 
 
+def more_faults(random: Random) -> dict[Fault, float]:
+    """More frequent kills, crashes and second drivers than in other jobs: commits are rare."""
+    kinds = (
+        *(Fault.DRIVER_KILLED, Fault.MACHINE_CRASHED),
+        *(Fault.DRIVER_PAUSED, Fault.SECOND_DRIVER),
+    )
+    return {kind: random.choice(_FAULTS_MS) for kind in kinds if random.random() < _MORE_FAULTS}
+
+
 class Stores:
     """The stores of one run."""
 
@@ -110,13 +148,24 @@ class Stores:
         self._bucket = self._bucket or Bucket(self.network, self._disk, BUCKET)
         return SimObjectStore(BUCKET, self._bucket, kernel)
 
+    def executors(self, files: ProcessFileSystem) -> Any:
+        """Where the Spark tasks of one driver run."""
+        from weir.sim.stores.frame import Executors
+
+        return Executors(self.network, files)
+
+    def session(self) -> Any:
+        """What sinks get for a Spark session."""
+        from weir.sim.stores.frame import SimSession
+
+        return SimSession(self._disk)
+
     def store(self, name: OperatorId, kind: str) -> Store:
         """The store of a sink."""
         if name not in self.by_sink:
-            module, _, of_kind = KINDS[kind].partition(".")
-            made = getattr(import_module(f"weir.sim.stores.{module}"), of_kind)
-            root = f"{ROOT}/{name}"
-            self.by_sink[name] = made(self.network, self._disk, root, partial(self._look, name))
+            self.by_sink[name] = class_of(kind)(
+                self.network, self._disk, f"{ROOT}/{name}", partial(self._look, name)
+            )
         return self.by_sink[name]
 
     def sink(
@@ -127,9 +176,15 @@ class Stores:
         *,
         fails: Callable[[], bool],
         commits: Commits,
+        schema: Any = None,
     ) -> StoreSink:
-        """What a driver calls: ``own``, or a sink of the product's, over its store."""
+        """What a driver calls: ``own``, or a sink of the product's, over its store.
+
+        ``schema``: the rows' Arrow schema; None: they are numbers.
+        """
         store = self.store(name, kind)
+        if schema is not None:
+            store.declare(schema)
         sink = own or store.sink()
         store.attach(sink)
         self._sinks[name] = StoreSink(

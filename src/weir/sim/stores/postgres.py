@@ -23,6 +23,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -46,8 +47,38 @@ _LAGS = 0.7
 _LOSES_ROWS = 0.5
 #: How often the connection is lost with a statement, compared with ``COMMIT``.
 _STATEMENTS_FAIL = 0.1
-#: The target's columns, as ``postgres_target`` asks for them.
-_COLUMNS = [("id", "bigint", "int8", -1, False, False, False, False)]
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+#: By Arrow's type, PostgreSQL's two names of its own, and what a value of it in a binary COPY is.
+_TYPES: dict[str, tuple[str, str, Callable[[bytes], Any]]] = {
+    "int16": ("smallint", "int2", lambda data: struct.unpack(">h", data)[0]),
+    "int32": ("integer", "int4", lambda data: struct.unpack(">i", data)[0]),
+    "int64": ("bigint", "int8", lambda data: struct.unpack(">q", data)[0]),
+    "float": ("real", "float4", lambda data: struct.unpack(">f", data)[0]),
+    "double": ("double precision", "float8", lambda data: struct.unpack(">d", data)[0]),
+    "bool": ("boolean", "bool", lambda data: data == b"\1"),
+    "string": ("text", "text", bytes.decode),
+    "binary": ("bytea", "bytea", bytes),
+    "date32[day]": (
+        "date",
+        "date",
+        lambda data: (_EPOCH + timedelta(days=struct.unpack(">i", data)[0])).date(),
+    ),
+    "timestamp[us, tz=UTC]": (
+        "timestamp with time zone",
+        "timestamptz",
+        lambda data: _EPOCH + timedelta(microseconds=struct.unpack(">q", data)[0]),
+    ),
+    "timestamp[us]": (
+        "timestamp without time zone",
+        "timestamp",
+        lambda data: (
+            _EPOCH.replace(tzinfo=None) + timedelta(microseconds=struct.unpack(">q", data)[0])
+        ),
+    ),
+}
+
+#: A row: its values as a binary COPY has them.
+Values = tuple[bytes | None, ...]
 
 _STAGING = r'weir\."(s_[0-9a-f]{16}_[0-9]+_[0-9]+)"'
 _COPY = re.compile(rf"COPY {_STAGING} \(.*\) FROM STDIN \(FORMAT binary\)")
@@ -67,9 +98,9 @@ class Database:
     """What is committed, or what one transaction sees."""
 
     #: The target's rows.
-    target: tuple[int, ...] = ()
+    target: tuple[Values, ...] = ()
     #: By staging table, the rows with their writers.
-    staging: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    staging: dict[str, tuple[tuple[int, Values], ...]] = field(default_factory=dict)
     ledger: dict[LedgerKey, tuple[Any, ...]] = field(default_factory=dict)
 
 
@@ -103,6 +134,7 @@ class Server(Store):
         """See ``Store``; nothing of it is on the simulated disk."""
         super().__init__(network, disk, root, changed)
         self.network = network
+        self._columns = {"id": "int64"}
         self.database = Database()
         #: What was committed before, for a standby that lags behind.
         self._history: list[Database] = []
@@ -116,14 +148,39 @@ class Server(Store):
         """See ``Store``."""
         sink._connect = partial(_connection, self)
 
+    def declare(self, schema: Any) -> None:
+        """See ``Store``."""
+        self._columns = {one.name: str(one.type) for one in schema}
+
+    @classmethod
+    def lacks(cls, sink: Any) -> str | None:
+        """See ``Store``."""
+        if sink._mode != "append" or sink._rejects:
+            return "updates by key, and rejected rows"
+        return "columns that are added" if sink._adds or sink._epoch_column else None
+
+    @property
+    def columns(self) -> list[tuple[Any, ...]]:
+        """The target's columns, as the sink asks for them."""
+        return [
+            (name, *_TYPES[kind][:2], -1, False, False, False, False)
+            for name, kind in self._columns.items()
+        ]
+
     def rows(self) -> list[dict[str, Any]]:
         """See ``Store``."""
-        return [{"id": row} for row in self.database.target]
+        return [*map(self._named, self.database.target)]
 
     def held(self) -> list[dict[str, Any]]:
         """See ``Store``."""
         staged = [row for rows in self.database.staging.values() for _, row in rows]
-        return [{"id": row} for row in (*self.database.target, *staged)]
+        return [*map(self._named, (*self.database.target, *staged))]
+
+    def _named(self, row: Values) -> dict[str, Any]:
+        return {
+            name: None if value is None else _TYPES[kind][2](value)
+            for (name, kind), value in zip(self._columns.items(), row, strict=True)
+        }
 
     def sessions(self, sink: Any, before: int) -> set[object]:
         """See ``Store``."""
@@ -295,14 +352,15 @@ class Connection:
         """A cursor, for ``COPY``."""
         return _Cursor(self)
 
-    def copied(self, statement: str, rows: Sequence[tuple[int, ...]]) -> None:
+    def copied(self, statement: str, rows: Sequence[Values]) -> None:
         """Carry out ``COPY``."""
         found = _COPY.match(statement)
         assert found is not None, statement
         table = found[1]
         with self._statement("COPY"):
             self._use(table)
-            marked = [(writer, row) for row, writer, _ in rows]
+            # The last two columns are Weir's own.
+            marked = [(int.from_bytes(row[-2] or b""), row[:-2]) for row in rows]
             self.session.changes.append(lambda database: _with_rows(database, table, marked))
 
     @contextmanager
@@ -354,6 +412,8 @@ class Connection:
         self.session.uses.add(table)
 
     def _run(self, text: str, params: Any) -> _Result:
+        if text.startswith("SELECT a.attname, format_type("):
+            return _Result(self._server.columns)
         for begins, rows in _CONSTANT.items():
             if text.startswith(begins):
                 return _Result(rows)
@@ -411,7 +471,7 @@ class Connection:
         return _Result(list(counts.items()))
 
     def _insert(self, text: str, params: Any) -> _Result:
-        rows: list[int] = []
+        rows: list[Values] = []
         for table, listed in _PART.findall(text):
             self._use(table)
             writers = set(map(int, filter(None, listed.split(","))))
@@ -473,7 +533,6 @@ _CONSTANT: dict[str, list[Any]] = {
     "SELECT pg_is_in_recovery()": [(False, True, True, True, True)],
     "SELECT has_any_column_privilege": [(True,)],
     "SELECT c.oid, n.nspname": [(1, "public", "r")],
-    "SELECT a.attname, format_type(": _COLUMNS,
     "SELECT array(SELECT attname": [],
     "SET CONSTRAINTS ALL IMMEDIATE": [],
     "COMMENT ON TABLE": [],
@@ -486,7 +545,7 @@ _STATEMENTS: dict[str, Callable[[Connection, str, Any], _Result]] = {
     "INSERT INTO weir.commits": Connection._ledger,
     "SELECT to_reg": Connection._exists,
     "SELECT weir_writer, count(*)": Connection._count,
-    'INSERT INTO "public"."out"': Connection._insert,
+    'INSERT INTO "': Connection._insert,
     "CREATE TABLE IF NOT EXISTS": Connection._create,
     "DROP TABLE IF EXISTS": Connection._drop,
     "SET LOCAL lock_timeout": Connection._drop_timeout,
@@ -523,16 +582,20 @@ class _Cursor:
         self._data += data
 
 
-def _unpacked(data: bytes) -> list[tuple[int, ...]]:
-    """The rows of a binary ``COPY``, whose columns are all ``bigint``."""
+def _unpacked(data: bytes) -> list[Values]:
+    """The rows of a binary ``COPY``."""
     assert data.startswith(_COPY_HEADER) and data.endswith(_COPY_END), data
     rows, at = [], len(_COPY_HEADER)
     while data[at:] != _COPY_END:
         (columns,) = struct.unpack_from(">h", data, at)
-        fields = struct.unpack_from(">" + "iq" * columns, data, at + 2)
-        assert set(fields[::2]) == {8}, "only bigint"
-        rows.append(tuple(fields[1::2]))
-        at += 2 + 12 * columns
+        at += 2
+        row: list[bytes | None] = []
+        for _ in range(columns):
+            (size,) = struct.unpack_from(">i", data, at)
+            at += 4
+            row.append(None if size < 0 else data[at : at + size])
+            at += max(0, size)
+        rows.append(tuple(row))
     return rows
 
 
@@ -542,7 +605,7 @@ def _connection(server: Server, conninfo: str, **_: object) -> Any:
     return Connection(server, "" if found is None else found[1])
 
 
-def _with_rows(database: Database, table: str, rows: list[tuple[int, int]]) -> Database:
+def _with_rows(database: Database, table: str, rows: list[tuple[int, Values]]) -> Database:
     """The database with more rows in a staging table, which is made if there is none."""
     staged = database.staging.get(table, ())
     return replace(database, staging={**database.staging, table: (*staged, *rows)})

@@ -21,6 +21,15 @@ from typing import Any
 from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network
 from weir.sinks.base import Sink
+from weir.sinks.staging import partition_values
+
+
+def rows_of(data: bytes) -> list[dict[str, Any]]:
+    """The rows of a Parquet or JSON file."""
+    # Not at the top: pyarrow takes a while to load.
+    from weir.sim.stores.frame import rows_of
+
+    return rows_of(data)
 
 
 class Store(abc.ABC):
@@ -52,13 +61,32 @@ class Store(abc.ABC):
     def sink(self) -> Sink:
         """A sink of the product's for this target, as a driver of Weir's own jobs has it."""
 
-    @abc.abstractmethod
-    def attach(self, sink: Sink) -> None:
-        """Let a sink reach the store in place of what its client library would reach."""
+    def attach(self, sink: Any) -> None:
+        """Let a sink reach the store in place of what its client library would reach.
+
+        What it would write to a directory of its own goes to the store's.
+        """
+        sink._root = self._root
+
+    def declare(self, schema: Any) -> None:
+        """The Arrow schema of the sink's rows, for a table that exists beforehand."""
+        del schema
+
+    @classmethod
+    def lacks(cls, sink: Any) -> str | None:
+        """What the sink asks of a store that this one does not show, in words."""
+        del sink
+        return None
 
     @abc.abstractmethod
     def rows(self) -> list[dict[str, Any]]:
         """What readers see."""
+
+    def rows_in(self, path: str) -> list[dict[str, Any]]:
+        """The rows of a file below the root, with the columns that are in its path."""
+        rows = rows_of(self._disk.files.get(f"{self._root}/{path}", b""))
+        more = partition_values(path)
+        return [{**row, **more} for row in rows] if more else rows
 
     def held(self) -> list[dict[str, Any]] | None:
         """The rows that it shows or will show once they are committed; None if a disk has them."""
@@ -82,3 +110,10 @@ class Store(abc.ABC):
     def is_excused(self) -> bool:
         """Whether rows may be missing at the end."""
         return self.has_lost_rows and (self.noticed or self.unseen or self.unnoticeable)
+
+
+def lacks_of_tables(sink: Any) -> str | None:
+    """What no simulated table has: files that are merged, columns that are added."""
+    if sink._adds:
+        return "columns that are added"
+    return None if sink._merging._target_size is None else "files that are merged"

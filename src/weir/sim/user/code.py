@@ -61,6 +61,7 @@ class UserCode:
                 if name in coordinators
             },
             queries=UserQueries(driver),
+            session=driver.session,
         )
 
 

@@ -18,16 +18,16 @@ from weir.core.types import CompletedCheckpoint, OperatorId
 from weir.definition import task_plan
 from weir.job import definition_of
 from weir.operators.base import Operator
-from weir.sim.engine.code import TABLES_DIRECTORY, Environment, Shown
+from weir.sim.engine.code import Environment, Shown
 from weir.sim.engine.disk import Disk
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob
 from weir.sim.stores.audit import AuditedSink, Ledger, Shape, difference, shaped
+from weir.sim.stores.placing import Commits, Stores, kind_of
 from weir.sim.user.coordinators import changed_by_restore
 from weir.sim.user.interleaving import Interleaving
 from weir.sim.user.loader import Pipeline
-from weir.sim.user.plan import Rows, UserJob, needs_spark, planned
-from weir.sim.user.sinks import StandIn
+from weir.sim.user.plan import Rows, UserJob, planned
 from weir.sim.user.subtasks import Workers
 from weir.sinks.base import Sink
 from weir.sources.operator import SourceOperator
@@ -66,11 +66,14 @@ class UserRun:
     parallelism: int | None
     calm: bool
     ledger: Ledger
+    commits: Commits
     interleaving: Interleaving
     disk: Disk
     random: Random
     #: What the sinks must show; of those that it lacks, nothing is known.
     expected: Content
+    #: Those of the product's sinks; None: there are none.
+    stores: Stores | None = None
     #: By step; kept in calm runs only.
     traced: dict[OperatorId, Traced] = field(default_factory=dict)
     _restored: set[str] = field(default_factory=set)
@@ -125,7 +128,7 @@ class UserRun:
         job = self.load()
         for name, sink in job.steps.sinks.items():
             visible = self.visible(job, name)
-            if visible is None or needs_spark(sink):
+            if visible is None or kind_of(sink) is not None:
                 continue
             with self.interleaving.undisturbed():
                 wrong = difference(self.ledger.account(name), list(visible(sink)))
@@ -138,12 +141,13 @@ class UserRun:
         found: Content = {}
         for name, sink in job.steps.sinks.items():
             visible = self.visible(job, name)
-            if needs_spark(sink):
-                rows: Sequence[Any] = shown(name) or ()
+            rows: Sequence[Any] | None = None
+            if kind_of(sink) is not None:
+                rows = shown(name)
             elif visible is not None:
                 with self.interleaving.undisturbed():
                     rows = list(visible(sink))
-            else:
+            if rows is None:
                 continue
             named = all(isinstance(row, dict) for row in rows)
             found[name] = Counter(shaped(row, named=named) for row in rows)
@@ -179,12 +183,21 @@ class UserDriver:
             broken=environment.broken,
             calm=run.calm,
         )
+        self.executors = None if run.stores is None else run.stores.executors(environment.executors)
+        self.session = None if run.stores is None else run.stores.session
         self.sinks: dict[OperatorId, Sink] = {}
         for name, sink in self.job.steps.sinks.items():
             fails = environment.strikes[Fault.COMMIT_FAILED]
-            if needs_spark(sink):
-                path = f"{TABLES_DIRECTORY}/{name}"
-                self.sinks[name] = StandIn(path, environment.fs, fails=fails)
+            kind = kind_of(sink)
+            if kind is not None and run.stores is not None:
+                self.sinks[name] = run.stores.sink(
+                    name,
+                    kind,
+                    sink,
+                    fails=fails,
+                    commits=run.commits,
+                    schema=self.job.schema_of_sink(name),
+                )
             else:
                 self.sinks[name] = AuditedSink(
                     name,

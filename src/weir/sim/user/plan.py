@@ -13,16 +13,15 @@ import pyarrow.compute as pc
 from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId
 from weir.definition import JobDefinition, ProcessFunction, Simulation
-from weir.errors import PipelineError
+from weir.errors import InvariantError, PipelineError
 from weir.operators.base import Operator
 from weir.operators.connected import INPUT, CoOperator
 from weir.operators.output import OUTPUT, tagged_column
 from weir.operators.state.types import KEY_GROUPS
+from weir.sim.stores.placing import shown_by_a_store
 from weir.sim.user.rows import RowMaker
 from weir.sim.user.schemas import schema_of
 from weir.sim.user.sources import stand_in
-from weir.sinks.base import Sink
-from weir.sinks.foreach.sink import Foreach
 from weir.sources.files import FileSource
 from weir.sources.operator import SourceOperator
 from weir.subtasks.worker import SubtaskFunction, key_columns
@@ -46,6 +45,14 @@ class UserJob:
     event_time: dict[OperatorId, str | None] = field(default_factory=dict)
     #: What the simulator puts in place of the user's own, for the output.
     stand_ins: list[str] = field(default_factory=list)
+
+    def schema_of_sink(self, name: OperatorId) -> pa.Schema:
+        """The schema of a sink's rows."""
+        for vertex in self.vertices.values():
+            for sink, tag in zip(vertex.sinks, vertex.sink_tags, strict=True):
+                if sink == name:
+                    return self.schemas[vertex.name][tag]
+        raise InvariantError(f"no vertex has the sink {name}")
 
     def step(self, name: OperatorId) -> GraphStep:
         """A step by its id."""
@@ -93,14 +100,13 @@ def planned(steps: JobDefinition, records: int) -> UserJob:
                     _describe(job, step)
                     done.add(step.operator_id)
     for name, sink in steps.sinks.items():
-        if needs_spark(sink):
-            job.stand_ins.append(f"sink {name} ({type(sink).__name__}): the simulator's table")
+        steps.sinks[name], lacking = shown_by_a_store(sink)
+        if lacking is not None:
+            job.stand_ins.append(
+                f"sink {name} ({type(sink).__name__}): its rows are appended to files, since no"
+                f" simulated store has {lacking}"
+            )
     return job
-
-
-def needs_spark(sink: Sink) -> bool:
-    """Whether a sink of Weir's own lets Spark write its files or tables."""
-    return type(sink).__module__.startswith("weir.sinks.") and not isinstance(sink, Foreach)
 
 
 def _check_names(job: UserJob) -> None:

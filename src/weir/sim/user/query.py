@@ -376,7 +376,9 @@ class UserQuery:
         committables = []
         for name, tag in zip(self._vertex.sinks, self._vertex.sink_tags, strict=True):
             schema = self._driver.job.schemas[self._vertex.name][tag]
-            frame: Any = Frame(pa.Table.from_batches(rows.get(tag, []), schema))
+            frame: Any = Frame(
+                pa.Table.from_batches(rows.get(tag, []), schema), self._driver.executors
+            )
             self._busy = True
             payload = self._driver.sinks[name].stage(frame, Batch(batch_id=batch))
             self._busy = False

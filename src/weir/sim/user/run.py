@@ -28,13 +28,13 @@ from weir.sim.engine.code import Code, RowLaws
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob
 from weir.sim.stores.audit import Ledger
+from weir.sim.stores.placing import kind_of, patient
 from weir.sim.user.code import UserCode, enumerators
 from weir.sim.user.coordinators import splits_lost
 from weir.sim.user.driver import Content, Traced, UserRun
 from weir.sim.user.files import CrashingFiles, machine
 from weir.sim.user.interleaving import Interleaving, interleaved
 from weir.sim.user.loader import LoadJob, Pipeline
-from weir.sim.user.plan import needs_spark
 from weir.sim.world import RunResult, Stage, World
 
 #: The numbers of records of each source.
@@ -138,7 +138,7 @@ class UserStage(Stage):
 
     def settings(self, job: SimJob) -> SimJob:
         """The settings of the run, without Weir's own vertices."""
-        config = replace(job.config, timeout_ms=max(1_000, job.config.timeout_ms))
+        config = patient(job.config)
         if config.aligned_timeout_ms is not None:
             config = replace(config, max_concurrent_checkpoints=1)
         if self.calm:
@@ -161,6 +161,7 @@ class UserStage(Stage):
     def begin(self, world: World, settings: SimJob) -> tuple[Code, RowLaws]:
         """Make what all drivers of the run share."""
         interleaving = Interleaving(world.loop, Random(self._random.random()), self._share)
+        ledger = Ledger(world.tell, world.broken, interleaving.undisturbed)
         self.run = UserRun(
             pipeline=self._pipeline,
             records=self._records,
@@ -169,12 +170,17 @@ class UserStage(Stage):
             settings=settings,
             parallelism=self._parallelism,
             calm=self.calm,
-            ledger=Ledger(world.tell, world.broken, interleaving.undisturbed),
+            ledger=ledger,
+            commits=world.commits,
             interleaving=interleaving,
             disk=world.disk,
             random=self._random,
             expected=self._expected,
         )
+        sinks = self.run.load().steps.sinks
+        at_stores = [name for name, sink in sinks.items() if kind_of(sink) is not None]
+        if at_stores:
+            self.run.stores = world.open_stores(at_stores, ledger)
         return UserCode(self.run), self.run
 
     @contextmanager
@@ -238,7 +244,7 @@ def _unread(run: UserRun) -> list[str]:
     return [
         f"sink {name}: nobody reads its target (job.simulation(visible=...) is not given)"
         for name, sink in job.steps.sinks.items()
-        if not needs_spark(sink) and run.visible(job, name) is None
+        if kind_of(sink) is None and run.visible(job, name) is None
     ]
 
 
