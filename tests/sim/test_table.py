@@ -127,7 +127,7 @@ def test_an_epoch_without_rows_gets_some_only_after_older_records_were_put_back(
 ) -> None:
     """They end before it. Otherwise a sink may remember the epoch, and ignore it."""
     disk, loop, job = new_disk(), Loop(), cast(Any, None)
-    code = OwnCode(job, None, cast(Any, None))
+    code = OwnCode(job)
     remembered = pytest.raises(InvariantError, match="has committed 7 without rows")
 
     def write() -> None:

@@ -58,7 +58,7 @@ from weir.core.types import (
 )
 from weir.runtime.dispatcher import ToTask
 from weir.sim.engine.auditor import AuditError, Auditor
-from weir.sim.engine.code import Code, RowLaws, Shown
+from weir.sim.engine.code import Code, RowLaws
 from weir.sim.engine.disk import Disk
 from weir.sim.engine.driver import SimDriver
 from weir.sim.engine.faults import (
@@ -207,10 +207,9 @@ class World:
         self._job = self._drawn_job(store)
         self._injector = Injector(self._plan, of_injector, lambda: self._loop.now_us)
         self._story = Story()
-        laws = CountedRows(self._job.vertices) if stage is None else _LaterLaws()
         self._auditor = Auditor(
             base_directory=self._job.base_directory,
-            laws=laws,
+            laws=CountedRows(self._job.vertices),
             max_concurrent=self._job.config.max_concurrent_checkpoints,
             claims=self._job.claims_snapshot,
             min_pause_ms=self._job.config.min_pause_ms,
@@ -219,10 +218,10 @@ class World:
         self.stores: Stores | None = None
         if stage is None and self._job.stores:
             self.open_stores(self._job.stores, Ledger(self.tell, self._auditor.broken))
-        self._own = OwnCode(self._job, self.stores, self.commits)
+        self._own = OwnCode(self._job, self.stores)
         self._code: Code = self._own
-        if stage is not None and isinstance(laws, _LaterLaws):
-            self._code, laws.laws = stage.begin(self, self._job)
+        if stage is not None:
+            self._code, self._auditor.laws = stage.begin(self, self._job)
         self._outside = Process("-")
         self._drivers: list[SimDriver] = []
         self._disk.make_directory(self._job.savepoint_directory)
@@ -278,10 +277,6 @@ class World:
     @property
     def _is_calm(self) -> bool:
         return self._stage is not None and self._stage.calm
-
-    def commits(self, sink: OperatorId, job_id: JobId, epoch: int, attempt: int) -> None:
-        """A commit to a simulated store begins."""
-        self._auditor.commits(sink, job_id, epoch, attempt)
 
     def broken(self, what: str) -> None:
         """Report a broken law."""
@@ -431,6 +426,7 @@ class World:
             until_us=self._plan.until_us,
             ledger=ledger,
             tell=self._store_failed,
+            commits=self._auditor.commits,
             calm=self._is_calm,
         )
         self._auditor.stores.update(dict.fromkeys(sinks, stores.shown))
@@ -642,7 +638,12 @@ class World:
     def _settle(self) -> None:
         """Check what must hold when the job has finished or was cancelled."""
         newest = self._drivers[-1]
-        undisturbed = self._undisturbed == len(self._drivers) and not self._records_are_older
+        undisturbed = (
+            self._undisturbed == len(self._drivers)
+            and not self._records_are_older
+            # A put that was given up may land in an object store after its checkpoint was deleted.
+            and not self._job.bucket
+        )
         self._loop.run(lambda: not newest.is_live, self._loop.now_us + 60_000_000)
         status = self._record_status()
         with contextlib.suppress(AuditError):
@@ -757,24 +758,6 @@ class World:
             drain=drain,
             checkpoint_type=self._random.choice(list(CheckpointType)),
         )
-
-
-class _LaterLaws:
-    """``RowLaws`` that are known once the disk exists."""
-
-    laws: RowLaws
-
-    def disagreement(self, checkpoint: CompletedCheckpoint) -> str | None:
-        """See ``RowLaws``."""
-        return self.laws.disagreement(checkpoint)
-
-    def incomplete(self, shown: Shown, *, drained: bool) -> str | None:
-        """See ``RowLaws``."""
-        return self.laws.incomplete(shown, drained=drained)
-
-    def gaps(self, shown: Shown) -> str | None:
-        """See ``RowLaws``."""
-        return self.laws.gaps(shown)
 
 
 def run_seed(seed: int, *, seconds: float = 6.0, store: str | None = None) -> RunResult:

@@ -67,7 +67,6 @@ from weir.sim.engine.code import TABLES_DIRECTORY, RowLaws, Shown
 from weir.sim.engine.disk import Disk
 from weir.sim.engine.table import TableVersion
 from weir.storage import metadata
-from weir.storage.filesystem import DIRECTORY_MARKER
 from weir.storage.job_log import JobRecord, RecordKind, RecordStatus
 from weir.storage.metadata import METADATA_FILE
 
@@ -134,7 +133,7 @@ class Auditor:
     ) -> None:
         """Watch one run. ``claims``: a job that starts from a savepoint may delete it."""
         self._base = base_directory
-        self._laws = laws
+        self.laws: RowLaws = laws
         #: A user has asked for a stop with drain: from then on a job may end before its input does.
         self.drain_requested = False
         self._drained = False
@@ -339,8 +338,6 @@ class Auditor:
             below = path.removeprefix(f"{directory}/")
             if below.startswith(("log/", "ids/")):
                 continue
-            if path.endswith(DIRECTORY_MARKER):
-                continue
             if path not in named and not any(path.startswith(f"{chk}/") for chk in retained):
                 raise self._broken(f"{path} is orphaned")
         if canceled:
@@ -452,7 +449,7 @@ class Auditor:
         unsynced = [file for file in self._files(checkpoint) if self._disk.is_volatile(file)]
         if unsynced:
             raise self._broken(f"{path} is complete, but {unsynced[0]} is not flushed")
-        difference = self._laws.disagreement(checkpoint)
+        difference = self.laws.disagreement(checkpoint)
         if difference is not None:
             raise self._broken(f"{path} is complete, but {difference}")
         for task in checkpoint.tasks:
@@ -511,13 +508,13 @@ class Auditor:
 
     def _check_complete(self) -> None:
         """Check the rows of a job that has finished."""
-        wrong = self._laws.incomplete(self.shown, drained=self._drained)
+        wrong = self.laws.incomplete(self.shown, drained=self._drained)
         if wrong is not None:
             raise self._broken(wrong)
 
     def _check_no_gaps(self) -> None:
         """Check the rows of a job that was cancelled."""
-        wrong = self._laws.gaps(self.shown)
+        wrong = self.laws.gaps(self.shown)
         if wrong is not None:
             raise self._broken(wrong)
 

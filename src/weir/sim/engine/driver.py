@@ -33,7 +33,6 @@ from weir.sim.engine.job import SimJob
 from weir.sim.engine.listener import OrderedListener
 from weir.sim.engine.liveness import Liveness
 from weir.sim.engine.loop import Loop, Process, SimWaits, SimWorkers
-from weir.sim.engine.table import SimTable
 from weir.sim.engine.task_port import SimTaskPort
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
@@ -288,7 +287,7 @@ class SimDriver:
             executors=executors,
             storage=storage,
             sinks=sinks,
-            tables={name: one for name, one in code.sinks.items() if isinstance(one, SimTable)},
+            tables=code.sinks,
             plans=code.plans,
             queries=code.queries,
             random=self._random,

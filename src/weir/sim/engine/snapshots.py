@@ -18,6 +18,9 @@ from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.paths import is_local
 
+#: Entries and file keys of a query's state, for a snapshot.
+ReadState = Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]]
+
 
 class LostStateError(Exception):
     """A query does not find its past state, or a segment.
@@ -42,8 +45,8 @@ class SimState:
         file_system: ProcessFileSystem,
         storage: CheckpointStorage,
         links: bool,
-        state: Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]],
-        finished: Callable[[TakeSnapshot], tuple[dict[str, str], list[str]]] = lambda _: ({}, []),
+        state: ReadState,
+        finished: ReadState,
     ) -> None:
         """Create it.
 

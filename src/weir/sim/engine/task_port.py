@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from weir.core.messages.channel import MAX_WATERMARK_MS, ReleaseSegments
 from weir.core.messages.task import (
@@ -18,7 +18,7 @@ from weir.core.messages.task import (
     TakeSnapshot,
 )
 from weir.core.task.plan import TaskPlan
-from weir.core.types import CompletedCheckpoint, SnapshotMetrics, TaskState, VertexId
+from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.runtime.concurrency import Clock, Waits
@@ -26,7 +26,7 @@ from weir.runtime.ports import AttemptStart, PostToTask, SubtaskView, VertexMetr
 from weir.sim.engine.channel_offsets import BEGIN, ChannelOffsets
 from weir.sim.engine.disk import ProcessFileSystem
 from weir.sim.engine.loop import Loop, Process, SimEvent
-from weir.sim.engine.table import SimTable
+from weir.sim.engine.snapshots import ReadState, SimState
 from weir.storage.checkpoints import CheckpointStorage
 
 
@@ -94,7 +94,7 @@ class SimTaskPort:
         executors: ProcessFileSystem,
         storage: CheckpointStorage,
         sinks: SinkPort,
-        tables: Mapping[str, SimTable],
+        tables: Mapping[str, Any],
         plans: Mapping[VertexId, TaskPlan],
         queries: Queries,
         random: Random,
@@ -147,6 +147,35 @@ class SimTaskPort:
         self._attempt = 0
         self._stopped = False
         self._restored: CompletedCheckpoint | None = None
+
+    def snapshots(
+        self,
+        plan: TaskPlan,
+        directory: str,
+        base: Sequence[StateHandle],
+        state: ReadState,
+        finished: ReadState | None = None,
+    ) -> TaskSnapshots:
+        """The snapshots of a query whose files are in a directory; for the others: ``SimState``."""
+        return TaskSnapshots(
+            vertex=plan.vertex,
+            operators=plan.operators,
+            inputs=plan.inputs,
+            query=SimState(
+                vertex=plan.vertex,
+                directory=directory,
+                file_system=self.fs,
+                storage=self.storage,
+                links=self.links,
+                state=state,
+                finished=finished or (lambda _: ({}, [])),
+            ),
+            storage=self.storage,
+            flush=self.sinks.flush,
+            base=base,
+            clock=self.clock,
+            waits=self.waits,
+        )
 
     def prepare_attempt(self, start: AttemptStart) -> None:
         """Begin the attempt."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
 from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.task.plan import TaskPlan
-from weir.core.types import CompletedCheckpoint, JobId, OperatorId, Payload
+from weir.core.types import CompletedCheckpoint, JobId, OperatorId
 from weir.sim.engine.code import TABLES_DIRECTORY, DriverCode, Environment, Shown
-from weir.sim.engine.disk import ProcessFileSystem
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob, SimVertex, expected_rows
 from weir.sim.engine.listener import OrderedListener
@@ -20,18 +19,16 @@ from weir.sim.own.counting import CountingCoordinator, CountingHook, disagreemen
 from weir.sim.own.marks import Marks
 from weir.sim.own.queries import SimQueries
 from weir.sim.stores.audit import StoreSink
-from weir.sim.stores.placing import Commits, Stores
-from weir.sinks.base import Batch
+from weir.sim.stores.placing import Stores
 
 
 class OwnCode:
     """Implements ``code.Code``."""
 
-    def __init__(self, job: SimJob, stores: Stores | None, commits: Commits) -> None:
-        """``stores`` are those of the job; ``commits`` gets what their sinks commit."""
+    def __init__(self, job: SimJob, stores: Stores | None = None) -> None:
+        """``stores`` are those of the job."""
         self._job = job
         self._stores = stores
-        self._commits = commits
         #: What was committed without rows.
         self.empty: set[EmptyEpoch] = set()
 
@@ -87,7 +84,7 @@ class OwnCode:
                 for vertex in job.coordinated
             },
             session=None if self._stores is None else self._stores.session,
-            queries=SimQueries(job.vertices, marks, self._stages(at_stores, environment.executors)),
+            queries=SimQueries(job.vertices, marks),
         )
 
     def _at_stores(self, environment: Environment) -> dict[OperatorId, StoreSink]:
@@ -95,30 +92,8 @@ class OwnCode:
         if self._stores is None:
             return {}
         return {
-            name: self._stores.sink(
-                name,
-                kind,
-                None,
-                fails=environment.strikes[Fault.COMMIT_FAILED],
-                commits=self._commits,
-            )
+            name: self._stores.sink(name, kind, environment)
             for name, kind in self._job.stores.items()
-        }
-
-    def _stages(
-        self, sinks: Mapping[OperatorId, StoreSink], files: ProcessFileSystem
-    ) -> dict[OperatorId, Callable[[list[int], Batch], Payload | None]]:
-        if self._stores is None:
-            return {}
-        # Not at the top: pyarrow takes a while to load.
-        from weir.sim.stores.frame import numbers
-
-        executors = self._stores.executors(files)
-        return {
-            name: lambda rows, batch, sink=sink: (  # type: ignore[misc]
-                sink.stage(numbers(rows, executors), batch) if rows else None
-            )
-            for name, sink in sinks.items()
         }
 
     def _coordinator(

@@ -26,7 +26,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -46,8 +45,6 @@ from weir.core.task.plan import TaskPlan
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
-    OperatorId,
-    Payload,
     StateHandle,
     TaskState,
     VertexId,
@@ -59,8 +56,8 @@ from weir.runtime.task_work import task_errored
 from weir.sim.engine.channel_offsets import BEGIN, ChannelOffsets
 from weir.sim.engine.job import SimVertex
 from weir.sim.engine.loop import Task
-from weir.sim.engine.snapshots import LostStateError, SimState, segment_path
-from weir.sim.engine.table import LATE_ROWS
+from weir.sim.engine.snapshots import LostStateError, segment_path
+from weir.sim.engine.table import LATE_ROWS, SimTable
 from weir.sim.engine.task_port import SimTaskPort
 from weir.sim.own.counting import LostEventError, SimOperator
 from weir.sim.own.marks import MarkedReaders, Marks
@@ -70,10 +67,6 @@ from weir.sinks.base import Batch
 _MERGE_EVERY = 5
 #: Factor on the reported size of a segment, so that the core's bounds on bytes matter.
 _BYTES_EACH = 1 << 20
-
-
-#: By sink, what stages its rows if it has no table of the simulator's own.
-Stages = Mapping[OperatorId, Callable[[list[int], Batch], Payload | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +91,8 @@ class SimQuery:
         attempt: int,
         post: PostToTask,
         readers: MarkedReaders,
-        stages: Stages,
     ) -> None:
         self._port = port
-        self._stages = stages
         self._vertex = vertex
         self._plan = plan
         self._attempt = attempt
@@ -125,7 +116,7 @@ class SimQuery:
         self._unprepared: int | None = None
         self._prepared: int | None = None
         self._task: Task | None = None
-        self.snapshots = self._snapshots(())
+        self.snapshots = self._snapshots()
 
     # -- the loop
 
@@ -192,25 +183,9 @@ class SimQuery:
             0, self._offset
         )
 
-    def _snapshots(self, base: Sequence[StateHandle]) -> TaskSnapshots:
-        port = self._port
-        return TaskSnapshots(
-            vertex=self._plan.vertex,
-            operators=self._plan.operators,
-            inputs=self._plan.inputs,
-            query=SimState(
-                vertex=self._plan.vertex,
-                directory=self._directory,
-                file_system=port.fs,
-                storage=port.storage,
-                links=port.links,
-                state=lambda effect: self._at(effect.position).state,
-            ),
-            storage=port.storage,
-            flush=port.sinks.flush,
-            base=base,
-            clock=port.clock,
-            waits=port.waits,
+    def _snapshots(self, base: Sequence[StateHandle] = ()) -> TaskSnapshots:
+        return self._port.snapshots(
+            self._plan, self._directory, base, lambda effect: self._at(effect.position).state
         )
 
     def _rest(self) -> _Rest:
@@ -263,7 +238,7 @@ class SimQuery:
         task.interrupt()
         # What a store's executors had begun goes on by itself.
         table = self._port.tables.get(self._vertex.sinks[0]) if self._vertex.sinks else None
-        if table is not None and self._port.writes_late():
+        if isinstance(table, SimTable) and self._port.writes_late():
             path = table.staged_path(self._position + 1)
             executors = self._port.executors
             self._port.loop.spawn(
@@ -472,8 +447,7 @@ class SimQuery:
         committables = []
         frame: Any = rows
         for name in self._vertex.sinks[:1]:
-            stage = self._stages.get(name) or self._port.tables[name].stage
-            payload = stage(frame, Batch(batch_id=batch))
+            payload = self._port.tables[name].stage(frame, Batch(batch_id=batch))
             if payload is not None:
                 committables.append(Committable(sink=name, position=batch, payload=payload))
         segment = None
@@ -496,14 +470,8 @@ class SimQuery:
 class SimQueries:
     """Implements ``code.Queries`` for the vertices of one job."""
 
-    def __init__(
-        self,
-        vertices: Sequence[SimVertex],
-        marks: Mapping[VertexId, Marks],
-        stages: Stages = MappingProxyType({}),
-    ) -> None:
-        """``marks`` are those among the records of each source; ``stages``: see ``Stages``."""
-        self._stages = stages
+    def __init__(self, vertices: Sequence[SimVertex], marks: Mapping[VertexId, Marks]) -> None:
+        """``marks`` are those among the records of each source."""
         self._vertices = {vertex.name: vertex for vertex in vertices}
         self._marks = marks
 
@@ -514,12 +482,4 @@ class SimQueries:
         """The query of one vertex."""
         vertex = self._vertices[plan.vertex]
         readers = MarkedReaders(self._marks[vertex.name], vertex.subtasks, port.random)
-        return SimQuery(
-            port,
-            vertex,
-            plan=plan,
-            attempt=attempt,
-            post=post,
-            readers=readers,
-            stages=self._stages,
-        )
+        return SimQuery(port, vertex, plan=plan, attempt=attempt, post=post, readers=readers)

@@ -33,6 +33,7 @@ from weir.errors import (
 )
 from weir.json_values import read_back
 from weir.runtime.failures import describe
+from weir.sim.stores.frame import Executors, Frame, numbers
 from weir.sim.stores.store import Store
 from weir.sinks.base import Batch, Commit, Sink, SinkContext
 
@@ -476,6 +477,7 @@ class StoreSink(AuditedSink):
         store: Store,
         ledger: Ledger,
         fails: Callable[[], bool],
+        executors: Executors,
         commits: Callable[[JobId, int, int], None],
     ) -> None:
         """``commits`` gets job, epoch and attempt of each commit that begins."""
@@ -492,6 +494,7 @@ class StoreSink(AuditedSink):
         )
         self._store = store
         self._commits = commits
+        self._executors = executors
         self._blind = False
 
     def open(self, context: SinkContext) -> None:
@@ -501,9 +504,17 @@ class StoreSink(AuditedSink):
         super().open(context)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
-        """Stage rows: nothing was to be committed again if that has not happened by now."""
+        """Stage rows or, in Weir's own jobs, numbers.
+
+        Nothing was to be committed again if that has not happened by now.
+        """
+        given: Any = frame
+        if not given:
+            return None
         self._store.unnoticeable |= self._blind
-        return super().stage(frame, batch)
+        table = numbers(given) if isinstance(given, list) else given.toArrow()
+        rows: Any = Frame(table, self._executors)
+        return super().stage(rows, batch)
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Make staged rows durable: the store holds them from now on (6)."""

@@ -106,13 +106,6 @@ def _spark_type(kind: pa.DataType) -> Any:
     return _SPARK_TYPES[str(kind)]
 
 
-class _Session:
-    """The part of a ``SparkSession`` that sinks use to write."""
-
-    def __init__(self) -> None:
-        self.conf = SimpleNamespace(get=lambda _: "", set=lambda *_: None)
-
-
 @dataclass(frozen=True)
 class Executors:
     """Where the Spark tasks of one driver run."""
@@ -151,7 +144,9 @@ class Executors:
 class Frame:
     """The rows of one batch."""
 
-    sparkSession = _Session()  # noqa: N815 (Spark's name)
+    sparkSession = SimpleNamespace(  # noqa: N815 (Spark's name)
+        conf=SimpleNamespace(get=lambda _: "", set=lambda *_: None)
+    )
 
     def __init__(self, table: pa.Table, executors: Executors | None = None) -> None:
         """``executors``: None where only Python code reads the rows."""
@@ -336,9 +331,9 @@ class SimSession:
         return Frame(pa.concat_tables([pq.read_table(pa.BufferReader(one)) for one in data]))
 
 
-def numbers(rows: Sequence[int], executors: Executors) -> Frame:
-    """A frame with one column, ``id``."""
-    return Frame(pa.table({"id": pa.array(rows, pa.int64())}), executors)
+def numbers(rows: Sequence[int]) -> pa.Table:
+    """A table with one column, ``id``."""
+    return pa.table({"id": pa.array(rows, pa.int64())})
 
 
 @cache

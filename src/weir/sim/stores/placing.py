@@ -13,19 +13,18 @@ from typing import Any
 from weir.core.settings import CheckpointConfig
 from weir.core.types import JobId, OperatorId
 from weir.kernel import Kernel
-from weir.sim.engine.disk import Disk, ProcessFileSystem
-from weir.sim.engine.faults import Fault
+from weir.sim.engine.code import Environment
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.faults import TIMED, Fault
 from weir.sim.engine.job import SimJob
 from weir.sim.engine.loop import Loop
 from weir.sim.stores.audit import Ledger, StoreSink
 from weir.sim.stores.faults import Network, Rates
+from weir.sim.stores.frame import Executors, SimSession
 from weir.sim.stores.store import Store
 from weir.sinks.base import Sink
 from weir.sinks.files.sink import Files
 from weir.storage.filesystem import FileSystem
-
-#: Gets sink, job, epoch and attempt of each commit that begins.
-Commits = Callable[[OperatorId, JobId, int, int], None]
 
 #: By the name of the product's sink, the class of its store. Loaded when needed: the clients'
 #: libraries take a while.
@@ -52,6 +51,8 @@ _TIMEOUT_MS_MIN = 5_000
 #: The share of jobs in which a fault is more frequent, and the mean times between two.
 _MORE_FAULTS = 0.5
 _FAULTS_MS = (100.0, 300.0, 1_000.0)
+#: Kills, crashes, pauses and second drivers.
+_FREQUENT = TIMED[:4]
 #: The mean times between two strikes at a store, in virtual microseconds.
 STRIKES_US = (40_000.0, 200_000.0, 1_000_000.0)
 
@@ -112,11 +113,8 @@ def patient(config: CheckpointConfig) -> CheckpointConfig:
 
 def more_faults(random: Random) -> dict[Fault, float]:
     """More frequent kills, crashes and second drivers than in other jobs: commits are rare."""
-    kinds = (
-        *(Fault.DRIVER_KILLED, Fault.MACHINE_CRASHED),
-        *(Fault.DRIVER_PAUSED, Fault.SECOND_DRIVER),
-    )
-    return {kind: random.choice(_FAULTS_MS) for kind in kinds if random.random() < _MORE_FAULTS}
+    more = (fault for fault in _FREQUENT if random.random() < _MORE_FAULTS)
+    return {fault: random.choice(_FAULTS_MS) for fault in more}
 
 
 class Stores:
@@ -131,10 +129,15 @@ class Stores:
         until_us: int,
         ledger: Ledger,
         tell: Callable[[str], None],
+        commits: Callable[[OperatorId, JobId, int, int], None],
         calm: bool = False,
     ) -> None:
-        """``tell`` gets each fault. ``calm``: there are none."""
-        self.ledger = ledger
+        """``tell`` gets each fault. ``calm``: there are none.
+
+        ``commits`` gets sink, job, epoch and attempt of each commit that begins.
+        """
+        self._ledger = ledger
+        self._commits = commits
         self.network = Network(loop, random, _rates(random, 0 if calm else until_us), tell)
         self.by_sink: dict[OperatorId, Store] = {}
         self._disk = disk
@@ -148,41 +151,28 @@ class Stores:
         self._bucket = self._bucket or Bucket(self.network, self._disk, BUCKET)
         return SimObjectStore(BUCKET, self._bucket, kernel)
 
-    def executors(self, files: ProcessFileSystem) -> Any:
-        """Where the Spark tasks of one driver run."""
-        from weir.sim.stores.frame import Executors
-
-        return Executors(self.network, files)
-
-    def session(self) -> Any:
+    def session(self) -> SimSession:
         """What sinks get for a Spark session."""
-        from weir.sim.stores.frame import SimSession
-
         return SimSession(self._disk)
-
-    def store(self, name: OperatorId, kind: str) -> Store:
-        """The store of a sink."""
-        if name not in self.by_sink:
-            self.by_sink[name] = class_of(kind)(
-                self.network, self._disk, f"{ROOT}/{name}", partial(self._look, name)
-            )
-        return self.by_sink[name]
 
     def sink(
         self,
         name: OperatorId,
         kind: str,
-        own: Sink | None,
+        environment: Environment,
         *,
-        fails: Callable[[], bool],
-        commits: Commits,
+        own: Sink | None = None,
         schema: Any = None,
     ) -> StoreSink:
         """What a driver calls: ``own``, or a sink of the product's, over its store.
 
         ``schema``: the rows' Arrow schema; None: they are numbers.
         """
-        store = self.store(name, kind)
+        if name not in self.by_sink:
+            self.by_sink[name] = class_of(kind)(
+                self.network, self._disk, f"{ROOT}/{name}", partial(self._look, name)
+            )
+        store = self.by_sink[name]
         if schema is not None:
             store.declare(schema)
         sink = own or store.sink()
@@ -191,9 +181,10 @@ class Stores:
             name,
             sink,
             store=store,
-            ledger=self.ledger,
-            fails=fails,
-            commits=partial(commits, name),
+            ledger=self._ledger,
+            fails=environment.strikes[Fault.COMMIT_FAILED],
+            executors=Executors(self.network, environment.executors),
+            commits=partial(self._commits, name),
         )
         return self._sinks[name]
 
@@ -216,8 +207,7 @@ class Stores:
             self.network.tell(f"FAULT {what}, of {name}")
 
     def _look(self, name: OperatorId) -> None:
-        if name in self._sinks:
-            self._sinks[name].look()
+        self._sinks[name].look()
 
 
 def _rates(random: Random, until_us: int) -> Rates:

@@ -50,32 +50,35 @@ _STATEMENTS_FAIL = 0.1
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 #: By Arrow's type, PostgreSQL's two names of its own, and what a value of it in a binary COPY is.
 _TYPES: dict[str, tuple[str, str, Callable[[bytes], Any]]] = {
-    "int16": ("smallint", "int2", lambda data: struct.unpack(">h", data)[0]),
-    "int32": ("integer", "int4", lambda data: struct.unpack(">i", data)[0]),
-    "int64": ("bigint", "int8", lambda data: struct.unpack(">q", data)[0]),
-    "float": ("real", "float4", lambda data: struct.unpack(">f", data)[0]),
-    "double": ("double precision", "float8", lambda data: struct.unpack(">d", data)[0]),
+    "int16": ("smallint", "int2", lambda data: _number(">h", data)),
+    "int32": ("integer", "int4", lambda data: _number(">i", data)),
+    "int64": ("bigint", "int8", lambda data: _number(">q", data)),
+    "float": ("real", "float4", lambda data: _number(">f", data)),
+    "double": ("double precision", "float8", lambda data: _number(">d", data)),
     "bool": ("boolean", "bool", lambda data: data == b"\1"),
     "string": ("text", "text", bytes.decode),
     "binary": ("bytea", "bytea", bytes),
-    "date32[day]": (
-        "date",
-        "date",
-        lambda data: (_EPOCH + timedelta(days=struct.unpack(">i", data)[0])).date(),
-    ),
+    "date32[day]": ("date", "date", lambda data: _time("days", ">i", data).date()),
     "timestamp[us, tz=UTC]": (
         "timestamp with time zone",
         "timestamptz",
-        lambda data: _EPOCH + timedelta(microseconds=struct.unpack(">q", data)[0]),
+        lambda data: _time("microseconds", ">q", data),
     ),
     "timestamp[us]": (
         "timestamp without time zone",
         "timestamp",
-        lambda data: (
-            _EPOCH.replace(tzinfo=None) + timedelta(microseconds=struct.unpack(">q", data)[0])
-        ),
+        lambda data: _time("microseconds", ">q", data).replace(tzinfo=None),
     ),
 }
+
+
+def _number(kind: str, data: bytes) -> Any:
+    return struct.unpack(kind, data)[0]
+
+
+def _time(unit: str, kind: str, data: bytes) -> datetime:
+    return _EPOCH + timedelta(**{unit: _number(kind, data)})
+
 
 #: A row: its values as a binary COPY has them.
 Values = tuple[bytes | None, ...]

@@ -20,16 +20,9 @@ from typing import Any
 
 from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network
+from weir.sim.stores.frame import rows_of
 from weir.sinks.base import Sink
 from weir.sinks.staging import partition_values
-
-
-def rows_of(data: bytes) -> list[dict[str, Any]]:
-    """The rows of a Parquet or JSON file."""
-    # Not at the top: pyarrow takes a while to load.
-    from weir.sim.stores.frame import rows_of
-
-    return rows_of(data)
 
 
 class Store(abc.ABC):

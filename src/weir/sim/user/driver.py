@@ -23,7 +23,7 @@ from weir.sim.engine.disk import Disk
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.job import SimJob
 from weir.sim.stores.audit import AuditedSink, Ledger, Shape, difference, shaped
-from weir.sim.stores.placing import Commits, Stores, kind_of
+from weir.sim.stores.placing import Stores, kind_of
 from weir.sim.user.coordinators import changed_by_restore
 from weir.sim.user.interleaving import Interleaving
 from weir.sim.user.loader import Pipeline
@@ -66,7 +66,6 @@ class UserRun:
     parallelism: int | None
     calm: bool
     ledger: Ledger
-    commits: Commits
     interleaving: Interleaving
     disk: Disk
     random: Random
@@ -183,7 +182,6 @@ class UserDriver:
             broken=environment.broken,
             calm=run.calm,
         )
-        self.executors = None if run.stores is None else run.stores.executors(environment.executors)
         self.session = None if run.stores is None else run.stores.session
         self.sinks: dict[OperatorId, Sink] = {}
         for name, sink in self.job.steps.sinks.items():
@@ -191,12 +189,7 @@ class UserDriver:
             kind = kind_of(sink)
             if kind is not None and run.stores is not None:
                 self.sinks[name] = run.stores.sink(
-                    name,
-                    kind,
-                    sink,
-                    fails=fails,
-                    commits=run.commits,
-                    schema=self.job.schema_of_sink(name),
+                    name, kind, environment, own=sink, schema=self.job.schema_of_sink(name)
                 )
             else:
                 self.sinks[name] = AuditedSink(

@@ -7,7 +7,7 @@ results of the operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ from weir.runtime.ports import PostToTask
 from weir.runtime.task_work import task_errored
 from weir.sim.engine.channel_offsets import BEGIN, ChannelOffsets
 from weir.sim.engine.loop import Task
-from weir.sim.engine.snapshots import LostStateError, SimState, segment_path
+from weir.sim.engine.snapshots import LostStateError, segment_path
 from weir.sim.engine.task_port import SimTaskPort
 from weir.sim.stores.frame import Frame
 from weir.sim.user.driver import UserDriver
@@ -107,7 +107,7 @@ class UserQuery:
                     self.chain.add_timed(step.operator_id)
         self._process_steps: Mapping[OperatorId, ProcessStep] = steps
         self._opened = False
-        self.snapshots = self._snapshots(())
+        self.snapshots = self._snapshots()
 
     # -- the contract
 
@@ -376,9 +376,7 @@ class UserQuery:
         committables = []
         for name, tag in zip(self._vertex.sinks, self._vertex.sink_tags, strict=True):
             schema = self._driver.job.schemas[self._vertex.name][tag]
-            frame: Any = Frame(
-                pa.Table.from_batches(rows.get(tag, []), schema), self._driver.executors
-            )
+            frame: Any = Frame(pa.Table.from_batches(rows.get(tag, []), schema))
             self._busy = True
             payload = self._driver.sinks[name].stage(frame, Batch(batch_id=batch))
             self._busy = False
@@ -439,26 +437,9 @@ class UserQuery:
 
     # -- snapshots
 
-    def _snapshots(self, base: tuple[StateHandle, ...]) -> TaskSnapshots:
-        port = self._port
-        return TaskSnapshots(
-            vertex=self._plan.vertex,
-            operators=self._plan.operators,
-            inputs=self._plan.inputs,
-            query=SimState(
-                vertex=self._plan.vertex,
-                directory=self._directory,
-                file_system=port.fs,
-                storage=port.storage,
-                links=port.links,
-                state=self._state_at,
-                finished=self._state_at_end,
-            ),
-            storage=port.storage,
-            flush=port.sinks.flush,
-            base=base,
-            clock=port.clock,
-            waits=port.waits,
+    def _snapshots(self, base: Sequence[StateHandle] = ()) -> TaskSnapshots:
+        return self._port.snapshots(
+            self._plan, self._directory, base, self._state_at, self._state_at_end
         )
 
     def _entries(self) -> dict[str, str]:

@@ -171,7 +171,6 @@ class UserStage(Stage):
             parallelism=self._parallelism,
             calm=self.calm,
             ledger=ledger,
-            commits=world.commits,
             interleaving=interleaving,
             disk=world.disk,
             random=self._random,
