@@ -465,8 +465,8 @@ def _shown(row: Shape) -> str:
 class StoreSink(AuditedSink):
     """A sink of the product's over a simulated store.
 
-    Requests may fail and be carried out later, and the store may go back. So the laws also hold at
-    every change of the store, and are these (the numbers of ``store.py`` in brackets).
+    Requests may be carried out later, and the store may go back: the laws of ``store.py``, whose
+    numbers are in brackets, hold at every change of the store.
     """
 
     def __init__(
@@ -504,10 +504,7 @@ class StoreSink(AuditedSink):
         super().open(context)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
-        """Stage rows or, in Weir's own jobs, numbers.
-
-        Nothing was to be committed again if that has not happened by now.
-        """
+        """Stage rows, or numbers. What is not committed again by now was not to be."""
         given: Any = frame
         if not given:
             return None

@@ -30,6 +30,7 @@ from typing import Any
 import psycopg
 from psycopg.sql import Composable
 
+from weir.errors import PipelineError
 from weir.sim.engine.disk import Disk
 from weir.sim.stores.faults import Network, Outcome, calling_process
 from weir.sim.stores.store import Store
@@ -154,6 +155,9 @@ class Server(Store):
     def declare(self, schema: Any) -> None:
         """See ``Store``."""
         self._columns = {one.name: str(one.type) for one in schema}
+        for name, kind in self._columns.items():
+            if kind not in _TYPES:
+                raise PipelineError(f"The simulated PostgreSQL has no type for {name!r}, a {kind}.")
 
     @classmethod
     def lacks(cls, sink: Any) -> str | None:
