@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from weir.sim.engine import job as job_module
+from weir.sim.stores import placing
 
 
 @pytest.fixture
@@ -17,6 +18,12 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def no_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator's jobs have no stores, unless a test asks for one."""
+    monkeypatch.setattr(placing, "_SHARE", 0.0)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ LONG = {
     "a_finished_task_recorded_without_its_channels",
 }
 
-pytestmark = pytest.mark.usefixtures("quiet")
+pytestmark = pytest.mark.usefixtures("quiet", "no_stores")
 
 
 def first_catch(mutant: Mutant) -> RunResult | None:

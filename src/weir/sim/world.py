@@ -433,7 +433,6 @@ class World:
         return stores
 
     def _store_failed(self, what: str) -> None:
-        """A request to a store failed."""
         self._injector.note(Fault.REQUEST_FAILED, self._drivers[-1].protocol_state())
         self.tell(what)
 

@@ -200,8 +200,6 @@ class Stores:
 
     def strike(self) -> None:
         """Something happens to one of the stores."""
-        if not self.by_sink:
-            return
         name = self.network.random.choice(list(self.by_sink))
         if (what := self.by_sink[name].strike()) is not None:
             self.network.tell(f"FAULT {what}, of {name}")
