@@ -43,7 +43,7 @@ BUCKET = "s3://weir"
 
 #: The shares of jobs that have stores, of their other tables that are in one too, and of those
 #: whose records are in an object store.
-_SHARE = 0.2
+_SHARE = 0.125
 _ALSO = 0.3
 _IN_BUCKET = 0.6
 #: A checkpoint takes that many requests that it needs some time.
