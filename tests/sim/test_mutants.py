@@ -33,6 +33,17 @@ LONG = {
     "a_finished_task_recorded_without_its_channels",
 }
 
+#: Tried in jobs without coordinators, and with them.
+WITHOUT_COORDINATORS = (
+    *MUTANTS,
+    *CHANNEL_MUTANTS,
+    *UNALIGNED_MUTANTS,
+    *ENDING_MUTANTS,
+    *MISHAP_MUTANTS,
+    *LIVENESS_MUTANTS,
+)
+OF_EVENTS = (*COORDINATOR_MUTANTS, *INDUCED_MUTANTS)
+
 pytestmark = pytest.mark.usefixtures("quiet", "no_stores")
 
 
@@ -68,14 +79,7 @@ def check_caught(mutant: Mutant, violation: Callable[[int], str | None]) -> None
     "mutant",
     [
         pytest.param(one, marks=[pytest.mark.slow] if one.name in LONG else [], id=one.name)
-        for one in (
-            *MUTANTS,
-            *CHANNEL_MUTANTS,
-            *UNALIGNED_MUTANTS,
-            *ENDING_MUTANTS,
-            *MISHAP_MUTANTS,
-            *LIVENESS_MUTANTS,
-        )
+        for one in WITHOUT_COORDINATORS
     ],
 )
 def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
@@ -83,9 +87,7 @@ def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None
     check_caught(mutant, violation_without_coordinators)
 
 
-@pytest.mark.parametrize(
-    "mutant", [*COORDINATOR_MUTANTS, *INDUCED_MUTANTS], ids=lambda mutant: mutant.name
-)
+@pytest.mark.parametrize("mutant", OF_EVENTS, ids=lambda mutant: mutant.name)
 def test_a_broken_variant_of_operator_events_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     """The same, in jobs whose operators have coordinators."""
     check_caught(mutant, violation_with_coordinators)

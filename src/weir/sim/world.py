@@ -441,8 +441,9 @@ class World:
 
         def due() -> None:
             if self.stores is not None and not self._injector.over and self._drivers:
-                self._injector.note(Fault.STORE_STRUCK, self._drivers[-1].protocol_state())
-                self.stores.strike()
+                state = self._drivers[-1].protocol_state()
+                if self.stores.strike():
+                    self._injector.note(Fault.STORE_STRUCK, state)
                 self._arm_stores(mean_us)
 
         delay_us = round(self._of_stores.expovariate(1 / mean_us))

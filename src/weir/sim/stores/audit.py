@@ -495,20 +495,12 @@ class StoreSink(AuditedSink):
         self._store = store
         self._commits = commits
         self._executors = executors
-        self._blind = False
-
-    def open(self, context: SinkContext) -> None:
-        """Open it. It cannot know of rows that were lost before, unless something is pending."""
-        if self._context is None or self._context.attempt != context.attempt:
-            self._blind = self._store.has_lost_rows
-        super().open(context)
 
     def stage(self, frame: DataFrame, batch: Batch) -> Payload | None:
         """Stage rows, or numbers. What is not committed again by now was not to be."""
         given: Any = frame
         if not given:
             return None
-        self._store.unnoticeable |= self._blind
         table = numbers(given) if isinstance(given, list) else given.toArrow()
         rows: Any = Frame(table, self._executors)
         return super().stage(rows, batch)
@@ -531,8 +523,13 @@ class StoreSink(AuditedSink):
         """Commit an epoch. With rows, it looks whether the store has gone back."""
         self._commits(self._opened.job_id, epoch, self._opened.attempt)
         if payloads:
-            self._blind = self._store.unseen = False
+            self._store.unseen = False
         return super().commit(epoch, payloads)
+
+    def check_not_gone_back(self, known: int) -> None:
+        """An attempt begins, and looks whether the store has gone back."""
+        self._store.unseen = False
+        super().check_not_gone_back(known)
 
     def clean(self, attempt: int) -> None:
         """Clean up: no session of an older attempt is alive after this (5)."""
@@ -563,7 +560,9 @@ class StoreSink(AuditedSink):
     # -- inside
 
     def _look(self, after: str, *, often: float, rule: int = 1) -> None:
-        self.look()
+        """After a commit or ``clean``; the store reports other changes."""
+        if often == 1.0:
+            self.look()
 
     def _after_commit(self, epoch: int, payloads: list[Payload]) -> None:
         """Nothing: drivers repeat commits often enough."""

@@ -347,7 +347,7 @@ def rows_of(data: bytes) -> list[dict[str, Any]]:
 
 def _parquet(rows: pa.Table) -> bytes:
     written = io.BytesIO()
-    pq.write_table(rows, written)
+    pq.write_table(rows, written, compression="none", use_dictionary=False)
     return written.getvalue()
 
 

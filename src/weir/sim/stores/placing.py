@@ -46,15 +46,19 @@ BUCKET = "s3://weir"
 _SHARE = 0.125
 _ALSO = 0.3
 _IN_BUCKET = 0.6
-#: A checkpoint takes that many requests that it needs some time.
+#: Such jobs commit often, and for long: the intervals of their checkpoints, and the paces of their
+#: sources.
+_INTERVALS_MS = (20, 50, 100)
+_PACES_US = (10_000, 40_000, 100_000)
+#: A checkpoint takes so many requests that it needs some time.
 _TIMEOUT_MS_MIN = 5_000
 #: The share of jobs in which a fault is more frequent, and the mean times between two.
 _MORE_FAULTS = 0.5
-_FAULTS_MS = (100.0, 300.0, 1_000.0)
+_FAULTS_MS = (300.0, 1_000.0, 3_000.0)
 #: Kills, crashes, pauses and second drivers.
 _FREQUENT = TIMED[:4]
 #: The mean times between two strikes at a store, in virtual microseconds.
-STRIKES_US = (40_000.0, 200_000.0, 1_000_000.0)
+STRIKES_US = (200_000.0, 1_000_000.0, 5_000_000.0)
 
 
 def kind_of(sink: Sink) -> str | None:
@@ -87,10 +91,13 @@ def has_clients() -> bool:
 
 
 def with_stores(job: SimJob, random: Random, kind: str | None) -> SimJob:
-    """Put some tables of a job into stores. ``kind``: of the first table; None: the seed decides.
+    """Put some tables of a job into stores.
 
-    Without the clients no seed has a store.
+    ``kind``: of the first table, in a job that reads no channels; None: the seed decides. Without
+    the clients no seed has a store.
     """
+    if kind is not None:
+        job = replace(job, vertices=[one for one in job.vertices if not one.inputs][:2])
     drawn = random.random() < _SHARE
     (chosen,) = random.choices(list(KINDS), weights=_WEIGHTS)
     tables = [vertex.sinks[0] for vertex in job.vertices if vertex.sinks]
@@ -102,7 +109,8 @@ def with_stores(job: SimJob, random: Random, kind: str | None) -> SimJob:
         job,
         stores=dict.fromkeys([first, *also], kind or chosen),
         bucket=BUCKET if random.random() < _IN_BUCKET else "",
-        config=patient(job.config),
+        vertices=[replace(one, pace_us=random.choice(_PACES_US)) for one in job.vertices],
+        config=replace(patient(job.config), interval_ms=random.choice(_INTERVALS_MS)),
     )
 
 
@@ -198,11 +206,12 @@ class Stores:
         """Whether the job has said that a store has lost rows: it cannot go on."""
         return any(store.noticed for store in self.by_sink.values())
 
-    def strike(self) -> None:
-        """Something happens to one of the stores."""
+    def strike(self) -> bool:
+        """Something happens to one of the stores; whether it did."""
         name = self.network.random.choice(list(self.by_sink))
         if (what := self.by_sink[name].strike()) is not None:
-            self.network.tell(f"FAULT {what}, of {name}")
+            self._ledger.tell(f"FAULT {what}, of {name}")
+        return what is not None
 
     def _look(self, name: OperatorId) -> None:
         self._sinks[name].look()
@@ -213,10 +222,10 @@ def _rates(random: Random, until_us: int) -> Rates:
         return random.choice((0.0, most / 10, most))
 
     return Rates(
-        refused=drawn(0.05),
-        answer_lost=drawn(0.1),
-        late=drawn(0.05),
-        slow=drawn(0.05),
+        refused=drawn(0.03),
+        answer_lost=drawn(0.05),
+        late=drawn(0.03),
+        slow=drawn(0.01),
         others=drawn(0.3),
         until_us=until_us,
     )

@@ -190,8 +190,10 @@ class Server(Store):
         }
 
     def sessions(self, sink: Any, before: int) -> set[object]:
-        """See ``Store``."""
-        return {session for session in self.live() if sink._is_dead(session.name, before)}
+        """See ``Store``. Their names have the attempt."""
+        name = re.compile(rf"weir {sink._ledger.digest} (\d+)")
+        found = ((session, name.fullmatch(session.name)) for session in self.live())
+        return {session for session, match in found if match and int(match[1]) < before}
 
     def strike(self) -> str:
         """Restart, or let an older state take over."""

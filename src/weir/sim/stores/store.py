@@ -34,10 +34,8 @@ class Store(abc.ABC):
     has_gone_back = False
     #: Whether rows that readers saw went with that.
     has_lost_rows = False
-    #: No commit with rows has begun since then.
+    #: No attempt and no commit with rows has begun since then.
     unseen = False
-    #: An attempt that had nothing to commit has begun since then, so nobody can notice it.
-    unnoticeable = False
     #: The job has said that rows are lost.
     noticed = False
 
@@ -102,7 +100,7 @@ class Store(abc.ABC):
     @property
     def is_excused(self) -> bool:
         """Whether rows may be missing at the end."""
-        return self.has_lost_rows and (self.noticed or self.unseen or self.unnoticeable)
+        return self.has_lost_rows and (self.noticed or self.unseen)
 
 
 def lacks_of_tables(sink: Any) -> str | None:
