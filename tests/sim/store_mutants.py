@@ -308,6 +308,11 @@ def the_ledger_is_written_before_the_files_are_renamed() -> AbstractContextManag
     return _with(patch.object(Files, "_commit_moves", entered_first))
 
 
+def files_get_their_names_without_a_mark() -> AbstractContextManager[None]:
+    """Nothing says that an epoch is shown in part until it is entered (P21)."""
+    return _with(patch.object(Files, "_begin", lambda *_: None))
+
+
 def staged_files_are_not_synced() -> AbstractContextManager[None]:
     """A checkpoint is acknowledged before what it has staged is on disk (P23)."""
     return _with(patch.object(FileSink, "_sync", lambda *_: None))
@@ -513,6 +518,12 @@ STORE_MUTANTS = [
         kind="Files",
         says=("committed rows are not visible",),
         known_seed=22,
+    ),
+    StoreMutant(
+        variant=files_get_their_names_without_a_mark,
+        kind="Files",
+        says=("checkpoint damaged: a job starts over unknown rows",),
+        known_seed=0,
     ),
     StoreMutant(
         variant=staged_files_are_not_synced,

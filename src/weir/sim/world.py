@@ -69,8 +69,10 @@ from weir.sim.engine.faults import (
     Mishap,
     Refused,
     Standing,
-    beyond_backup,
+    beyond,
+    damaged,
     draw_cancel,
+    draw_damage,
     draw_mishaps,
     draw_plan,
     since_savepoint,
@@ -98,6 +100,9 @@ _SLOWS = {Fault.DRIVER_PAUSED, Fault.CLOCK_JUMP, Fault.STORAGE_SLOW}
 _PATIENCE_OF_STORES_S = 300
 #: How many savepoints are requested before a mishap that needs one; most are not taken in time.
 _SAVEPOINTS_BEFORE = 10
+#: How often a checkpoint is damaged within a commit, and how long commits to stores may take.
+_WAITS = 0.5
+_COMMIT_US = 5_000
 #: How much rarer a user's stores are struck: a job that has lost rows ends.
 _RARER = 10
 #: After how many virtual microseconds an endless job is drained.
@@ -242,6 +247,8 @@ class World:
         self._mishap_random = Random(f"mishaps {seed}")
         self._refused: Refused | None = None
         self._backups: list[Backup] = []
+        #: A checkpoint is to be damaged while the next commit to a store is at work.
+        self._damage_waits = False
         #: A backup was put back: files that later attempts had staged are not cleaned up.
         self._records_are_older = False
         #: For a user's job: the text of the newest failure, and how often no fault explained it
@@ -303,6 +310,10 @@ class World:
                     request = partial(self._due, Fault.SAVEPOINT_REQUESTED)
                     self._loop.at(request_us, self._outside, request)
             self._loop.at(when_us, self._outside, partial(self._befall, mishap))
+        of_damage, often = Random(f"damage {self.seed}"), bool(self._job.stores)
+        for when_us in draw_damage(of_damage, self._plan.until_us, often=often):
+            if self._stage is None:
+                self._loop.at(when_us, self._outside, partial(self._damage_soon, of_damage))
         self._loop.at(self._plan.until_us, self._outside, self._cease)
         if self.stores is not None and not self._is_calm:
             rarer = 1 if self._stage is None else _RARER
@@ -426,7 +437,7 @@ class World:
             until_us=self._plan.until_us,
             ledger=ledger,
             tell=self._store_failed,
-            commits=self._auditor.commits,
+            commits=self._commit_begins,
             calm=self._is_calm,
         )
         self._auditor.stores.update(dict.fromkeys(sinks, stores.shown))
@@ -471,7 +482,11 @@ class World:
         if self._finished or (record is not None and record.status in _OVER):
             return
         backups = [one for one in self._backups if one.job_id == self._job_id]
-        needs = {Mishap.BACKUP_PUT_BACK: backups, Mishap.SAVEPOINT_AGAIN: self._savepoints}
+        needs = {
+            Mishap.BACKUP_PUT_BACK: backups,
+            Mishap.SAVEPOINT_AGAIN: self._savepoints,
+            Mishap.CHECKPOINT_DAMAGED: self._can_be_damaged(record),
+        }
         if not needs.get(mishap, True):
             return
         standing = Standing(job_id=self._job_id, from_savepoint=self._from_savepoint)
@@ -484,18 +499,10 @@ class World:
                 directory = f"{self._job.base_directory}/{self._job_id}"
                 standing = replace(standing, files=self._disk.copy_of(directory))
                 self._disk.put_back(directory, backup.files)
-                refused = beyond_backup(tables, backup)
+                refused = beyond(tables, self._job_id, backup.record.completed or 0)
                 if not refused:
                     self._auditor.records_put_back(backup.record, self._newest_id())
-                    self._records_are_older = True
-                    completed = backup.record.completed or 0
-                    self._own.records_put_back(self._job_id, completed)
-                    # Savepoints taken after the backup refer to rows that are undone now.
-                    self._savepoints = [
-                        one
-                        for one in self._savepoints
-                        if one.job_id != self._job_id or one.checkpoint_id <= completed
-                    ]
+                    self._goes_back_to(backup.record.completed or 0)
             case Mishap.SAVEPOINT_AGAIN:
                 savepoint = self._mishap_random.choice(self._savepoints)
                 refused = since_savepoint(tables, savepoint)
@@ -503,11 +510,70 @@ class World:
             case Mishap.VOLUME_NOT_MOUNTED:
                 refused = bool(tables)
                 self._restore_from(None)
+            case Mishap.CHECKPOINT_DAMAGED:
+                assert record is not None
+                self._refused = self._damage(record)
+                refused = self._refused.must
         self._story.tell(
             self._loop.now_us, "-", f"MISHAP {mishap.value}, must be refused: {refused}"
         )
-        if refused:
+        if refused and self._refused is None:
             self._refused = Refused(mishap=mishap, before=standing)
+
+    def _damage_soon(self, random: Random) -> None:
+        """Damage a checkpoint now, or while rows of the next one are being shown."""
+        self._damage_waits = bool(self._job.stores) and random.random() < _WAITS
+        if not self._damage_waits:
+            self._befall(Mishap.CHECKPOINT_DAMAGED)
+
+    def _commit_begins(self, sink: OperatorId, job_id: JobId, epoch: int, attempt: int) -> None:
+        self._auditor.commits(sink, job_id, epoch, attempt)
+        if self._damage_waits:
+            self._damage_waits = False
+            befall = partial(self._befall, Mishap.CHECKPOINT_DAMAGED)
+            self._loop.at(self._mishap_random.randrange(_COMMIT_US), self._outside, befall)
+
+    def _can_be_damaged(self, record: JobRecord | None) -> bool:
+        """Whether there is an older checkpoint, and no lost request may still show rows."""
+        late = self.stores is not None and self.stores.network.in_flight
+        return record is not None and len(record.checkpoints) > 1 and not late
+
+    def _damage(self, record: JobRecord) -> Refused:
+        """Damage the newest checkpoint.
+
+        Unless readers see rows of it, drivers may go back to the checkpoint before it.
+        """
+        older, newest = record.checkpoints[-2:]
+        file, known = f"{newest.path}/{METADATA_FILE}", older.checkpoint_id
+        data = self._disk.files[file]
+        self._disk.put(file, damaged(data, self._mishap_random), durable=True)
+        before = Standing(
+            job_id=self._job_id, from_savepoint=self._from_savepoint, damaged=(file, data)
+        )
+        shown = self._shows_beyond(known)
+        if not shown:
+            self._auditor.damaged(record, newest.path)
+            self._goes_back_to(known)
+            if self.stores is not None:
+                self.stores.give_up(self._job_id, known)
+        return Refused(mishap=Mishap.CHECKPOINT_DAMAGED, before=before, must=shown, known=known)
+
+    def _shows_beyond(self, known: int) -> bool:
+        """Whether readers see rows that a checkpoint of the job does not know."""
+        return beyond(self._auditor.tables, self._job_id, known) or (
+            self.stores is not None and self.stores.shows_beyond(self._job_id, known)
+        )
+
+    def _goes_back_to(self, completed: int) -> None:
+        """The job goes on from an older checkpoint, and nothing shows what came after it."""
+        self._records_are_older = True
+        self._own.records_put_back(self._job_id, completed)
+        # Savepoints that were taken after it refer to rows that are undone now.
+        self._savepoints = [
+            one
+            for one in self._savepoints
+            if one.job_id != self._job_id or one.checkpoint_id <= completed
+        ]
 
     def _undo(self, refused: Refused) -> None:
         """Undo a refused mishap, as a person would after reading the driver's message."""
@@ -516,6 +582,9 @@ class World:
         self._job_id, self._from_savepoint = before.job_id, before.from_savepoint
         if before.files is not None:
             self._disk.put_back(f"{self._job.base_directory}/{self._job_id}", before.files)
+        if before.damaged is not None:
+            self._disk.put(*before.damaged, durable=True)
+            self._auditor.repaired(self._job_id)
         self._story.tell(self._loop.now_us, "-", f"UNDONE {refused.mishap.value}")
 
     def _newest_id(self) -> int:
@@ -601,9 +670,12 @@ class World:
         self._events += 1
         self._tell(driver, f"<- {envelope}")
         driver.liveness.turn(envelope, driver.clock.now_ms())
-        if self._refused is not None and driver.master.status is JobStatus.RUNNING:
-            mishap = self._refused.mishap.value
-            self._auditor.broken(f"{mishap}: a job starts over unknown rows")
+        refused = self._refused
+        if refused is not None and driver.master.status is JobStatus.RUNNING:
+            # A store may have gone back meanwhile.
+            if refused.must and (refused.known is None or self._shows_beyond(refused.known)):
+                self._auditor.broken(f"{refused.mishap.value}: a job starts over unknown rows")
+            self._refused = None
         self._watch_pause(driver, envelope)
         self._validate(driver, envelope)
         if self._aimed:

@@ -166,6 +166,8 @@ class Auditor:
         #: The rows of tables that are in simulated stores, by sink.
         self.stores: dict[OperatorId, Shown] = {}
         self._visible: set[str] = set()
+        #: Checkpoints whose metadata cannot be read.
+        self._damaged: set[str] = set()
 
     # -- the disk
 
@@ -221,6 +223,18 @@ class Auditor:
         account.newest_id = newest_id
         account.triggered = {n: driver for n, driver in account.triggered.items() if n <= newest_id}
         self._retain(record)
+
+    def damaged(self, record: JobRecord, path: str) -> None:
+        """The newest checkpoint of a job cannot be read, and may be given up."""
+        self._damaged.add(path)
+        self._retain(record)
+
+    def repaired(self, job_id: JobId) -> None:
+        """All checkpoints can be read again."""
+        self._damaged.clear()
+        record = self._account(job_id).record
+        if record is not None:
+            self._retain(record)
 
     # -- effects
 
@@ -405,6 +419,8 @@ class Auditor:
         needed: set[str] = set()
         staged = self._staged[record.job_id] = {}
         for reference in record.checkpoints:
+            if reference.path in self._damaged:
+                continue
             data = self._disk.files.get(f"{reference.path}/{METADATA_FILE}")
             if data is None:
                 raise self._broken(

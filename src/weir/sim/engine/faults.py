@@ -1,10 +1,10 @@
 """The faults of one run: kinds and rates drawn from its seed, and a count of what struck when.
 
 **Mishaps** are mistakes that people make with a job's directories and commands: a backup restored,
-an old savepoint started again, a volume that is not mounted (PROTOCOL P19, P21). A mishap happens
-while no driver is alive. Either the job continues as if it were intended, or the drivers refuse to
-run it, and the mishap is then undone. The tables alone decide which is right: rows that they show
-and that the job would not know of must never be written again::
+an old savepoint started again, a volume that is not mounted, a checkpoint damaged (PROTOCOL P19,
+P21). A mishap happens while no driver is alive. Either the job continues as if it were intended, or
+the drivers refuse to run it, and the mishap is then undone. The tables alone decide which is right:
+rows that they show and that the job would not know of must never be written again::
 
     ==================  ==========================  ====================================
     mishap              continues from              refused if a table has a commit
@@ -13,6 +13,8 @@ and that the job would not know of must never be written again::
     savepoint again     that savepoint              that came after the savepoint, or by
                                                     a start from another one
     volume not mounted  nothing                     at all
+    checkpoint damaged  the checkpoint before it    of the job, beyond that checkpoint;
+                                                    perhaps also if one was only begun
     ==================  ==========================  ====================================
 
 In a run of 20,000 seeds, counted when graphs had at most three vertices, every fault struck at
@@ -221,6 +223,9 @@ class Injector:
 
 #: The share of runs that have mishaps, and the most mishaps in one run.
 _SHARE = 0.2
+#: The share of runs in which checkpoints are damaged, and of those with stores.
+_DAMAGED = 0.1
+_DAMAGED_OFTEN = 0.7
 _MOST = 3
 
 
@@ -230,6 +235,11 @@ class Mishap(enum.Enum):
     BACKUP_PUT_BACK = "backup restored"
     SAVEPOINT_AGAIN = "savepoint started again"
     VOLUME_NOT_MOUNTED = "volume not mounted"
+    CHECKPOINT_DAMAGED = "checkpoint damaged"
+
+
+#: What people do to a job's directory.
+_OF_DIRECTORIES = (Mishap.BACKUP_PUT_BACK, Mishap.SAVEPOINT_AGAIN, Mishap.VOLUME_NOT_MOUNTED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,14 +259,20 @@ class Standing:
     from_savepoint: str | None
     #: The files of the job's directory before it was replaced; None: it was not.
     files: dict[str, bytes] | None = None
+    #: A file that was damaged, and what it was.
+    damaged: tuple[str, bytes] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """A mishap after which drivers must refuse to run the job, and the standing to go back to."""
+    """A mishap after which drivers refuse to run the job, and the standing to go back to."""
 
     mishap: Mishap
     before: Standing
+    #: Drivers must refuse it. Otherwise they may.
+    must: bool = True
+    #: The checkpoint from which the job continues unless they do, where that is known.
+    known: int | None = None
 
 
 def draw_mishaps(random: Random, until_us: int) -> list[tuple[int, Mishap]]:
@@ -264,19 +280,36 @@ def draw_mishaps(random: Random, until_us: int) -> list[tuple[int, Mishap]]:
     if random.random() >= _SHARE:
         return []
     return [
-        (random.randrange(until_us // 5, until_us), random.choice(list(Mishap)))
+        (random.randrange(until_us // 5, until_us), random.choice(_OF_DIRECTORIES))
         for _ in range(random.randint(1, _MOST))
     ]
 
 
-def beyond_backup(tables: Mapping[str, TableVersion], backup: Backup) -> bool:
-    """Whether a table has an epoch of the job that the backup's record does not know."""
-    completed = backup.record.completed or 0
+def draw_damage(random: Random, until_us: int, *, often: bool) -> list[int]:
+    """When checkpoints are damaged, in virtual microseconds; none are in most runs.
+
+    Often early, as in ``draw_cancel``.
+    """
+    if random.random() >= (_DAMAGED_OFTEN if often else _DAMAGED):
+        return []
+    return [round(until_us * random.random() ** 2) for _ in range(random.randint(1, _MOST))]
+
+
+def damaged(data: bytes, random: Random) -> bytes:
+    """What a disk may make of a file: torn, or with a wrong byte."""
+    where = random.randrange(len(data))
+    if random.random() < 0.5:
+        return data[:where]
+    return data[:where] + bytes([data[where] ^ 1 << random.randrange(8)]) + data[where + 1 :]
+
+
+def beyond(tables: Mapping[str, TableVersion], job_id: JobId, epoch: int) -> bool:
+    """Whether a table has a later epoch of the job."""
     return any(
-        epoch > completed
+        later > epoch
         for version in tables.values()
-        for transaction, epoch in version.transactions.items()
-        if transaction.startswith(f"{backup.job_id}/")
+        for transaction, later in version.transactions.items()
+        if transaction.startswith(f"{job_id}/")
     )
 
 

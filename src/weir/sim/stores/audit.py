@@ -120,6 +120,21 @@ class Ledger:
         self._tickets += 1
         return self._tickets
 
+    def beyond(self, sink: OperatorId, job_id: JobId, epoch: int) -> Iterator[dict[str, Any]]:
+        """The rows of a job's later epochs."""
+        account = self.account(sink)
+        for (job, later), tickets in account.epochs.items():
+            if job == job_id and later > epoch:
+                for ticket in tickets:
+                    yield from account.staged[ticket]
+
+    def give_up(self, job_id: JobId, epoch: int) -> None:
+        """A job goes back to an epoch, and readers have seen nothing of its later epochs."""
+        for account in self._accounts.values():
+            for key in [one for one in account.epochs if one[0] == job_id and one[1] > epoch]:
+                del account.epochs[key]
+                account.doubtful.discard(key)
+
     def called(self, sink: OperatorId, call: str) -> None:
         """Note a call."""
         self.tell(f"{sink}: {call}")

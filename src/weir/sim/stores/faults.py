@@ -56,6 +56,8 @@ class Network:
         #: When faults cease, in virtual microseconds.
         self.until_us = rates.until_us
         self._tell = tell
+        #: How many requests will still be carried out, though their sender has given them up.
+        self.in_flight = 0
 
     @property
     def over(self) -> bool:
@@ -95,10 +97,12 @@ class Network:
         """Carry out a late request, whatever becomes of its sender."""
 
         def arrive() -> None:
+            self.in_flight -= 1
             # The auditor has noted it.
             with suppress(AuditError):
                 function()
 
+        self.in_flight += 1
         self.loop.at(self.random.randrange(least_us, most_us), self.outside, arrive)
 
     def tell(self, what: str) -> None:

@@ -18,7 +18,7 @@ from weir.sim.engine.disk import Disk
 from weir.sim.engine.faults import TIMED, Fault
 from weir.sim.engine.job import SimJob
 from weir.sim.engine.loop import Loop
-from weir.sim.stores.audit import Ledger, StoreSink
+from weir.sim.stores.audit import Ledger, StoreSink, shaped
 from weir.sim.stores.faults import Network, Rates
 from weir.sim.stores.frame import Executors, SimSession
 from weir.sim.stores.store import Store
@@ -200,6 +200,19 @@ class Stores:
         """The rows that a store shows; None if nobody knows what it should show."""
         store = self.by_sink[name]
         return None if store.is_excused else store.rows()
+
+    def shows_beyond(self, job_id: JobId, epoch: int) -> bool:
+        """Whether readers see rows of a later epoch of a job."""
+        for name, store in self.by_sink.items():
+            shown = {shaped(row, named=True) for row in store.rows()}
+            later = self._ledger.beyond(name, job_id, epoch)
+            if any(shaped(row, named=True) in shown for row in later):
+                return True
+        return False
+
+    def give_up(self, job_id: JobId, epoch: int) -> None:
+        """A job goes back to an epoch."""
+        self._ledger.give_up(job_id, epoch)
 
     @property
     def noticed(self) -> bool:
