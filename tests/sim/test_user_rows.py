@@ -68,8 +68,8 @@ def test_a_frame_gives_its_rows_and_names_what_it_lacks() -> None:
     )
     assert frame.select("name").columns == ["name"]
     assert frame.count() == 2
-    with pytest.raises(PipelineError, match=r"without Spark, so frame.write is not there"):
-        frame.write  # noqa: B018
+    with pytest.raises(PipelineError, match=r"without Spark, so frame.groupBy is not there"):
+        frame.groupBy  # noqa: B018
 
 
 def sync(path: Path) -> None:
