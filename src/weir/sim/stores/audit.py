@@ -86,8 +86,12 @@ class SinkAccount:
 
     def rows(self, *, doubtful: bool) -> Iterator[dict[str, Any]]:
         """The rows of the epochs that are committed, or of the others."""
+        return self.rows_of(lambda epoch: (epoch in self.doubtful) is doubtful)
+
+    def rows_of(self, counts: Callable[[tuple[JobId, int]], bool]) -> Iterator[dict[str, Any]]:
+        """The rows of the epochs that count."""
         for epoch, tickets in self.epochs.items():
-            if (epoch in self.doubtful) is doubtful:
+            if counts(epoch):
                 for ticket in tickets:
                     yield from self.staged[ticket]
 
@@ -120,13 +124,13 @@ class Ledger:
         self._tickets += 1
         return self._tickets
 
+    def until(self, sink: OperatorId, job_id: JobId, epoch: int) -> Iterator[dict[str, Any]]:
+        """The rows of a job's epochs up to this one."""
+        return self.account(sink).rows_of(lambda one: one[0] == job_id and one[1] <= epoch)
+
     def beyond(self, sink: OperatorId, job_id: JobId, epoch: int) -> Iterator[dict[str, Any]]:
         """The rows of a job's later epochs."""
-        account = self.account(sink)
-        for (job, later), tickets in account.epochs.items():
-            if job == job_id and later > epoch:
-                for ticket in tickets:
-                    yield from account.staged[ticket]
+        return self.account(sink).rows_of(lambda one: one[0] == job_id and one[1] > epoch)
 
     def give_up(self, job_id: JobId, epoch: int) -> None:
         """A job goes back to an epoch, and readers have seen nothing of its later epochs."""
@@ -542,8 +546,11 @@ class StoreSink(AuditedSink):
         return super().commit(epoch, payloads)
 
     def check_not_gone_back(self, known: int) -> None:
-        """An attempt begins, and looks whether the store has gone back."""
-        self._store.unseen = False
+        """An attempt begins, and looks whether the store has gone back behind what it knows."""
+        shown = {shaped(row, named=True) for row in self._store.rows()}
+        rows = self._ledger.until(self._name, self._opened.job_id, known)
+        if any(shaped(row, named=True) not in shown for row in rows):
+            self._store.unseen = False
         super().check_not_gone_back(known)
 
     def clean(self, attempt: int) -> None:

@@ -34,7 +34,7 @@ class Store(abc.ABC):
     has_gone_back = False
     #: Whether rows that readers saw went with that.
     has_lost_rows = False
-    #: No attempt and no commit with rows has begun since then.
+    #: No attempt that knew of the rows, and no commit with rows, has begun since then.
     unseen = False
     #: The job has said that rows are lost.
     noticed = False
