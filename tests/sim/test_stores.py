@@ -9,14 +9,18 @@ from random import Random
 import psycopg
 import pytest
 from tests.sim.greenlets import NoWatcher
+from tests.sim.mutants import _jobs_with
 from tests.sim.store_mutants import STORE_MUTANTS, StoreMutant
 
 from weir.sim.engine.disk import Disk
+from weir.sim.engine.faults import Refused
 from weir.sim.engine.loop import Loop, Process
 from weir.sim.stores.faults import Network, Rates
+from weir.sim.stores.iceberg import IcebergCatalog
 from weir.sim.stores.placing import KINDS
 from weir.sim.stores.postgres import Connection, Server
-from weir.sim.world import RunResult, run_seed
+from weir.sim.world import RunResult, World, run_seed
+from weir.storage.job_log import JobRecord
 
 SEEDS = 1_000
 
@@ -116,6 +120,38 @@ def test_a_session_that_does_nothing_for_long_loses_its_lock() -> None:
     loop.spawn(process, wait, 1_000_000)
     loop.run(lambda: False, 30_000_000)
     assert order == ["b", "a"]
+
+
+def test_a_job_goes_on_from_an_older_checkpoint_once_its_table_has_lost_what_came_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Drivers refuse to fall back from a damaged checkpoint only while readers see its rows."""
+    damage, check = World._damage, World._check_forgotten
+    went_on = []
+
+    def damaged_and_rolled_back(self: World, record: JobRecord) -> Refused:
+        refused = damage(self, record)
+        stores = self.stores
+        assert stores is not None and refused.known is not None
+        while refused.must and stores.shows_beyond(self._job_id, refused.known):
+            for table in stores.by_sink.values():
+                assert isinstance(table, IcebergCatalog)
+                table.states.pop()
+                table.goes_back(lost=True)
+        return refused
+
+    def noted(self: World, refused: Refused) -> None:
+        check(self, refused)
+        went_on.append(refused)
+
+    monkeypatch.setattr(World, "_damage", damaged_and_rolled_back)
+    monkeypatch.setattr(World, "_check_forgotten", noted)
+    with _jobs_with(num_retained=3):
+        for seed in range(200):
+            assert run_seed(seed, store="IcebergTable").violation is None
+            if went_on:
+                break
+    assert went_on
 
 
 def test_a_seed_with_a_store_says_so_in_its_plan() -> None:

@@ -88,6 +88,7 @@ from weir.storage import metadata
 from weir.storage.filesystem import DIRECTORY_MARKER
 from weir.storage.job_log import JobRecord, RecordStatus
 from weir.storage.metadata import METADATA_FILE
+from weir.storage.paths import parent
 
 #: Virtual seconds after the last fault within which a job must finish. A driver that does not know
 #: that it was fenced may try its final checkpoint eight times, with up to ten seconds between two
@@ -528,7 +529,7 @@ class World:
 
     def _commit_begins(self, sink: OperatorId, job_id: JobId, epoch: int, attempt: int) -> None:
         self._auditor.commits(sink, job_id, epoch, attempt)
-        if self._damage_waits:
+        if self._damage_waits and self._can_be_damaged(self._record()):
             self._damage_waits = False
             befall = partial(self._befall, Mishap.CHECKPOINT_DAMAGED)
             self._loop.at(self._mishap_random.randrange(_COMMIT_US), self._outside, befall)
@@ -551,12 +552,18 @@ class World:
             job_id=self._job_id, from_savepoint=self._from_savepoint, damaged=(file, data)
         )
         shown = self._shows_beyond(known)
+        refused = Refused(mishap=Mishap.CHECKPOINT_DAMAGED, before=before, must=shown, known=known)
         if not shown:
-            self._auditor.damaged(record, newest.path)
-            self._goes_back_to(known)
-            if self.stores is not None:
-                self.stores.give_up(self._job_id, known)
-        return Refused(mishap=Mishap.CHECKPOINT_DAMAGED, before=before, must=shown, known=known)
+            self._give_up(refused, record)
+        return refused
+
+    def _give_up(self, refused: Refused, record: JobRecord) -> None:
+        """Drivers may go back to the checkpoint before the damaged one."""
+        assert refused.before.damaged is not None and refused.known is not None
+        self._auditor.damaged(record, parent(refused.before.damaged[0]))
+        self._goes_back_to(refused.known)
+        if self.stores is not None:
+            self.stores.give_up(self._job_id, refused.known)
 
     def _shows_beyond(self, known: int) -> bool:
         """Whether readers see rows that a checkpoint of the job does not know."""
@@ -670,16 +677,22 @@ class World:
         self._events += 1
         self._tell(driver, f"<- {envelope}")
         driver.liveness.turn(envelope, driver.clock.now_ms())
-        refused = self._refused
-        if refused is not None and driver.master.status is JobStatus.RUNNING:
-            # A store may have gone back meanwhile.
-            if refused.must and (refused.known is None or self._shows_beyond(refused.known)):
-                self._auditor.broken(f"{refused.mishap.value}: a job starts over unknown rows")
-            self._refused = None
+        if self._refused is not None and driver.master.status is JobStatus.RUNNING:
+            refused, self._refused = self._refused, None
+            if refused.must:
+                self._check_forgotten(refused)
         self._watch_pause(driver, envelope)
         self._validate(driver, envelope)
         if self._aimed:
             self._strike_if_aimed(driver)
+
+    def _check_forgotten(self, refused: Refused) -> None:
+        """A job starts over rows that it did not know, unless a store has lost them meanwhile."""
+        record = self._record()
+        if refused.known is None or record is None or self._shows_beyond(refused.known):
+            self._auditor.broken(f"{refused.mishap.value}: a job starts over unknown rows")
+        else:
+            self._give_up(refused, record)
 
     def _watch_pause(self, driver: SimDriver, envelope: object) -> None:
         """Report to the auditor what bounds the minimum pause, and note final checkpoints."""
