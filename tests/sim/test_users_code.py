@@ -441,7 +441,7 @@ def test_the_main_example_runs_in_the_simulator() -> None:
     assert [run_pipeline_seed(simulated, seed).violation for seed in range(3)] == [None] * 3
 
 
-SINKS = """
+SHOP = """
 import weir
 from weir.sinks import DeltaTable, Files, ForeachEpoch, IcebergTable, PostgresTable
 
@@ -462,7 +462,7 @@ def test_a_pipelines_own_sinks_write_to_simulated_stores(tmp_path: Path) -> None
     """Each product sink runs with its own arguments; what no store has is named. A broken commit
     of one of them is caught."""
     file = tmp_path / "pipeline.py"
-    file.write_text(SINKS)
+    file.write_text(SHOP)
     simulated = prepared(load_job, str(file))
     assert (simulated.violation, simulated.notes) == (
         None,
