@@ -77,6 +77,11 @@ def test_numbers_of_epochs_without_rows_come_again_once_old_records_were_put_bac
     assert Mishap.BACKUP_PUT_BACK in {fault for fault, _ in result.struck}
 
 
+def test_a_final_checkpoint_that_is_queued_when_another_fails_is_no_hasty_retry() -> None:
+    """It was requested before, for a task that came to its end meanwhile (P29)."""
+    assert run_seed(700).violation is None
+
+
 def test_a_cancelled_job_whose_record_could_not_be_synced_is_not_taken_for_a_finished_one() -> None:
     """Two syncs of its end fail: drivers read that it was cancelled, though a crash may lose it."""
     with syncs_fail():

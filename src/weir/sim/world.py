@@ -613,7 +613,8 @@ class World:
             unforced = sum(not one.request.origin.forced for one in pending)
         if isinstance(effect, AllocateLocation):
             request = driver.master.coordinator.trigger.in_progress
-            if request is not None and request.origin is RequestOrigin.FINAL:
+            is_final = request is not None and request.origin is RequestOrigin.FINAL
+            if is_final and not driver.final_waits:
                 self._auditor.asked_final(driver.process.name, driver.clock.now_ms())
         if isinstance(effect, DiscardCheckpoint) and effect.checkpoint_id in driver.finals:
             driver.finals.remove(effect.checkpoint_id)
@@ -697,6 +698,10 @@ class World:
     def _watch_pause(self, driver: SimDriver, envelope: object) -> None:
         """Report to the auditor what bounds the minimum pause, and note final checkpoints."""
         who, now_ms = driver.process.name, driver.clock.now_ms()
+        waits = driver.master.coordinator.trigger.final_waits
+        if waits and not driver.final_waits:
+            self._auditor.asked_final(who, now_ms)
+        driver.final_waits = waits
         match envelope:
             case CheckpointRecorded(outcome=Recorded.WON, checkpoint=checkpoint):
                 self._auditor.completed(who, now_ms, checkpoint)

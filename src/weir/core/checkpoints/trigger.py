@@ -98,13 +98,18 @@ class CheckpointTrigger:
         return self._waits_because
 
     @property
+    def final_waits(self) -> bool:
+        """Whether a final checkpoint is queued."""
+        return self._decider.waits(RequestOrigin.FINAL)
+
+    @property
     def will_commit(self) -> bool:
         """Whether a committing checkpoint is certain to be triggered next.
 
         That is, its location is being allocated, or a final checkpoint is queued.
         """
         in_progress = self._in_progress is not None and self._in_progress.kind.commits_side_effects
-        return in_progress or self._decider.waits(RequestOrigin.FINAL)
+        return in_progress or self.final_waits
 
     def start(self, now_ms: int, chance: float) -> None:
         """Set the timer: first uniformly in [min pause, interval], then at a fixed rate (A2)."""

@@ -294,15 +294,10 @@ class Auditor:
         self._final[driver] = _FinalFailures(failures=failures + 1, at_ms=now_ms)
 
     def asked_final(self, driver: str, now_ms: int) -> None:
-        """Check the delay of a final checkpoint that a driver begins.
-
-        Not after a single failure: this checkpoint may have been requested before that failure.
-        """
+        """Check the delay of a final checkpoint that a driver requests, queued or begun."""
         failed = self._final.get(driver, _FinalFailures())
-        if failed.failures < 2:
-            return
         waited_ms = now_ms - failed.at_ms
-        if waited_ms < final_retry_ms(failed.failures):
+        if failed.failures and waited_ms < final_retry_ms(failed.failures):
             raise self._broken(
                 f"a final checkpoint is requested again {waited_ms} ms after failure"
                 f" {failed.failures} in a row"

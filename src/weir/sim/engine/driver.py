@@ -102,6 +102,9 @@ class SimDriver:
     ``on_end`` gets the way the job ended, or the error that ended the driver.
     """
 
+    #: Whether a final checkpoint was queued after the last turn.
+    final_waits = False
+
     def __init__(
         self,
         *,
