@@ -9,7 +9,7 @@ state. A start compares them with those of the pipeline:
 1. Before the JVM starts: sinks, sources of ``weir.sources``, keys of Python operators
    (``declared``). Also for a job that has finished, which would otherwise be said to be done.
 2. When a task's plan is built, before its first batch: sources that Spark reads, and what Spark's
-   plan says of each step (``spark/query/fingerprints.py``).
+   plan says of each step (``spark/state/plan_words.py``).
 
 A difference is refused, and the message asks for a decision: ``--accept-changed-state NAME`` goes
 on with the state as it is; another uid starts the step without state.

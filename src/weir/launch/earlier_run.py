@@ -100,7 +100,8 @@ def _last_checkpoint(name: str, directory: str) -> tuple[JobRecord, CompletedChe
     if known is None:
         return None
     storage = CheckpointStorage(fs=file_systems, base_directory=directory, job_id=known.job_id)
-    record = JobLog(file_systems(directory), storage.log_directory).newest()
+    log = JobLog(file_systems(directory), storage.log_directory, job_id=known.job_id)
+    record = log.newest()
     counts = (RecordStatus.RUNNING, RecordStatus.FAILED, RecordStatus.FINISHED)
     if record is None or record.status not in counts:
         return None

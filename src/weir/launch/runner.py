@@ -177,7 +177,7 @@ def _changes(job: JobDefinition, options: RunOptions, listener: RunListener) -> 
     from weir.durable.changes import Changes
 
     operators = declared_operators(job)
-    names = {name for operator in operators.values() for name in (operator.name, *operators)}
+    names = {*operators, *(operator.name for operator in operators.values())}
     for name in options.accept_changed_state:
         if name not in names:
             raise PipelineError(
