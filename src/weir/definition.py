@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,8 +13,10 @@ from weir.core.task.plan import TaskPlan
 from weir.core.types import Fingerprint, OperatorId
 from weir.durable.changes import DeclaredOperator, declared
 from weir.durable.hooks import CheckpointListener, MasterHook, listener_of
+from weir.errors import PipelineError
 from weir.operators.base import Operator, overrides, takes_part
 from weir.sinks.base import Sink
+from weir.storage.paths import is_utf8
 from weir.subtasks.chain import process_steps
 
 
@@ -41,6 +44,17 @@ class Simulation:
     visible: Mapping[str, Callable[[Sink], Iterable[Any]]] = field(default_factory=dict)
 
 
+def checked_name(name: str) -> str:
+    """The name. Raises ``PipelineError`` if no job can have it."""
+    if not name.strip():
+        raise PipelineError("A job needs a name: weir.Job('orders').")
+    if not is_utf8(name):
+        raise PipelineError(
+            f"The job name {name!r} is not UTF-8 text: choose another, such as 'orders'."
+        )
+    return name
+
+
 class JobDefinition:
     """A job's name and settings, and the graph of its steps with the user's code by step id."""
 
@@ -58,6 +72,12 @@ class JobDefinition:
         #: By identifier.
         self.hooks: dict[str, MasterHook] = {}
         self.simulation = Simulation()
+
+    def named(self, name: str) -> JobDefinition:
+        """The same job under another name. Raises ``PipelineError`` if it cannot be a name."""
+        renamed = copy.copy(self)
+        renamed.name = checked_name(name)
+        return renamed
 
     def vertices(self) -> tuple[Vertex, ...]:
         """The vertices that the steps are chained into.

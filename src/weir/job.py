@@ -16,15 +16,16 @@ only shown to people. To rename a step that has run without a uid, give it its o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from weir.config.values import DURATION
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind
 from weir.core.status import JobStatus
 from weir.core.types import NAME
-from weir.definition import JobDefinition, ProcessFunction, Simulation
+from weir.definition import JobDefinition, ProcessFunction, Simulation, checked_name
 from weir.durable.changes import WATERMARK, declared
 from weir.durable.hooks import MasterHook
 from weir.errors import JobFailedError, PipelineError
@@ -41,10 +42,36 @@ from weir.storage.paths import is_utf8
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from weir.launch.options import JobResult
+    from weir.launch.options import JobResult, RunOptions
 
     SourceFunction = Callable[[SparkSession], DataFrame]
     TransformFunction = Callable[..., DataFrame]
+
+
+class Host(Protocol):
+    """Executes a file, and decides what running a job means in it: ``weir run FILE``."""
+
+    def made(self, job: Job) -> None:
+        """The file has built a job."""
+        ...
+
+    def run(self, job: Job, options: RunOptions) -> JobResult:
+        """The file calls ``job.run()``: run the job, or raise."""
+        ...
+
+
+#: The hosts of the files that are executed now, innermost last.
+_hosts: list[Host] = []
+
+
+@contextmanager
+def hosted_by(host: Host) -> Iterator[None]:
+    """Meanwhile, jobs of any thread belong to this host."""
+    _hosts.append(host)
+    try:
+        yield
+    finally:
+        _hosts.remove(host)
 
 
 class Job:
@@ -58,13 +85,9 @@ class Job:
     """
 
     def __init__(self, name: str, *, conf: Mapping[str, str | float | bool] | None = None) -> None:
-        if not name.strip():
-            raise PipelineError("A job needs a name: weir.Job('orders').")
-        if not is_utf8(name):
-            raise PipelineError(
-                f"The job name {name!r} is not UTF-8 text: choose another, such as 'orders'."
-            )
-        self._definition = JobDefinition(name, conf or {})
+        self._definition = JobDefinition(checked_name(name), conf or {})
+        if _hosts:
+            _hosts[-1].made(self)
 
     @property
     def name(self) -> str:
@@ -226,9 +249,12 @@ class Job:
         On the main thread, SIGTERM and SIGHUP suspend the job, unless the program handles or
         ignores them itself; then ``SystemExit`` is raised, with 128 + signal. Raises ``WeirError``
         if the job cannot start, and ``JobFailedError`` if it failed.
+
+        In a file that ``weir run`` executes, the command line's options take precedence over the
+        keywords. Under ``weir plan`` and ``weir sim``, the file is executed up to here.
         """
         from weir.launch.options import RunOptions
-        from weir.launch.runner import run_in_script
+        from weir.launch.runner import run_in_script, script_arguments
 
         options = RunOptions(
             master=master,
@@ -238,8 +264,12 @@ class Job:
             takeover=takeover,
             accept_duplicates=accept_duplicates,
             accept_changed_state=tuple(accept_changed_state),
+            arguments=script_arguments(),
         )
-        result = run_in_script(self._definition, options)
+        if _hosts:
+            result = _hosts[-1].run(self, options)
+        else:
+            result = run_in_script(self._definition, options)
         if result.status is JobStatus.FAILED:
             raise JobFailedError(f"Job {self.name!r} ({result.job_id}) failed: {result.failure}")
         return result
@@ -511,6 +541,7 @@ class Stream:
         self.job._definition.graph.cut(self.uid, upstream=True, downstream=True)
         return self
 
+    @overload
     def sink(
         self,
         name: str,
@@ -518,21 +549,44 @@ class Stream:
         *,
         min_commit_interval: str | None = None,
         uid: str | None = None,
+    ) -> None: ...
+
+    @overload
+    def sink(
+        self, name: Sink, *, min_commit_interval: str | None = None, uid: str | None = None
+    ) -> None: ...
+
+    def sink(
+        self,
+        name: str | Sink,
+        sink: Sink | None = None,
+        *,
+        min_commit_interval: str | None = None,
+        uid: str | None = None,
     ) -> None:
-        """Write the stream to a sink. A step may have several sinks.
+        """Write the stream to a sink: ``clean.sink(DeltaTable(...))``. A step may have several.
+
+        ``name`` may be left out, or be that of the step; each further sink of the step needs a name
+        of its own.
 
         ``min_commit_interval`` is a duration such as ``"5 min"``: of the checkpoints in each such
         span of the clock the sink commits at the first, with all rows since its last commit. Fewer,
         larger commits make fewer small files; readers see rows later. The end of the input and a
         stop commit everything.
 
-        ``uid`` is the id by which the sink's state is matched and under which it commits.
+        ``uid`` is the id by which the sink's state is matched and under which it commits. Without
+        it, that is the name; of a sink with the name of its step it is the step's id and ``-sink``.
         """
+        if not isinstance(name, str):
+            name, sink = self.name, name if sink is None else sink
         if not isinstance(sink, Sink):
+            given = "missing" if sink is None else f"a {type(sink).__name__}"
             raise PipelineError(
-                f"The sink {name!r} is a {type(sink).__name__}: pass one of weir.sinks, such as"
+                f"The sink {name!r} is {given}: pass one of weir.sinks, such as"
                 " weir.sinks.DeltaTable(path), or a subclass of weir.sinks.Sink."
             )
+        if uid is None and name == self.name:
+            uid = f"{self.uid}-sink"
         if any(other is sink for other in self.job._definition.sinks.values()):
             raise PipelineError(
                 f"The sink {name!r} shares its {type(sink).__name__} with another sink of the job:"

@@ -13,6 +13,8 @@ place of a text.
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 
 MASKED = "******"
 #: Words in names of settings that may hold secrets: Flink's list, Spark's redaction rule and more.
@@ -50,3 +52,23 @@ def masked_option(option: str) -> str:
     if is_property or option.startswith("-javaagent:") or _SECRET.search(option):
         return f"{name}{found}{MASKED}" if found else masked(option)
     return masked(option)
+
+
+def masked_arguments(arguments: Sequence[str]) -> str:
+    """The arguments of a program as in a shell, with secrets masked.
+
+    Also masked is the argument after an option such as ``--password``, and all of what is given to
+    ``password=``, however many words it has.
+    """
+    shown, is_secret = [], False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        is_name = re.fullmatch(r"[\w.-]+", name) is not None and _SECRET.search(name) is not None
+        if is_secret:
+            shown.append(MASKED)
+        elif is_name and equals:
+            shown.append(f"{name}={MASKED}")
+        else:
+            shown.append(shlex.quote(masked(argument)))
+        is_secret = not is_secret and is_name and not equals and argument.startswith("-")
+    return " ".join(shown)

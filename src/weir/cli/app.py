@@ -30,6 +30,7 @@ from weir.cli.options import (
     AcceptDuplicates,
     Address,
     AllowNonRestoredState,
+    Arguments,
     CaFile,
     CheckpointDirectory,
     CheckpointDirectoryOption,
@@ -42,14 +43,20 @@ from weir.cli.options import (
     Directory,
     Dispose,
     Drain,
+    DriverMemory,
     Force,
     FromSavepoint,
     HistoryPort,
+    Jars,
     JobName,
+    JobNameOption,
     LogFormatOption,
     Master,
     OptionalJobName,
+    Packages,
     Pipeline,
+    PropertiesFile,
+    PyFiles,
     RestPort,
     RunningJobName,
     SavepointDir,
@@ -121,9 +128,16 @@ def _common(
 @app.command(epilog="Example: weir run pipeline.py --conf execution.checkpointing.interval=5s")
 def run(  # noqa: PLR0917 - typer makes an option of each parameter
     pipeline: Pipeline,
+    arguments: Arguments = None,
     master: Master = None,
+    name: JobNameOption = None,
     conf: Conf = None,
     config: ConfigFile = None,
+    properties_file: PropertiesFile = None,
+    py_files: PyFiles = None,
+    jars: Jars = None,
+    packages: Packages = None,
+    driver_memory: DriverMemory = None,
     from_savepoint: FromSavepoint = None,
     claim_mode: ClaimMode = None,
     claim: Claim = False,
@@ -141,13 +155,18 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
 ) -> None:
     """Run a pipeline in this process until it ends.
 
+    The file is executed as by 'spark-submit': as __main__, with its arguments. Where it calls
+    job.run(), its job runs with these options; if it ends without that, its job runs then.
+
     Run the same command again to resume the job from its newest completed checkpoint. Ctrl-C or
     SIGTERM suspends the job; a second signal kills the process.
 
     Exit codes: 0 finished, or stopped with a savepoint; 1 failed, cancelled, taken over or not
-    started; 2 usage error; 130 suspended or killed by Ctrl-C, 143 by SIGTERM.
+    started; 2 usage error; 130 suspended or killed by Ctrl-C, 143 by SIGTERM; the file's own if it
+    exits.
     """
     from weir.cli.run import run_pipeline
+    from weir.cli.spark_options import read_properties, single, spark_settings
     from weir.config import Configuration
     from weir.config.options import (
         IGNORE_UNCLAIMED_STATE,
@@ -163,6 +182,14 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
             " one of them."
         )
     overrides = _key_values(conf or [])
+    overrides |= spark_settings(
+        conf=overrides,
+        master=master,
+        py_files=py_files,
+        jars=jars,
+        packages=packages,
+        driver_memory=driver_memory,
+    )
     if rest_port is not None:
         overrides[REST_PORT.key] = str(rest_port)
     if log_format is not None:
@@ -174,12 +201,14 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         overrides[IGNORE_UNCLAIMED_STATE.key] = "true"
     options = RunOptions(
         master=master,
-        conf=Configuration.given(config, overrides),
+        conf={**read_properties(properties_file), **Configuration.given(config, overrides)},
         from_savepoint=from_savepoint,
         fresh=fresh,
         takeover=takeover,
         accept_duplicates=accept_duplicates,
         accept_changed_state=tuple(accept_changed_state or ()),
+        name=single("--name", name),
+        arguments=tuple(arguments or ()),
     )
     raise typer.Exit(run_pipeline(pipeline, options, _console()))
 
@@ -187,6 +216,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
 @app.command(epilog="Example: weir plan pipeline.py --mermaid > plan.mmd")
 def plan(
     pipeline: Pipeline,
+    arguments: Arguments = None,
     mermaid: Annotated[
         bool, typer.Option("--mermaid", help="Print the plan as a Mermaid flowchart.")
     ] = False,
@@ -194,25 +224,26 @@ def plan(
 ) -> None:
     """Show the queries of a pipeline without running it.
 
+    The file is executed up to its job.run(), or else to its end.
+
     Steps are chained into vertices. Each vertex runs as one streaming query; channels connect the
     vertices. Shows each vertex's chain, sinks, input and output channels, and why its chain ends.
     Fails if 'weir run' would refuse the pipeline because of what its last run left.
     """
-    from weir.cli.load import load_job
-    from weir.cli.plan import plan_json, plan_mermaid, plan_text
+    from weir.cli.plan import loaded, plan_json, plan_mermaid, plan_text
     from weir.job import definition_of
     from weir.launch.earlier_run import check_last_run
 
     if mermaid and as_json:
         raise typer.BadParameter("--mermaid and --json are alternatives: use only one of them.")
-    job = load_job(pipeline)
-    if mermaid:
-        typer.echo(plan_mermaid(job))
-    elif as_json:
-        typer.echo(plan_json(job))
-    else:
-        _show(plan_text(job))
-    check_last_run(definition_of(job))
+    with loaded(pipeline, arguments or ()) as job:
+        if mermaid:
+            typer.echo(plan_mermaid(job))
+        elif as_json:
+            typer.echo(plan_json(job))
+        else:
+            _show(plan_text(job))
+        check_last_run(definition_of(job))
 
 
 @app.command("list", epilog="Example: weir list")
@@ -453,8 +484,12 @@ def warmup(force: Force = False) -> None:
 def sim(
     pipeline: Annotated[
         str | None,
-        typer.Argument(help="Pipeline: FILE or FILE:job. By default, Weir's own jobs are run."),
+        typer.Argument(
+            metavar="[FILE[:job]]",
+            help="Pipeline, as for 'weir run'. By default, Weir's own jobs are run.",
+        ),
     ] = None,
+    arguments: Arguments = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 1_000,
     seed: Annotated[int, typer.Option(min=0, help="First seed; each run uses the next.")] = 0,
     minutes: Annotated[
@@ -477,7 +512,14 @@ def sim(
     from weir.cli.simulate import run_simulation
 
     raise typer.Exit(
-        run_simulation(pipeline=pipeline, first=seed, seeds=seeds, minutes=minutes, lines=lines)
+        run_simulation(
+            pipeline=pipeline,
+            arguments=arguments or (),
+            first=seed,
+            seeds=seeds,
+            minutes=minutes,
+            lines=lines,
+        )
     )
 
 

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TextIO
 
 from rich.console import Console
@@ -67,9 +67,29 @@ class LogOutput:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """While a pipeline's file is loaded, the file may set up the log as without Weir."""
-        with nullcontext() if self._capture is None else self._capture.without_log():
+        """While a pipeline's file is executed, the file may set up the log as without Weir."""
+        self._leave_log()
+        try:
             yield
+        finally:
+            self._take_log()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While a job runs that the file itself has started, what is logged becomes lines again."""
+        self._take_log()
+        try:
+            yield
+        finally:
+            self._leave_log()
+
+    def _take_log(self) -> None:
+        if self._capture is not None:
+            self._capture.take_log()
+
+    def _leave_log(self) -> None:
+        if self._capture is not None:
+            self._capture.leave_log()
 
     def use(self, form: LogFormat) -> None:
         """Change the form, once the job's own configuration is known."""

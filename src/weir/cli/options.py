@@ -95,9 +95,16 @@ Pipeline = Annotated[
     typer.Argument(
         metavar="FILE[:job]",
         help=(
-            "Python file that builds a weir.Job; append the job's variable name if there are"
+            "Python file that builds a weir.Job; append the job's variable or name if there are"
             " several."
         ),
+    ),
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- ARGS...]",
+        help="Arguments of the file, which has them as sys.argv[1:]; options of Weir come before.",
     ),
 ]
 Master = Annotated[
@@ -115,6 +122,46 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option(
         "--config", metavar="FILE", help="Configuration file with one 'key: value' per line."
+    ),
+]
+JobNameOption = Annotated[
+    list[str] | None,
+    typer.Option("--name", metavar="NAME", help="Name of the job; replaces the one in the file."),
+]
+PyFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--py-files",
+        metavar="FILES",
+        help="Comma-separated .py, .zip and .egg files that the file and Spark's workers import.",
+    ),
+]
+Jars = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--jars", metavar="FILES", help="Comma-separated jars for the driver and the executors."
+    ),
+]
+Packages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--packages",
+        metavar="COORDINATES",
+        help="Comma-separated Maven coordinates of jars: groupId:artifactId:version.",
+    ),
+]
+PropertiesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--properties-file",
+        metavar="FILE",
+        help="File of spark.* settings, as spark-defaults.conf; --conf and --config override it.",
+    ),
+]
+DriverMemory = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--driver-memory", metavar="MEMORY", help="Memory of the driver's JVM, such as 4g."
     ),
 ]
 FromSavepoint = Annotated[

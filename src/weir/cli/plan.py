@@ -1,7 +1,8 @@
 """``weir plan``: shows a pipeline's vertices and the channels between them, without running it.
 
-The pipeline is loaded and its graph checked as in ``weir run``, with the same errors. The steps'
-functions are not called, so no JVM starts. Steps and vertices are shown by name, and
+The file is executed up to its ``job.run()``, and the graph is checked as in ``weir run``, with the
+same errors. The steps' functions are not called, so no JVM starts, unless the file itself needs
+Spark. Steps and vertices are shown by name, and
 as ``name [uid]`` if the id differs.
 
 In Mermaid, steps have their own ids and their names are quoted, since a step may be named like a
@@ -12,6 +13,7 @@ digits, ``_``, ``-`` and ``.``, also in a uid.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -19,12 +21,26 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from weir.cli.load import checked
+from weir.cli.needed_session import session_beside
+from weir.cli.program import Program
 from weir.core.graph import ChainEnd, GraphStep, Vertex
 from weir.core.types import OperatorId
 from weir.job import Job, definition_of
 
 #: Width of the label column, so that the values of all vertices line up.
 _LABEL_WIDTH = 24
+
+
+@contextmanager
+def loaded(spec: str, arguments: Sequence[str]) -> Iterator[Job]:
+    """The job of a file, which is the main program meanwhile.
+
+    Raises what ``load_job`` raises.
+    """
+    with Program(spec, arguments) as program, session_beside(program):
+        program.execute()
+        yield checked(program.chosen())
 
 
 def plan_text(job: Job) -> Group:

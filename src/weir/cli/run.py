@@ -1,14 +1,16 @@
-"""``weir run``: loads and runs the pipeline, shows its progress, and handles signals.
+"""``weir run``: executes the pipeline's file, runs its job, shows progress, and handles signals.
 
-The job runs on its own thread and the main thread waits for it, because ``SparkContext`` replaces
-the SIGINT handler when it is made on the main thread. So Weir handles the signals
-(``launch/signals.py``).
+The file is executed on the main thread (``program.py``). Where it calls ``job.run()``, the job runs
+there, with the command line's options; if it ends without that, its job runs then. The job has a
+thread of its own and the main thread waits for it, because ``SparkContext`` replaces the SIGINT
+handler when it is made on the main thread. So Weir handles the signals (``launch/signals.py``).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -16,18 +18,22 @@ from functools import partial
 
 from rich.console import Console
 
-from weir.cli.load import load_job
+from weir.cli.load import checked
 from weir.cli.log_output import EventDisplay, LogOutput
+from weir.cli.needed_session import needed_session
+from weir.cli.program import Program
 from weir.cli.progress import ProgressDisplay
 from weir.config import Configuration
 from weir.config.options import CLASS_ARCHIVE, LOG_FORMAT
 from weir.core.status import JobStatus
-from weir.errors import JobFailedError, JobFencedError, WeirError
-from weir.job import definition_of
+from weir.errors import JobFailedError, JobFencedError, PipelineError, WeirError
+from weir.gateway.job_gateway import JobGateway
+from weir.job import Job, definition_of
 from weir.launch import runner
 from weir.launch.options import JobResult, RunOptions
 from weir.launch.signals import ENDING, SuspendOnSignal
 from weir.spark.session import class_archive
+from weir.spark.session.user_modules import py_files_found
 
 #: How long a signal may wait for its handler, in seconds.
 _TURN_S = 0.2
@@ -37,14 +43,14 @@ def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
     """Run the pipeline ``FILE[:job]`` and return the exit code of the process.
 
     0: finished now or earlier, or stopped with a savepoint. 1: cancelled, or suspended without a
-    signal. 129, 130 or 143: suspended by SIGHUP, SIGINT or SIGTERM. Raises ``WeirError`` if the job
-    cannot start, ``JobFailedError`` if it failed, and ``JobFencedError`` if another driver took it
-    over.
+    signal. 129, 130 or 143: suspended by SIGHUP, SIGINT or SIGTERM. If the file exits itself, its
+    code. Raises ``WeirError`` if the job cannot start, ``JobFailedError`` if it failed, and
+    ``JobFencedError`` if another driver took it over.
     """
     given = options.conf.get(LOG_FORMAT.key, LOG_FORMAT.default)
     with LogOutput(console, LOG_FORMAT.parse(str(given))) as output:
         try:
-            return _run(spec, options, console, output)
+            return _Run(spec, options, console, output).execute()
         except WeirError as error:
             if not output.is_json or os.environ.get("WEIR_DEBUG") == "1":
                 raise
@@ -52,26 +58,112 @@ def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
             return 1
 
 
-def _run(spec: str, options: RunOptions, console: Console, output: LogOutput) -> int:
-    with output.loading():
-        job = load_job(spec)
-    configuration = Configuration.load(None, {**job.conf, **options.conf})
-    output.use(configuration.value(LOG_FORMAT))
-    made = EventDisplay(output) if output.is_json else ProgressDisplay(console)
-    with (
-        made as display,
-        SuspendOnSignal(
-            (signal.SIGINT, *ENDING),
-            gateway=lambda: display.gateway,
-            say=display.say,
-            end=partial(_end, output),
-        ) as signals,
-    ):
-        result = _on_own_thread(lambda: runner.run_job(definition_of(job), options, display))
-    if configuration.value(CLASS_ARCHIVE):
-        # In the background, so that the next job starts in half the time.
-        class_archive.make_later()
-    return _report(result, spec, signals.received, display.say)
+class _Run:
+    """One ``weir run``."""
+
+    def __init__(
+        self, spec: str, options: RunOptions, console: Console, output: LogOutput
+    ) -> None:
+        self._spec = spec
+        self._options = options
+        self._console = console
+        self._output = output
+        self._program = Program(spec, options.arguments, run=self._run_in_file)
+        self._session = needed_session(
+            self._program,
+            name=options.name,
+            master=options.master,
+            conf=options.conf,
+            say=self._say,
+        )
+        #: The jobs of all runs, and the exit code of the first run that has not ended well.
+        self._ran: list[Job] = []
+        self._code = 0
+
+    def execute(self) -> int:
+        """Execute the file, and its job unless the file has run one; return the exit code."""
+        py_files = str(self._options.conf.get("spark.submit.pyFiles", ""))
+        with self._session, self._program as program, py_files_found(py_files):
+            try:
+                with self._output.loading():
+                    program.execute()
+            except SystemExit as error:
+                return self._exited(error)
+            except KeyboardInterrupt:
+                return 128 + signal.SIGINT
+            if not self._ran:
+                self._run(program.chosen(), self._options)
+            return self._code
+
+    def _run_in_file(self, job: Job, given: RunOptions) -> JobResult:
+        """``job.run()`` in the file. Raises ``SystemExit`` after a signal, as outside of Weir."""
+        options = self._options
+        if self._ran:
+            if options.name is not None and job is not self._ran[0]:
+                raise PipelineError(
+                    f"--name {options.name} is for one job, but the file runs a second one,"
+                    f" {job.name!r}: choose a job with FILE:job."
+                )
+            options = options.going_on()
+        with self._output.running():
+            result, received = self._run(job, options.over(given))
+        if received is not None and result.status is JobStatus.SUSPENDED:
+            raise SystemExit(128 + received)
+        return result
+
+    def _run(self, job: Job, options: RunOptions) -> tuple[JobResult, signal.Signals | None]:
+        """Run a job and say how it ended; also return the signal that suspended it."""
+        self._ran.append(job)
+        self._code = self._code or 1
+        configuration = Configuration.load(None, {**checked(job).conf, **options.conf})
+        self._session.check(configuration.spark_conf(), options.master)
+        self._output.use(configuration.value(LOG_FORMAT))
+        is_json = self._output.is_json
+        made = EventDisplay(self._output) if is_json else ProgressDisplay(self._console)
+        with made as display:
+            with self._signals(lambda: display.gateway, display.say) as signals:
+                result = _on_own_thread(
+                    lambda: runner.run_job(definition_of(job), options, display)
+                )
+            if configuration.value(CLASS_ARCHIVE):
+                # In the background, so that the next job starts in half the time.
+                class_archive.make_later()
+            code = _report(result, self._spec, signals.received, display.say)
+        if self._ran == [job]:
+            self._code = code
+        return result, signals.received
+
+    def _signals(
+        self, gateway: Callable[[], JobGateway | None], say: Callable[[str], None]
+    ) -> SuspendOnSignal:
+        """Handles the signals; none on another thread than the main thread."""
+        on_main = threading.current_thread() is threading.main_thread()
+        return SuspendOnSignal(
+            (signal.SIGINT, *ENDING) if on_main else (),
+            gateway=gateway,
+            say=say,
+            end=partial(_end, self._output),
+        )
+
+    def _exited(self, error: SystemExit) -> int:
+        """The exit code of a file that has ended itself; without a code it is that of its job."""
+        if not self._ran and self._program.jobs:
+            self._say(
+                f"{self._program.place_of(error)}: the file exited before it ran job"
+                f" {self._program.jobs[0].name!r}"
+            )
+        if error.code is None:
+            return self._code
+        if isinstance(error.code, int):
+            return error.code
+        self._say(str(error.code))
+        return 1
+
+    def _say(self, line: str) -> None:
+        if self._output.is_json:
+            self._output.log(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
 
 
 def _end(output: LogOutput, number: int) -> None:

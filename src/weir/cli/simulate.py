@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from weir.cli.load import load_job
+from weir.cli.needed_session import session_beside
+from weir.cli.program import Program, split_spec
 from weir.core.status import JobStatus
+from weir.masking import masked_arguments
 from weir.sim.engine.faults import STATES, Fault, Mishap
 from weir.sim.runner import Totals, run_seeds
-from weir.sim.user.run import prepared, run_pipeline_seed
+from weir.sim.user.run import Simulated, prepared, run_pipeline_seed
 from weir.sim.world import RunResult, run_seed
 
 _PIPE_WIDTH = 200
@@ -28,24 +31,45 @@ _INTERRUPTED = 130
 
 
 def run_simulation(
-    *, pipeline: str | None, first: int, seeds: int, minutes: float | None, lines: int
+    *,
+    pipeline: str | None,
+    arguments: Sequence[str] = (),
+    first: int,
+    seeds: int,
+    minutes: float | None,
+    lines: int,
 ) -> int:
     """Run and print; return 0 if every law held, 1 if one was broken, 130 after Ctrl-C.
 
-    ``pipeline``: the job of a user; None: Weir's own. With ``minutes``, run for that long instead
-    of ``seeds``. ``lines``: how many of the newest lines of a failed run's story are printed.
-    Raises ``PipelineError`` if the pipeline cannot be simulated.
+    ``pipeline``: the job of a user, whose file gets the arguments; None: Weir's own. With
+    ``minutes``, run for that long instead of ``seeds``. ``lines``: how many of the newest lines of
+    a failed run's story are printed. Raises ``PipelineError`` if the pipeline cannot be simulated,
+    and ``SystemExit`` if its file exits.
     """
+    with ExitStack() as stack:
+        return _run_simulation(stack, pipeline, arguments, first, seeds, minutes, lines)
+
+
+def _run_simulation(
+    stack: ExitStack,
+    pipeline: str | None,
+    arguments: Sequence[str],
+    first: int,
+    seeds: int,
+    minutes: float | None,
+    lines: int,
+) -> int:
+    """``stack`` gets what has to stay as long as the pipeline's code runs."""
     logging.disable(logging.CRITICAL)
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_WIDTH)
     run: Callable[[int], RunResult] = run_seed
-    command = "weir sim"
+    command, shown = "weir sim", ""
     if pipeline is not None:
-        spec = _absolute(pipeline)
         command = f"weir sim {pipeline}"
-        simulated = prepared(load_job, spec)
+        shown = f" -- {masked_arguments(arguments)}" if arguments else ""
+        simulated = _loaded(stack, pipeline, arguments)
         for note in simulated.notes:
             console.print(note, highlight=False, markup=False, soft_wrap=True)
         if simulated.violation is not None:
@@ -73,7 +97,8 @@ def run_simulation(
             interrupted = True
     elapsed_s = time.monotonic() - begun
     if failed is not None:
-        _print_failure(console, failed, lines, command)
+        options = f"--seeds 1 --seed {failed.seed}{shown}"
+        _print_failure(console, failed, lines, f"{command} {options}")
     elif totals.seeds > 1:
         console.print(coverage_table(totals))
     console.print(summary(totals, elapsed_s, failed), highlight=False, soft_wrap=True)
@@ -82,12 +107,14 @@ def run_simulation(
     return 0 if failed is None else 1
 
 
-def _absolute(spec: str) -> str:
-    """``FILE`` or ``FILE:attribute`` with the file's absolute path, since runs change directory."""
-    file, colon, attribute = spec.rpartition(":")
-    if colon and attribute.isidentifier() and not Path(spec).exists():
-        return f"{Path(file).resolve()}:{attribute}"
-    return str(Path(spec).resolve())
+def _loaded(stack: ExitStack, pipeline: str, arguments: Sequence[str]) -> Simulated:
+    """The pipeline, once its calm runs are done. Its file is the main program from now on."""
+    file, name = split_spec(pipeline)
+    # Absolute, since runs change the current directory.
+    spec = str(file.absolute()) if name is None else f"{file.absolute()}:{name}"
+    program = stack.enter_context(Program(spec, arguments))
+    stack.enter_context(session_beside(program))
+    return prepared(partial(load_job, arguments=arguments), spec)
 
 
 def summary(totals: Totals, elapsed_s: float, failed: RunResult | None) -> str:
@@ -121,6 +148,6 @@ def _print_failure(console: Console, failed: RunResult, lines: int, command: str
         failed.plan,
         f"last lines of its story (digest {failed.digest}):",
         *failed.story[-lines:],
-        f"reproduce with: {command} --seeds 1 --seed {failed.seed}",
+        f"reproduce with: {command}",
     ]
     console.print("\n".join(printed), highlight=False, markup=False, soft_wrap=True)

@@ -20,7 +20,8 @@ a vertex if
 
 A step has a *name*, which users see, and an *id*, by which its state is found after a restart: its
 ``uid`` if given, its name otherwise. A step that keeps its uid can therefore be renamed. A
-vertex has the id of its last step.
+vertex has the id of its last step. Names are unique, except that a sink may have the name of the
+step that it writes; ids always are.
 
 A source that meets a channel is therefore read by a vertex of its own, through a channel. The same
 cut lets a bounded source meet an unbounded source.
@@ -213,6 +214,16 @@ class JobGraph:
     @staticmethod
     def _check_distinct(taken: GraphStep, step: GraphStep) -> None:
         kinds = f"(a {taken.kind.value} and a {step.kind.value})"
+        if taken.name == step.name and step.kind is StepKind.SINK:
+            if step.inputs == (taken.operator_id,):
+                # A sink may have the name of the step that it writes, with an id of its own.
+                if step.operator_id not in (taken.name, taken.operator_id):
+                    return
+            elif taken.kind is StepKind.SINK and taken.inputs == step.inputs:
+                raise PipelineError(
+                    f"Two sinks of one step are named {step.name!r}: give the second a name of its"
+                    f" own, such as .sink({step.name + '_2'!r}, ...)."
+                )
         if taken.name == step.name:
             raise PipelineError(
                 f"Two steps are named {step.name!r} {kinds}: state is matched by name, so give"

@@ -172,7 +172,12 @@ class Changes:
         self._refuse(operator, "; ".join(found), checkpoint)
 
     def _is_accepted(self, operator: DeclaredOperator) -> bool:
-        return bool(self.accepted & {operator.operator_id, operator.name})
+        return bool(self.accepted & {operator.operator_id, self._called(operator)})
+
+    def _called(self, operator: DeclaredOperator) -> str:
+        """What a user calls it: its name, or its id if a step and its sink share the name."""
+        names = [other.name for other in self.operators.values()]
+        return operator.name if names.count(operator.name) <= 1 else operator.operator_id
 
     def _refuse(
         self, operator: DeclaredOperator, because: str, checkpoint: CompletedCheckpoint
@@ -183,14 +188,14 @@ class Changes:
         raise JobError(
             f"Cannot go on from {snapshot} {checkpoint.checkpoint_id}"
             f" ({checkpoint.external_path}), because {what} {operator.name!r} has changed:"
-            f" {because}. {_ways(operator)}"
+            f" {because}. {_ways(operator, self._called(operator))}"
         )
 
     def _refuse_finished(self, operator: DeclaredOperator, because: str) -> NoReturn:
         raise JobError(
             f"The job has already finished, but {because}: nothing was run. Run it from scratch"
             " with --fresh (into new tables), give the pipeline a job name of its own, or say that"
-            f" nothing is to be run with --accept-changed-state {operator.name}."
+            f" nothing is to be run with --accept-changed-state {self._called(operator)}."
         )
 
     def _say(self, message: str) -> None:
@@ -200,8 +205,8 @@ class Changes:
             self.note(message)
 
 
-def _ways(operator: DeclaredOperator) -> str:
-    accept = f"--accept-changed-state {operator.name}"
+def _ways(operator: DeclaredOperator, called: str) -> str:
+    accept = f"--accept-changed-state {called}"
     if operator.is_sink:
         return (
             "The new target would lack all rows before this checkpoint. Restore the sink; or start"

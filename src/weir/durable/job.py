@@ -82,6 +82,7 @@ from weir.storage.job_log import (
     JobRecord,
     Origin,
     RecordStatus,
+    StartCommand,
 )
 from weir.storage.paths import lies_in, parent
 
@@ -117,6 +118,8 @@ class DurableSettings:
     #: once it is subsumed.
     claims_snapshot: bool
     num_retained: int
+    #: How this driver was started, for the job's records.
+    command: StartCommand | None = None
 
 
 class DurableJob:
@@ -435,6 +438,7 @@ class DurableJob:
                 claimed=settings.claims_snapshot,
                 origin=self._origin(settings.from_savepoint, settings.snapshot_checksum),
                 tables=self._sinks.tables(),
+                command=settings.command,
             )
         path = settings.from_savepoint or newest.restored_from
         return newest.attempt_began(
@@ -446,6 +450,7 @@ class DurableJob:
             tables=self._sinks.tables(),
             written={} if settings.accept_duplicates else None,
             epochs={} if settings.accept_duplicates else None,
+            command=settings.command,
         )
 
     def _open_sinks(self, record: JobRecord) -> None:

@@ -13,6 +13,7 @@ from weir.launch.options import RunListener, RunOptions
 from weir.runtime.concurrency import Clock
 from weir.spark.session.start import LazySession
 from weir.storage.file_systems import FileSystems
+from weir.storage.job_log import StartCommand
 from weir.storage.paths import join
 
 
@@ -30,6 +31,8 @@ class RunEnvironment:
     listener: RunListener
     #: Compares the job with the checkpoint that it starts from.
     changes: Changes
+    #: How this driver was started.
+    command: StartCommand
 
     def working_directory(self, job_id: JobId) -> str:
         """The directory of the job's queries."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from weir.core.status import JobStatus
@@ -32,6 +32,35 @@ class RunOptions:
     accept_duplicates: bool = False
     #: Names or uids of steps that go on with their state although they have changed.
     accept_changed_state: tuple[str, ...] = ()
+    #: Takes the place of the job's name.
+    name: str | None = None
+    #: The arguments of the program, which the job's records keep without secrets.
+    arguments: tuple[str, ...] = ()
+
+    def over(self, code: RunOptions) -> RunOptions:
+        """These options of a command line, completed by those that the code gives to ``run()``."""
+        starts = self.from_savepoint is not None or self.fresh
+        return replace(
+            self,
+            master=self.master or code.master,
+            conf={**code.conf, **self.conf},
+            from_savepoint=self.from_savepoint if starts else code.from_savepoint,
+            fresh=self.fresh if starts else code.fresh,
+            takeover=self.takeover or code.takeover,
+            accept_duplicates=self.accept_duplicates or code.accept_duplicates,
+            accept_changed_state=(*self.accept_changed_state, *code.accept_changed_state),
+        )
+
+    def going_on(self) -> RunOptions:
+        """These options for a later run in the same process: how the first starts is left out."""
+        return replace(
+            self,
+            from_savepoint=None,
+            fresh=False,
+            takeover=False,
+            accept_duplicates=False,
+            accept_changed_state=(),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from weir.rest.server.server import RestServer
     from weir.runtime.concurrency import Clock
     from weir.storage.checkpoints import CheckpointStorage
+    from weir.storage.job_log import JobRecord
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,13 @@ def run_in_script(job: JobDefinition, options: RunOptions) -> JobResult:
     return result
 
 
+def script_arguments() -> tuple[str, ...]:
+    """The arguments of the script that this process runs; empty in anything else."""
+    from weir.spark.session.user_modules import script_file
+
+    return () if script_file() is None else tuple(sys.argv[1:])
+
+
 def _say(line: str) -> None:
     print(f"weir: {line}", file=sys.stderr, flush=True)
 
@@ -98,6 +106,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
     """Run the job in this process until it ends. Raises ``WeirError`` if it cannot start."""
     listener.phase("loading libraries")
     from weir.config import Configuration
+    from weir.launch.command import command_of
     from weir.launch.environment import RunEnvironment
     from weir.runtime.concurrency import SystemClock
     from weir.spark.session.start import LazySession
@@ -105,6 +114,8 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
 
     configuration = Configuration.load(None, {**job.conf, **options.conf})
     options = with_recovery_path(options, configuration)
+    if options.name is not None:
+        job = job.named(options.name)
     job.vertices()
     clock = SystemClock()
     with contextlib.ExitStack() as stack:
@@ -123,6 +134,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
             clock=clock,
             listener=listener,
             changes=_changes(job, options, listener),
+            command=command_of(options.arguments),
         )
         submission = _submit(environment, rest)
         if submission.sinks is None:
@@ -144,10 +156,16 @@ def _submit(environment: RunEnvironment, rest: RestServer) -> Submission:
     """Find or draw the job's id; checks earlier runs, the REST port and the sinks' targets."""
     from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS
     from weir.kernel import MACHINE
+    from weir.launch.command import notes
     from weir.launch.earlier_run import fits
     from weir.launch.submission import submit
+    from weir.spark.session.user_modules import script_file
 
     configuration = environment.configuration
+
+    def earlier(record: JobRecord | None) -> None:
+        for line in notes(environment.command, record, script=script_file()):
+            environment.listener.note(line)
 
     def sinks(storage: CheckpointStorage) -> SinkPort:
         _take_port(rest, environment)
@@ -165,6 +183,7 @@ def _submit(environment: RunEnvironment, rest: RestServer) -> Submission:
         private=configuration.value(PRIVATE_SNAPSHOTS),
         claims=configuration.claims_snapshot,
         changes=environment.changes,
+        earlier=earlier,
     )
 
 

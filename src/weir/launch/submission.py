@@ -90,13 +90,15 @@ def submit(
     private: bool = True,
     claims: bool = False,
     changes: Changes,
+    earlier: Callable[[JobRecord | None], None] = lambda _: None,
 ) -> Submission:
     """Find or draw the job's id and check that the job may run.
 
     ``sinks`` makes the sinks of the job that has the given storage. ``private``: see
     ``CheckpointStorage``. ``claims``: a new job owns the snapshot that it starts from. ``fits``
     refuses a snapshot, or the newest checkpoint of the job, that does not fit the pipeline;
-    ``changes`` compares the two.
+    ``changes`` compares the two. ``earlier`` gets the newest record of the job, None of a new job,
+    before anything of the pipeline is refused.
 
     Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once),
     ``StorageError`` for a checkpoint directory or savepoint that cannot be used, ``JobError`` for a
@@ -122,6 +124,7 @@ def submit(
     if known is not None and not options.takeover:
         _check_no_live_driver(known, fresh_storage)
     if known is None or options.fresh or (snapshot is not None and not continues):
+        earlier(None)
         checked = _checked_as_new(
             options,
             known,
@@ -139,7 +142,9 @@ def submit(
         fresh_storage.make_job_directory()
         return checked
     own_storage = replace(fresh_storage, job_id=known.job_id)
-    return _resumed(name, known, snapshot, own_storage, sinks, fits=fits, changes=changes)
+    return _resumed(
+        name, known, snapshot, own_storage, sinks, fits=fits, changes=changes, earlier=earlier
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +201,7 @@ def _resumed(
     *,
     fits: Fits,
     changes: Changes,
+    earlier: Callable[[JobRecord | None], None],
 ) -> Submission:
     """The job that has the name, from its newest record; without sinks if it has finished."""
     storage.make_job_directory()
@@ -208,6 +214,7 @@ def _resumed(
             " scratch with --fresh."
         )
     _check_resumable(name, known, record, storage)
+    earlier(record)
     # The snapshot may have been moved: prefer the path given now to the recorded path.
     recorded = known.from_savepoint if record is None else record.restored_from
     submission = Submission(

@@ -340,6 +340,7 @@ def _durable_settings(environment: RunEnvironment, submission: Submission) -> Du
         accept_duplicates=environment.options.accept_duplicates,
         claims_snapshot=configuration.claims_snapshot,
         num_retained=configuration.checkpoint_config().num_retained,
+        command=environment.command,
     )
 
 

@@ -274,7 +274,7 @@ class Capture:
     def __enter__(self) -> Capture:
         self._streams = (self._stream("stdout", sys.stdout), self._stream("stderr", sys.stderr))
         sys.stdout, sys.stderr = self._streams
-        self._take_log()
+        self.take_log()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -282,18 +282,10 @@ class Capture:
             stream.end_line()
             if getattr(sys, name) is stream:
                 setattr(sys, name, stream._original)
-        self._leave_log()
+        self.leave_log()
 
-    @contextmanager
-    def without_log(self) -> Iterator[None]:
-        """Leave the root logger as it was, for code that may set it up (``basicConfig``)."""
-        self._leave_log()
-        try:
-            yield
-        finally:
-            self._take_log()
-
-    def _take_log(self) -> None:
+    def take_log(self) -> None:
+        """Make lines of what is logged, too."""
         root = logging.getLogger()
         standard = (
             *(sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__),
@@ -312,7 +304,8 @@ class Capture:
             chatty = logging.getLogger(name)
             chatty.setLevel(chatty.level or logging.WARNING)
 
-    def _leave_log(self) -> None:
+    def leave_log(self) -> None:
+        """Leave the root logger as it was, for code that may set it up (``basicConfig``)."""
         root = logging.getLogger()
         root.removeHandler(self._handler)
         root.setLevel(self._level)

@@ -131,6 +131,16 @@ class SinkEpoch:
     epoch: Ordinal
 
 
+@dataclass(frozen=True, kw_only=True)
+class StartCommand:
+    """How a driver was started: for people, and to notice at the next start what differs."""
+
+    #: The arguments of the pipeline's file, as in a shell, without secrets.
+    arguments: str
+    #: The current directory, where relative paths start.
+    directory: str
+
+
 _NO_EPOCHS: Mapping[OperatorId, SinkEpoch] = MappingProxyType({})
 
 
@@ -180,6 +190,8 @@ class JobRecord:
     #: Whether the job owns the snapshot of ``restored_from`` and has not deleted it yet
     #: (``execution.state-recovery.claim-mode=CLAIM`` when the job began).
     claimed: bool = False
+    #: Of the driver that began the newest attempt; None if an older Weir did.
+    command: StartCommand | None = None
     #: Why the job failed for good.
     failure: str | None = None
     #: The job that the name was to be assigned to instead.
@@ -199,6 +211,7 @@ class JobRecord:
         claimed: bool = False,
         origin: Origin | None = None,
         tables: Mapping[OperatorId, AbsolutePath] = _NONE,
+        command: StartCommand | None = None,
     ) -> JobRecord:
         """The first record of a job.
 
@@ -218,6 +231,7 @@ class JobRecord:
             origin=origin,
             tables=dict(tables),
             claimed=claimed,
+            command=command,
         )
 
     @classmethod
@@ -254,11 +268,12 @@ class JobRecord:
         tables: Mapping[OperatorId, AbsolutePath] | None = None,
         written: Mapping[OperatorId, AbsolutePath] | None = None,
         epochs: Mapping[OperatorId, SinkEpoch] | None = None,
+        command: StartCommand | None = None,
     ) -> JobRecord:
         """The next attempt, with the checkpoints of this record and the snapshot it started from.
 
         ``restored_from`` updates where that snapshot lies, ``origin`` what it was. ``tables``,
-        ``written`` and ``epochs`` replace those of this record. The attempt's number is also above
+        ``written``, ``epochs`` and ``command`` replace those of this record. The attempt's number is also above
         ``above_attempt``, an attempt at the targets that no record knows. Raises ``JobEndedError``
         if the job has ended other than by a failure (PROTOCOL P20).
         """
@@ -283,6 +298,7 @@ class JobRecord:
             tables=self.tables if tables is None else dict(tables),
             written=self.written if written is None else dict(written),
             epochs=self.epochs if epochs is None else dict(epochs),
+            command=command or self.command,
         )
 
     def checkpoint_completed(

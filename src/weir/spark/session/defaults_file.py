@@ -35,6 +35,11 @@ def read_defaults_file() -> dict[str, str]:
         # What Spark cannot read either, Spark reports.
         with contextlib.suppress(OSError):
             text = Path(configured, "spark-defaults.conf").read_text("utf-8", errors="replace")
+    return read_settings(text)
+
+
+def read_settings(text: str) -> dict[str, str]:
+    """The ``spark.*`` settings in the text of such a file."""
     found = {}
     for line in _logical_lines(text):
         setting = _SETTING.match(line)

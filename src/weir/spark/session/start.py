@@ -259,6 +259,11 @@ class LazySession:
         self._is_ours = False
 
     @property
+    def conf(self) -> Mapping[str, str]:
+        """The user's ``spark.*`` settings, with those of ``spark-defaults.conf``."""
+        return self._conf
+
+    @property
     def is_local(self) -> bool:
         """Whether Spark tasks run in the driver's process, and so as its user."""
         from pyspark import SparkContext

@@ -8,9 +8,13 @@ function has to be named there by the user.
 from __future__ import annotations
 
 import os
+import shutil
 import site
 import sys
+import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from weir.runtime.failures import Frame
@@ -25,12 +29,47 @@ def prepend_to_module_path(directory: str) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([directory, *filter(None, inherited)])
 
 
-def add_script_directory() -> None:
-    """Make what lies beside the script that this process runs, if any, importable for workers."""
+def put_first_on_module_path(directory: str) -> None:
+    """Import from there before anywhere else, here and in the workers of this machine."""
+    sys.path[:] = [directory, *(other for other in sys.path if other != directory)]
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = (other for other in inherited if other not in {"", directory})
+    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
+
+
+def script_file() -> Path | None:
+    """The script that this process runs, under Python or ``weir run``; None for anything else."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    if file is not None and main.__spec__ is None and file.endswith(".py"):
-        prepend_to_module_path(str(Path(file).resolve().parent))
+    is_script = file is not None and main.__spec__ is None and file.endswith(".py")
+    return Path(file) if is_script else None
+
+
+def add_script_directory() -> None:
+    """Make what lies beside the script that this process runs, if any, importable for workers."""
+    script = script_file()
+    if script is not None:
+        prepend_to_module_path(str(script.resolve().parent))
+
+
+@contextmanager
+def py_files_found(py_files: str) -> Iterator[None]:
+    """Import from the files of ``spark.submit.pyFiles``, after what lies beside the script.
+
+    As ``spark-submit`` does it: from archives as they are, and from copies of ``.py`` files. What
+    is not on this machine is left to Spark.
+    """
+    files = [Path(name) for name in py_files.split(",") if Path(name).is_absolute()]
+    modules = [file for file in files if file.suffix == ".py"]
+    with tempfile.TemporaryDirectory(prefix="weir-py-files-") as directory:
+        for module in modules:
+            shutil.copy(module, directory)
+        found = [str(file) for file in files if file not in modules]
+        for entry in [*found, *([directory] if modules else [])]:
+            sys.path.insert(1, entry)
+            inherited = os.environ.get("PYTHONPATH", "")
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [inherited, entry]))
+        yield
 
 
 def workers_find_weir() -> bool:

@@ -1,0 +1,59 @@
+"""How a job was started: the arguments of its file, and the directory where relative paths start.
+
+As for ``spark-submit``, relative paths in a pipeline start at the current directory. The job's
+records keep it, and the arguments, so that a start says in a line what differs from the last one.
+Whether a difference matters is for the rules on changes to decide, by what sources and sinks then
+read and write (``durable/changes.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from weir.masking import masked_arguments
+from weir.storage.job_log import JobRecord, StartCommand
+
+#: A record is written with each checkpoint: longer arguments are cut there.
+_LENGTH_MAX = 2_000
+
+
+def command_of(arguments: Sequence[str]) -> StartCommand:
+    """The command with these arguments in the current directory, as it is recorded."""
+    text = _encodable(masked_arguments(arguments))
+    if len(text) > _LENGTH_MAX:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        text = f"{text[:_LENGTH_MAX]}... ({len(text)} characters, SHA-256 {digest}...)"
+    return StartCommand(arguments=text, directory=_encodable(str(Path.cwd())))
+
+
+def notes(
+    command: StartCommand, record: JobRecord | None, *, script: Path | None
+) -> Iterator[str]:
+    """What people should know of this start.
+
+    ``record`` is the job's newest, None of a new job. ``script`` is the file that is executed.
+    """
+    before = None if record is None else record.command
+    if before is not None and before.arguments != command.arguments:
+        yield (
+            f"arguments: {command.arguments or 'none'}; at the last start:"
+            f" {before.arguments or 'none'}"
+        )
+    if before is not None:
+        if before.directory != command.directory:
+            yield (
+                f"relative paths start at {command.directory}; at the last start:"
+                f" {before.directory}"
+            )
+    elif script is not None and script.resolve().parent != Path.cwd().resolve():
+        yield (
+            f"relative paths start at {command.directory}, not at the directory of {script.name}:"
+            " start the job there each time"
+        )
+
+
+def _encodable(text: str) -> str:
+    """The text without what no record can hold, such as a file name that is not UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
