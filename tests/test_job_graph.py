@@ -232,7 +232,7 @@ def test_letters_digits_and_some_signs_make_a_name(name: str) -> None:
 
 
 def test_a_name_is_given_once() -> None:
-    """A step and a sink may not share a name either, since state is found by name."""
+    """A step and a sink of another step may not share a name either, since state is found by it."""
     job = Job("orders")
     stream = source(job, "orders")
     with pytest.raises(
@@ -240,7 +240,54 @@ def test_a_name_is_given_once() -> None:
     ):
         stream.transform("orders", nothing)
     with pytest.raises(PipelineError, match=r"\(a source and a sink\)"):
-        stream.sink("orders", NoSink())
+        stream.transform("clean", nothing).sink("orders", NoSink())
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_sink_may_have_the_name_of_its_step(named: bool) -> None:
+    """It has an id of its own, so that state and records are found; a sink needs no name."""
+    job = Job("orders")
+    clean = source(job, "orders").transform("clean", nothing, uid="c")
+    if named:
+        clean.sink("clean", NoSink())
+    else:
+        clean.sink(NoSink(), min_commit_interval="5 min")
+    [vertex] = definition_of(job).vertices()
+    assert (vertex.sinks, vertex.sink_names) == (("c-sink",), ("clean",))
+    assert list(definition_of(job).sinks) == ["c-sink"]
+    assert list(definition_of(job).commit_intervals_ms) == ([] if named else ["c-sink"])
+    assert [operator.name for operator in vertex.operators] == [
+        "source orders", "transform clean", "sink clean",
+    ]  # fmt: skip
+
+
+def test_the_second_sink_of_a_step_needs_a_name() -> None:
+    """So do sinks of its side outputs: the message shows how to give one."""
+    job = Job("orders")
+    clean = source(job, "orders").transform("clean", nothing)
+    clean.sink(NoSink())
+    for sink in (lambda: clean.sink(NoSink()), lambda: clean.sink("clean", NoSink(), uid="x")):
+        with pytest.raises(PipelineError, match=r"Two sinks of one step .*\.sink\('clean_2', "):
+            sink()
+    clean.sink("copy", NoSink())
+    with pytest.raises(PipelineError, match=r"a transform and a transform"):
+        clean.transform("clean", nothing)
+    assert shape(job) == {"clean": (["orders", "clean"], ("clean-sink", "copy"), ())}
+
+
+def test_the_id_of_a_sink_is_not_that_of_its_step() -> None:
+    """State is matched by id, whatever the names."""
+    clean = source(Job("orders"), "orders").transform("clean", nothing, uid="c")
+    for uid in ("clean", "c"):
+        with pytest.raises(PipelineError, match="Two steps are named 'clean'"):
+            clean.sink("clean", NoSink(), uid=uid)
+
+
+@pytest.mark.parametrize("arguments", [("out",), (NoSink(), "out"), ("out", "path")])
+def test_what_is_no_sink_is_refused(arguments: tuple[Any, ...]) -> None:
+    """The message says what to pass."""
+    with pytest.raises(PipelineError, match=r"The sink '(out|orders)' is .*: pass one of "):
+        source(Job("orders"), "orders").sink(*arguments)
 
 
 def test_a_uid_is_given_once_among_names_and_uids() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from weir.config import Configuration
 from weir.errors import ConfigurationError
-from weir.masking import masked, masked_option
+from weir.masking import MASKED, masked, masked_arguments, masked_option
 from weir.monitoring.log_buffer import LogBuffer
 
 SECRETS = [
@@ -96,3 +96,30 @@ def test_the_lines_of_the_log_are_kept_without_secrets() -> None:
     log = LogBuffer()
     log.add(0, "INFO", "mine", "cannot reach http://me:hunter2@host/x", task="")
     assert [line.text for line in log.lines] == ["cannot reach http://******@host/x"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--password", "hunter2"),
+        ("--password=hunter2 hunter2",),
+        ("--db-password", "-hunter2"),
+        ("API_KEY=hunter2 hunter2",),
+        ("--dsn", "postgresql://me:hunter2@host/db"),
+        ("postgresql://me:hunter2@host/db",),
+        ("--conf", "spark.x.secret=hunter2"),
+    ],
+)
+def test_no_secret_is_left_in_arguments(arguments: tuple[str, ...]) -> None:
+    """Also where the value is an argument of its own, or has blanks."""
+    shown = masked_arguments(arguments)
+    assert "hunter2" not in shown
+    assert MASKED in shown
+
+
+def test_other_arguments_stay_as_a_shell_takes_them() -> None:
+    """Words with blanks are quoted, and so is an empty one."""
+    arguments = ["--out", "a b", "", "--limit=5", "-v", "--token-free", "x", "é", "--"]
+    shown = masked_arguments(arguments[:5])
+    assert shown == "--out 'a b' '' --limit=5 -v"
+    assert masked_arguments(arguments[7:]) == "'é' --"

@@ -70,6 +70,7 @@ def run(
     """Run the command up to the submission."""
     claims = bool(options.pop("claims", False))
     fits: Any = options.pop("fits", lambda _: None)
+    earlier: Any = options.pop("earlier", lambda _: None)
     return submit(
         name=name,
         options=RunOptions(**options),  # type: ignore[arg-type]
@@ -80,6 +81,7 @@ def run(
         fits=fits,
         claims=claims,
         changes=no_changes() if changes is None else changes,
+        earlier=earlier,
     )
 
 
@@ -795,3 +797,20 @@ def test_a_savepoint_that_does_not_fit_is_refused_before_the_name_gets_a_new_job
     with pytest.raises(JobError, match="state of step 'x'"):
         run(base, from_savepoint=savepoint, fits=never)
     assert run(base).job_id == first.job_id
+
+
+def test_the_newest_record_is_known_before_the_pipeline_is_refused(base: str) -> None:
+    """So that what is refused, and what differs from the last start, are both said."""
+    seen: list[JobRecord | None] = []
+    first = run(base, earlier=seen.append)
+    record(first, RecordStatus.RUNNING)
+
+    class Refusing(FakeSink):
+        """Refuses every target."""
+
+        def check(self, context: SinkContext) -> None:
+            raise SinkError("no")
+
+    with pytest.raises(SinkError):
+        run(base, sink=Refusing(), earlier=seen.append)
+    assert [one if one is None else one.status for one in seen] == [None, RecordStatus.RUNNING]

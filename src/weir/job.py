@@ -577,8 +577,9 @@ class Stream:
         ``uid`` is the id by which the sink's state is matched and under which it commits. Without
         it, that is the name; of a sink with the name of its step it is the step's id and ``-sink``.
         """
-        if not isinstance(name, str):
-            name, sink = self.name, name if sink is None else sink
+        if isinstance(name, Sink):
+            sink = name if sink is None else sink
+            name = self.name
         if not isinstance(sink, Sink):
             given = "missing" if sink is None else f"a {type(sink).__name__}"
             raise PipelineError(

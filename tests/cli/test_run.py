@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -321,6 +324,7 @@ finally:
 def test_a_script_keeps_the_signals_that_it_handles_itself() -> None:
     """Its own handler runs, and the job goes on."""
     script = """
+import re
 import signal
 signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
 job.run()
@@ -344,3 +348,195 @@ def test_a_savepoint_to_resume_from_is_named_by_its_path(
 
     monkeypatch.setattr(runner, "run_job", run_job)
     assert "recovered from savepoint /d/savepoint-1" in weir("run", pipeline).stdout
+
+
+RUNS_ITSELF = """
+import sys
+import tempfile
+import zipfile
+import weir
+job = weir.Job("orders")
+result = job.run(master="local[7]", conf={"spark.x": "code", "spark.y": "code"}, fresh=True)
+print("then", result.status.value, sys.argv[1:])
+"""
+
+
+def test_a_job_that_the_file_runs_is_run_there_with_the_commands_options(
+    weir: Weir, fake: FakeRunner, pipeline: str
+) -> None:
+    """They take precedence over the keywords, and the file goes on with the result."""
+    Path(pipeline).write_text(RUNS_ITSELF)
+    result = weir(
+        "run", pipeline, "--master", "local[2]", "--conf", "spark.x=command", "-s", "/s", "--",
+        "a b", "--master",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-2:] == [
+        f"Job {JOB_ID} has finished",
+        "then FINISHED ['a b', '--master']",
+    ]
+    assert fake.options == RunOptions(
+        master="local[2]",
+        conf={"spark.x": "command", "spark.y": "code"},
+        from_savepoint="/s",
+        arguments=("a b", "--master"),
+    )
+    weir("run", pipeline)
+    assert fake.options == RunOptions(
+        master="local[7]", conf={"spark.x": "code", "spark.y": "code"}, fresh=True
+    )
+
+
+def test_how_a_job_starts_is_for_the_first_run_of_a_file(
+    weir: Weir, fake: FakeRunner, pipeline: str
+) -> None:
+    """A loop that runs its job again does not start over each time; the name stays."""
+    Path(pipeline).write_text("import weir\njob = weir.Job('orders')\njob.run()\njob.run()\n")
+    assert weir("run", pipeline, "--fresh", "--name", "nightly").exit_code == 0
+    assert fake.options == RunOptions(name="nightly")
+
+
+def test_a_name_is_for_one_job(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
+    """Two jobs of one name would be one job."""
+    Path(pipeline).write_text("import weir\nweir.Job('a').run()\n\nweir.Job('b').run()\n")
+    result = weir("run", pipeline, "--name", "nightly")
+    assert result.exit_code == 1
+    assert "--name nightly is for one job" in result.stderr and "'b'" in result.stderr
+    assert weir("run", pipeline).exit_code == 0
+    assert fake.job_name == "b"
+
+
+def test_the_command_that_resumes_a_job_has_its_arguments(
+    weir: Weir, fake: FakeRunner, pipeline: str
+) -> None:
+    """And the name under which it ran, but no secrets."""
+    fake.result = JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, savepoint="/s/1")
+    result = weir("run", pipeline, "--name", "n", "--", "--out", "a b", "--token", "hunter2")
+    told = f"--from-savepoint /s/1 --name n {pipeline} -- --out 'a b' --token ******"
+    assert result.stdout.splitlines()[-1] == f"Resume with: weir run {told}"
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "code"),
+    [
+        ("job.run()", JobStatus.FINISHED, 0),
+        ("job.run()", JobStatus.CANCELED, 1),
+        ("import sys\nsys.exit(job.run() and None)", JobStatus.CANCELED, 1),
+        ("job.run()\nraise SystemExit(0)", JobStatus.CANCELED, 0),
+        ("job.run()\nraise SystemExit(7)", JobStatus.FINISHED, 7),
+        ("job.run()\nraise SystemExit('gone')", JobStatus.FINISHED, 1),
+        ("job.run()\n1 / 0", JobStatus.FINISHED, 1),
+        ("job.run()", JobStatus.FAILED, 1),
+        ("try:\n    job.run()\nexcept weir.errors.JobFailedError:\n    pass", JobStatus.FAILED, 1),
+        ("raise SystemExit(2)", JobStatus.FINISHED, 2),
+        ("raise SystemExit", JobStatus.FINISHED, 0),
+    ],
+)
+def test_the_exit_code_is_the_jobs_unless_the_file_has_one(
+    weir: Weir, fake: FakeRunner, pipeline: str, *, text: str, status: JobStatus, code: int
+) -> None:
+    """A file that exits before it runs its job has not run it."""
+    fake.result = JobResult(job_id=JOB_ID, status=status)
+    Path(pipeline).write_text(f"import weir\njob = weir.Job('orders')\n{text}\n")
+    result = weir("run", pipeline)
+    assert result.exit_code == code
+    assert (fake.job_name == "orders") == ("run" in text)
+    assert ("exited before it ran job 'orders'" in result.stderr) == ("run" not in text)
+    assert ("gone" in result.stderr) == ("gone" in text)
+
+
+def test_arguments_need_no_dashes_where_they_are_no_options(
+    weir: Weir, fake: FakeRunner, pipeline: str
+) -> None:
+    """As for spark-submit; an option that Weir does not have is named, with the way to pass it."""
+    weir("run", pipeline, "localhost", "9999", "--fresh")
+    assert fake.options == RunOptions(fresh=True, arguments=("localhost", "9999"))
+    result = weir("run", pipeline, "--out", "x")
+    assert result.exit_code == 2
+    words = " ".join(result.stderr.split())
+    assert "No such option: --out (options of the file itself come after --)" in words
+
+
+def test_options_of_spark_submit_are_settings(
+    weir: Weir, fake: FakeRunner, pipeline: str, tmp_path: Path
+) -> None:
+    """--conf and --config override the properties file."""
+    (tmp_path / "helpers.py").touch()
+    properties = tmp_path / "spark.properties"
+    properties.write_text(
+        "# comment\nspark.a  from file\nspark.b=from file\nspark.driver.memory 1g\nother x\n"
+    )
+    weir(
+        "run", pipeline, "--name", "nightly", "--jars", "a.jar,b.jar", "--packages", "g:a:1",
+        "--driver-memory", "4g", "--py-files", str(tmp_path / "help*.py"),
+        "--properties-file", str(properties), "--conf", "spark.b=given",
+    )  # fmt: skip
+    assert fake.options == RunOptions(
+        name="nightly",
+        conf={
+            "spark.a": "from file",
+            "spark.b": "given",
+            "spark.driver.memory": "4g",
+            "spark.jars": "a.jar,b.jar",
+            "spark.jars.packages": "g:a:1",
+            "spark.submit.pyFiles": str(tmp_path / "helpers.py"),
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--driver-memory", "4g", "--conf", "spark.driver.memory=2g"), "spark.driver.memory=2g"),
+        (("--master", "local[1]", "--conf", "spark.master=local[2]"), "spark.master=local[2]"),
+        (("--jars", "a.jar", "--jars", "b.jar"), "--jars is given as a.jar and as b.jar"),
+        (("--name", "a", "--name", "b"), "--name is given as a and as b"),
+        (("--py-files", "missing.zip"), "missing.zip does not exist"),
+        (("--properties-file", "missing"), "missing cannot be read: No such file"),
+    ],
+)
+def test_options_of_spark_submit_that_contradict_each_other_are_usage_errors(
+    weir: Weir, fake: FakeRunner, pipeline: str, arguments: tuple[str, ...], told: str
+) -> None:
+    """spark-submit would silently take one of them."""
+    result = weir("run", pipeline, *arguments)
+    assert (result.exit_code, fake.job_name) == (2, "")
+    words = re.sub(r"\s*│?\n│?\s*", " ", result.stderr)
+    assert told in words
+
+
+def test_py_files_are_imported_by_the_file(
+    weir: Weir, fake: FakeRunner, pipeline: str, tmp_path: Path
+) -> None:
+    """Modules and archives, by the file and by Spark's workers on this machine."""
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("packed_module.py", "NAME = 'packed'")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "single_module.py").write_text("NAME = 'single'")
+    Path(pipeline).write_text(
+        "import os, weir, packed_module, single_module\n"
+        "job = weir.Job(packed_module.NAME + single_module.NAME)\n"
+        "print(os.environ['PYTHONPATH'])\n"
+    )
+    files = f"{tmp_path / 'packed.zip'},{elsewhere / 'single_module.py'}"
+    result = weir("run", pipeline, "--py-files", files)
+    assert (result.exit_code, fake.job_name) == (0, "packedsingle")
+    first, *others = result.stdout.splitlines()[0].split(os.pathsep)
+    assert first == str(tmp_path) and str(tmp_path / "packed.zip") in others
+
+
+def test_a_signal_suspends_a_job_that_the_file_runs_and_its_clean_up_runs() -> None:
+    """The exit code is that of the signal, as without Weir."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "orders.py")
+        file.write_text(
+            "import weir\ntry:\n    weir.Job('orders').run()\n    print('went on')\n"
+            "finally:\n    print('cleaned up', flush=True)\n"
+        )
+        process = started(str(file), "willing")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate()
+    assert process.returncode == 143
+    assert out.splitlines()[-1] == "cleaned up" and "went on" not in out
+    assert "Traceback" not in err

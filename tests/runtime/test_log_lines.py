@@ -207,9 +207,10 @@ def test_code_may_set_up_the_root_logger_and_each_record_still_comes_once(
     try:
         lines: list[str] = []
         with Capture(lines.append, as_text, wall_ms=lambda: 1_500, passes=pass_on) as capture:
-            with capture.without_log():
-                logging.basicConfig(level=logging.DEBUG)
-                root.addHandler(logging.FileHandler(file))
+            capture.leave_log()
+            logging.basicConfig(level=logging.DEBUG)
+            root.addHandler(logging.FileHandler(file))
+            capture.take_log()
             logging.getLogger("orders").debug("a detail")
         assert said(lines) == ["DEBUG orders: a detail"]
         assert file.read_text() == "a detail\n"

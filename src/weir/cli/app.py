@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 
 #: Output width if stdout is not a terminal: wider than anything a job prints.
 _PIPE_WIDTH = 100_000
+#: The commands that execute a file with arguments.
+_WITH_ARGUMENTS = ("run", "plan", "sim")
 
 
 class _Group(TyperGroup):
@@ -88,6 +90,17 @@ class _Group(TyperGroup):
                 raise
             typer.echo(f"weir: error: {error}", err=True)
             raise typer.Exit(1) from error
+        except Exception as error:
+            _say_where_arguments_go(error)
+            raise
+
+
+def _say_where_arguments_go(error: Any) -> None:
+    """Complete the error of an unknown option, whose class is private to typer."""
+    context = getattr(error, "ctx", None)
+    command = None if context is None else context.command.name
+    if type(error).__name__ == "NoSuchOption" and command in _WITH_ARGUMENTS:
+        error.message += " (options of the file itself come after --)"
 
 
 app = typer.Typer(
@@ -481,7 +494,7 @@ def warmup(force: Force = False) -> None:
 
 
 @app.command(epilog="Examples: weir sim --seeds 1000; weir sim orders.py --seeds 200")
-def sim(
+def sim(  # noqa: PLR0917 - typer makes an option of each parameter
     pipeline: Annotated[
         str | None,
         typer.Argument(

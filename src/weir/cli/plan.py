@@ -12,6 +12,7 @@ digits, ``_``, ``-`` and ``.``, also in a uid.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -36,10 +37,16 @@ _LABEL_WIDTH = 24
 def loaded(spec: str, arguments: Sequence[str]) -> Iterator[Job]:
     """The job of a file, which is the main program meanwhile.
 
-    Raises what ``load_job`` raises.
+    Raises what ``load_job`` raises, and says what an exit leaves undone.
     """
     with Program(spec, arguments) as program, session_beside(program):
-        program.execute()
+        try:
+            program.execute()
+        except SystemExit as error:
+            early = program.early_exit(error)
+            if early is not None:
+                print(early, file=sys.stderr)
+            raise
         yield checked(program.chosen())
 
 

@@ -1,4 +1,4 @@
-"""``Program``: a Python file with its arguments, executed once as ``spark-submit`` would execute it.
+"""``Program``: a Python file with its arguments, executed once, as ``spark-submit`` executes it.
 
 The file is executed on the main thread, as ``__main__`` with ``sys.argv`` of its own, so that
 ``if __name__ == "__main__":`` blocks run. ``with program:`` makes it the main module:
@@ -47,10 +47,6 @@ class ScriptLoader(SourceFileLoader):
         raise OSError
 
 
-class RunReached(SystemExit):
-    """Ends the execution at the first ``job.run()``: what unwinds a script ends it quietly."""
-
-
 class Program:
     """A Python file with its arguments. Enter it, then execute it once."""
 
@@ -67,7 +63,8 @@ class Program:
         ``run`` is what ``job.run()`` does in the file; None: the execution ends there. Raises
         ``PipelineError`` if there is no such file.
         """
-        self.path, self.choice = split_spec(spec)
+        self._given, self.choice = split_spec(spec)
+        self.path = Path(self._given)
         self.arguments = tuple(arguments)
         #: Every job that was built so far, in order.
         self.jobs: list[Job] = []
@@ -90,7 +87,7 @@ class Program:
 
     @property
     def directory(self) -> Path:
-        """The directory that comes first on the module path: the file's, symbolic links resolved."""
+        """What comes first on the module path: the file's directory, symbolic links resolved."""
         return Path(self.file).resolve().parent
 
     @property
@@ -111,7 +108,7 @@ class Program:
         self._stack.callback(sys.modules.__setitem__, _MAIN, main)
         self._stack.callback(setattr, sys, "argv", argv)
         sys.modules[_MAIN] = self.module
-        sys.argv = [str(self.path), *self.arguments]
+        sys.argv = [self._given, *self.arguments]
         put_first_on_module_path(str(self.directory))
         return self
 
@@ -129,10 +126,11 @@ class Program:
                 if around is not None:
                     stack.enter_context(around)
                 self._loader.exec_module(self.module)
-        except RunReached:
-            return
-        except Exception as error:
-            if error is self._failure:
+        except (Exception, SystemExit) as error:
+            if self.reached is not None and self._run is None:
+                # What the file does after that does not count.
+                return
+            if error is self._failure or isinstance(error, SystemExit):
                 raise
             raise PipelineError(self._describe(error)) from error
 
@@ -149,7 +147,8 @@ class Program:
         if self.reached is None:
             self.reached = job
         if self._run is None:
-            raise RunReached
+            # Code lets this pass, threads end quietly, and no clean-up is left out.
+            raise SystemExit
         try:
             return self._run(job, options)
         except Exception as error:
@@ -198,6 +197,12 @@ class Program:
         ]
         return f"{self.path}, line {lines[-1]}" if lines else str(self.path)
 
+    def early_exit(self, error: SystemExit) -> str | None:
+        """What to say of a file that exits before it ran its job; None if it has none."""
+        if self.reached is not None or not self.jobs:
+            return None
+        return f"{self.place_of(error)}: the file exited before it ran job {self.jobs[0].name!r}"
+
     def _describe(self, error: Exception) -> str:
         """File, line and exception, in one sentence."""
         place = self.place_of(error)
@@ -236,15 +241,11 @@ class Program:
             else f"{choice!r} in {self.path} is of type {type(value).__name__}, not a weir.Job"
             f"{known}"
         )
-        raise PipelineError(
-            f"{what}: give the variable or the name of a weir.Job after the colon."
-        )
+        raise PipelineError(f"{what}: give the variable or the name of a weir.Job after the colon.")
 
     def _variables(self) -> dict[str, Job]:
         """The jobs that are attributes of the module."""
-        return {
-            name: value for name, value in vars(self.module).items() if isinstance(value, Job)
-        }
+        return {name: value for name, value in vars(self.module).items() if isinstance(value, Job)}
 
     def _listed(self, jobs: Sequence[Job]) -> str:
         """``first (variable a), second``."""
@@ -260,15 +261,15 @@ class Program:
         return shlex.quote(f"{self.path}:{name}")
 
 
-def split_spec(spec: str) -> tuple[Path, str | None]:
+def split_spec(spec: str) -> tuple[str, str | None]:
     """File and name of ``FILE`` or ``FILE:name``. A job's name may have colons, as may a file's."""
     if not _is_file(Path(spec)):
         parts = spec.split(":")
         for number in range(len(parts) - 1, 0, -1):
             file, name = ":".join(parts[:number]), ":".join(parts[number:])
             if name and (_is_file(Path(file)) or (number == 1 and file.endswith(".py"))):
-                return Path(file), name
-    return Path(spec), None
+                return file, name
+    return spec, None
 
 
 def _is_file(path: Path) -> bool:

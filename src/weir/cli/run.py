@@ -9,6 +9,7 @@ handler when it is made on the main thread. So Weir handles the signals (``launc
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ from weir.job import Job, definition_of
 from weir.launch import runner
 from weir.launch.options import JobResult, RunOptions
 from weir.launch.signals import ENDING, SuspendOnSignal
+from weir.masking import masked_arguments
 from weir.spark.session import class_archive
 from weir.spark.session.user_modules import py_files_found
 
@@ -61,9 +63,7 @@ def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
 class _Run:
     """One ``weir run``."""
 
-    def __init__(
-        self, spec: str, options: RunOptions, console: Console, output: LogOutput
-    ) -> None:
+    def __init__(self, spec: str, options: RunOptions, console: Console, output: LogOutput) -> None:
         self._spec = spec
         self._options = options
         self._console = console
@@ -76,9 +76,9 @@ class _Run:
             conf=options.conf,
             say=self._say,
         )
-        #: The jobs of all runs, and the exit code of the first run that has not ended well.
+        #: The job of each run, and the exit code that it stands for.
         self._ran: list[Job] = []
-        self._code = 0
+        self._codes: list[int] = []
 
     def execute(self) -> int:
         """Execute the file, and its job unless the file has run one; return the exit code."""
@@ -93,7 +93,11 @@ class _Run:
                 return 128 + signal.SIGINT
             if not self._ran:
                 self._run(program.chosen(), self._options)
-            return self._code
+            return self._code()
+
+    def _code(self) -> int:
+        """The exit code of the first run that has not ended well."""
+        return next(filter(None, self._codes), 0)
 
     def _run_in_file(self, job: Job, given: RunOptions) -> JobResult:
         """``job.run()`` in the file. Raises ``SystemExit`` after a signal, as outside of Weir."""
@@ -113,24 +117,24 @@ class _Run:
 
     def _run(self, job: Job, options: RunOptions) -> tuple[JobResult, signal.Signals | None]:
         """Run a job and say how it ended; also return the signal that suspended it."""
+        number = len(self._ran)
         self._ran.append(job)
-        self._code = self._code or 1
+        # Unless it ends well, or with a code of its own.
+        self._codes.append(1)
         configuration = Configuration.load(None, {**checked(job).conf, **options.conf})
         self._session.check(configuration.spark_conf(), options.master)
         self._output.use(configuration.value(LOG_FORMAT))
         is_json = self._output.is_json
         made = EventDisplay(self._output) if is_json else ProgressDisplay(self._console)
-        with made as display:
-            with self._signals(lambda: display.gateway, display.say) as signals:
-                result = _on_own_thread(
-                    lambda: runner.run_job(definition_of(job), options, display)
-                )
-            if configuration.value(CLASS_ARCHIVE):
-                # In the background, so that the next job starts in half the time.
-                class_archive.make_later()
-            code = _report(result, self._spec, signals.received, display.say)
-        if self._ran == [job]:
-            self._code = code
+        with (
+            made as display,
+            self._signals(lambda: display.gateway, display.say) as signals,
+        ):
+            result = _on_own_thread(lambda: runner.run_job(definition_of(job), options, display))
+        if configuration.value(CLASS_ARCHIVE):
+            # In the background, so that the next job starts in half the time.
+            class_archive.make_later()
+        self._codes[number] = _report(result, self._again(), signals.received, display.say)
         return result, signals.received
 
     def _signals(
@@ -145,15 +149,21 @@ class _Run:
             end=partial(_end, self._output),
         )
 
+    def _again(self) -> str:
+        """What the next command needs to run the same job again, without secrets."""
+        options = self._options
+        words = [] if options.name is None else ["--name", options.name]
+        words.append(self._spec)
+        arguments = f" -- {masked_arguments(options.arguments)}" if options.arguments else ""
+        return shlex.join(words) + arguments
+
     def _exited(self, error: SystemExit) -> int:
         """The exit code of a file that has ended itself; without a code it is that of its job."""
-        if not self._ran and self._program.jobs:
-            self._say(
-                f"{self._program.place_of(error)}: the file exited before it ran job"
-                f" {self._program.jobs[0].name!r}"
-            )
+        early = self._program.early_exit(error)
+        if early is not None:
+            self._say(early)
         if error.code is None:
-            return self._code
+            return self._code()
         if isinstance(error.code, int):
             return error.code
         self._say(str(error.code))
@@ -189,9 +199,9 @@ def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:
 
 
 def _report(
-    result: JobResult, spec: str, received: signal.Signals | None, say: Callable[[str], None]
+    result: JobResult, again: str, received: signal.Signals | None, say: Callable[[str], None]
 ) -> int:
-    """Print how the job ended; return the exit code."""
+    """Print how the job ended; return the exit code. ``again`` completes the next command."""
     if result.status is JobStatus.FAILED:
         raise JobFailedError(f"Job {result.job_id} failed: {result.failure or 'unknown cause'}")
     if result.fenced:
@@ -209,7 +219,7 @@ def _report(
             how = "drained and stopped" if result.drained else "stopped"
             say(f"Job {result.job_id} was {how}. Savepoint: {result.savepoint}")
             if not result.drained:
-                say(f"Resume with: weir run --from-savepoint {result.savepoint} {spec}")
+                say(f"Resume with: weir run --from-savepoint {result.savepoint} {again}")
         else:
             say(f"Job {result.job_id} has finished")
         return 0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -47,11 +48,20 @@ def run_simulation(
     and ``SystemExit`` if its file exits.
     """
     with ExitStack() as stack:
-        return _run_simulation(stack, pipeline, arguments, first, seeds, minutes, lines)
+        return _run_simulation(
+            stack,
+            pipeline=pipeline,
+            arguments=arguments,
+            first=first,
+            seeds=seeds,
+            minutes=minutes,
+            lines=lines,
+        )
 
 
 def _run_simulation(
     stack: ExitStack,
+    *,
     pipeline: str | None,
     arguments: Sequence[str],
     first: int,
@@ -111,7 +121,8 @@ def _loaded(stack: ExitStack, pipeline: str, arguments: Sequence[str]) -> Simula
     """The pipeline, once its calm runs are done. Its file is the main program from now on."""
     file, name = split_spec(pipeline)
     # Absolute, since runs change the current directory.
-    spec = str(file.absolute()) if name is None else f"{file.absolute()}:{name}"
+    path = str(Path(file).absolute())
+    spec = path if name is None else f"{path}:{name}"
     program = stack.enter_context(Program(spec, arguments))
     stack.enter_context(session_beside(program))
     return prepared(partial(load_job, arguments=arguments), spec)

@@ -1,4 +1,4 @@
-"""The options of ``weir run`` that mean what they mean to ``spark-submit``, as ``spark.*`` settings.
+"""Options of ``weir run`` that mean what they mean to ``spark-submit``, as ``spark.*`` settings.
 
 Like every option of the command line, they take precedence over the code. A setting that an option
 and ``--conf`` give in two ways is refused: ``spark-submit`` would take one of them.
@@ -40,7 +40,7 @@ def spark_settings(
 ) -> dict[str, str]:
     """The settings of the options, by key.
 
-    ``conf`` are the settings of ``--conf``. Raises a usage error if an option and ``--conf`` differ.
+    ``conf`` are the settings of ``--conf``. Raises a usage error if an option differs.
     """
     given = {
         ("--master", "spark.master"): master,
@@ -86,7 +86,8 @@ def _py_files(value: str | None) -> str | None:
             found.append(text)
             continue
         path = text.removeprefix("file://").removeprefix("file:")
-        files = sorted(glob(path))
+        # As spark-submit does it; also absolute patterns, which ``Path.glob`` does not take.
+        files = sorted(glob(path))  # noqa: PTH207
         if not files:
             raise typer.BadParameter(f"{text} does not exist.", param_hint="--py-files")
         found += [str(Path(file).absolute()) for file in files]

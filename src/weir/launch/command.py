@@ -28,9 +28,7 @@ def command_of(arguments: Sequence[str]) -> StartCommand:
     return StartCommand(arguments=text, directory=_encodable(str(Path.cwd())))
 
 
-def notes(
-    command: StartCommand, record: JobRecord | None, *, script: Path | None
-) -> Iterator[str]:
+def notes(command: StartCommand, record: JobRecord | None, *, script: Path | None) -> Iterator[str]:
     """What people should know of this start.
 
     ``record`` is the job's newest, None of a new job. ``script`` is the file that is executed.
@@ -47,11 +45,15 @@ def notes(
                 f"relative paths start at {command.directory}; at the last start:"
                 f" {before.directory}"
             )
-    elif script is not None and script.resolve().parent != Path.cwd().resolve():
+    elif record is None and script is not None and _is_elsewhere(script):
         yield (
             f"relative paths start at {command.directory}, not at the directory of {script.name}:"
             " start the job there each time"
         )
+
+
+def _is_elsewhere(script: Path) -> bool:
+    return script.resolve().parent != Path.cwd().resolve()
 
 
 def _encodable(text: str) -> str:

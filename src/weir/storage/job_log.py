@@ -273,9 +273,9 @@ class JobRecord:
         """The next attempt, with the checkpoints of this record and the snapshot it started from.
 
         ``restored_from`` updates where that snapshot lies, ``origin`` what it was. ``tables``,
-        ``written``, ``epochs`` and ``command`` replace those of this record. The attempt's number is also above
-        ``above_attempt``, an attempt at the targets that no record knows. Raises ``JobEndedError``
-        if the job has ended other than by a failure (PROTOCOL P20).
+        ``written``, ``epochs`` and ``command`` replace those of this record. The attempt's number
+        is also above ``above_attempt``, an attempt at the targets that no record knows. Raises
+        ``JobEndedError`` if the job has ended other than by a failure (PROTOCOL P20).
         """
         if not self.status.may_be_run:
             by = f" by job {self.superseded_by}" if self.superseded_by else ""

@@ -1,9 +1,9 @@
 """``SessionOnDemand``: a session that is made when PySpark first needs it.
 
-Types that are given as text, and columns, exist in the JVM only: ``@F.udf("long")``, ``F.col("id")``
-and ``StructType.fromDDL("id long")`` at the top of a file need a session before any job runs. So
-while a file is executed, PySpark gets one the first time that it looks for a context and there is
-none. A file that asks for nothing starts no JVM.
+Types given as text, and columns, need the JVM: ``@F.udf("long")``, ``F.col("id")`` and
+``StructType.fromDDL("id long")`` at the top of a file need a session before any job runs. So while
+a file is executed, PySpark gets one the first time that it looks for a context and there is none. A
+file that asks for nothing starts no JVM.
 
 1. PySpark finds the context in one attribute of ``SparkContext``, which is None before the first.
    There, a descriptor makes the session. ``SparkContext`` itself replaces the descriptor when it
@@ -36,16 +36,14 @@ _CONTEXT_MODULE = "pyspark.core.context"
 _ATTRIBUTE = "_active_spark_context"
 #: The modules that make contexts and sessions, and so must see that there is none.
 _MAKERS = frozenset({_CONTEXT_MODULE, "pyspark.sql.session"})
-#: Prefixes of settings that a session takes without any effect, once there is a context.
-_OF_CONTEXT = ("spark.hadoop.", "spark.executorEnv.")
+#: Prefixes of the settings that a session reads. It takes others too, mostly without any effect.
+_OF_SESSIONS = ("spark.sql.", "spark.databricks.")
 
 
 class SessionOnDemand:
     """A context manager: while it is entered, PySpark gets the session that it asks for."""
 
-    def __init__(
-        self, lazy: Callable[[], LazySession], asked: Callable[[FrameType], str]
-    ) -> None:
+    def __init__(self, lazy: Callable[[], LazySession], asked: Callable[[FrameType], str]) -> None:
         """``lazy`` is called once, when a session is needed.
 
         ``asked`` gets the frame that needs it, before that, and returns its place in the user's
@@ -186,7 +184,7 @@ def _takes(session: Any, key: str, value: str) -> bool:
     """Whether the setting has this value in the session, or can still get it."""
     if session.sparkContext.getConf().get(key) == value:
         return True
-    if key.startswith(_OF_CONTEXT):
+    if not key.startswith(_OF_SESSIONS):
         return False
     try:
         session.conf.set(key, value)

@@ -41,8 +41,9 @@ def script_file() -> Path | None:
     """The script that this process runs, under Python or ``weir run``; None for anything else."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
-    is_script = file is not None and main.__spec__ is None and file.endswith(".py")
-    return Path(file) if is_script else None
+    if file is None or main.__spec__ is not None or not file.endswith(".py"):
+        return None
+    return Path(file)
 
 
 def add_script_directory() -> None:
