@@ -253,8 +253,9 @@ class Job:
         In a file that ``weir run`` executes, the command line's options take precedence over the
         keywords. Under ``weir plan`` and ``weir sim``, the file is executed up to here.
         """
+        from weir.launch.command import script_arguments
         from weir.launch.options import RunOptions
-        from weir.launch.runner import run_in_script, script_arguments
+        from weir.launch.runner import run_in_script
 
         options = RunOptions(
             master=master,

@@ -9,14 +9,21 @@ read and write (``durable/changes.py``).
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from weir.masking import masked_arguments
+from weir.spark.session.user_modules import script_file
 from weir.storage.job_log import JobRecord, StartCommand
 
 #: A record is written with each checkpoint: longer arguments are cut there.
 _LENGTH_MAX = 2_000
+
+
+def script_arguments() -> tuple[str, ...]:
+    """The arguments of the script that this process runs; empty in anything else."""
+    return () if script_file() is None else tuple(sys.argv[1:])
 
 
 def command_of(arguments: Sequence[str]) -> StartCommand:

@@ -87,13 +87,6 @@ def run_in_script(job: JobDefinition, options: RunOptions) -> JobResult:
     return result
 
 
-def script_arguments() -> tuple[str, ...]:
-    """The arguments of the script that this process runs; empty in anything else."""
-    from weir.spark.session.user_modules import script_file
-
-    return () if script_file() is None else tuple(sys.argv[1:])
-
-
 def _say(line: str) -> None:
     print(f"weir: {line}", file=sys.stderr, flush=True)
 
