@@ -324,7 +324,6 @@ finally:
 def test_a_script_keeps_the_signals_that_it_handles_itself() -> None:
     """Its own handler runs, and the job goes on."""
     script = """
-import re
 import signal
 signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
 job.run()
