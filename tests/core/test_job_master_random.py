@@ -48,7 +48,7 @@ from weir.core.messages.protocol import (
     TaskStatusChanged,
     TriggerCheckpoint,
 )
-from weir.core.settings import CheckpointConfig
+from weir.core.settings import CheckpointConfig, UntilIdle
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import (
@@ -73,16 +73,27 @@ FORWARD = {
     TaskStatus.RUNNING: TaskStatus.WAITING_FOR_FINAL_CHECKPOINT,
     TaskStatus.WAITING_FOR_FINAL_CHECKPOINT: TaskStatus.FINISHED,
 }
-USER = ("checkpoint",) * 12 + ("savepoint",) * 12 + ("stop",) * 3 + ("cancel", "suspend")
+USER = (
+    *(("checkpoint",) * 12 + ("savepoint",) * 12 + ("stop",) * 3),
+    *(("stop_with_checkpoint",) * 2 + ("cancel", "suspend")),
+)
 #: Most moves are answers; trouble is rare.
 MOVES = ("answer",) * 12 + ("status",) * 3 + ("time",) * 4 + ("user",) * 2 + ("fail",)
+MOVES_UNTIL_IDLE = (*MOVES, "read")
 
 
 class RandomMaster(MasterWorld):
     """Owes answers, gives them in any order, and checks for what must never happen."""
 
-    def __init__(self) -> None:
-        super().__init__("a", "b", config=CONFIG, restart=RESTART, hooks=("h1", "h2"), cleans=False)
+    def __init__(self, until_idle: UntilIdle | None) -> None:
+        super().__init__(
+            *("a", "b"),
+            config=CONFIG,
+            restart=RESTART,
+            hooks=("h1", "h2"),
+            cleans=False,
+            until_idle=until_idle,
+        )
         self.owed: list[JobMasterEffect] = []
         self.asked: list[str] = []
         self.answered: list[str] = []
@@ -165,6 +176,8 @@ class RandomMaster(MasterWorld):
             self.observe(self.pass_time(number))
         elif move == "user" and number < len(USER):
             self.observe(self.user(USER[number]))
+        elif move == "read" and self.master.attempt:
+            self.observe(self.caught_up(self.vertices[number % 2]))
         elif move in ("status", "fail") and self.master.attempt:
             self.observe(self.task(move, self.vertices[number % 2], number))
 
@@ -299,7 +312,7 @@ class RandomMaster(MasterWorld):
         )
         if outcome is Recorded.WON:
             self.won[record.checkpoint_id] = completed(record)
-            if record.kind is SnapshotKind.CHECKPOINT and record.checkpoint_id in self.full:
+            if not record.kind.is_savepoint and record.checkpoint_id in self.full:
                 self.owes_full = False
         return self.handle(
             CheckpointRecorded(
@@ -316,10 +329,12 @@ class RandomMaster(MasterWorld):
 def test_the_laws_hold_in_every_history_and_every_request_is_answered_by_the_end(seed: int) -> None:
     """Safety after every event; once everything owed is answered, a cancelled job ends."""
     random = Random(seed)
-    world = RandomMaster()
+    until_idle = random.choice((None, UntilIdle(), UntilIdle(drain=True)))
+    world = RandomMaster(until_idle)
     world.observe(world.handle(JobSubmitted()))
     for _ in range(400):
-        world.do(random.choice(MOVES), random.randrange(60))
+        moves = MOVES if until_idle is None else MOVES_UNTIL_IDLE
+        world.do(random.choice(moves), random.randrange(60))
     if not world.master.status.is_terminal:
         world.observe(world.user("cancel"))
     for _ in range(100):

@@ -59,6 +59,12 @@ ROWS: dict[str, tuple[Step, Situation]] = {
         Step.ANSWER_EVENTS,
         Situation(operators_want_batch=True, **HELD, **DUE, **ENDS),
     ),
+    "if the job stops with a checkpoint, watermarks take effect before records are stopped": (
+        Step.ANSWER,
+        Situation(
+            input_end=Records.STOPPED, stops_with_checkpoint=True, **HELD, **DUE, **WATERMARK
+        ),
+    ),
     "records end before the checkpoint is taken": (
         Step.END_RECORDS,
         Situation(**HELD, **DUE, **WATERMARK, **ENDS),
@@ -150,6 +156,15 @@ def test_rows_before_a_barrier_come_before_the_end_of_stopped_records() -> None:
     assert stopped.records_become is None
     assert replace(stopped, first=STOP).records_become is Records.STOPPED
     assert replace(stopped, operators_prepare=False).records_become is Records.STOPPED
+
+
+def test_a_stop_with_checkpoint_ends_records_after_what_the_last_watermarks_release() -> None:
+    """So each run of a scheduler shows the windows that a query of its own would show."""
+    stopped = Situation(
+        has_channels=True, input_end=Records.STOPPED, stops_with_checkpoint=True, **HELD
+    )
+    assert stopped.records_become is None
+    assert replace(stopped, first=STOP).records_become is Records.STOPPED
 
 
 def test_operators_with_code_of_their_own_take_no_snapshot_while_they_finish() -> None:

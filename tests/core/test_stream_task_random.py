@@ -131,7 +131,7 @@ class RandomStreamTask:
     def step(self) -> None:
         """Do one thing that may happen now; likelier ones have a higher weight."""
         runs = not self.ended
-        stops = SnapshotKind.SYNC_SAVEPOINT in self.pending.values()
+        stops = any(kind.is_synchronous for kind in self.pending.values())
         actions: list[tuple[bool, float, Callable[[], None]]] = [
             (runs and self.query in ("STEP", "DRAIN"), 6, self.stage),
             (runs and self.query == "STEP", 8, self.plan),
@@ -194,7 +194,8 @@ class RandomStreamTask:
     def stop(self) -> None:
         for checkpoint_id in list(self.pending):
             self.over(checkpoint_id)
-        self.trigger(SnapshotKind.SYNC_SAVEPOINT, drain=self.random.random() < 0.5)
+        kinds = (SnapshotKind.SYNC_SAVEPOINT, SnapshotKind.SYNC_CHECKPOINT)
+        self.trigger(self.random.choice(kinds), drain=self.random.random() < 0.5)
 
     def complete(self) -> None:
         checkpoint_id = self.random.choice(sorted(self.acknowledged & self.pending.keys()))
@@ -207,7 +208,7 @@ class RandomStreamTask:
         self.send(self.harness.complete(checkpoint_id))
 
     def over(self, checkpoint_id: int) -> None:
-        self.fails_over |= self.pending.pop(checkpoint_id) is SnapshotKind.SYNC_SAVEPOINT
+        self.fails_over |= self.pending.pop(checkpoint_id).is_synchronous
         self.send(self.harness.abort(checkpoint_id))
 
     # ---- outcomes

@@ -296,8 +296,8 @@ def test_an_aligned_trigger_waits_until_restored_segments_are_read(kind: Snapsho
     task.do(trigger(1, kind))
     assert kinds(task.plan(0, a=3)) == ["SegmentsConsumed", "AnswerPlanning"]
     effects = task.plan(1, a=4)
-    if kind is SnapshotKind.SYNC_SAVEPOINT:
-        # Its only producer has ended, so its own end has come and the savepoint of a stop is taken
+    if kind.is_synchronous:
+        # Its only producer has ended, so its own end has come and the snapshot of a stop is taken
         # after the drain.
         effects = task.do(Drained(position=2))
     assert in_flight(effects) == []

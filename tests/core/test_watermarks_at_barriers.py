@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.core.channel_task import Task, barrier, kinds, segment
 
 from weir.core.messages.channel import ChannelEntry, EndOfUserRecords, SegmentsConsumed, Watermark
 from weir.core.messages.protocol import NotifyCheckpointAborted
 from weir.core.messages.task import AnswerPlanning, BatchStaged, TakeSnapshot
-from weir.core.types import SnapshotKind
+from weir.core.types import SnapshotKind, TaskStatus
 
 
 def at_barrier(*after: ChannelEntry, **options: Any) -> Task:
@@ -163,3 +164,25 @@ def test_windows_stay_in_the_state_when_the_job_stops_without_a_drain() -> None:
     task.get("a", EndOfUserRecords(finished=False, savepoint=1))
     task.get("a", barrier(1, SnapshotKind.SYNC_SAVEPOINT))
     assert snapshots(task.plan(0, a=0)) == [0]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_windows_that_the_last_watermark_closes_are_emitted_before_a_stop_with_checkpoint(
+    *, late: bool
+) -> None:
+    """A run of a scheduler shows what a query of its own would show; nothing else fires (P34)."""
+    kind = SnapshotKind.SYNC_CHECKPOINT
+    task = Task(inputs=("a",))
+    task.get("a", segment(0))
+    task.get("a", Watermark(timestamp_ms=70))
+    task.plan(-1)
+    task.get("a", EndOfUserRecords(finished=False, savepoint=1, kind=kind))
+    if not late:
+        task.get("a", barrier(1, kind))
+    assert [answer.call for answer in answers(task.plan(0, a=0))] == [2]
+    assert task.machine.status is TaskStatus.RUNNING
+    if late:
+        task.get("a", barrier(1, kind))
+    task.do(BatchStaged(position=1, committables=()))
+    assert snapshots(task.plan(1, a=0)) == [1]
+    assert task.machine.status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT

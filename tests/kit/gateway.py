@@ -213,6 +213,9 @@ class FakeGateway:
     ) -> Future[CompletedCheckpoint]:
         return self._call("drain" if drain else "stop", target)
 
+    def stop_with_checkpoint(self) -> Future[CompletedCheckpoint]:
+        return self._call("stop with checkpoint", None)
+
     def send_to_coordinator(self, operator: str, request: Payload) -> Future[CoordinatorAnswer]:
         if operator != "score":
             raise CoordinatorError(

@@ -27,11 +27,12 @@ from weir.core.messages.job import (
 )
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
+    CaughtUp,
     DeclineCheckpoint,
     TaskFailed,
     TaskStatusChanged,
 )
-from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType, UntilIdle
 from weir.core.types import (
     UNKNOWN,
     Cause,
@@ -94,6 +95,7 @@ def completed(record: RecordCheckpoint) -> CompletedCheckpoint:
         attempt=record.attempt,
         tasks=record.tasks,
         external_path=record.target or f"/checkpoints/{JOB_ID}/chk-{record.checkpoint_id}",
+        drained=all(task.fully_finished for task in record.tasks),
         coordinator_states=record.coordinator_states,
     )
 
@@ -130,6 +132,7 @@ class MasterWorld:
         cleans: bool = True,
         producers: dict[str, tuple[str, ...]] | None = None,
         coordinated: dict[str, CoordinatedOperator] | None = None,
+        until_idle: UntilIdle | None = None,
     ) -> None:
         #: Whether every deletion finishes at once.
         self.cleans = cleans
@@ -148,6 +151,7 @@ class MasterWorld:
             hooks=hooks,
             producers=producers,
             coordinated=coordinated,
+            until_idle=until_idle,
         )
 
     def handle(self, event: JobMasterEvent) -> list[JobMasterEffect]:
@@ -242,6 +246,12 @@ class MasterWorld:
             attempt = self.master.attempt
             out += self.handle(TaskStatusChanged(vertex=vertex, attempt=attempt, status=status))
         return out
+
+    def caught_up(self, *vertices: str) -> list[JobMasterEffect]:
+        """These tasks have read what was available; all tasks if none is named."""
+        attempt = self.master.attempt
+        told = [CaughtUp(vertex=vertex, attempt=attempt) for vertex in vertices or self.vertices]
+        return [effect for event in told for effect in self.handle(event)]
 
     def running(self, **kwargs: CompletedCheckpoint | None) -> MasterWorld:
         """Submit the job and bring all its tasks to RUNNING."""

@@ -53,6 +53,7 @@ class TaskHarness:
         sinks: tuple[str, ...] = ("s1", "s2"),
         requires_final_checkpoint: bool = True,
         bounded: bool = True,
+        available_now: bool = False,
         started: bool = True,
         closes_at_once: bool = True,
         takes_barriers: bool = False,
@@ -69,6 +70,7 @@ class TaskHarness:
                 operators=(OperatorState(operator_id="o", name="o"),),
                 sinks=sinks,
                 bounded=bounded,
+                available_now=available_now,
                 requires_final_checkpoint=requires_final_checkpoint,
                 prepares_for_barriers=takes_barriers,
                 operators_take_part=operators_take_part,
@@ -117,9 +119,11 @@ class TaskHarness:
         return self.send(TriggerCheckpoint(vertex=VERTEX, barrier=barrier, drain=drain))
 
     def plan(
-        self, call: int, position: int, *, outlives_call: bool = True
+        self, call: int, position: int, *, outlives_call: bool = True, caught_up: bool = False
     ) -> list[StreamTaskEffect]:
-        said = PlanningCalled(call=call, position=position, outlives_call=outlives_call)
+        said = PlanningCalled(
+            call=call, position=position, outlives_call=outlives_call, caught_up=caught_up
+        )
         return self.send(said)
 
     def stage(self, position: int, sink: str = "s1") -> None:

@@ -43,6 +43,7 @@ from weir.core.messages.job import (
 )
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
+    CaughtUp,
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -66,7 +67,7 @@ from weir.core.messages.task import (
     TaskErrored,
     TaskStarted,
 )
-from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.settings import CheckpointConfig, RestartConfig, RestartStrategyType, UntilIdle
 from weir.core.task.output_channels import ChannelBound
 from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
@@ -82,7 +83,8 @@ from weir.core.types import (
 
 #: Messages from a task to the job master, from the job master to a task, and between tasks.
 _TO_MASTER = (
-    *(AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged, TaskClosing, TaskFailed),
+    *(AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged),
+    *(CaughtUp, TaskClosing, TaskFailed),
 )
 _TO_TASK = (TriggerCheckpoint, NotifyCheckpointComplete, NotifyCheckpointAborted)
 _BETWEEN = (ChannelAppended, SegmentsConsumed)
@@ -141,13 +143,14 @@ class Play:
 
     # -- the job
 
-    @command(r"task (\w+)(?: reads ([\w, ]+?))?(?: writes ([\w, ]+?))?( unbounded)?")
-    def task(self, name: str, reads: str | None, writes: str | None, unbounded: str | None) -> None:
+    @command(r"task (\w+)(?: reads ([\w, ]+?))?(?: writes ([\w, ]+?))?( unbounded| until idle)?")
+    def task(self, name: str, reads: str | None, writes: str | None, extent: str | None) -> None:
         split = lambda names: tuple((names or "").replace(" ", "").split(",")) if names else ()  # noqa: E731
         self._plans[name] = {
             "inputs": split(reads),
             "sinks": split(writes),
-            "bounded": not unbounded,
+            "bounded": not extent,
+            "available_now": extent == " until idle",
         }
 
     @command(r"submit(?: with (.+))?")
@@ -176,6 +179,9 @@ class Play:
             ),
             savepoint_directory="/savepoints",
             producers={name: plan["inputs"] for name, plan in self._plans.items()},
+            until_idle=(
+                UntilIdle() if any(p["available_now"] for p in self._plans.values()) else None
+            ),
         )
         self._to_master(JobSubmitted())
 
@@ -195,6 +201,7 @@ class Play:
                     operators=self._operators(name),
                     sinks=plan["sinks"],
                     bounded=plan["bounded"],
+                    available_now=plan["available_now"] and not plan["inputs"],
                     requires_final_checkpoint=bool(plan["sinks"]),
                     inputs=plan["inputs"],
                     bound=ChannelBound(segments=2),
@@ -223,8 +230,8 @@ class Play:
         for name in names.replace(" ", "").split(","):
             self._to_task(name, TaskStarted(position=self._positions[name]))
 
-    @command(r"(\w+) rests after batch (-?\d+)(?:, having read (.+))?")
-    def rests(self, name: str, position: str, read: str | None) -> None:
+    @command(r"(\w+) (rests|has caught up) after batch (-?\d+)(?:, having read (.+))?")
+    def rests(self, name: str, how: str, position: str, read: str | None) -> None:
         self._calls += 1
         self._positions[name] = int(position)
         consumed = dict(channel.split(" up to ") for channel in read.split(", ")) if read else {}
@@ -234,6 +241,7 @@ class Play:
                 call=self._calls,
                 position=int(position),
                 consumed={channel: int(last) for channel, last in consumed.items()},
+                caught_up=how == "has caught up",
             ),
         )
 

@@ -30,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
-from weir.core.types import CheckpointFailureReason, CompletedCheckpoint, SnapshotKind
+from weir.core.types import CheckpointFailureReason, CompletedCheckpoint
 from weir.gateway.job_gateway import JobGateway
 from weir.launch.phases import WORTH_A_LINE_MS, Phases, answer_promptly, describe_time
 from weir.monitoring.views import JobView
@@ -69,10 +69,7 @@ class CheckpointLines:
 
 def describe_checkpoint(stats: CheckpointStats) -> str:
     """``checkpoint 7 completed in 123 ms, 4.5 kB`` and its like."""
-    name = (
-        f"{'checkpoint' if stats.kind is SnapshotKind.CHECKPOINT else 'savepoint'}"
-        f" {stats.checkpoint_id}"
-    )
+    name = f"{'savepoint' if stats.kind.is_savepoint else 'checkpoint'} {stats.checkpoint_id}"
     if stats.status == "IN_PROGRESS":
         return f"{name} triggered"
     if stats.status == "FAILED":

@@ -69,6 +69,8 @@ class Execution:
         self._needs_final_checkpoint: dict[VertexId, None] = {}
         #: Tasks that take no more checkpoints, and are not FINISHED yet.
         self._closing: set[VertexId] = set()
+        #: Tasks that have read what was available when the attempt began.
+        self._caught_up: set[VertexId] = set()
         #: The position of each task in the newest completed checkpoint or savepoint of the attempt,
         #: or in what it was restored from.
         self._positions: dict[VertexId, Position] = {}
@@ -128,6 +130,19 @@ class Execution:
         return bool(self._closing)
 
     @property
+    def has_caught_up(self) -> bool:
+        """Whether some task has read what was available, and no source is left to be read.
+
+        The records of bounded sources have ended.
+        """
+        ended = (TaskStatus.WAITING_FOR_FINAL_CHECKPOINT, TaskStatus.FINISHED)
+        return bool(self._caught_up) and all(
+            vertex in self._caught_up or status in ended
+            for vertex, status in self._status.items()
+            if not self.producers.get(vertex)
+        )
+
+    @property
     def not_ready(self) -> tuple[VertexId, ...]:
         """The tasks because of which no checkpoint can be taken; all if all are FINISHED."""
         late = tuple(
@@ -176,6 +191,7 @@ class Execution:
         self.phase = AttemptPhase.UP
         self._live = True
         self._closing.clear()
+        self._caught_up.clear()
         self._needs_final_checkpoint.clear()
         finished = {vertex for vertex, state in states.items() if state.fully_finished}
         self._positions = {vertex: state.position for vertex, state in states.items()}
@@ -190,6 +206,7 @@ class Execution:
         """Send no more messages to the tasks."""
         self._live = False
         self._closing.clear()
+        self._caught_up.clear()
         self._needs_final_checkpoint.clear()
 
     def set_status(self, vertex: VertexId, status: TaskStatus) -> None:
@@ -206,6 +223,10 @@ class Execution:
             self._needs_final_checkpoint[vertex] = None
         else:
             self._needs_final_checkpoint.pop(vertex, None)
+
+    def caught_up(self, vertex: VertexId) -> None:
+        """The task has read what was available when the attempt began."""
+        self._caught_up.add(vertex)
 
     def closing(self, vertex: VertexId) -> None:
         """The task takes no more checkpoints."""

@@ -84,6 +84,8 @@ class GraphStep:
     #: enumerator instead of by Spark.
     bounded: bool = False
     enumerated: bool = False
+    #: For an unbounded source: whether only what it has at the start of an attempt is read.
+    available_now: bool = False
     #: Whether those readers say themselves when a checkpoint is due (MISSION B4).
     externally_induced: bool = False
     #: After how long without rows it is idle, in milliseconds; None: never.
@@ -131,6 +133,8 @@ class Vertex:
     #: Whether all of its inputs end.
     bounded: bool
     end: ChainEnd
+    #: Whether it reads what its sources have at the start of an attempt, and then rests.
+    available_now: bool = False
     #: Vertices whose channels it reads, in order of first use.
     inputs: tuple[VertexId, ...] = ()
     #: How many state partitions its steps ask for; None: as configured.
@@ -272,6 +276,7 @@ class JobGraph:
         """
         if not any(step.kind is StepKind.SOURCE for step in self._steps.values()):
             raise PipelineError("The job has no source: start with job.source(name, function).")
+        self._check_endless()
         readers = self._readers()
         ends = self._ends(readers)
         bounded: dict[OperatorId, bool] = {}
@@ -285,6 +290,40 @@ class JobGraph:
                 sinks = [reader for reader in readers[name] if reader.kind is StepKind.SINK]
                 vertices.append(self._vertex(step, sinks, ends, bounded=bounded[name]))
         return tuple(vertices)
+
+    @property
+    def available_now(self) -> bool:
+        """Whether the job reads what is available now, and then stops by itself."""
+        return any(step.available_now for step in self._steps.values())
+
+    @property
+    def unbounded_sources(self) -> tuple[GraphStep, ...]:
+        """The sources without an end."""
+        return tuple(
+            step
+            for step in self._steps.values()
+            if step.kind is StepKind.SOURCE and not step.bounded
+        )
+
+    def reading(self, *, available_now: bool) -> JobGraph:
+        """The same graph, of whose unbounded sources what is available now is read, or all."""
+        other, unbounded = JobGraph(), self.unbounded_sources
+        other._steps = {
+            name: replace(step, available_now=available_now and step in unbounded)
+            for name, step in self._steps.items()
+        }
+        return other
+
+    def _check_endless(self) -> None:
+        """Raise ``PipelineError`` for a job that is to stop once it has read an endless source."""
+        some = next((step for step in self._steps.values() if step.available_now), None)
+        endless = next((step for step in self.unbounded_sources if not step.available_now), None)
+        if some is not None and endless is not None:
+            raise PipelineError(
+                f"Source {some.name!r} has available_now=True, so the job stops once everything"
+                f" there is has been read, but source {endless.name!r} has no end: give it"
+                " available_now=True too, or bounded=True."
+            )
 
     def _readers(self) -> dict[OperatorId, list[GraphStep]]:
         """The readers of each step that is not a sink."""
@@ -367,6 +406,7 @@ class JobGraph:
             sink_tags=tuple(tag for sink in sinks for _, tag in sink.outputs_read),
             bounded=bounded,
             end=ends[end.operator_id],
+            available_now=any(step.available_now for step in steps.values()),
             inputs=tuple(inputs),
             parallelism=_parallelism(steps.values()),
             updated=self._updated() & {*steps, *inputs},

@@ -54,6 +54,14 @@ class CheckpointConfig:
         return None if self.interval_ms is None else max(self.interval_ms, self.min_pause_ms)
 
 
+@dataclass(frozen=True, kw_only=True)
+class UntilIdle:
+    """The job stops by itself once it has read what its sources had when the attempt began."""
+
+    #: Let every window and timer fire before it stops: the job is then finished.
+    drain: bool = False
+
+
 class RestartStrategyType(enum.Enum):
     """``restart-strategy.type``."""
 

@@ -69,16 +69,24 @@ class SnapshotKind(enum.Enum):
     CHECKPOINT = "CHECKPOINT"
     SAVEPOINT = "SAVEPOINT"
     SYNC_SAVEPOINT = "SYNC_SAVEPOINT"
+    #: The checkpoint of a stop with checkpoint. Flink has no such thing; to its clients it is a
+    #: CHECKPOINT.
+    SYNC_CHECKPOINT = "SYNC_CHECKPOINT"
 
     @property
     def is_savepoint(self) -> bool:
         """Whether the snapshot is self-contained, belongs to the user and is never subsumed."""
-        return self is not SnapshotKind.CHECKPOINT
+        return self in (SnapshotKind.SAVEPOINT, SnapshotKind.SYNC_SAVEPOINT)
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether no record may be processed after its barrier (stop with savepoint)."""
-        return self is SnapshotKind.SYNC_SAVEPOINT
+        """Whether no record may be processed after its barrier: the job is being stopped."""
+        return self in (SnapshotKind.SYNC_SAVEPOINT, SnapshotKind.SYNC_CHECKPOINT)
+
+    @property
+    def may_overtake(self) -> bool:
+        """Whether its barrier may overtake unread records."""
+        return self is SnapshotKind.CHECKPOINT
 
     @property
     def commits_side_effects(self) -> bool:

@@ -98,7 +98,12 @@ _END_STATUS = {
     JobStatus.FINISHED: RecordStatus.FINISHED,
     JobStatus.FAILED: RecordStatus.FAILED,
     JobStatus.CANCELED: RecordStatus.CANCELED,
+    JobStatus.SUSPENDED: RecordStatus.SUSPENDED,
 }
+
+
+#: A job that has ended so has committed everything.
+_COMMITTED = (RecordStatus.FINISHED, RecordStatus.STOPPED, RecordStatus.SUSPENDED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,7 +368,7 @@ class DurableJob:
             with _only_logged("delete the job's remaining files"):
                 if effect.delete_checkpoints:
                     self._storage.discard_all(known.checkpoint_id for known in newest.checkpoints)
-                if status in (RecordStatus.FINISHED, RecordStatus.STOPPED):
+                if status in _COMMITTED:
                     # Everything is committed: what is still staged are batches without rows.
                     self._sinks.clean(self._attempt + 1)
         return outcome

@@ -59,6 +59,14 @@ class JobGateway(Protocol):
         """
         ...
 
+    def stop_with_checkpoint(self) -> Future[CompletedCheckpoint]:
+        """Stop between two batches with a checkpoint of the job in place of a savepoint.
+
+        Done when the checkpoint is complete and all rows before it are committed. The job is then
+        suspended: running its command again resumes it.
+        """
+        ...
+
     def send_to_coordinator(
         self, operator: OperatorId, request: Payload
     ) -> Future[CoordinatorAnswer]:

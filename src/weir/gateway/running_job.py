@@ -133,6 +133,11 @@ class RunningJob:
         self.recorder.note("request", f"{how} with a savepoint was requested.")
         return self._snapshot(RequestKind.STOP, target, drain=drain)
 
+    def stop_with_checkpoint(self) -> Future[CompletedCheckpoint]:
+        """Stop between two batches; running the command again resumes the job."""
+        self.recorder.note("request", "A stop with a checkpoint was requested.")
+        return self._snapshot(RequestKind.STOP_WITH_CHECKPOINT, None)
+
     def send_to_coordinator(
         self, operator: OperatorId, request: Payload
     ) -> Future[CoordinatorAnswer]:

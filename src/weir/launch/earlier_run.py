@@ -102,8 +102,7 @@ def _last_checkpoint(name: str, directory: str) -> tuple[JobRecord, CompletedChe
     storage = CheckpointStorage(fs=file_systems, base_directory=directory, job_id=known.job_id)
     log = JobLog(file_systems(directory), storage.log_directory, job_id=known.job_id)
     record = log.newest()
-    counts = (RecordStatus.RUNNING, RecordStatus.FAILED, RecordStatus.FINISHED)
-    if record is None or record.status not in counts:
+    if record is None or not (record.status.may_be_run or record.status is RecordStatus.FINISHED):
         return None
     checkpoint = resumed_from(record, storage)
     return None if checkpoint is None else (record, checkpoint)

@@ -5,7 +5,8 @@ A run is what one driver does with a job; a job that is resumed has a new run of
 1. START when all tasks run for the first time, since Spark knows the datasets then. It has the time
    at which the job started.
 2. RUNNING when a checkpoint completes, at most once a minute.
-3. COMPLETE, FAIL, or ABORT if the job was cancelled, suspended or taken over by another driver.
+3. COMPLETE (also if the job was stopped with a checkpoint), FAIL, or ABORT if the job was
+   cancelled, suspended by a signal or taken over by another driver.
 
 Each event has all datasets with their columns, and where the run stands. It goes through a bounded
 queue to a thread of its own: the main thread never waits. An event that cannot be sent is lost, and
@@ -63,6 +64,10 @@ _ENDS = {
     JobStatus.CANCELED: "ABORT",
     JobStatus.SUSPENDED: "ABORT",
 }
+
+
+def _end_of(ended: JobEnded) -> str:
+    return "COMPLETE" if ended.checkpoint_id is not None else _ENDS[ended.status]
 
 
 class Transport(Protocol):
@@ -200,7 +205,7 @@ class LineageReporter:
                 TaskStatusChanged: self._task_status_changed,
                 TriggerCheckpoint: self._triggered,
                 NotifyCheckpointComplete: self._completed,
-                JobEnded: lambda effect: self._end(_ENDS[effect.status], effect.failure or ""),
+                JobEnded: lambda effect: self._end(_end_of(effect), effect.failure or ""),
             }
         )
 

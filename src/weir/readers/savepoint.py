@@ -220,7 +220,7 @@ class Savepoint:
 
     @property
     def kind(self) -> SnapshotKind:
-        """CHECKPOINT, SAVEPOINT, or SYNC_SAVEPOINT if ``weir stop`` took it."""
+        """CHECKPOINT or SAVEPOINT; SYNC_CHECKPOINT or SYNC_SAVEPOINT if the job ended with it."""
         return self._checkpoint.kind
 
     @property

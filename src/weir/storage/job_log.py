@@ -80,9 +80,11 @@ class RecordKind(enum.Enum):
 
 
 class RecordStatus(enum.Enum):
-    """The job's status. RUNNING without a live driver: the driver died or was suspended."""
+    """The job's status. RUNNING without a live driver: the driver died, or a signal ended it."""
 
     RUNNING = "running"
+    #: It was stopped with a checkpoint: everything is committed, and the next attempt resumes.
+    SUSPENDED = "suspended"
     STOPPED = "stopped"
     FINISHED = "finished"
     FAILED = "failed"
@@ -93,12 +95,18 @@ class RecordStatus(enum.Enum):
     @property
     def may_be_run(self) -> bool:
         """Whether a driver runs the job, or a command may begin another attempt at any moment."""
-        return self in (RecordStatus.RUNNING, RecordStatus.FAILED)
+        return self in (RecordStatus.RUNNING, RecordStatus.SUSPENDED, RecordStatus.FAILED)
 
 
 #: How a job may end by itself or at its user's request.
 _ENDS = frozenset(
-    {RecordStatus.STOPPED, RecordStatus.FINISHED, RecordStatus.FAILED, RecordStatus.CANCELED}
+    {
+        RecordStatus.SUSPENDED,
+        RecordStatus.STOPPED,
+        RecordStatus.FINISHED,
+        RecordStatus.FAILED,
+        RecordStatus.CANCELED,
+    }
 )
 
 
@@ -149,8 +157,8 @@ class JobRecord:
     """The state of a job as of one record.
 
     Its methods are the transitions: each checks that it may follow, and returns the next record.
-    A job is RUNNING from the start of an attempt to its end. After that, only a FAILED job begins
-    another attempt.
+    A job is RUNNING from the start of an attempt to its end. After that, only a FAILED or SUSPENDED
+    job begins another attempt.
     """
 
     #: The record's number in the log.
@@ -275,7 +283,7 @@ class JobRecord:
         ``restored_from`` updates where that snapshot lies, ``origin`` what it was. ``tables``,
         ``written``, ``epochs`` and ``command`` replace those of this record. The attempt's number
         is also above ``above_attempt``, an attempt at the targets that no record knows. Raises
-        ``JobEndedError`` if the job has ended other than by a failure (PROTOCOL P20).
+        ``JobEndedError`` if the job has ended and cannot be resumed (PROTOCOL P20).
         """
         if not self.status.may_be_run:
             by = f" by job {self.superseded_by}" if self.superseded_by else ""
@@ -346,7 +354,7 @@ class JobRecord:
         delete_checkpoints: bool = False,
         claim_is_over: bool = False,
     ) -> JobRecord:
-        """The end of the job: STOPPED with a savepoint, FINISHED, FAILED or CANCELED.
+        """The end of the job: STOPPED with a savepoint, SUSPENDED, FINISHED, FAILED or CANCELED.
 
         ``delete_checkpoints``: its checkpoints are deleted once the record is won.
         """

@@ -81,7 +81,6 @@ from weir.core.types import CheckpointFailureReason as Reason
 from weir.core.types import (
     CompletedCheckpoint,
     Recorded,
-    SnapshotKind,
     TaskStatus,
     VertexId,
 )
@@ -538,9 +537,9 @@ class CheckpointCoordinator:
         self._trigger.completed(now_ms)
         self._failures.handle_success(checkpoint_id)
         self._stats.report_completed(checkpoint, now_ms)
-        if kind is SnapshotKind.CHECKPOINT:
+        if not kind.is_savepoint:
             for older in self.pending:
-                if older.checkpoint_id < checkpoint_id and older.kind is SnapshotKind.CHECKPOINT:
+                if older.checkpoint_id < checkpoint_id and not older.kind.is_savepoint:
                     detail = f"Checkpoint {checkpoint_id} completed first."
                     self._abort(older, Reason.CHECKPOINT_SUBSUMED, detail, now_ms)
             self._store.add(checkpoint, pending=self._pending.keys())
@@ -628,8 +627,8 @@ class CheckpointCoordinator:
             RequestFailed(request=request, reason=reason, message=message, tasks_know=tasks_know)
         )
         # Only checkpoints count: the user who asked for a savepoint learns that it failed.
-        final = request.origin is RequestOrigin.FINAL
-        if request.kind is SnapshotKind.CHECKPOINT and self._failures.handle_failure(
+        final = request.origin in (RequestOrigin.FINAL, RequestOrigin.STOP_WITH_CHECKPOINT)
+        if not request.kind.is_savepoint and self._failures.handle_failure(
             reason, checkpoint_id, final=final
         ):
             self._out.append(TolerableFailuresExceeded(message=f"{EXCEEDED_MESSAGE} {message}"))

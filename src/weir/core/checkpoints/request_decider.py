@@ -37,6 +37,8 @@ class RequestOrigin(enum.Enum):
 
     #: Stop with savepoint.
     STOP = (0, SnapshotKind.SYNC_SAVEPOINT, True)
+    #: Stop with checkpoint.
+    STOP_WITH_CHECKPOINT = (0, SnapshotKind.SYNC_CHECKPOINT, True)
     SAVEPOINT = (1, SnapshotKind.SAVEPOINT, True)
     #: Tasks have reached the end of their input and are waiting (MISSION E3).
     FINAL = (2, SnapshotKind.CHECKPOINT, False)
@@ -57,6 +59,11 @@ class RequestOrigin(enum.Enum):
     def forced(self) -> bool:
         """Whether it skips the limits on concurrency and pause."""
         return self.value[2]
+
+    @property
+    def ends_job(self) -> bool:
+        """Whether the job ends with the snapshot."""
+        return self.kind.is_synchronous
 
 
 @dataclass(frozen=True, kw_only=True)

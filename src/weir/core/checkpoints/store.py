@@ -50,7 +50,7 @@ from dataclasses import dataclass
 
 from weir.core.checkpoints.pending import PendingCheckpoint
 from weir.core.checkpoints.request_decider import CheckpointRequest
-from weir.core.types import CompletedCheckpoint, SnapshotKind
+from weir.core.types import CompletedCheckpoint
 from weir.errors import invariant
 
 
@@ -240,7 +240,7 @@ class FullCheckpoints:
         """Whether the checkpoint of ``request`` must be full, given those pending."""
         if self._owed or request.asks_for_full(incremental=self._incremental):
             return True
-        return any(p.full and p.kind is SnapshotKind.CHECKPOINT for p in pending)
+        return any(p.full and not p.kind.is_savepoint for p in pending)
 
     def completed(self, checkpoint: PendingCheckpoint) -> None:
         """A checkpoint (not a savepoint) completed."""

@@ -56,6 +56,7 @@ GOAL_TRANSITIONS: dict[Goal, frozenset[Goal]] = {
 next_goal = partial(next_state, GOAL_TRANSITIONS, "job")
 
 #: The status that is recorded once the job has reached its goal; for the other goals nothing is.
+#: A job that was stopped with a checkpoint has reached FINISH, too, and is SUSPENDED.
 END_STATUS: Mapping[Goal, JobStatus] = {
     Goal.FINISH: JobStatus.FINISHED,
     Goal.FAIL: JobStatus.FAILED,
@@ -101,6 +102,9 @@ class Course:
         """The status to be recorded; raises ``InvariantError`` if the goal has none."""
         if self.goal not in END_STATUS:
             raise InvariantError(f"the job's end was recorded, but its goal is {self.goal.name}")
+        stop = self.stop if self.goal is Goal.FINISH else None
+        if stop is not None and stop.resumes_at is not None:
+            return JobStatus.SUSPENDED
         return END_STATUS[self.goal]
 
     def refuse_cancel(self) -> str | None:

@@ -87,12 +87,13 @@ from weir.core.messages.job import (
 )
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
+    CaughtUp,
     DeclineCheckpoint,
     TaskClosing,
     TaskFailed,
     TaskStatusChanged,
 )
-from weir.core.settings import CheckpointConfig, RestartConfig
+from weir.core.settings import CheckpointConfig, RestartConfig, UntilIdle
 from weir.core.status import JobStatus, has_ended
 from weir.core.types import (
     UNKNOWN,
@@ -122,15 +123,18 @@ class JobMaster:
         hooks: tuple[str, ...] = (),
         producers: Mapping[VertexId, tuple[VertexId, ...]] | None = None,
         coordinated: Mapping[OperatorId, CoordinatedOperator] | None = None,
+        until_idle: UntilIdle | None = None,
     ) -> None:
         """``hooks`` are the identifiers of the master hooks, all triggered at once (P44).
 
         ``producers`` maps a task to the tasks whose channels it reads; ``coordinated`` are the
-        operators that have a coordinator.
+        operators that have a coordinator. ``until_idle``: the job's sources read what is available
+        now.
         """
         self._job_id = job_id
         self._config = config
         self._savepoint_directory = savepoint_directory
+        self._until_idle = until_idle
         self._execution = Execution(vertices, producers or {})
         self._operator_coordinators = OperatorCoordinators(coordinated or {})
         self._coordinator = CheckpointCoordinator(
@@ -237,6 +241,7 @@ class JobMaster:
             DeclineCheckpoint: self._declined,
             TaskStatusChanged: self._task_status_changed,
             TaskClosing: self._task_closing,
+            CaughtUp: self._caught_up,
             TaskFailed: self._task_failed,
             EndRecorded: self._end_recorded,
             LocationAllocated: self._passed_to(coordinator.location_allocated),
@@ -297,6 +302,11 @@ class JobMaster:
         if self._is_current(event.attempt):
             self._execution.closing(event.vertex)
 
+    def _caught_up(self, event: CaughtUp, now_ms: int) -> None:
+        del now_ms
+        if self._is_current(event.attempt):
+            self._execution.caught_up(event.vertex)
+
     def _task_failed(self, event: TaskFailed, now_ms: int) -> None:
         if not self._is_current(event.attempt):
             return
@@ -345,7 +355,7 @@ class JobMaster:
             self._final_retry.reset()
             self.restarts.notify_checkpoint()
         stop = self._course.stop
-        if fact.request.origin is RequestOrigin.STOP and stop is not None:
+        if fact.request.origin.ends_job and stop is not None:
             deadline_ms = now_ms + self._config.timeout_ms
             stop = stop.savepoint_created(fact.checkpoint, deadline_ms)
             self._course = self._course.with_stop(stop)
@@ -357,12 +367,15 @@ class JobMaster:
     def _request_failed(self, fact: RequestFailed, now_ms: int) -> None:
         if fact.request.origin is RequestOrigin.FINAL:
             self._final_retry.failed(now_ms)
-        if fact.request.origin is not RequestOrigin.STOP or self._course.stop is None:
+        if not fact.request.origin.ends_job or self._course.stop is None:
             return
         self._fail_stop(fact.message)
         # If no task knows of it, the job and its periodic checkpoints continue.
         if fact.tasks_know:
-            self._fail(f"The stop's savepoint failed: {fact.message}", now_ms)
+            what = "savepoint" if fact.request.kind.is_savepoint else "checkpoint"
+            self._fail(f"The stop's {what} failed: {fact.message}", now_ms)
+        elif fact.request.origin is RequestOrigin.STOP_WITH_CHECKPOINT:
+            self._final_retry.failed(now_ms)
 
     # -- attempts
 
@@ -438,8 +451,9 @@ class JobMaster:
             request = CheckpointRequest(origin=origin, request=event.request, checkpoint_type=kind)
             self._take(self._coordinator.submit(request, now_ms), now_ms)
             return
-        target = event.target or self._savepoint_directory
-        if target is None:
+        with_checkpoint = event.kind is RequestKind.STOP_WITH_CHECKPOINT
+        target = None if with_checkpoint else event.target or self._savepoint_directory
+        if target is None and not with_checkpoint:
             self._refuse(event.request, NO_SAVEPOINT_DIRECTORY)
         elif event.kind is RequestKind.SAVEPOINT:
             origin = RequestOrigin.SAVEPOINT
@@ -447,9 +461,13 @@ class JobMaster:
             self._take(self._coordinator.submit(request, now_ms), now_ms)
         else:
             stop = StopWithSavepoint(requests=(event.request,), target=target, drain=event.drain)
-            self._course = self._course.with_stop(stop)
-            cause = "The job is being stopped with a savepoint."
-            self._take(self._coordinator.stop_scheduler(now_ms, cause), now_ms)
+            self._begin_stop(stop, now_ms)
+
+    def _begin_stop(self, stop: StopWithSavepoint, now_ms: int) -> None:
+        self._course = self._course.with_stop(stop)
+        what = "checkpoint" if stop.target is None else "savepoint"
+        cause = f"The job is being stopped with a {what}."
+        self._take(self._coordinator.stop_scheduler(now_ms, cause), now_ms)
 
     def _cancel_requested(self, event: CancelRequested, now_ms: int) -> None:
         refusal = self._course.refuse_cancel()
@@ -496,10 +514,13 @@ class JobMaster:
         return course.is_running and course.stop is None and self._execution.can_be_checkpointed
 
     def _progress_running(self, now_ms: int) -> None:
+        due = self._own_stop
+        if due is not None:
+            self._begin_stop(due, now_ms)
         stop = self._course.stop
         if self._execution.all_finished:
             finalizing = self._coordinator.finalizing
-            if finalizing is not None and finalizing.request.origin is RequestOrigin.STOP:
+            if finalizing is not None and finalizing.request.origin.ends_job:
                 return
             if stop is not None and stop.state is not StopState.SAVEPOINT_CREATED:
                 self._fail_stop("The job finished first.")
@@ -508,15 +529,22 @@ class JobMaster:
         elif stop is not None:
             if stop.state is StopState.WAITING_FOR_RECORD and self._coordinator.finalizing is None:
                 self._course = self._course.with_stop(stop.savepoint_requested())
-                request = CheckpointRequest(
-                    origin=RequestOrigin.STOP, target=stop.target, drain=stop.drain
-                )
-                self._take(self._coordinator.submit(request, now_ms), now_ms)
+                self._take(self._coordinator.submit(stop.request, now_ms), now_ms)
         elif self._final_checkpoint_is_due():
             self._take(
                 self._coordinator.submit(CheckpointRequest(origin=RequestOrigin.FINAL), now_ms),
                 now_ms,
             )
+
+    @property
+    def _own_stop(self) -> StopWithSavepoint | None:
+        """The stop that is due, since the sources are read as far as they are to be; else None."""
+        execution, waits = self._execution, self._final_retry.at_ms is not None
+        if self._until_idle is None or self._course.stop is not None or waits:
+            return None
+        if not (execution.has_caught_up and execution.can_be_checkpointed):
+            return None
+        return StopWithSavepoint(requests=(), target=None, drain=self._until_idle.drain)
 
     def _final_checkpoint_is_due(self) -> bool:
         """Whether to trigger a checkpoint at once for waiting tasks (MISSION E3, PROTOCOL P29)."""
@@ -576,7 +604,7 @@ class JobMaster:
         self.restarts.cancel()
         self._execution.stop()
         finalizing = self._coordinator.finalizing
-        recording_stop = finalizing is not None and finalizing.request.origin is RequestOrigin.STOP
+        recording_stop = finalizing is not None and finalizing.request.origin.ends_job
         if self._course.goal is not Goal.FINISH and not recording_stop:
             self._fail_stop(message)
         self._take(self._coordinator.stop_scheduler(now_ms, message), now_ms)
@@ -643,15 +671,15 @@ class JobMaster:
             why = course.failure or f"The job is {status.name}."
             failure = None if status is JobStatus.CANCELED else why
             self._effects.append(AnswerRequest(request=request, failure=failure))
-        savepoint = None if stop is None else stop.savepoint_path
         fenced = course.goal is Goal.FENCED
         failed = status is JobStatus.FAILED or fenced
         self._effects.append(
             JobEnded(
                 status=status,
                 failure=course.failure if failed else None,
-                savepoint=savepoint,
-                drained=savepoint is not None and stop is not None and stop.drain,
+                savepoint=None if stop is None else stop.savepoint_path,
+                drained=stop is not None and stop.savepoint is not None and stop.drain,
+                checkpoint_id=None if stop is None else stop.resumes_at,
                 fenced=fenced,
             )
         )

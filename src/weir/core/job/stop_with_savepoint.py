@@ -17,6 +17,10 @@ newest checkpoint.
 The savepoint is also a restore point. Once its record is won, its rows are committed, so after a
 crash before the end of the job, the job must resume from the savepoint and not from the checkpoint
 before it.
+
+A *stop with checkpoint* is the same with a checkpoint of the job in place of the savepoint. The job
+ends SUSPENDED, and running its command again resumes it. A job that reads what is available now
+(``UntilIdle``) stops so by itself; then nobody is answered. With a drain the job is finished.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from weir.core.checkpoints.request_decider import CheckpointRequest, RequestOrigin
 from weir.core.messages.job import AnswerRequest, RequestKind, SnapshotRequested
 from weir.core.status import next_state
 from weir.core.types import CompletedCheckpoint, VertexId
@@ -62,14 +67,15 @@ STOP_TRANSITIONS: dict[StopState, frozenset[StopState]] = {
 class StopWithSavepoint:
     """One stop in progress; each transition returns the next value."""
 
-    #: The users' requests for it. Law: not empty; answered in ENDED or in FAILED, and never again.
+    #: The users' requests for it; empty if the job stops by itself. Answered in ENDED or in FAILED,
+    #: and never again.
     requests: tuple[str, ...]
-    #: Parent directory of the savepoint.
-    target: str
+    #: Parent directory of the savepoint; None: a checkpoint takes its place.
+    target: str | None
     #: Whether every window and timer fires before the savepoint.
     drain: bool
     state: StopState = StopState.WAITING_FOR_RECORD
-    #: Set from SAVEPOINT_CREATED on.
+    #: The savepoint, or the checkpoint in its place. Set from SAVEPOINT_CREATED on.
     savepoint: CompletedCheckpoint | None = None
     #: When the tasks must have committed and finished, in monotonic ms. Law: set exactly in
     #: SAVEPOINT_CREATED.
@@ -78,12 +84,37 @@ class StopWithSavepoint:
     @property
     def savepoint_path(self) -> str | None:
         """The path of the savepoint with which the job ends, once it is complete."""
-        return None if self.savepoint is None else self.savepoint.external_path
+        if self.savepoint is None or self.target is None:
+            return None
+        return self.savepoint.external_path
+
+    @property
+    def resumes_at(self) -> int | None:
+        """The checkpoint with which the job is suspended, once it is complete; None otherwise.
+
+        A job that is drained, or whose input has ended, is finished.
+        """
+        if self.savepoint is None or self.target is not None or self.savepoint.drained:
+            return None
+        return self.savepoint.checkpoint_id
+
+    @property
+    def request(self) -> CheckpointRequest:
+        """What the checkpoint coordinator is asked for."""
+        origin = RequestOrigin.STOP_WITH_CHECKPOINT if self.target is None else RequestOrigin.STOP
+        return CheckpointRequest(origin=origin, target=self.target, drain=self.drain)
+
+    @property
+    def _what(self) -> str:
+        return "checkpoint" if self.target is None else "savepoint"
 
     def refuse(self, event: SnapshotRequested) -> str | None:
         """Why a user's request during the stop is refused; None if it asks for the same stop."""
-        if event.kind is not RequestKind.STOP:
-            return "The job is already being stopped with a savepoint: wait until it has stopped."
+        same = RequestKind.STOP_WITH_CHECKPOINT if self.target is None else RequestKind.STOP
+        if event.kind is not same:
+            return (
+                f"The job is already being stopped with a {self._what}: wait until it has stopped."
+            )
         if event.drain != self.drain:
             how = "with" if self.drain else "without"
             return f"The job is already being stopped {how} draining: wait until it has stopped."
@@ -125,9 +156,9 @@ class StopWithSavepoint:
             return [AnswerRequest(request=r, checkpoint=self.savepoint) for r in self.requests]
         if self.savepoint is not None:
             path = self.savepoint.external_path
-            message = f"Created a savepoint at {path}, but the job did not stop: {failure}"
+            message = f"Created a {self._what} at {path}, but the job did not stop: {failure}"
         else:
-            message = f"The job was not stopped with a savepoint: {failure}"
+            message = f"The job was not stopped with a {self._what}: {failure}"
         return [AnswerRequest(request=request, failure=message) for request in self.requests]
 
     def validate(self) -> None:
@@ -135,7 +166,7 @@ class StopWithSavepoint:
         created = (StopState.SAVEPOINT_CREATED, StopState.ENDING, StopState.ENDED)
         if self.state in created:
             invariant(self.savepoint is not None, f"stop is {self.state.name} without a savepoint")
-        invariant(self.requests, "stop without a request")
+        invariant(self.requests or self.target is None, "stop with savepoint without a request")
         waits = self.state is StopState.SAVEPOINT_CREATED
         invariant(
             (self.deadline_ms is not None) == waits, f"stop is {self.state.name} with a deadline"
@@ -146,8 +177,8 @@ class StopWithSavepoint:
 
 
 def overdue(timeout_ms: int, late: Iterable[VertexId]) -> str:
-    """The failure of a job whose tasks did not finish ``timeout_ms`` after its stop's savepoint."""
+    """The failure of a job whose tasks did not finish ``timeout_ms`` after its stop's snapshot."""
     return (
-        f"The job did not end within {timeout_ms} ms after the savepoint of its stop completed:"
+        f"The job did not end within {timeout_ms} ms after the snapshot of its stop completed:"
         f" these tasks have not committed and closed their sinks: {', '.join(map(repr, late))}."
     )

@@ -84,8 +84,11 @@ class EndOfUserRecords:
     #: The producer's windows and timers have fired. False: the job is being stopped without a
     #: drain, and they stay in its state.
     finished: bool = True
-    #: The savepoint with which the job stops; its barrier comes next. None: the input has ended.
+    #: The savepoint or checkpoint with which the job stops; its barrier comes next. None: the input
+    #: has ended.
     savepoint: int | None = None
+    #: What the job stops with, if it does.
+    kind: SnapshotKind = SnapshotKind.SYNC_SAVEPOINT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from weir.core.messages.coordination import (
 )
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
+    CaughtUp,
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -64,6 +65,9 @@ class RequestKind(enum.Enum):
     SAVEPOINT = "SAVEPOINT"
     #: Stop with savepoint at a clean point between two batches (MISSION E2).
     STOP = "STOP"
+    #: The same with a checkpoint of the job in place of the savepoint: running the command again
+    #: resumes the job.
+    STOP_WITH_CHECKPOINT = "STOP_WITH_CHECKPOINT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +258,7 @@ JobMasterEvent: TypeAlias = (
     | DeclineCheckpoint
     | TaskStatusChanged
     | TaskClosing
+    | CaughtUp
     | TaskFailed
     | TaskOperatorEvent
     | CoordinatorEvent
@@ -342,7 +347,8 @@ class DiscardCheckpoint:
 class RecordEnd:
     """Record how the job ended. Owes ``EndRecorded``.
 
-    FINISHED is recorded only AFTER the last sink has committed (PROTOCOL P16). ``savepoint`` is the
+    FINISHED, and SUSPENDED after a stop with checkpoint, are recorded only AFTER the last sink has
+    committed (PROTOCOL P16). ``savepoint`` is the
     path of the savepoint with which the job was stopped. With ``delete_checkpoints`` the job's
     retained checkpoints are deleted once the record is won (``externalized-checkpoint-retention``).
     """
@@ -375,6 +381,8 @@ class JobEnded:
     savepoint: str | None = None
     #: The job was stopped with a drain: there is nothing left to resume.
     drained: bool = False
+    #: The checkpoint with which the job was stopped: running the command again resumes from it.
+    checkpoint_id: int | None = None
     fenced: bool = False
 
 

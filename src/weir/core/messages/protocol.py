@@ -121,6 +121,14 @@ class TaskClosing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CaughtUp:
+    """S -> M: the task has read what its sources had when the attempt began, and reads no more."""
+
+    vertex: VertexId
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskFailed:
     """S -> M: the task failed.
 

@@ -19,6 +19,7 @@ from weir.core.messages.channel import (
 from weir.core.messages.coordination import DeliverEvent, TaskOperatorEvent
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
+    CaughtUp,
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -70,6 +71,9 @@ class PlanningCalled:
     timer_in_ms: int | None = None
     #: Whether all of the state can still be read while the next batch runs.
     outlives_call: bool = True
+    #: For a task that reads what is available now: whether Spark has read all of it. The next batch
+    #: may read rows that have come since.
+    caught_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class BatchStaged:
     #: What operators sent to their coordinators during it.
     sent_events: tuple[SentEvent, ...] = ()
     #: The readers of the task's source reported that nothing is left to read: its records end with
-    #: this batch.
+    #: this batch or, if it reads what is available now, it has caught up.
     input_ended: bool = False
     #: How far readers that induce checkpoints are; None without such readers.
     induced: InducedCheckpoint | None = None
@@ -365,6 +369,7 @@ StreamTaskEffect: TypeAlias = (
     | DeclineCheckpoint
     | TaskStatusChanged
     | TaskClosing
+    | CaughtUp
     | TaskFailed
     | ChannelAppended
     | SegmentsConsumed

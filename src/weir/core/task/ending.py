@@ -12,6 +12,9 @@ The final checkpoint is the first completed checkpoint that covers all of the ta
 task that needs none (P36) is done after its drain. Operators are closed once, after everything
 else.
 
+A task that reads what is available now does not end by itself: its records go on, and it rests
+until the job is stopped.
+
 A natural end wins over a stop without a drain: if the input is used up when the stop arrives, the
 task drains, as it would have a moment later, and its savepoint says finished.
 
@@ -24,21 +27,26 @@ from __future__ import annotations
 
 from weir.core.status import OperatorStatus, Records, next_operator_status
 from weir.core.task.input_gate import InputGate
+from weir.core.types import SnapshotKind
 from weir.errors import invariant
 
 
 class TaskEnding:
     """The progress of one task towards its end. ``gate`` is only read."""
 
-    def __init__(self, gate: InputGate, requires_final_checkpoint: bool) -> None:
+    def __init__(
+        self, gate: InputGate, *, requires_final_checkpoint: bool, available_now: bool
+    ) -> None:
         self._gate = gate
         self._requires_final_checkpoint = requires_final_checkpoint
+        self._available_now = available_now
         self.records = Records.FLOWING
         self.operators = OperatorStatus.RUNNING
         #: The readers have reported the end of their input.
         self._input_ended = False
-        #: The stop's savepoint, if the coordinator triggered this task for it.
+        #: The stop's snapshot, if the coordinator triggered this task for it.
         self._stop_trigger: int | None = None
+        self._stop_kind = SnapshotKind.SYNC_SAVEPOINT
         #: The completed checkpoint whose commit lets the task finish (PROTOCOL P29).
         self._final: int | None = None
         self._final_committed = False
@@ -49,8 +57,13 @@ class TaskEnding:
 
     @property
     def stops_with(self) -> int | None:
-        """The savepoint with which the job stops; None as long as the task knows of no stop."""
+        """The snapshot with which the job stops; None as long as the task knows of no stop."""
         return self._stop_trigger if self._stop_trigger is not None else self._gate.stops_with
+
+    @property
+    def stop_kind(self) -> SnapshotKind:
+        """What the job stops with, if the task knows of a stop."""
+        return self._stop_kind if self._stop_trigger is not None else self._gate.stop_kind
 
     @property
     def waits_for_checkpoint(self) -> bool:
@@ -67,19 +80,24 @@ class TaskEnding:
     @property
     def input_end(self) -> Records | None:
         """How the input has ended: ENDED if it is exhausted, STOPPED if not; None if it goes on."""
-        if self._input_ended:
+        if self._input_ended and not self._available_now:
             return Records.ENDED
         if not self._gate.records_ended:
             return None
         return Records.ENDED if self._gate.all_finished else Records.STOPPED
 
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether the task has read what was available, as far as is known."""
+        return self._input_ended and self._available_now
+
     def input_ended(self) -> None:
-        """The readers report that the records end with the running batch."""
+        """The readers report that nothing is left to read after the running batch."""
         self._input_ended = True
 
-    def triggered_to_stop(self, checkpoint_id: int) -> None:
-        """The coordinator triggered the savepoint with which the job stops."""
-        self._stop_trigger = checkpoint_id
+    def triggered_to_stop(self, checkpoint_id: int, kind: SnapshotKind) -> None:
+        """The coordinator triggered the snapshot with which the job stops."""
+        self._stop_trigger, self._stop_kind = checkpoint_id, kind
 
     def drained(self) -> None:
         """The drain is complete: the operators have finished."""

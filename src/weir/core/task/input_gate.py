@@ -60,7 +60,7 @@ from weir.core.messages.channel import (
 )
 from weir.core.task.barrier_handler import Aligned, AlignmentOutcome, BarrierHandler
 from weir.core.task.batch_bound import BatchBound
-from weir.core.types import InFlightSegment, VertexId
+from weir.core.types import InFlightSegment, SnapshotKind, VertexId
 from weir.errors import InvariantError, invariant
 
 
@@ -139,11 +139,18 @@ class InputGate:
 
     @property
     def stops_with(self) -> int | None:
-        """The savepoint of a stop, if a channel's end of records named one; None otherwise."""
+        """The snapshot of a stop, if a channel's end of records named one; None otherwise."""
         ends = (channel.records_ended for channel in self._channels.values())
         return max(
             (end.savepoint for end in ends if end and end.savepoint is not None), default=None
         )
+
+    @property
+    def stop_kind(self) -> SnapshotKind:
+        """What the job stops with, if a channel's end of records named it."""
+        ends = (channel.records_ended for channel in self._channels.values())
+        kinds = (end.kind for end in ends if end and end.savepoint is not None)
+        return next(kinds, SnapshotKind.SYNC_SAVEPOINT)
 
     @property
     def wants_batch(self) -> bool:
@@ -285,9 +292,9 @@ class InputGate:
     def has_waited(self, barrier: CheckpointBarrier, now_ms: int, timeout_ms: int | None) -> bool:
         """Whether ``timeout_ms`` have passed since a checkpoint's first barrier arrived.
 
-        None never passes, and a savepoint waits as long as it takes.
+        None never passes; a savepoint and the checkpoint of a stop wait as long as it takes.
         """
-        if timeout_ms is None or barrier.kind.is_savepoint:
+        if timeout_ms is None or not barrier.kind.may_overtake:
             return False
         arrived_ms = self._arrived_ms.get(barrier.checkpoint_id)
         # Forgotten once the next barrier has arrived: then it has waited long enough.
@@ -393,7 +400,7 @@ class InputGate:
         """The next checkpoint's barrier with its places, if it is queued in every unheld channel.
 
         A channel that has ended, or has its end queued first, needs no barrier. None if another
-        checkpoint is being aligned, or for a savepoint.
+        checkpoint is being aligned, or if the kind of snapshot does not allow it.
         """
         places: dict[VertexId, _Place] = {}
         for name, channel in self._channels.items():
@@ -407,7 +414,7 @@ class InputGate:
         if len(found) != 1:
             return None
         [(n, barrier)] = found.items()
-        may = self.barriers.aligning in (None, n) and not barrier.kind.is_savepoint
+        may = self.barriers.aligning in (None, n) and barrier.kind.may_overtake
         return (barrier, places) if may else None
 
     def _place(self, channel: _Channel) -> _Place | None:

@@ -95,6 +95,8 @@ class Situation:
     #: How the input has ended: ENDED if it is exhausted, STOPPED if a producer was stopped without
     #: a drain.
     input_end: Records | None = None
+    #: The job is being stopped with a checkpoint, not with a savepoint, as far as is known.
+    stops_with_checkpoint: bool = False
     has_channels: bool = False
     #: A watermark that was reached without a segment is still to be sent to the query.
     has_unsent_watermark: bool = False
@@ -136,12 +138,32 @@ class Situation:
         return self.is_aligned and not (self.is_late or self.is_full)
 
     @property
+    def waits_for_barrier(self) -> bool:
+        """Whether records that were stopped upstream go on until the barrier is aligned."""
+        return self.operators_prepare or self.stops_with_checkpoint
+
+    @property
+    def takes_watermarks(self) -> bool:
+        """Whether watermarks before an aligned barrier take effect, in a batch without segments.
+
+        Operators that prepare have got them.
+        """
+        return (
+            self.first is not None
+            and self.may_run
+            and self.watermark_takes_effect
+            and self.waits_for_watermarks
+            and not self.operators_prepare
+        )
+
+    @property
     def records_become(self) -> Records | None:
         """How the records end now (MISSION E2): ENDED with a drain, STOPPED without; else None."""
         if not self.may_run:
             return None
-        if self.input_end is Records.STOPPED and self.first is None and self.operators_prepare:
-            # Rows that operators emit before the barrier precede the end of the records (P6, P28).
+        if self.input_end is Records.STOPPED and self.first is None and self.waits_for_barrier:
+            # Rows that operators emit before the barrier, or that watermarks before it release,
+            # precede the end of the records (P6, P28).
             return None
         if self.input_end is None and not self.has_channels and self.ends_job:
             drains = self.first is not None and self.first.drain
@@ -203,19 +225,18 @@ NEXT_STEPS: tuple[tuple[Step, Callable[[Situation], bool]], ...] = (
         Step.ANSWER_EVENTS,
         lambda now: now.records_become is Records.ENDED and now.operators_want_batch,
     ),
-    (Step.END_RECORDS, lambda now: now.records_become is not None),
-    # Watermarks before an aligned barrier take effect in a batch that reads no segment. Operators
-    # that prepare have got them.
+    # If the job stops with a checkpoint, what the last watermarks release comes before that.
     (
         Step.ANSWER,
         lambda now: (
-            now.first is not None
-            and now.may_run
-            and now.watermark_takes_effect
-            and now.waits_for_watermarks
-            and not now.operators_prepare
+            now.takes_watermarks
+            and now.records_become is Records.STOPPED
+            and now.stops_with_checkpoint
         ),
     ),
+    (Step.END_RECORDS, lambda now: now.records_become is not None),
+    # Watermarks before an aligned barrier take effect in a batch that reads no segment.
+    (Step.ANSWER, lambda now: now.takes_watermarks),
     # The savepoint of a stop is taken only after the drain.
     (Step.TAKE, lambda now: now.first is not None and now.may_take and not now.drains_before),
     (Step.DRAIN, lambda now: now.records is Records.ENDED),

@@ -20,6 +20,9 @@ class TaskPlan:
     #: Whether its records can end.
     bounded: bool
     requires_final_checkpoint: bool
+    #: Whether it reads what its sources have when the attempt begins, then rests until it is
+    #: stopped.
+    available_now: bool = False
     #: The tasks whose channels it reads.
     inputs: tuple[VertexId, ...] = ()
     #: How far its consumers may lag.

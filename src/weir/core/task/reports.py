@@ -7,6 +7,7 @@ from dataclasses import replace
 from weir.core.messages.coordination import AcknowledgeCheckpointEvent
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
+    CaughtUp,
     DeclineCheckpoint,
     TaskClosing,
     TaskFailed,
@@ -35,6 +36,10 @@ class TaskReports:
     def closes(self) -> TaskClosing:
         """The task takes no more checkpoints."""
         return TaskClosing(vertex=self._vertex, attempt=self._attempt)
+
+    def caught_up(self) -> CaughtUp:
+        """The task has read what was available."""
+        return CaughtUp(vertex=self._vertex, attempt=self._attempt)
 
     def failed(self, message: str, *, fatal: bool, cause: Cause) -> TaskFailed:
         """The task failed; ``fatal`` if a restart cannot help."""

@@ -113,7 +113,7 @@ from weir.core.task.plan import TaskPlan
 from weir.core.task.reports import TaskReports
 from weir.core.task.snapshots import OpenSnapshots, SnapshotPart, TaskSnapshot
 from weir.core.task.triggers import WaitingTriggers
-from weir.core.types import SentEvent, TaskStatus, VertexId
+from weir.core.types import SentEvent, SnapshotKind, TaskStatus, VertexId
 from weir.errors import invariant
 
 
@@ -145,7 +145,13 @@ class StreamTask:
         self._snapshots = OpenSnapshots()
         self._commits = PendingCommits(plan.sinks, plan.commit_intervals_ms)
         self._gate = InputGate(plan.inputs)
-        self._ending = TaskEnding(self._gate, plan.requires_final_checkpoint)
+        self._ending = TaskEnding(
+            self._gate,
+            requires_final_checkpoint=plan.requires_final_checkpoint,
+            available_now=plan.available_now,
+        )
+        #: Whether the job master knows that the task has caught up.
+        self._said_caught_up = False
         #: The position at which a call was last answered with nothing to read: once per position,
         #: since the query may run a batch without records for the last batch's new watermark.
         self._idle_at = -1
@@ -234,9 +240,9 @@ class StreamTask:
 
     @property
     def _has_nothing_to_do(self) -> bool:
-        """Whether a query that reads channels can rest in its planning call."""
+        """Whether a query that reads channels, or has caught up, can rest in its planning call."""
         wants_batch = self._gate.wants_batch or self._events.any_waiting or self._timer_is_due
-        return bool(self._gate.channels) and not wants_batch
+        return (bool(self._gate.channels) or self._ending.has_caught_up) and not wants_batch
 
     @property
     def _carries_events(self) -> bool:
@@ -293,6 +299,7 @@ class StreamTask:
             operators_take_part=plan.operators_take_part,
             operators_want_batch=plan.has_operators and self._position < 0,
             input_end=ending.input_end,
+            stops_with_checkpoint=ending.stop_kind is SnapshotKind.SYNC_CHECKPOINT,
             has_channels=bool(plan.inputs),
             has_unsent_watermark=gate.has_unsent_watermark,
             watermark_takes_effect=gate.watermark_takes_effect,
@@ -363,7 +370,10 @@ class StreamTask:
 
     def _announce_end(self, *, finished: bool) -> list[StreamTaskEffect]:
         """Notify the consumers that no more records will come."""
-        end = EndOfUserRecords(finished=finished, savepoint=self._ending.stops_with)
+        ending = self._ending
+        end = EndOfUserRecords(
+            finished=finished, savepoint=ending.stops_with, kind=ending.stop_kind
+        )
         return [*self.outputs.broadcast(end)]
 
     def _answer(self, step: Step, now: Situation) -> list[StreamTaskEffect]:
@@ -401,7 +411,7 @@ class StreamTask:
         if self._ending.closing:
             return self._decline(self._report.closing(checkpoint_id))
         if event.kind.is_synchronous:
-            self._ending.triggered_to_stop(checkpoint_id)
+            self._ending.triggered_to_stop(checkpoint_id, event.kind)
         if self._gate.has_open_channel:
             self._gate.trigger(event.barrier, self._now_ms)
         else:
@@ -551,6 +561,15 @@ class StreamTask:
         effects = self._pass_on_status()
         if records is Records.FLOWING:
             effects += self._complete_batch(event.position, event.watermark_ms)
+        if event.caught_up:
+            # An idle answer would let Spark read what has come since.
+            self._ending.input_ended()
+            self._idle_at = event.position
+        # Not before what the last watermark has released is emitted.
+        rests = self._ending.has_caught_up and self._idle_at == event.position
+        if rests and not self._said_caught_up:
+            self._said_caught_up = True
+            effects.append(self._report.caught_up())
         self._call, self._triggers.outlives_call = event.call, event.outlives_call
         self._timer_at_ms = None if event.timer_in_ms is None else self._now_ms + event.timer_in_ms
         self._gate.batch.ended(self._now_ms)
@@ -566,7 +585,7 @@ class StreamTask:
             and event.position > self._position,
             f"{self._vertex} staged batch {event.position}, which cannot be running",
         )
-        is_legal = self._plan.bounded or not event.input_ended
+        is_legal = self._plan.bounded or self._plan.available_now or not event.input_ended
         invariant(is_legal, f"unbounded input of {self._vertex} ended")
         if event.input_ended:
             self._ending.input_ended()

@@ -18,6 +18,7 @@ from weir.core.checkpoints.stats import (
     TaskCheckpointStats,
 )
 from weir.core.settings import RetainExternalized
+from weir.core.types import SnapshotKind
 from weir.monitoring.views import JobView
 from weir.rest.flink.job_answers import names_vertex, vertex_id
 from weir.rest.handling.answering import answers
@@ -142,7 +143,7 @@ def _checkpoint_info(
         persisted_data=sum(task.metrics.persisted_size for task in stats.tasks),
         num_subtasks=len(stats.tasks),
         num_acknowledged_subtasks=sum(task.ack_timestamp_ms is not None for task in stats.tasks),
-        checkpoint_type="UNALIGNED_CHECKPOINT" if is_unaligned else stats.kind.value,
+        checkpoint_type="UNALIGNED_CHECKPOINT" if is_unaligned else _type(stats.kind),
         tasks=tasks or {},
         external_path=stats.external_path if is_completed else None,
         discarded=stats.discarded if is_completed else None,
@@ -245,3 +246,9 @@ def _percentile(ordered: Sequence[int], fraction: float) -> float:
         return float(ordered[-1])
     found = ordered[below - 1] + (place - below) * (ordered[below] - ordered[below - 1])
     return float(round(found))
+
+
+def _type(kind: SnapshotKind) -> str:
+    """The name of a kind in Flink's REST API, which has no checkpoint that ends a job."""
+    shown = SnapshotKind.CHECKPOINT if kind is SnapshotKind.SYNC_CHECKPOINT else kind
+    return str(shown.value)
