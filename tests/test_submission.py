@@ -71,6 +71,7 @@ def run(
     claims = bool(options.pop("claims", False))
     fits: Any = options.pop("fits", lambda _: None)
     earlier: Any = options.pop("earlier", lambda _: None)
+    note: Any = options.pop("note", lambda _: None)
     return submit(
         name=name,
         options=RunOptions(**options),  # type: ignore[arg-type]
@@ -82,6 +83,7 @@ def run(
         claims=claims,
         changes=no_changes() if changes is None else changes,
         earlier=earlier,
+        note=note,
     )
 
 
@@ -814,3 +816,84 @@ def test_the_newest_record_is_known_before_the_pipeline_is_refused(base: str) ->
     with pytest.raises(SinkError):
         run(base, sink=Refusing(), earlier=seen.append)
     assert [one if one is None else one.status for one in seen] == [None, RecordStatus.RUNNING]
+
+
+# -- the latest savepoint
+
+
+def test_the_latest_savepoint_is_that_of_the_stop(base: str, tmp_path: Path) -> None:
+    """The job goes on from it under a new id, as if its path had been given."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    first = run(base)
+    record(first, RecordStatus.STOPPED, savepoint=savepoint)
+    second = run(base, from_savepoint="latest")
+    assert second.job_id != first.job_id
+    assert (second.record, second.from_savepoint) == (None, savepoint)
+
+
+def test_without_a_savepoint_the_latest_is_a_new_job_and_that_is_said(base: str) -> None:
+    """A unit file's first start."""
+    said: list[str] = []
+    submission = run(base, from_savepoint="latest", note=said.append)
+    assert (submission.record, submission.from_savepoint) == (None, None)
+    assert "has not run here before" in said[0]
+
+
+@pytest.mark.parametrize(
+    "status", [RecordStatus.RUNNING, RecordStatus.FAILED, RecordStatus.SUSPENDED]
+)
+def test_a_job_that_has_gone_on_since_its_savepoint_is_resumed_and_that_is_said(
+    base: str, tmp_path: Path, status: RecordStatus
+) -> None:
+    """Never a step back: the second start comes after a crash, and not after another stop."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    record(run(base), RecordStatus.STOPPED, savepoint=savepoint)
+    began = run(base, from_savepoint="latest")
+    reference = CheckpointReference(
+        checkpoint_id=9, path="/c/chk-9", checksum=f"sha256:{9:064x}"
+    )  # fmt: skip
+    record(began, status, checkpoints=(reference,))
+    said: list[str] = []
+    again = run(base, from_savepoint="latest", note=said.append)
+    assert again.job_id == began.job_id
+    assert again.record is not None
+    assert "no savepoint that is newer than its checkpoint 9" in said[0]
+
+
+def test_a_job_that_died_before_its_first_checkpoint_goes_on_from_the_latest_savepoint(
+    base: str, tmp_path: Path
+) -> None:
+    """The savepoint is still what it starts from."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    record(run(base), RecordStatus.STOPPED, savepoint=savepoint)
+    began = run(base, from_savepoint="latest")
+    again = run(base, from_savepoint="latest")
+    assert (again.job_id, again.from_savepoint) == (began.job_id, savepoint)
+
+
+def test_a_latest_savepoint_that_is_gone_is_refused(base: str, tmp_path: Path) -> None:
+    """Neither a fresh start nor a step back; the message says what to do."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    record(run(base), RecordStatus.STOPPED, savepoint=savepoint)
+    shutil.rmtree(savepoint)
+    with pytest.raises(CheckpointNotFoundError, match=f"{savepoint}, which is gone: put it back"):
+        run(base, from_savepoint="latest")
+
+
+@pytest.mark.parametrize("status", [RecordStatus.CANCELED, RecordStatus.SUPERSEDED])
+def test_the_latest_savepoint_changes_nothing_for_a_job_that_ended_otherwise(
+    base: str, status: RecordStatus
+) -> None:
+    """It is refused as without the option."""
+    record(run(base), status)
+    with pytest.raises(JobEndedError):
+        run(base, from_savepoint="latest")
+
+
+def test_a_suspended_job_is_resumed_by_the_same_command(base: str) -> None:
+    """P20: it was stopped with a checkpoint."""
+    first = run(base)
+    record(first, RecordStatus.SUSPENDED)
+    again = run(base)
+    assert again.job_id == first.job_id
+    assert again.sinks is not None

@@ -170,7 +170,10 @@ FromSavepoint = Annotated[
         "--from-savepoint",
         "-s",
         metavar="PATH",
-        help="Start from a savepoint or retained checkpoint.",
+        help=(
+            "Start from a savepoint or retained checkpoint; 'latest': from the savepoint with which"
+            " the job was stopped, if it has not gone on since, else as without this option."
+        ),
     ),
 ]
 ClaimMode = Annotated[

@@ -22,6 +22,7 @@ from weir.config.values import (
     PATH,
     POSITIVE_DURATION,
     RETENTION,
+    SNAPSHOT,
     STRATEGY,
     TEXT,
     TIMEOUT,
@@ -119,10 +120,11 @@ CHECKPOINT_RETENTION = ConfigOption(
 )
 RECOVERY_PATH = ConfigOption(
     _RECOVERY + "path",
-    PATH.or_none("unset"),
+    SNAPSHOT.or_none("unset"),
     "unset",
     "Savepoint or retained checkpoint from which a new job starts; 'weir run --from-savepoint'"
-    " takes precedence.",
+    " takes precedence. 'latest': the savepoint with which the job was stopped, if it has not gone"
+    " on since.",
 )
 RECOVERY_CLAIM_MODE = ConfigOption(
     _RECOVERY + "claim-mode",

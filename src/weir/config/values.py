@@ -30,6 +30,9 @@ _INTEGER_MAX = 2**31 - 1
 #: How much of an invalid value a message shows.
 _SHOWN_CHARACTERS = 200
 
+#: In place of a savepoint's path: the savepoint with which the job was stopped.
+LATEST_SAVEPOINT = "latest"
+
 #: Flink's ``CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME``: the minimum interval and
 #: timeout.
 _CHECKPOINT_MS_MIN = 10
@@ -197,6 +200,10 @@ def _choice(kind: type[E], aliases: Mapping[str, E]) -> ValueType[E]:
     return ValueType("enum", f"one of {names}", lambda text: {**aliases, **words}[text.lower()])
 
 
+def _snapshot(text: str) -> str:
+    return text if text == LATEST_SAVEPOINT else normalize(text)
+
+
 DURATION = ValueType(
     "duration", "a duration such as '10 s', '500 ms', '1 min' or '2 h'", _duration_ms
 )
@@ -211,6 +218,7 @@ TIMEOUT = _duration_of_at_least(_CHECKPOINT_MS_MIN)
 POSITIVE_DURATION = _duration_of_at_least(1)
 BOOLEAN = ValueType("boolean", "'true' or 'false'", _boolean)
 PATH = ValueType("path", "a path or URI", normalize)
+SNAPSHOT = ValueType("path", f"a path or URI, or '{LATEST_SAVEPOINT}'", _snapshot)
 TEXT = ValueType("text", "text", str)
 URL = ValueType("URL", "an http:// or https:// URL", _url)
 TOKEN = ValueType(

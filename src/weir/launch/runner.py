@@ -177,6 +177,7 @@ def _submit(environment: RunEnvironment, rest: RestServer) -> Submission:
         claims=configuration.claims_snapshot,
         changes=environment.changes,
         earlier=earlier,
+        note=environment.listener.note,
     )
 
 

@@ -4,7 +4,7 @@
 newest record of the job    what running the same command does
 ==========================  ====================================================================
 none                        starts a new job
-running, failed             resumes from the newest completed checkpoint
+running, suspended, failed  resumes from the newest completed checkpoint
 stopped                     refuses and names the savepoint
 finished                    says so and runs nothing, unless the pipeline now reads or writes
                             something else: then refuses
@@ -13,6 +13,10 @@ superseded                  refuses and names the newest checkpoint, or else the
                             the job started from: a start under a new id died before it was
                             assigned the name
 ==========================  ====================================================================
+
+``--from-savepoint latest`` stands for the savepoint with which the job was stopped. A job that was
+not, or that has gone on since, is run as without the option, and that is said: never is a job put
+back to a savepoint behind its newest checkpoint in silence.
 
 A live driver (fresh lease) is left alone, unless ``--takeover`` is given. ``--fresh`` and a new
 ``--from-savepoint`` draw a new job id, unless the targets have rows that this would duplicate
@@ -31,6 +35,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from weir.config.values import LATEST_SAVEPOINT
 from weir.core.types import CompletedCheckpoint, JobId, Recorded
 from weir.durable.changes import Changes
 from weir.durable.sink_port import SinkPort
@@ -91,6 +96,7 @@ def submit(
     claims: bool = False,
     changes: Changes,
     earlier: Callable[[JobRecord | None], None] = lambda _: None,
+    note: Callable[[str], None] = _log.info,
 ) -> Submission:
     """Find or draw the job's id and check that the job may run.
 
@@ -98,7 +104,7 @@ def submit(
     ``CheckpointStorage``. ``claims``: a new job owns the snapshot that it starts from. ``fits``
     refuses a snapshot, or the newest checkpoint of the job, that does not fit the pipeline;
     ``changes`` compares the two. ``earlier`` gets the newest record of the job, None of a new job,
-    before anything of the pipeline is refused.
+    before anything of the pipeline is refused. ``note`` gets messages for people.
 
     Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once),
     ``StorageError`` for a checkpoint directory or savepoint that cannot be used, ``JobError`` for a
@@ -117,6 +123,9 @@ def submit(
     fresh_storage.check_writable()
     names = JobNames(fs(base_directory), base_directory, kernel)
     known = names.lookup(name)
+    if options.from_savepoint == LATEST_SAVEPOINT:
+        path = _latest_savepoint(name, known, fresh_storage, note)
+        options = replace(options, from_savepoint=path)
     snapshot = _snapshot(options.from_savepoint, known, fresh_storage)
     continues = (
         known is not None and snapshot is not None and snapshot.checksum == known.snapshot_checksum
@@ -282,6 +291,41 @@ def _snapshot(
         ):
             raise
         return _Snapshot(path=directory, checksum=known.snapshot_checksum)
+
+
+def _latest_savepoint(
+    name: str,
+    known: NameRecord | None,
+    storage: CheckpointStorage,
+    note: Callable[[str], None],
+) -> str | None:
+    """The savepoint with which the job was stopped; None if it was not, or has gone on since.
+
+    Raises ``CheckpointNotFoundError`` if it is gone.
+    """
+    record = None
+    if known is not None:
+        log_directory = replace(storage, job_id=known.job_id).log_directory
+        fs = storage.fs(storage.base_directory)
+        record = JobLog(fs, log_directory, job_id=known.job_id).newest()
+    if record is not None and record.status is RecordStatus.STOPPED and record.savepoint:
+        try:
+            storage.checksum(record.savepoint)
+        except CheckpointNotFoundError as error:
+            raise CheckpointNotFoundError(
+                f"Job {name!r} was stopped with the savepoint {record.savepoint}, which is gone:"
+                " put it back, give its new place with --from-savepoint PATH, or start from scratch"
+                " with --fresh."
+            ) from error
+        return record.savepoint
+    said = f"--from-savepoint {LATEST_SAVEPOINT}: job {name!r}"
+    if known is None:
+        note(f"{said} has not run here before, so it starts without a savepoint")
+    elif record is not None and record.completed is not None:
+        note(f"{said} has no savepoint that is newer than its checkpoint {record.completed}")
+    else:
+        note(f"{said} has no new savepoint, so it goes on as without the option")
+    return None
 
 
 def _checked(
