@@ -759,3 +759,70 @@ def test_the_time_after_which_a_source_is_idle_is_whole_milliseconds(time: Any) 
     files = FileSource("in", format="json", schema="id long")
     with pytest.raises(PipelineError, match="'a' is a FileSource: pass idle_after_ms to its"):
         Job("orders").source("a", files, idle_after_ms=1_000)
+
+
+# -- sources that are read up to what is available now
+
+
+class Unable(FileSource):
+    """A source whose enumerator looks for files for ever."""
+
+    supports_available_now = False
+
+
+def test_available_now_is_a_property_of_the_vertex_that_reads_the_source() -> None:
+    """Tasks that read its channel only follow."""
+    job = Job("j")
+    rows = job.source("rows", nothing, available_now=True)
+    rows.sink("out", Files("out"))
+    rows.transform("more", nothing).sink("other", Files("other"))
+    found = {one.name: one.available_now for one in definition_of(job).vertices()}
+    assert found == {"rows": True, "more": False}
+
+
+def test_a_bounded_source_cannot_be_read_up_to_what_is_available_now() -> None:
+    """It ends the job; available_now does not."""
+    files = FileSource("in", format="csv", schema="id long", bounded=True)
+    with pytest.raises(PipelineError, match="'rows' has bounded=True and available_now=True"):
+        Job("j").source("rows", nothing, bounded=True, available_now=True)
+    with pytest.raises(PipelineError, match="'rows' has bounded=True and available_now=True"):
+        Job("j").source("rows", files, available_now=True)
+
+
+def test_a_source_without_an_end_beside_one_of_available_now_is_refused_by_name() -> None:
+    """The job would never stop; bounded sources may stand beside it."""
+    job = Job("j")
+    job.source("some", nothing, available_now=True).sink("a", Files("a"))
+    job.source("end", nothing, bounded=True).sink("b", Files("b"))
+    definition_of(job).vertices()
+    job.source("endless", nothing).sink("c", Files("c"))
+    with pytest.raises(PipelineError, match=r"'some' has available_now=True, .* 'endless' has no"):
+        definition_of(job).vertices()
+    assert all(
+        one.available_now or one.bounded
+        for one in definition_of(job).reading(available_now=True).vertices()
+    )
+
+
+def test_a_source_that_cannot_say_what_is_there_now_is_refused_by_name() -> None:
+    """By the argument and by the option."""
+    source = Unable("in", format="csv", schema="id long")
+    with pytest.raises(PipelineError, match="'rows' is a Unable, which cannot be read up to"):
+        Job("j").source("rows", source, available_now=True)
+    job = Job("j")
+    job.source("rows", source).sink("out", Files("out"))
+    with pytest.raises(PipelineError, match="'rows' is a Unable, which cannot be read up to"):
+        definition_of(job).reading(available_now=True)
+
+
+def test_reading_what_is_available_now_leaves_the_job_as_it_was() -> None:
+    """A notebook may run it again in another way."""
+    job = Job("j")
+    source = FileSource("in", format="csv", schema="id long")
+    job.source("rows", source).sink("out", Files("out"))
+    before = definition_of(job)
+    now = before.reading(available_now=True)
+    assert (before.graph.available_now, now.graph.available_now) == (False, True)
+    coordinators = [one.operators["rows"].coordinator for one in (before, now)]
+    assert [getattr(one, "available_now") for one in coordinators] == [False, True]  # noqa: B009
+    assert not now.reading(available_now=False).graph.available_now

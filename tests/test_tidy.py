@@ -99,7 +99,8 @@ ROOMS: dict[str, set[str]] = {
     "rest.flink": REST | {"rest.past", "rest.handling"},
     "rest.web": REST | {"rest.past", "rest.handling", "rest.flink"},
     "rest.server": REST | {"rest", "rest.past", "rest.handling", "rest.flink", "rest.web"},
-    "definition": LOWER | {"storage", "sinks", "operators", "coordinators", "durable", "subtasks"},
+    "definition": LOWER
+    | {"storage", "sinks", "sources", "operators", "coordinators", "durable", "subtasks"},
     "launch": (
         LOWER
         | {

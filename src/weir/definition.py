@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from weir.coordinators.base import OperatorCoordinator
@@ -17,6 +18,8 @@ from weir.errors import PipelineError
 from weir.operators.base import Operator, overrides, takes_part
 from weir.sinks.base import Sink
 from weir.storage.paths import is_utf8
+from weir.sources.base import check_available_now
+from weir.sources.coordinator import SourceCoordinator
 from weir.subtasks.chain import process_steps
 
 
@@ -75,7 +78,7 @@ class JobDefinition:
 
     def named(self, name: str) -> JobDefinition:
         """The same job under another name. Raises ``PipelineError`` if it cannot be a name."""
-        renamed = copy.copy(self)
+        renamed = copy(self)
         renamed.name = checked_name(name)
         return renamed
 
@@ -85,6 +88,28 @@ class JobDefinition:
         Raises ``PipelineError`` if the graph cannot run.
         """
         return self.graph.vertices()
+
+    def reading(self, *, available_now: bool) -> JobDefinition:
+        """The same job, of whose unbounded sources what is available now is read, or all.
+
+        Raises ``PipelineError`` if a source cannot say what is available.
+        """
+        other = copy(self)
+        other.graph = self.graph.reading(available_now=available_now)
+        other.operators = dict(self.operators)
+        for step in self.graph.unbounded_sources:
+            function = self.operators.get(step.operator_id)
+            if function is not None and isinstance(function.coordinator, SourceCoordinator):
+                source = function.coordinator.source
+                if available_now:
+                    check_available_now(step.name, source)
+                coordinator = SourceCoordinator(source, available_now=available_now)
+                other.operators[step.operator_id] = replace(
+                    function,
+                    coordinator=coordinator,
+                    unassigned=partial(getattr, coordinator, "unassigned"),
+                )
+        return other
 
     def listeners(self, vertex: Vertex) -> tuple[CheckpointListener, ...]:
         """The checkpoint listeners among the functions of a vertex, in chain order."""
@@ -138,6 +163,7 @@ def task_plan(
         ),
         sinks=vertex.sinks,
         bounded=vertex.bounded,
+        available_now=vertex.available_now and not vertex.inputs,
         requires_final_checkpoint=any(part.requires_final_checkpoint for part in parts),
         inputs=vertex.inputs,
         aligned_timeout_ms=aligned_timeout_ms,

@@ -33,7 +33,7 @@ from weir.operators.base import Operator
 from weir.operators.connected import CoOperator
 from weir.operators.state.types import KEY_GROUPS
 from weir.sinks.base import Sink
-from weir.sources.base import Source
+from weir.sources.base import Source, check_available_now
 from weir.sources.coordinator import SourceCoordinator
 from weir.sources.operator import SourceOperator
 from weir.sources.watermarks import Watermarks
@@ -105,6 +105,7 @@ class Job:
         source: SourceFunction | Source[Any],
         *,
         bounded: bool = False,
+        available_now: bool = False,
         parallelism: int | None = None,
         watermarks: Watermarks | None = None,
         idle_after_ms: int | None = None,
@@ -115,13 +116,27 @@ class Job:
         ``source`` is a function that takes the Spark session and returns a streaming DataFrame, or
         one of ``weir.sources``. With ``bounded=True`` the input is what exists when the job starts:
         it is processed, every window and timer fires, the last rows are committed, and the
-        job finishes. A source from ``weir.sources`` has its own ``bounded`` argument and is read by
+        job finishes. A source from ``weir.sources`` has its own ``bounded`` argument.
+
+        With ``available_now=True`` a run reads what there is when it starts, commits it with a
+        checkpoint and ends, and the next run goes on from there, its windows still open (Spark's
+        ``Trigger.AvailableNow``). All unbounded sources of a job need it; ``weir run --until-idle``
+        does the same for a pipeline without it.
+
+        A source from ``weir.sources`` is read by
         ``parallelism`` subtasks (by default ``parallelism.default``). ``watermarks`` gives it an
         event time, with a watermark for each of its splits. ``idle_after_ms`` is for a source that
         Spark reads: after so long without rows, its watermark does not hold back other chains
         (``Watermarks`` has the same for its splits). Raises ``PipelineError`` if
         the name or ``uid`` (by which state is matched, see above) is taken.
         """
+        bounds = bounded or (isinstance(source, Source) and source.bounded)
+        if available_now and bounds:
+            raise PipelineError(
+                f"Source {name!r} has bounded=True and available_now=True: a bounded input has an"
+                " end, at which the job finishes; to go on with what comes later, remove"
+                " bounded=True."
+            )
         if isinstance(source, Source):
             if bounded:
                 raise PipelineError(
@@ -133,27 +148,26 @@ class Job:
                     f"Source {name!r} is a {type(source).__name__}: pass idle_after_ms to its"
                     " Watermarks, not to the step."
                 )
-            return self._read_by_subtasks(name, source, parallelism, watermarks, uid)
-        if watermarks is not None:
-            raise PipelineError(
-                f"Source {name!r} is read by Spark, which knows no splits: call withWatermark in"
-                " its function; only sources of weir.sources take watermarks."
+            if available_now:
+                check_available_now(name, source)
+            step = GraphStep(
+                name=name,
+                kind=StepKind.SOURCE,
+                bounded=source.bounded,
+                enumerated=True,
+                available_now=available_now,
+                externally_induced=source.externally_induced,
+                idle_after_ms=None if watermarks is None else watermarks.idle_after_ms,
+                uid=uid,
             )
-        if parallelism is not None:
-            raise PipelineError(
-                f"Source {name!r} is read by Spark, which decides its parallelism itself: only"
-                " sources of weir.sources take a parallelism."
-            )
-        if idle_after_ms is not None and (type(idle_after_ms) is not int or idle_after_ms < 1):
-            raise PipelineError(
-                f"Source {name!r} has idle_after_ms={idle_after_ms!r}: set it to whole"
-                " milliseconds, 1 or more."
-            )
+            return self._read_by_subtasks(step, source, parallelism, watermarks)
+        _check_read_by_spark(name, parallelism, watermarks, idle_after_ms)
         return self._added(
             GraphStep(
                 name=name,
                 kind=StepKind.SOURCE,
                 bounded=bounded,
+                available_now=available_now,
                 idle_after_ms=idle_after_ms,
                 uid=uid,
             ),
@@ -243,6 +257,8 @@ class Job:
         takeover: bool = False,
         accept_duplicates: bool = False,
         accept_changed_state: Sequence[str] = (),
+        until_idle: bool = False,
+        drain: bool = False,
     ) -> JobResult:
         """Run the job in this process until it ends. ``RunOptions`` explains the keywords.
 
@@ -266,6 +282,8 @@ class Job:
             accept_duplicates=accept_duplicates,
             accept_changed_state=tuple(accept_changed_state),
             arguments=script_arguments(),
+            until_idle=until_idle,
+            drain=drain,
         )
         if _hosts:
             result = _hosts[-1].run(self, options)
@@ -367,12 +385,12 @@ class Job:
 
     def _read_by_subtasks(
         self,
-        name: str,
+        step: GraphStep,
         source: Source[Any],
         parallelism: int | None,
         watermarks: Watermarks | None,
-        uid: str | None,
     ) -> Stream:
+        name = step.name
         if not getattr(source, "schema", None):
             raise PipelineError(
                 f"Source {name!r} has no schema: set the attribute schema of"
@@ -383,17 +401,8 @@ class Job:
                 raise PipelineError(
                     f"Source {name!r} has {number}={getattr(source, number)}: set it to 1 or more."
                 )
-        step = GraphStep(
-            name=name,
-            kind=StepKind.SOURCE,
-            bounded=source.bounded,
-            enumerated=True,
-            externally_induced=source.externally_induced,
-            idle_after_ms=None if watermarks is None else watermarks.idle_after_ms,
-            uid=uid,
-        )
         timed = [] if watermarks is None else [f"{watermarks.column}, {watermarks.delay_ms} ms"]
-        coordinator = SourceCoordinator(source)
+        coordinator = SourceCoordinator(source, available_now=step.available_now)
         function = ProcessFunction(
             operator=SourceOperator(source, watermarks),
             coordinator=coordinator,
@@ -663,6 +672,30 @@ class ConnectedStreams:
                 key_by=_key_pair(name, key_by),
             ),
             uid,
+        )
+
+
+def _check_read_by_spark(
+    name: str,
+    parallelism: int | None,
+    watermarks: Watermarks | None,
+    idle_after_ms: int | None,
+) -> None:
+    """Raise ``PipelineError`` for arguments that a source which Spark reads does not take."""
+    if watermarks is not None:
+        raise PipelineError(
+            f"Source {name!r} is read by Spark, which knows no splits: call withWatermark in"
+            " its function; only sources of weir.sources take watermarks."
+        )
+    if parallelism is not None:
+        raise PipelineError(
+            f"Source {name!r} is read by Spark, which decides its parallelism itself: only"
+            " sources of weir.sources take a parallelism."
+        )
+    if idle_after_ms is not None and (type(idle_after_ms) is not int or idle_after_ms < 1):
+        raise PipelineError(
+            f"Source {name!r} has idle_after_ms={idle_after_ms!r}: set it to whole"
+            " milliseconds, 1 or more."
         )
 
 

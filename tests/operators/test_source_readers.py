@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.kit.clock import ManualClock
 
+from weir.core.messages.coordination import DeliverEvent
 from weir.sources.operator import ReaderReport
 from weir.sources.watermarks import ReaderTime
 from weir.subtasks.messages import BatchResult, Location, NextTimers, SubtaskState
@@ -50,3 +51,16 @@ def test_a_reader_that_gets_splits_again_has_not_ended(readers: SourceReaders) -
     readers.take("in", 0, result(ended=False))
     readers.take("in", 1, result(ended=True))
     assert not readers.input_ended
+
+
+def test_an_end_from_the_checkpoint_does_not_count_where_more_may_be_available_now() -> None:
+    """The enumerator wakes each reader first; then what the reader reports is of this attempt."""
+    readers = SourceReaders([("in", 0), ("in", 1)], ManualClock(), available_now=True)
+    for subtask in (0, 1):
+        readers.take("in", subtask, result(ended=True))
+    assert not readers.input_ended
+    for subtask in (0, 1):
+        readers.got(
+            DeliverEvent(operator="in", subtask=subtask, number=1, payload={"attempt": "7-2"})
+        )
+    assert readers.input_ended

@@ -26,8 +26,9 @@ class FakeContext:
 
     operator_id: OperatorId = "in"
 
-    def __init__(self, parallelism: int) -> None:
+    def __init__(self, parallelism: int, *, available_now: bool = False) -> None:
         self.current_parallelism = parallelism
+        self.available_now = available_now
         self.sent: list[tuple[int, Payload]] = []
         self.failures: list[str] = []
         self.queue: list[Callable[[], None]] = []
@@ -88,8 +89,11 @@ class FakeContext:
 class Bench:
     """An enumerator over a directory, across restores."""
 
-    def __init__(self, directory: Path, parallelism: int = 2, **options: Any) -> None:
+    def __init__(
+        self, directory: Path, parallelism: int = 2, *, available_now: bool = False, **options: Any
+    ) -> None:
         self.directory = directory
+        self._available_now = available_now
         self._source = FileSource(str(directory), format="csv", schema="id long", **options)
         self.enumerator: FileEnumerator
         self.context: FakeContext
@@ -102,7 +106,7 @@ class Bench:
 
     def fail_over(self, state: Payload | None, parallelism: int = 2) -> None:
         """Restore the enumerator in the same driver."""
-        self.context = FakeContext(parallelism)
+        self.context = FakeContext(parallelism, available_now=self._available_now)
         if state is None:
             self.enumerator = self._source.create_enumerator(self.context)
         else:
@@ -691,3 +695,40 @@ def test_what_a_file_source_cannot_be_given_is_refused_in_one_sentence(
     given: dict[str, Any] = {"path": "in", "format": "csv", "schema": "id long"} | wrong
     with pytest.raises(PipelineError, match=message):
         FileSource(given.pop("path"), **given)
+
+
+# -- what is available now
+
+
+def test_what_is_available_now_is_listed_once_in_each_attempt(tmp_path: Path) -> None:
+    """Then readers get the end; what comes later waits for the next run."""
+    bench = Bench(tmp_path, parallelism=1, available_now=True)
+    bench.land("a", "b")
+    assert bench.ask(0) == [(0, {"splits": ["a", "b"], "end": True})]
+    bench.land("c", at=1)
+    assert bench.ask(0) == [(0, {"end": True})]
+    assert bench.context.timers == []
+    bench.restore(bench.state(), parallelism=1)
+    assert bench.ask(0) == [(0, {"splits": ["c"], "end": True})]
+
+
+def test_an_empty_directory_has_nothing_available_now(tmp_path: Path) -> None:
+    """The first run of a scheduler may come before the first file."""
+    bench = Bench(tmp_path, parallelism=2, available_now=True)
+    assert bench.ask(0, 1) == [(0, {"end": True}), (1, {"end": True})]
+    bench.land("a")
+    bench.restore(bench.state(), parallelism=1)
+    assert bench.ask(0) == [(0, {"splits": ["a"], "end": True})]
+
+
+def test_no_end_is_signalled_before_the_listing_of_the_attempt(tmp_path: Path) -> None:
+    """The listing of the attempt before says nothing about what is there now."""
+    bench = Bench(tmp_path, parallelism=1, available_now=True)
+    bench.ask(0)
+    bench.land("a")
+    bench.restore(bench.state(), parallelism=1)
+    bench.enumerator.handle_split_request(0)
+    waits = bench.context.queue.pop(0)
+    assert bench.context.run() == []
+    bench.context.queue.append(waits)
+    assert bench.context.run() == [(0, {"splits": ["a"], "end": True})]

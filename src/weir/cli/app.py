@@ -44,6 +44,7 @@ from weir.cli.options import (
     Dispose,
     Drain,
     DriverMemory,
+    DrainAtEnd,
     Force,
     FromSavepoint,
     HistoryPort,
@@ -65,6 +66,7 @@ from weir.cli.options import (
     StateOperator,
     StateQuery,
     TokenFile,
+    UntilIdle,
 )
 from weir.config.values import RecoveryClaimMode, quoted
 from weir.core.types import CheckpointType
@@ -155,6 +157,8 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     claim_mode: ClaimMode = None,
     claim: Claim = False,
     allow_non_restored_state: AllowNonRestoredState = False,
+    until_idle: UntilIdle = False,
+    drain: DrainAtEnd = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start a new job instead of resuming.")
     ] = False,
@@ -172,11 +176,12 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     job.run(), its job runs with these options; if it ends without that, its job runs then.
 
     Run the same command again to resume the job from its newest completed checkpoint. Ctrl-C or
-    SIGTERM suspends the job; a second signal kills the process.
+    SIGTERM suspends the job; a second signal kills the process. With --until-idle the run ends by
+    itself.
 
-    Exit codes: 0 finished, or stopped with a savepoint; 1 failed, cancelled, taken over or not
-    started; 2 usage error; 130 suspended or killed by Ctrl-C, 143 by SIGTERM; the file's own if it
-    exits.
+    Exit codes: 0 finished, stopped with a savepoint, or all read with --until-idle; 1 failed,
+    cancelled, taken over or not started; 2 usage error; 130 suspended or killed by Ctrl-C, 143 by
+    SIGTERM; the file's own if it exits.
     """
     from weir.cli.run import run_pipeline
     from weir.cli.spark_options import read_properties, single, spark_settings
@@ -216,6 +221,8 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         master=master,
         conf={**read_properties(properties_file), **Configuration.given(config, overrides)},
         from_savepoint=from_savepoint,
+        until_idle=until_idle,
+        drain=drain,
         fresh=fresh,
         takeover=takeover,
         accept_duplicates=accept_duplicates,

@@ -176,6 +176,26 @@ FromSavepoint = Annotated[
         ),
     ),
 ]
+UntilIdle = Annotated[
+    bool,
+    typer.Option(
+        "--until-idle",
+        help=(
+            "Read what all sources have now, commit it and end; the same command goes on from"
+            " there."
+        ),
+    ),
+]
+DrainAtEnd = Annotated[
+    bool,
+    typer.Option(
+        "--drain",
+        help=(
+            "Let every window and timer fire at the end of a run that reads what there is now; the"
+            " job is then finished."
+        ),
+    ),
+]
 ClaimMode = Annotated[
     RecoveryClaimMode | None,
     typer.Option(

@@ -69,7 +69,7 @@ def plan_text(job: Job) -> Group:
         table.add_column(overflow="fold")
         for label, value in _rows(vertex, vertices, shown):
             table.add_row(f"  {label}", Text(value))
-        title = f"\n{shown[vertex.name]} ({'bounded' if vertex.bounded else 'unbounded'})"
+        title = f"\n{shown[vertex.name]} ({_extent(vertex)})"
         parts += [Text(title, style="bold"), table]
     return Group(*parts)
 
@@ -81,10 +81,7 @@ def plan_mermaid(job: Job) -> str:
     ids = {uid: f"s{number}" for number, uid in enumerate(shown)}
     lines, channels = ["flowchart LR"], []
     for number, vertex in enumerate(vertices):
-        lines.append(
-            f'  subgraph v{number}["{shown[vertex.name]}'
-            f' ({"bounded" if vertex.bounded else "unbounded"})"]'
-        )
+        lines.append(f'  subgraph v{number}["{shown[vertex.name]} ({_extent(vertex)})"]')
         steps = [step.operator_id for step in vertex.steps]
         lines += [f'    {ids[step]}["{shown[step]}"]' for step in steps]
         lines += [f'    {ids[sink]}[("{shown[sink]}")]' for sink in vertex.sinks]
@@ -156,6 +153,12 @@ def _chain(vertex: Vertex, shown: Mapping[OperatorId, str]) -> str:
     for step in vertex.steps:
         chains[step.operator_id] = before(step) + shown[step.operator_id]
     return chains[vertex.name]
+
+
+def _extent(vertex: Vertex) -> str:
+    if vertex.available_now:
+        return "available now"
+    return "bounded" if vertex.bounded else "unbounded"
 
 
 def _count(number: int, singular: str, several: str) -> str:

@@ -44,10 +44,11 @@ _TURN_S = 0.2
 def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
     """Run the pipeline ``FILE[:job]`` and return the exit code of the process.
 
-    0: finished now or earlier, or stopped with a savepoint. 1: cancelled, or suspended without a
-    signal. 129, 130 or 143: suspended by SIGHUP, SIGINT or SIGTERM. If the file exits itself, its
-    code. Raises ``WeirError`` if the job cannot start, ``JobFailedError`` if it failed, and
-    ``JobFencedError`` if another driver took it over.
+    0: finished now or earlier, stopped with a savepoint, or suspended with a last checkpoint since
+    all that was available is read. 1: cancelled, or suspended without a signal. 129, 130 or 143:
+    suspended by SIGHUP, SIGINT or SIGTERM. If the file exits itself, its code. Raises ``WeirError``
+    if the job cannot start, ``JobFailedError`` if it failed, and ``JobFencedError`` if another
+    driver took it over.
     """
     given = options.conf.get(LOG_FORMAT.key, LOG_FORMAT.default)
     with LogOutput(console, LOG_FORMAT.parse(str(given))) as output:
@@ -221,7 +222,14 @@ def _report(
             if not result.drained:
                 say(f"Resume with: weir run --from-savepoint {result.savepoint} {again}")
         else:
-            say(f"Job {result.job_id} has finished")
+            how = "was drained and has finished" if result.drained else "has finished"
+            say(f"Job {result.job_id} {how}")
+        return 0
+    if result.checkpoint_id is not None:
+        say(
+            f"Job {result.job_id} is suspended with checkpoint {result.checkpoint_id}, and"
+            " everything before it is committed; run the same command again to go on"
+        )
         return 0
     if result.status is JobStatus.CANCELED:
         say(f"Job {result.job_id} was cancelled")

@@ -22,8 +22,14 @@ class RunOptions:
     master: str | None = None
     #: Flink's keys, ``weir.*`` keys and ``spark.*`` keys.
     conf: Mapping[str, str | float | bool] = field(default_factory=dict)
-    #: Directory of a savepoint or retained checkpoint, or its ``_metadata``.
+    #: Directory of a savepoint or retained checkpoint, or its ``_metadata``. ``latest``: the
+    #: savepoint with which the job was stopped, if the job has not gone on since.
     from_savepoint: str | None = None
+    #: Read what all sources of the job have now, commit it, and end with a job that goes on by the
+    #: same command.
+    until_idle: bool = False
+    #: Let every window and timer fire at the end of such a run: the job is then finished.
+    drain: bool = False
     #: Start over under a new job id, whatever ran before.
     fresh: bool = False
     #: Fence a driver that seems alive (PROTOCOL P20).
@@ -68,12 +74,16 @@ class JobResult:
     """How the job ended."""
 
     job_id: str
-    #: FINISHED (also when stopped with a savepoint), FAILED, CANCELED or SUSPENDED.
+    #: FINISHED (also when stopped with a savepoint), FAILED, CANCELED or SUSPENDED (by a signal, or
+    #: with ``checkpoint_id``).
     status: JobStatus
     failure: str | None = None
     savepoint: str | None = None
     #: The job was stopped with a drain: every window and timer has fired, and nothing can resume.
     drained: bool = False
+    #: The job has read what was available, or was stopped with a checkpoint, and is SUSPENDED: the
+    #: same command goes on from this checkpoint, up to which everything is committed.
+    checkpoint_id: int | None = None
     #: The job had finished earlier: nothing was run.
     already_finished: bool = False
     #: Another driver has taken the job over.

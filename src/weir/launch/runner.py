@@ -80,8 +80,13 @@ def run_in_script(job: JobDefinition, options: RunOptions) -> JobResult:
         unhandled, gateway=lambda: listener.gateway, say=_say, end=_leave
     ) as signals:
         result = run_job(job, options, listener)
+    if result.checkpoint_id is not None:
+        _say(
+            f"job {result.job_id} is suspended with checkpoint {result.checkpoint_id}; run the"
+            " program again to go on"
+        )
     if signals.received is not None:
-        if result.status is JobStatus.SUSPENDED:
+        if result.status is JobStatus.SUSPENDED and result.checkpoint_id is None:
             _say(f"job {result.job_id} is suspended; run the program again to resume it")
         _leave(signals.received)
     return result
@@ -109,6 +114,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
     options = with_recovery_path(options, configuration)
     if options.name is not None:
         job = job.named(options.name)
+    job = reading(job, options)
     job.vertices()
     clock = SystemClock()
     with contextlib.ExitStack() as stack:
@@ -346,6 +352,27 @@ def _take_port(rest: RestServer, environment: RunEnvironment) -> None:
     address, wanted = rest.bind(), environment.configuration.value(REST_PORT)
     if wanted and not address.endswith(f":{wanted}"):
         environment.listener.note(f"Port {wanted} is taken: the REST server listens at {address}")
+
+
+def reading(job: JobDefinition, options: RunOptions) -> JobDefinition:
+    """The job as the options have it read.
+
+    Raises ``PipelineError`` for ``--until-idle`` if a source cannot say what is there now, and
+    ``ConfigurationError`` for ``--drain`` without an end at which to drain.
+    """
+    if options.until_idle:
+        job = job.reading(available_now=True)
+    if options.drain and not job.graph.available_now:
+        if job.graph.unbounded_sources:
+            raise ConfigurationError(
+                f"--drain ends a run that reads what there is now, but job {job.name!r} runs on:"
+                " add --until-idle, or end the job with 'weir stop --drain'."
+            )
+        raise ConfigurationError(
+            f"--drain is not needed: every source of job {job.name!r} is bounded, so every window"
+            " and timer fires at the end."
+        )
+    return job
 
 
 def with_recovery_path(options: RunOptions, configuration: Configuration) -> RunOptions:

@@ -26,6 +26,7 @@ from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.graph import Vertex
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import JobEnded, JobStatusChanged
+from weir.core.settings import UntilIdle
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
 from weir.core.types import OperatorId, VertexId
@@ -126,6 +127,7 @@ class JobRun:
             failure=ended.failure,
             savepoint=ended.savepoint,
             drained=ended.drained,
+            checkpoint_id=ended.checkpoint_id,
             fenced=ended.fenced or self._lease.is_lost,
         )
 
@@ -140,7 +142,8 @@ class JobRun:
             reporting = self._lineage or contextlib.nullcontext()
             with recorder.log, Sampler(recorder, self._running.view), reporting:
                 ended = self._running.driver.run()
-            if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
+            over = ended.status in (JobStatus.FINISHED, JobStatus.CANCELED)
+            if over or ended.checkpoint_id is not None:
                 self._delete_working_directory()
             return ended
         finally:
@@ -360,6 +363,11 @@ def _job_master(
         hooks=tuple(sorted(environment.job.hooks)),
         producers={name: plan.inputs for name, plan in plans.items()},
         coordinated=coordinated,
+        until_idle=(
+            UntilIdle(drain=environment.options.drain)
+            if environment.job.graph.available_now
+            else None
+        ),
     )
 
 

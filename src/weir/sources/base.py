@@ -38,6 +38,7 @@ import msgspec
 
 from weir.coordinators.base import DriverContext
 from weir.core.types import Payload
+from weir.errors import PipelineError
 from weir.json_values import read_back
 from weir.lineage.datasets import Dataset
 from weir.operators.base import SubtaskContext
@@ -129,6 +130,15 @@ class SplitEnumeratorContext(DriverContext, Protocol):
         """The subtasks that run, to which splits may be assigned."""
         ...
 
+    @property
+    def available_now(self) -> bool:
+        """Whether the run ends once what is there at the start of the attempt has been read.
+
+        The enumerator then signals the end to each reader, also of an unbounded source. The state
+        must be such that a later run finds what has come since.
+        """
+        ...
+
     def assign_splits(self, splits: Sequence[SplitT], subtask: int) -> None:
         """Assign splits to a reader; it has them in every checkpoint taken from now on.
 
@@ -139,7 +149,7 @@ class SplitEnumeratorContext(DriverContext, Protocol):
     def signal_no_more_splits(self, subtask: int) -> None:
         """The reader will get no more splits: it ends when it has read those that it has.
 
-        Only for a bounded source; for any other raises ``PipelineError``.
+        Only for a bounded source, or with ``available_now``; otherwise raises ``PipelineError``.
         """
         ...
 
@@ -360,6 +370,9 @@ class Source(abc.ABC, Generic[SplitT]):
     schema: str | StructType
     #: Whether the input has an end, at which the job finishes.
     bounded: bool = False
+    #: Whether its enumerator can find what is there at the start of an attempt, and no more, if
+    #: ``context.available_now`` says so.
+    supports_available_now: bool = False
     #: How many rows ``SourceReader.read`` is asked for.
     max_rows_per_batch: int = 100_000
     #: How soon to call ``SourceReader.read`` again after it had no rows, in milliseconds.
@@ -430,3 +443,13 @@ def decode_splits(serializer: SplitSerializer[SplitT], encoded: object) -> list[
 class _Encoded(msgspec.Struct, frozen=True):
     version: int
     split: dict[str, Any]
+
+
+def check_available_now(name: str, source: Source[Any]) -> None:
+    """Raise ``PipelineError`` unless the enumerator can find what is there now, and no more."""
+    if not source.supports_available_now:
+        raise PipelineError(
+            f"Source {name!r} is a {type(source).__name__}, which cannot be read up to what is"
+            " there now (available_now, --until-idle): make its enumerator follow"
+            " context.available_now, and set supports_available_now = True in the class."
+        )

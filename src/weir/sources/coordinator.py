@@ -29,8 +29,10 @@ from weir.sources.base import Source, SplitEnumerator, SplitT, encode_splits
 class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
     """The coordinator of a source's step. The module's docstring has the messages."""
 
-    def __init__(self, source: Source[SplitT]) -> None:
+    def __init__(self, source: Source[SplitT], *, available_now: bool = False) -> None:
+        """``available_now``: see ``SplitEnumeratorContext``."""
         self.source = source
+        self.available_now = available_now
         self._serializer = source.split_serializer()
         self._enumerator: SplitEnumerator[SplitT] | None = None
         #: To the readers that run, by subtask.
@@ -155,7 +157,7 @@ class SourceCoordinator(OperatorCoordinator, Generic[SplitT]):
 
     def signal_no_more_splits(self, subtask: int) -> None:
         """See ``SplitEnumeratorContext``."""
-        if not self.source.bounded:
+        if not (self.source.bounded or self.available_now):
             raise PipelineError(
                 f"The enumerator of source {self.context.operator_id!r} signals that there are no"
                 " more splits, but the source is unbounded: set bounded = True in it."
@@ -199,6 +201,7 @@ class _EnumeratorContext:
         self.send_event_to_reader = coordinator.send_event_to_reader
         context = coordinator.context
         self.operator_id = context.operator_id
+        self.available_now = coordinator.available_now
         self.fail_job = context.fail_job
         self.run_in_coordinator = context.run_in_coordinator
         self.call_async = context.call_async

@@ -16,7 +16,8 @@ Rules:
    one batch are served together.
 4. An unbounded input consists of the files of the newest listing that were not assigned before
    (``known_files.py`` remembers those): a file removed before it was assigned is dropped. A bounded
-   input consists of the files of the first listing.
+   input consists of the files of the first listing. What is available now are those of the first
+   listing of the attempt that were not assigned before.
 5. A doubtful file fails the job by name, or is rejected; it is never read or skipped silently.
 6. A file that was seen before a restore, is not assigned in the checkpoint, and is missing from the
    first listing afterwards is listed with the rejects: its rows are in no checkpoint, and if they
@@ -134,6 +135,8 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         #: Whether there was a first listing: in the job's history, and since this start or restore.
         self._listed = checked.listed
         self._looked = False
+        #: Whether the files of a listing since then are discovered.
+        self._found_any = False
         #: Files to be assigned, in order.
         self._discovered = deque(checked.discovered)
         self._expected |= {file.name for file in self._discovered}
@@ -246,10 +249,10 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         for file in doubtful:
             self._reject(file.name, _DOUBTFUL)
         self._known.add(doubtful)
-        self._listed = True
+        self._listed = self._found_any = True
         self._discovered = deque(new)
         self._assign()
-        if not self._bounded:
+        if not (self._bounded or self._context.available_now):
             self._context.schedule(self._interval_ms, self._discover)
 
     def _reject_skipped(self, skipped: list[Skipped]) -> None:
@@ -286,10 +289,17 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
             if splits:
                 self._context.assign_splits(splits, subtask)
                 self._waiting.discard(subtask)
-        if self._bounded and self._listed and not self._discovered:
+        if self._has_found_all and not self._discovered:
             for subtask in waiting:
                 self._context.signal_no_more_splits(subtask)
             self._waiting.clear()
+
+    @property
+    def _has_found_all(self) -> bool:
+        """Whether no more files will be discovered in this attempt."""
+        if self._bounded:
+            return self._listed
+        return self._context.available_now and self._found_any
 
     def _next(self, size: float) -> list[FileSplit]:
         """Assign the next files: the first, and more up to ``size`` bytes in total."""

@@ -124,6 +124,8 @@ class FileSource(Source[FileSplit]):
         """Without what only the driver knows."""
         return vars(self) | {"_seen": {}}
 
+    supports_available_now = True
+
     def dataset(self) -> Dataset:
         """The directory."""
         return file_dataset(self._directory)

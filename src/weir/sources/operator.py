@@ -62,6 +62,11 @@ class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     stands_at: int | None
 
 
+def is_wake(event: Payload) -> bool:
+    """Whether the event wakes a reader: an attempt begins, and earlier answers do not count."""
+    return "attempt" in event
+
+
 class ReaderTaskContext(OperatorContext, Protocol):
     """The environment of a source's operator."""
 

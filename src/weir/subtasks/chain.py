@@ -173,6 +173,7 @@ class OperatorChain:
                 for subtask in range(steps[step.operator_id].parallelism)
             ),
             clock,
+            available_now=vertex.available_now,
         )
         #: The state after each of the last two batches, by operator. While the drain's batch runs,
         #: the state before it may still become part of a checkpoint.
@@ -417,6 +418,8 @@ class OperatorChain:
         self._version = batch
         self._watermark_ms = self._next_watermark_ms
         self._ended |= self._ending
+        for event in self._events:
+            self._readers.got(event)
         self._events, self._barrier = (), None
         return BatchEnd(
             sent=tuple(sent),

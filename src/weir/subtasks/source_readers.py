@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from weir.core.messages.coordination import DeliverEvent
 from weir.core.messages.task import InducedCheckpoint
 from weir.core.types import OperatorId
 from weir.runtime.concurrency import Clock
-from weir.sources.operator import ReaderReport
+from weir.sources.operator import ReaderReport, is_wake
 from weir.sources.watermarks import lowest_of, slowest_of
 from weir.subtasks.messages import BatchResult
 
@@ -18,8 +19,18 @@ from weir.subtasks.messages import BatchResult
 class SourceReaders:
     """The readers of one vertex in one attempt, by source and subtask."""
 
-    def __init__(self, readers: Iterable[tuple[OperatorId, int]], clock: Clock) -> None:
+    def __init__(
+        self,
+        readers: Iterable[tuple[OperatorId, int]],
+        clock: Clock,
+        *,
+        available_now: bool = False,
+    ) -> None:
+        """``available_now``: in each attempt they get what there is then, after being woken."""
         self._clock = clock
+        self._available_now = available_now
+        #: The readers that the enumerator has woken in this attempt.
+        self._woken: set[tuple[OperatorId, int]] = set()
         self._readers = frozenset(readers)
         self._reported: dict[tuple[OperatorId, int], ReaderReport] = {}
         self._reads_at_ms: dict[tuple[OperatorId, int], int] = {}
@@ -40,11 +51,20 @@ class SourceReaders:
         """Whether there are readers, and all of them have ended.
 
         What they reported last counts: a reader that had ended in the checkpoint may get splits
-        again, since each attempt has a new enumerator.
+        again, since each attempt has a new enumerator. If more may be there than before, the end
+        that is in the checkpoint does not count.
         """
         return bool(self._readers) and all(
-            reader in self._reported and self._reported[reader].ended for reader in self._readers
+            reader in self._reported
+            and self._reported[reader].ended
+            and (reader in self._woken or not self._available_now)
+            for reader in self._readers
         )
+
+    def got(self, event: DeliverEvent) -> None:
+        """A batch has carried this event."""
+        if is_wake(event.payload):
+            self._woken.add((event.operator, event.subtask))
 
     @property
     def reads_at_ms(self) -> Iterable[int]:

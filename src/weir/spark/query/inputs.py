@@ -59,7 +59,8 @@ class QueryInputs:
         self._jvm = jvm
         self._vertex = vertex
         self._numbers = {name: number for number, name in enumerate(vertex.inputs)}
-        self._rounds = PlanningRounds(lambda: on_call(vertex.name, next(_calls)))
+        self._on_call = on_call
+        self._rounds = PlanningRounds(self.call)
         self._controls: list[ControlInput] = []
         self._channels: dict[VertexId, ChannelSource] = {}
 
@@ -117,6 +118,10 @@ class QueryInputs:
     def stop_waiting(self) -> None:
         """Interrupt the waiting call and any later one: the query is no longer active."""
         self._rounds.release()
+
+    def call(self) -> None:
+        """Make a planning call in place of the query, which has ended by itself."""
+        self._on_call(self._vertex.name, next(_calls))
 
     def consumed(self) -> dict[VertexId, int]:
         """The last position that this attempt's batches have read, by channel (PROTOCOL P7).

@@ -115,9 +115,10 @@ def check_bounded(vertex: str, query: StreamingQuery) -> None:
     if executor == "SingleBatchExecutor" or unable:
         names = ", ".join(str(source.toString()) for source in unable) or "a source"
         raise PipelineError(
-            f"The bounded chain ending in {vertex!r} reads {names}, which does not support"
-            " Trigger.AvailableNow: Spark would read all of it in one batch. Remove bounded=True,"
-            " or land the data as files."
+            f"The chain ending in {vertex!r} is to be read up to what there is now, but reads"
+            f" {names}, which does not support Trigger.AvailableNow: Spark would read all of it in"
+            " one batch. Remove bounded=True, available_now=True or --until-idle, or land the data"
+            " as files."
         )
 
 

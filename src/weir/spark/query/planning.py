@@ -40,18 +40,21 @@ class PlanningCalls:
                 return TaskErrored(message=str(error), fatal=True)
         return None
 
-    def answer(self, effect: AnswerPlanning, position: int) -> None:
+    def answer(
+        self, effect: AnswerPlanning, position: int, *, ends_by_itself: bool, force: bool = False
+    ) -> None:
         """Answer the call in which the query rests after ``position``.
 
-        The next batch may read what is admitted.
+        The next batch may read what is admitted. It runs in any case with ``force``, else as the
+        operators want.
         """
         query, operators = self._query, self._query.operators
-        force = operators is not None and operators.forces_batch(
-            effect, first=position < 0, ends_by_itself=query.ends_by_itself
+        wanted = operators is not None and operators.forces_batch(
+            effect, first=position < 0, ends_by_itself=ends_by_itself
         )
         query.inputs.answer(
             effect,
             query.directory.path,
-            force=force,
+            force=force or wanted,
             source_watermark_ms=None if operators is None else operators.source_watermark_ms,
         )

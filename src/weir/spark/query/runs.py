@@ -1,6 +1,7 @@
 """``QueryRuns``: starts and stops the streaming query of one task.
 
-A task has one query, and a second one on the same directory if it is drained.
+A task has one query, and another one on the same directory if it is drained, or if it has read what
+was available and needs a batch nevertheless.
 
 To stop a query without failing it, call Spark's ``stop`` on a thread of its own first and, once the
 query is no longer active, release the planning call in which it rests. Released earlier, the query
@@ -63,10 +64,11 @@ class QueryRuns:
         """Whether the task was stopped, perhaps before it had a query."""
         return self._stopping.is_set()
 
-    def start(self, frame: DataFrame, *, suffix: str = "") -> None:
+    def start(self, frame: DataFrame, *, suffix: str = "", endless: bool = False) -> None:
         """Start a query; ``suffix`` follows the usual name.
 
-        Raises ``PipelineError`` if Spark refuses the plan.
+        ``endless``: it does not end by itself even if the task's first query does. Raises
+        ``PipelineError`` if Spark refuses the plan.
         """
         query, vertex = self._query, self._query.vertex
         # The pool applies to the Spark tasks of queries that this thread starts.
@@ -77,7 +79,7 @@ class QueryRuns:
             .outputMode("update" if vertex.emits_updates else "append")
             .queryName(f"{vertex.name}-{query.attempt}{suffix}")
         )
-        if query.ends_by_itself:
+        if query.ends_by_itself and not endless:
             writer = writer.trigger(availableNow=True)
         query.inputs.start_run()
         try:

@@ -8,6 +8,11 @@ directory; its one batch ends with ``Drained``.
 A query that reads channels waits in its planning calls until there is something to read, and never
 ends on its own.
 
+The query of a task that reads what is available now ends when Spark has read that. The task then
+makes a planning call in its place, with ``caught_up``: the directory does not change until the call
+is answered. If it is, since operators need a batch, the task starts another query for it, which
+does not end by itself.
+
 ``QueryTask`` keeps this order. Its parts do the rest::
 
     VertexQuery        the query's vertex, directory, inputs and operators (vertex_query.py)
@@ -23,6 +28,7 @@ ends on its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -36,7 +42,9 @@ from weir.core.messages.task import (
     TaskErrored,
     TaskStarted,
 )
+from weir.core.types import VertexId
 from weir.errors import SinkError, WeirError, invariant
+from weir.runtime.concurrency import in_background
 from weir.runtime.failures import named
 from weir.runtime.ports import PostToTask, SubtaskView, Unread, VertexMetrics
 from weir.spark.channels import has_event_time
@@ -91,8 +99,19 @@ class QueryTask:
         self._position = position
         self._started = False
         self._draining = False
+        #: Whether Spark has read all that was available; whether the task rests without a query
+        #: since then; the start of the query that ends this, and the answer that it begins with.
+        self._caught_up = False
+        self._rests = False
+        self._going_on: Future[None] | None = None
+        self._goes_on_with: AnswerPlanning | None = None
         #: What Spark said that its sources have, when the drain began; None if it says nothing.
         self._unread_records: int | None = None
+
+    @property
+    def name(self) -> VertexId:
+        """The name of the vertex."""
+        return self._query.name
 
     # -- life
 
@@ -111,9 +130,35 @@ class QueryTask:
         if not self._runs.stopping:
             self._runs.start(frame)
 
-    def answer(self, effect: AnswerPlanning) -> None:
-        """Answer the planning call in which the query rests: it may read what is admitted."""
-        self._calls.answer(effect, self._position)
+    def answer(
+        self,
+        effect: AnswerPlanning,
+        *,
+        starting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Answer the planning call in which the query rests: it may read what is admitted.
+
+        If the query has ended since it has caught up, another is started, which enters
+        ``starting``.
+        """
+        if self._rests:
+            self._rests, self._goes_on_with = False, effect
+            self._going_on = in_background(lambda: self._go_on(starting))
+        else:
+            ends = self._query.ends_by_itself and not self._caught_up
+            self._calls.answer(effect, self._position, ends_by_itself=ends)
+
+    def _go_on(self, starting: Callable[[], AbstractContextManager[None]]) -> None:
+        """Start a query that reads on, for a batch that operators need."""
+        query = self._query
+        try:
+            query.directory.prune_sources(self._position)
+            self._runs.forget()
+            if not self._runs.stopping:
+                with starting():
+                    self._runs.start(query.frames.of(query.name), suffix="-more", endless=True)
+        except Exception as error:
+            self._post(self._failures.errored(error, self._between_batches))
 
     def release(self, position: int) -> None:
         """Delete the segments up to ``position``: no consumer needs them any more."""
@@ -160,6 +205,9 @@ class QueryTask:
     def stop(self) -> None:
         """Stop the query, whatever it is doing; return when its threads have ended."""
         self._runs.stop()
+        if self._going_on is not None:
+            # A query that starts now is ended by the thread that starts it.
+            self._going_on.result()
 
     def planning(self, call: int) -> None:
         """Report a planning call, or the end of the drain.
@@ -170,6 +218,10 @@ class QueryTask:
             return
         if self._draining:
             self._drained()
+            return
+        effect, self._goes_on_with = self._goes_on_with, None
+        if effect is not None:
+            self._calls.answer(effect, self._position, ends_by_itself=False, force=True)
             return
         try:
             if not self._started:
@@ -188,6 +240,7 @@ class QueryTask:
                 watermark_ms=self.watermark_ms(self._position),
                 timer_in_ms=None if operators is None else operators.timer_in_ms,
                 outlives_call=not self._owners.needs_plan(self._position),
+                caught_up=self._caught_up,
             )
         )
 
@@ -271,10 +324,15 @@ class QueryTask:
         self._counters.count(running, self._position)
         if self._runs.stopping or self._draining:
             return
-        if self._query.ends_by_itself:
+        if self._query.ends_by_itself and not self._caught_up:
             if not self._started:
+                self._started = True
                 self._post(TaskStarted(position=self._position))
-            self._post(RecordsEnded(position=self._position))
+            if self._query.vertex.available_now:
+                self._caught_up = self._rests = True
+                self._query.inputs.call()
+            else:
+                self._post(RecordsEnded(position=self._position))
         else:
             self._post(
                 TaskErrored(message=f"the query of {self._query.name!r} was stopped from outside")

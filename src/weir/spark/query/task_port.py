@@ -256,7 +256,7 @@ class SparkTaskPort:
         with self._lock:
             task = self._calls.pop(effect.call, None)
         if task is not None:
-            task.answer(effect)
+            task.answer(effect, starting=partial(self._partitions.draining, task.name))
 
     def release_segments(self, effect: ReleaseSegments) -> None:
         """Delete the files of segments that no consumer needs any more."""

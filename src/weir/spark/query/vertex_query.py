@@ -44,8 +44,9 @@ class VertexQuery:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether Spark ends the query when its input is used up.
+        """Whether Spark ends the query when it has read what there was when it started.
 
         Channels and Weir's own readers report the end of their input themselves.
         """
-        return self.vertex.bounded and not self.vertex.inputs and not self.vertex.is_enumerated
+        ends = self.vertex.bounded or self.vertex.available_now
+        return ends and not self.vertex.inputs and not self.vertex.is_enumerated
