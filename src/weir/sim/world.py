@@ -1,8 +1,9 @@
 """One run of the simulator, determined by its seed.
 
 Drivers run a job with bounded sources while faults strike. A supervisor (a person, or Kubernetes)
-starts a new driver when one has died. After a while the faults cease. Then the job must finish
-within bounded virtual time, with every record in every table exactly once.
+starts a new driver when one has died. In some runs the first drivers stop by themselves once they
+have read what was there, as those of a scheduler do. After a while the faults cease. Then the job
+must finish within bounded virtual time, with every record in every table exactly once.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class Stage(Protocol):
 #: What of a job is drawn from streams of their own, so that older seeds keep their stories.
 _STREAMS = (
     *("graph", "channels", "unaligned", "partitions", "coordinators", "restarts"),
-    *("forwarders", "retention", "commits"),
+    *("forwarders", "retention", "commits", "idle"),
 )
 
 

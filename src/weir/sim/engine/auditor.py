@@ -12,7 +12,8 @@ checkpoints are in flight. Laws, with the rules that they follow:
 5. A file that a table shows is never deleted, nor is a file that a retained checkpoint staged for
    the table and that is not committed yet (P12, P22).
 6. Tasks are notified only of the completion of recorded checkpoints, never of a savepoint (P14).
-7. FINISHED is recorded only when every table is complete (P16).
+7. FINISHED is recorded only when every table is complete, and SUSPENDED only when every table has
+   what the sources have read (P16).
 8. No query misses state or a segment that it needs, or sees a wrong watermark. These laws are in
    ``own/queries.py``, ``snapshots.py`` and ``channel_offsets.py``, and a breach fails the task
    or its snapshot (P7, P25, P27).
@@ -404,6 +405,8 @@ class Auditor:
             account.recorded.add(completed)
         if record.status is RecordStatus.FINISHED:
             self._check_complete()
+        if record.status is RecordStatus.SUSPENDED:
+            self._check_rest()
         if before is None or before.checkpoints != record.checkpoints:
             self._retain(record)
 
@@ -520,6 +523,12 @@ class Auditor:
     def _check_complete(self) -> None:
         """Check the rows of a job that has finished."""
         wrong = self.laws.incomplete(self.shown, drained=self._drained)
+        if wrong is not None:
+            raise self._broken(wrong)
+
+    def _check_rest(self) -> None:
+        """Check the rows of a job that was stopped with a checkpoint."""
+        wrong = self.laws.behind(self.shown)
         if wrong is not None:
             raise self._broken(wrong)
 

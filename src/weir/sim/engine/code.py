@@ -92,6 +92,10 @@ class RowLaws(Protocol):
         """
         ...
 
+    def behind(self, shown: Shown) -> str | None:
+        """What is wrong with the rows of a job that was stopped with a checkpoint; else None."""
+        ...
+
     def gaps(self, shown: Shown) -> str | None:
         """What is wrong with the rows of a job that was cancelled; None if nothing is."""
         ...

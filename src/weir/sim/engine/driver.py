@@ -15,6 +15,7 @@ from weir.core.checkpoints.pending import PendingState
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.messages.task import CommitSinks, SinkCommitFailed, SinksCommitted
+from weir.core.settings import UntilIdle
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
 from weir.core.types import CompletedCheckpoint, JobId, TaskStatus, VertexId
@@ -454,6 +455,9 @@ def _master(job: SimJob, job_id: JobId, code: DriverCode) -> JobMaster:
         hooks=tuple(sorted(hook.identifier for hook in code.hooks)),
         producers={name: plan.inputs for name, plan in code.plans.items()},
         coordinated=code.coordinated,
+        until_idle=(
+            UntilIdle() if any(plan.available_now for plan in code.plans.values()) else None
+        ),
     )
 
 

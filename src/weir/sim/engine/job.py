@@ -164,6 +164,8 @@ _RETENTIONS = (
 )
 #: The least times between two commits of a sink that does not commit at every checkpoint.
 _COMMIT_INTERVALS_MS = (30, 200, 2_000)
+#: How many drivers of a job stop by themselves.
+_DRIVERS_UNTIL_IDLE = (0, 0, 0, 0, 0, 1, 3, 6)
 #: The numbers of state partitions from which each driver of a job picks one.
 _PARTITIONS = ((2,), (2,), (2, 3, 5))
 
@@ -190,6 +192,9 @@ class SimJob:
     partitions: Sequence[int]
     #: See ``TaskPlan.commit_intervals_ms``, for the sinks of all vertices.
     commit_intervals_ms: Mapping[OperatorId, int]
+    #: How many drivers, from the first on, read what is available when an attempt begins, and then
+    #: stop with a checkpoint.
+    drivers_until_idle: int = 0
     #: The sinks that write to a simulated store, with the names of the product's classes.
     stores: Mapping[OperatorId, str] = field(default_factory=dict)
     #: The object store that has the job's records and savepoints; empty: the disk has them.
@@ -223,6 +228,7 @@ def draw_job(
     forwarders: Random,
     retention: Random,
     commits: Random,
+    idle: Random,
 ) -> SimJob:
     """Draw a small job, and the settings that matter.
 
@@ -231,7 +237,8 @@ def draw_job(
     whether drivers differ in parallelism; ``coordinators`` which vertices have an operator with a
     coordinator; ``restarts`` when the job is given up, and whether checkpoints are incremental;
     ``forwarders`` which vertices have no sinks; ``retention`` whether a cancellation deletes the
-    checkpoints; ``commits`` which sinks commit at intervals.
+    checkpoints; ``commits`` which sinks commit at intervals; ``idle`` how many drivers stop by
+    themselves.
     """
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
@@ -279,6 +286,7 @@ def draw_job(
         reader_us=reader_us,
         partitions=partitions.choice(_PARTITIONS),
         commit_intervals_ms=_draw_commit_intervals(vertices, commits),
+        drivers_until_idle=_draw_drivers_until_idle(vertices, idle),
     )
 
 
@@ -286,6 +294,12 @@ def _draw_commit_intervals(vertices: Sequence[SimVertex], random: Random) -> dic
     share = random.choice((0.0, 0.0, 0.5, 1.0))
     sinks = [sink for vertex in vertices for sink in vertex.sinks]
     return {sink: random.choice(_COMMIT_INTERVALS_MS) for sink in sinks if random.random() < share}
+
+
+def _draw_drivers_until_idle(vertices: Sequence[SimVertex], random: Random) -> int:
+    """None in most runs. Readers that induce checkpoints would have to reach every mark."""
+    drawn = random.choice(_DRIVERS_UNTIL_IDLE)
+    return 0 if any(vertex.induced for vertex in vertices) else drawn
 
 
 def _draw_restart(random: Random, restarts: Random) -> RestartConfig:

@@ -60,7 +60,12 @@ class OwnCode:
             if name not in at_stores
         }
         return DriverCode(
-            plans={vertex.name: _plan(vertex, job) for vertex in job.vertices},
+            plans={
+                vertex.name: _plan(
+                    vertex, job, until_idle=environment.number <= job.drivers_until_idle
+                )
+                for vertex in job.vertices
+            },
             sinks={**tables, **at_stores},
             hooks=[
                 CountingHook(
@@ -112,12 +117,13 @@ class OwnCode:
         )
 
 
-def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
+def _plan(vertex: SimVertex, job: SimJob, *, until_idle: bool) -> TaskPlan:
     return TaskPlan(
         vertex=vertex.name,
         operators=vertex.operators,
         sinks=vertex.sinks,
-        bounded=True,
+        bounded=not until_idle,
+        available_now=until_idle and not vertex.inputs,
         requires_final_checkpoint=not vertex.only_forwards,
         inputs=vertex.inputs,
         bound=job.bound,
@@ -151,32 +157,45 @@ class CountedRows:
         The records are those of the whole input or, after a drain, those that the sources had read
         by then.
         """
-        vertices = self._vertices
-        if drained:
-            read = {one.name: shown(one.sinks[0]) for one in vertices if not one.inputs}
-            if None in read.values():
-                return None
-            vertices = [
-                one if one.inputs else replace(one, records=len(read[one.name] or ()))
-                for one in vertices
-            ]
+        vertices = self._as_read(shown) if drained else self._vertices
+        if vertices is None:
+            return None
         expected_of = expected_rows(vertices)
         for vertex, rows, totals in _shown(vertices, shown):
             expected = expected_of[vertex.name]
-            if sorted(rows) != expected:
-                missing = Counter(expected) - Counter(rows)
-                surplus = Counter(rows) - Counter(expected)
-                return (
-                    f"{vertex.name} is finished: {missing.total()} records are missing (such as"
-                    f" {sorted(missing)[:3]}), {surplus.total()} are there too often (such"
-                    f" as {sorted(surplus)[:3]})"
-                )
+            wrong = _difference(rows, expected)
+            if wrong is not None:
+                return f"{vertex.name} is finished: {wrong}"
             if totals != [[len(expected), sum(expected)]]:
                 return (
                     f"{vertex.name} is finished with the totals {totals}, not {len(expected)} and"
                     f" {sum(expected)}"
                 )
         return None
+
+    def behind(self, shown: Shown) -> str | None:
+        """Whether a table lacks a record that the sources have read, or has any at the end."""
+        vertices = self._as_read(shown)
+        if vertices is None:
+            return None
+        expected_of = expected_rows(vertices)
+        for vertex, rows, totals in _shown(vertices, shown):
+            wrong = _difference(rows, expected_of[vertex.name])
+            if wrong is not None:
+                return f"{vertex.name} is suspended: {wrong}"
+            if totals:
+                return f"{vertex.name} is suspended, but shows the totals {totals}"
+        return None
+
+    def _as_read(self, shown: Shown) -> Sequence[SimVertex] | None:
+        """The vertices, with as many records as the sources show; None if that is not known."""
+        read = {one.name: shown(one.sinks[0]) for one in self._vertices if not one.inputs}
+        if None in read.values():
+            return None
+        return [
+            one if one.inputs else replace(one, records=len(read[one.name] or ()))
+            for one in self._vertices
+        ]
 
     def gaps(self, shown: Shown) -> str | None:
         """Whether a table lacks one of the first records of a source, or shows one too often.
@@ -210,6 +229,17 @@ def _shown(
             rows, totals = shown(vertex.sinks[0]), shown(vertex.sinks[1])
             if rows is not None and totals is not None:
                 yield vertex, [*map(_number, rows)], totals
+
+
+def _difference(rows: Sequence[int], expected: Sequence[int]) -> str | None:
+    if sorted(rows) == expected:
+        return None
+    missing = Counter(expected) - Counter(rows)
+    surplus = Counter(rows) - Counter(expected)
+    return (
+        f"{missing.total()} records are missing (such as {sorted(missing)[:3]}),"
+        f" {surplus.total()} are there too often (such as {sorted(surplus)[:3]})"
+    )
 
 
 def _number(row: object) -> int:

@@ -15,6 +15,9 @@ restored from files that do not add up to exactly its past fails with ``LostStat
 auditor takes as lost state. As for Spark, ``weir/durable/task_snapshots.py`` decides which files a
 snapshot needs, which it refers to and which it writes again.
 
+A source that reads what is available when the attempt begins does as Spark does: once it has read
+that, it rests without a query, and a batch that operators need may read more.
+
 The event time of a record is its number. The watermark of a source is the next number, so none of
 its records is ever late; ``engine/channel_offsets.py`` has the state of a query that reads
 channels.
@@ -115,6 +118,12 @@ class SimQuery:
         #: Only a query that ends takes part in a checkpoint without having prepared for it.
         self._unprepared: int | None = None
         self._prepared: int | None = None
+        #: How many records are there for a source that reads what is available when the attempt
+        #: begins; None if it reads all. Whether it has read them, and whether its readers have said
+        #: so.
+        self._available: int | None = None
+        self._caught_up = False
+        self._told_end = False
         self._task: Task | None = None
         self.snapshots = self._snapshots()
 
@@ -279,6 +288,9 @@ class SimQuery:
 
     def _run(self) -> None:
         self._post(TaskStarted(position=self._position))
+        if self._plan.available_now:
+            landed = self._vertex.landed(self._port.loop.now_us)
+            self._available = max(self._offset, landed)
         while True:
             self._pause(2_000)
             data_first = self._port.random.random() < 0.5
@@ -291,6 +303,7 @@ class SimQuery:
                     consumed=self._channels.committed,
                     watermark_ms=self._watermark_ms,
                     outlives_call=not self._vertex.rests_for_snapshots,
+                    caught_up=self._caught_up and not self._vertex.enumerated,
                 )
             )
             self._unprepared = None
@@ -314,7 +327,9 @@ class SimQuery:
             forced = self._is_forced(answer) or self._tells_end(end)
             if self._vertex.induced and not answer.only_events:
                 forced = forced or self._readers.want_batch(self._offset, over)
-            if self._offset >= self._vertex.records and not forced:
+            if self._available is not None and self._offset >= self._available and not forced:
+                self._caught_up = True
+            elif self._offset >= self._vertex.records and not forced:
                 self._post(RecordsEnded(position=self._position))
                 return
             if end > self._offset or forced:
@@ -339,11 +354,17 @@ class SimQuery:
 
         A restored query reports it again.
         """
-        return self._vertex.enumerated and max(end, self._offset) >= self._vertex.records
+        if not self._vertex.enumerated or self._told_end:
+            return False
+        most = self._vertex.records if self._available is None else self._available
+        return max(end, self._offset) >= most
 
     def _latest(self) -> int:
         self._pause(300)
-        return min(self._vertex.landed(self._port.loop.now_us), self._offset + self._vertex.batch)
+        landed = self._vertex.landed(self._port.loop.now_us)
+        if self._available is not None and (self._vertex.enumerated or not self._caught_up):
+            landed = min(landed, self._available)
+        return min(landed, self._offset + self._vertex.batch)
 
     def _read(self, answer: AnswerPlanning) -> None:
         """Run one batch over what was admitted.
@@ -390,9 +411,9 @@ class SimQuery:
         induced = None
         if self._vertex.induced:
             induced = self._readers.read(offset, answer.induced_over or 0)
-        self._stage(
-            batch, rows, sent_events=back, input_ended=self._tells_end(offset), induced=induced
-        )
+        ended = self._tells_end(offset)
+        self._stage(batch, rows, sent_events=back, input_ended=ended, induced=induced)
+        self._told_end |= ended and self._available is not None
         self._fail_perhaps()
         fs.put(f"{self._directory}/commits/{batch}", b"")
         self._prepared = answer.barrier

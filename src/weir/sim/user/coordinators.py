@@ -30,6 +30,7 @@ class _Context:
         self.operator_id = operator_id
         self.current_parallelism = parallelism
         self.registered_readers = frozenset(range(parallelism))
+        self.available_now = False
         self.assigned: list[Any] = []
         self.work: list[Callable[[], None]] = []
 

@@ -122,6 +122,10 @@ class UserRun:
             )
         return None
 
+    def behind(self, shown: Shown) -> str | None:
+        """As for a job that has ended otherwise: no user's job is stopped with a checkpoint."""
+        return self.gaps(shown)
+
     def gaps(self, shown: Shown) -> str | None:
         """Whether a sink shows something else than was committed."""
         job = self.load()

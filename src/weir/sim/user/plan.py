@@ -85,10 +85,17 @@ def planned(steps: JobDefinition, records: int) -> UserJob:
 
     Raises ``PipelineError`` if something must be declared for the simulator.
     """
+    until_idle = steps.graph.available_now
+    if until_idle:
+        steps = steps.reading(available_now=False)
     vertices = {vertex.name: vertex for vertex in steps.vertices()}
     keys = {name for one in steps.operators.values() for columns in one.key_by for name in columns}
     job = UserJob(steps=steps, vertices=vertices, simulation=steps.simulation, rows=RowMaker(keys))
     _check_names(job)
+    if until_idle:
+        job.stand_ins.append(
+            "available_now: each run of the job reads until all rows have come, and then ends"
+        )
     for name, one in list(steps.operators.items()):
         if isinstance(one.operator, SourceOperator) and isinstance(one.operator.source, FileSource):
             steps.operators[name] = _file_stand_in(job, name, one, records)
