@@ -770,14 +770,15 @@ class Unable(FileSource):
     supports_available_now = False
 
 
-def test_available_now_is_a_property_of_the_vertex_that_reads_the_source() -> None:
-    """Tasks that read its channel only follow."""
+def test_the_input_of_every_unbounded_vertex_is_then_what_is_available_now() -> None:
+    """Also of those that read channels; a bounded vertex is read to its end."""
     job = Job("j")
     rows = job.source("rows", nothing, available_now=True)
     rows.sink("out", Files("out"))
     rows.transform("more", nothing).sink("other", Files("other"))
+    job.source("end", nothing, bounded=True).sink("b", Files("b"))
     found = {one.name: one.available_now for one in definition_of(job).vertices()}
-    assert found == {"rows": True, "more": False}
+    assert found == {"rows": True, "more": True, "end": False}
 
 
 def test_a_bounded_source_cannot_be_read_up_to_what_is_available_now() -> None:

@@ -133,7 +133,7 @@ class Vertex:
     #: Whether all of its inputs end.
     bounded: bool
     end: ChainEnd
-    #: Whether it reads what its sources have at the start of an attempt, and then rests.
+    #: Whether its input is what unbounded sources have at the start of an attempt.
     available_now: bool = False
     #: Vertices whose channels it reads, in order of first use.
     inputs: tuple[VertexId, ...] = ()
@@ -406,7 +406,7 @@ class JobGraph:
             sink_tags=tuple(tag for sink in sinks for _, tag in sink.outputs_read),
             bounded=bounded,
             end=ends[end.operator_id],
-            available_now=any(step.available_now for step in steps.values()),
+            available_now=self.available_now and not bounded,
             inputs=tuple(inputs),
             parallelism=_parallelism(steps.values()),
             updated=self._updated() & {*steps, *inputs},
