@@ -109,10 +109,13 @@ ROOMS: dict[str, set[str]] = {
             "definition",
         }
     ),
+    "handle": (
+        LOWER | {"runtime", "monitoring", "gateway", "storage", "config", "definition", "launch"}
+    ),
     "job": (
         LOWER
         | {"storage", "config", "sinks", "sources", "operators", "coordinators", "durable"}
-        | {"launch", "definition"}
+        | {"launch", "definition", "handle"}
     ),
     "sim": SIM | {"sim.engine", "sim.own", "sim.stores"},
     "sim.engine": SIM,

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from weir import coordinators, errors, operators, sinks, sources
     from weir.durable.hooks import CheckpointListener, MasterHook
+    from weir.handle.job_handle import JobHandle
+    from weir.handle.job_progress import JobProgress, QueryProgress
     from weir.job import Job, Stream
     from weir.launch.options import JobResult, RunOptions
     from weir.readers.consistent import ConsistentCut, read_consistent
@@ -25,8 +27,11 @@ __all__ = [
     "ConsistentCut",
     "Job",
     "JobClient",
+    "JobHandle",
+    "JobProgress",
     "JobResult",
     "MasterHook",
+    "QueryProgress",
     "RunOptions",
     "SavedOperator",
     "SavedOperatorState",
@@ -50,8 +55,11 @@ _PLACES = {
     "ConsistentCut": "weir.readers.consistent",
     "Job": "weir.job",
     "JobClient": "weir.rest.client",
+    "JobHandle": "weir.handle.job_handle",
+    "JobProgress": "weir.handle.job_progress",
     "JobResult": "weir.launch.options",
     "MasterHook": "weir.durable.hooks",
+    "QueryProgress": "weir.handle.job_progress",
     "RunOptions": "weir.launch.options",
     "SavedOperator": "weir.readers.savepoint",
     "SavedOperatorState": "weir.readers.savepoint",

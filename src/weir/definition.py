@@ -17,9 +17,9 @@ from weir.durable.hooks import CheckpointListener, MasterHook, listener_of
 from weir.errors import PipelineError
 from weir.operators.base import Operator, overrides, takes_part
 from weir.sinks.base import Sink
-from weir.storage.paths import is_utf8
 from weir.sources.base import check_available_now
 from weir.sources.coordinator import SourceCoordinator
+from weir.storage.paths import is_utf8
 from weir.subtasks.chain import process_steps
 
 

@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 from weir.config.values import DURATION
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind
-from weir.core.status import JobStatus
 from weir.core.types import NAME
 from weir.definition import JobDefinition, ProcessFunction, Simulation, checked_name
 from weir.durable.changes import WATERMARK, declared
 from weir.durable.hooks import MasterHook
-from weir.errors import JobFailedError, PipelineError
+from weir.errors import PipelineError
 from weir.operators.base import Operator
 from weir.operators.connected import CoOperator
 from weir.operators.state.types import KEY_GROUPS
@@ -42,6 +41,7 @@ from weir.storage.paths import is_utf8
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from weir.handle.job_handle import JobHandle
     from weir.launch.options import JobResult, RunOptions
 
     SourceFunction = Callable[[SparkSession], DataFrame]
@@ -57,6 +57,10 @@ class Host(Protocol):
 
     def run(self, job: Job, options: RunOptions) -> JobResult:
         """The file calls ``job.run()``: run the job, or raise."""
+        ...
+
+    def start(self, job: Job, options: RunOptions) -> JobHandle:
+        """The file calls ``job.start()``: start the job, or raise."""
         ...
 
 
@@ -262,16 +266,18 @@ class Job:
     ) -> JobResult:
         """Run the job in this process until it ends. ``RunOptions`` explains the keywords.
 
-        On the main thread, SIGTERM and SIGHUP suspend the job, unless the program handles or
-        ignores them itself; then ``SystemExit`` is raised, with 128 + signal. Raises ``WeirError``
-        if the job cannot start, and ``JobFailedError`` if it failed.
+        It prints what ``weir run`` prints, on standard error (``weir.progress-interval``). On the
+        main thread, Ctrl-C, SIGTERM and SIGHUP suspend the job, unless the program handles or
+        ignores them itself; then ``SystemExit`` is raised, with 128 + signal, or in a notebook
+        ``KeyboardInterrupt``. Raises ``WeirError`` if the job cannot start, and ``JobFailedError``
+        if it failed.
 
         In a file that ``weir run`` executes, the command line's options take precedence over the
         keywords. Under ``weir plan`` and ``weir sim``, the file is executed up to here.
         """
+        from weir.handle.job_handle import run_in_script
         from weir.launch.command import script_arguments
         from weir.launch.options import RunOptions
-        from weir.launch.runner import run_in_script
 
         options = RunOptions(
             master=master,
@@ -286,12 +292,47 @@ class Job:
             drain=drain,
         )
         if _hosts:
-            result = _hosts[-1].run(self, options)
-        else:
-            result = run_in_script(self._definition, options)
-        if result.status is JobStatus.FAILED:
-            raise JobFailedError(f"Job {self.name!r} ({result.job_id}) failed: {result.failure}")
-        return result
+            return _hosts[-1].run(self, options)
+        return run_in_script(self._definition, options)
+
+    def start(
+        self,
+        *,
+        master: str | None = None,
+        conf: Mapping[str, str | float | bool] | None = None,
+        from_savepoint: str | None = None,
+        fresh: bool = False,
+        takeover: bool = False,
+        accept_duplicates: bool = False,
+        accept_changed_state: Sequence[str] = (),
+        until_idle: bool = False,
+    ) -> JobHandle:
+        """Start the job on a thread of this process, and return once it is submitted.
+
+        ``RunOptions`` explains the keywords. If the job still runs in this process, it is suspended
+        first, and resumed. Raises ``WeirError`` if the job cannot start. In a file that ``weir
+        run`` executes, the command line's options take precedence over the keywords, and the
+        command waits for the job once the file has ended. Under ``weir plan`` and ``weir sim``, the
+        file is executed up to here.
+        """
+        from weir.handle.job_handle import start_job
+        from weir.launch.command import script_arguments
+        from weir.launch.options import RunOptions
+
+        options = RunOptions(
+            master=master,
+            conf=dict(conf or {}),
+            from_savepoint=from_savepoint,
+            fresh=fresh,
+            takeover=takeover,
+            accept_duplicates=accept_duplicates,
+            accept_changed_state=tuple(accept_changed_state),
+            arguments=script_arguments(),
+            until_idle=until_idle,
+        )
+        if _hosts:
+            return _hosts[-1].start(self, options)
+        return start_job(self._definition, options)
 
     def _added(self, step: GraphStep, function: Callable[..., Any]) -> Stream:
         self._definition.graph.add(step)

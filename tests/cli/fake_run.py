@@ -39,8 +39,6 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     """Submit a job that ends when it is suspended."""
     gateway = Gateway()
     listener.submitted(JOB_ID, gateway, "http://127.0.0.1:1")
-    if KIND == "script":
-        print("submitted", flush=True)
     gateway.suspended.wait()
     if KIND == "deaf":
         threading.Event().wait()

@@ -13,14 +13,13 @@ from tests.kit.clock import ManualClock
 from tests.kit.gateway import JOB_ID, VIEW, FakeGateway
 from tests.kit.waiting import wait_until
 
-from weir.cli.log_output import EventDisplay, LogOutput
 from weir.cli.progress import ProgressDisplay
-from weir.config.values import LogFormat
 from weir.core.messages.job import BeginAttempt, JobStatusChanged
 from weir.core.messages.protocol import TaskStatusChanged
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState, TaskStatus
-from weir.launch.phases import Phases, StartPhases, describe_time
+from weir.handle.event_log import EventLog
+from weir.launch.phases import Phases, StartPhases, answer_promptly, describe_time
 from weir.runtime.watching import Watchers
 
 
@@ -69,9 +68,9 @@ def test_once_a_start_is_done_threads_give_way_soon_and_collections_are_short(ki
     console, switch_s = Console(file=io.StringIO()), sys.getswitchinterval()
     gc.unfreeze()
     display = (
-        ProgressDisplay(console)
+        ProgressDisplay(console, interval_ms=0)
         if kind == "table"
-        else EventDisplay(LogOutput(console, LogFormat.JSON))
+        else EventLog(lambda event: None, interval_ms=0, started=answer_promptly)
     )
     try:
         display.phase("starting Spark")
@@ -203,7 +202,7 @@ def test_the_display_shows_a_phase_that_lasts_and_when_the_first_rows_came() -> 
     out, clock = io.StringIO(), ManualClock()
     quiet = replace(VIEW, vertices=tuple(replace(one, records_in=0) for one in VIEW.vertices))
     gateway = FakeGateway(quiet)
-    with ProgressDisplay(Console(file=out, width=1_000), clock=clock) as display:
+    with ProgressDisplay(Console(file=out, width=1_000), interval_ms=0, clock=clock) as display:
         display.phase("starting Spark")
         clock.ms += 2_500
         wait_until(lambda: "starting Spark ...\n" in out.getvalue(), "the phase is told")

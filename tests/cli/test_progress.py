@@ -15,15 +15,11 @@ from tests.kit.clock import ManualClock
 from tests.kit.gateway import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from tests.kit.waiting import wait_until
 
-from weir.cli.progress import (
-    CheckpointLines,
-    ProgressDisplay,
-    describe_checkpoint,
-    describe_progress,
-    render,
-)
+from weir.cli.progress import ProgressDisplay, render
 from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
+from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind
+from weir.handle.lines import CheckpointLines, Totals, describe_checkpoint, describe_progress
 
 
 def snapshot(*history: CheckpointStats) -> CheckpointStatsSnapshot:
@@ -86,7 +82,43 @@ def test_a_checkpoint_that_failed_before_it_had_an_id_is_reported_once_with_its_
 
 def test_the_totals_are_those_of_all_vertices() -> None:
     """Rows in, rate and committed rows are summed."""
-    assert describe_progress(VIEW) == "RUNNING: 1500 rows in, 50 rows/s, 800 rows committed"
+    assert describe_progress(VIEW) == (
+        "RUNNING: checkpoint 7, 1500 rows in, 50 rows/s, 800 rows committed"
+    )
+    assert describe_progress(replace(VIEW, checkpoints=snapshot())).startswith("RUNNING: 1500 rows")
+
+
+def test_a_checkpoint_that_goes_well_has_no_line_of_its_own_unless_asked_for() -> None:
+    """A job that runs for months would write millions."""
+    assert CheckpointLines(interval_ms=60_000).new(SNAPSHOT) == [
+        "savepoint 8 failed: expired before completing"
+    ]
+
+
+def test_totals_come_with_what_is_new_in_kind_and_else_once_in_the_interval() -> None:
+    """The first checkpoint, the first commit and a status at once, and at the end whatever has
+    changed since."""
+    clock = ManualClock()
+    totals = Totals(clock, interval_ms=60_000)
+    first = replace(VIEW.vertices[0], records_committed=0)
+    view = replace(VIEW, vertices=(first,), checkpoints=snapshot())
+    assert totals.new(replace(view, status=JobStatus.CREATED)) == []
+    assert len(totals.new(view)) == 1
+    assert totals.new(replace(view, vertices=(replace(first, records_in=2_000),))) == []
+    view = replace(view, checkpoints=SNAPSHOT)
+    assert totals.new(view)[0].startswith("RUNNING: checkpoint 7, 1000 rows in")
+    view = replace(view, vertices=VIEW.vertices)
+    assert totals.new(view)[0].endswith("800 rows committed")
+    view = replace(view, vertices=(replace(VIEW.vertices[0], records_committed=900),))
+    clock.ms += 59_999
+    assert totals.new(view) == []
+    clock.ms += 1
+    assert len(totals.new(view)) == 1
+    clock.ms += 60_000
+    assert totals.new(view) == [], "nothing has changed"
+    assert totals.new(replace(view, status=JobStatus.RESTARTING))[0].startswith("RESTARTING: ")
+    view = replace(view, vertices=(replace(VIEW.vertices[0], records_committed=901),))
+    assert totals.new(replace(view, status=JobStatus.RESTARTING), is_last=True) != []
 
 
 def test_the_live_table_shows_status_checkpoints_and_each_vertex() -> None:
@@ -116,7 +148,7 @@ def test_on_a_plain_stream_a_line_with_totals_comes_at_most_every_ten_seconds() 
     def totals() -> int:
         return out.getvalue().count("rows in")
 
-    with ProgressDisplay(Console(file=out, width=1_000), clock=clock) as display:
+    with ProgressDisplay(Console(file=out, width=1_000), interval_ms=0, clock=clock) as display:
         display.submitted(JOB_ID, gateway, "http://127.0.0.1:8081")
         wait_until(lambda: totals() == 1, "the totals are told")
         more = replace(VIEW.vertices[0], records_in=2_000)
@@ -132,7 +164,7 @@ def test_the_last_event_is_shown_before_the_display_ends() -> None:
     """A checkpoint that completes just before the end is still reported."""
     out, gateway = io.StringIO(), FakeGateway()
     gateway.current = replace(VIEW, checkpoints=snapshot())
-    with ProgressDisplay(Console(file=out, width=1_000)) as display:
+    with ProgressDisplay(Console(file=out, width=1_000), interval_ms=0) as display:
         display.submitted(JOB_ID, gateway, "http://127.0.0.1:8081")
         gateway.current = replace(VIEW, checkpoints=snapshot(COMPLETED))
     assert "checkpoint 7 completed in 123 ms, 4.5 kB" in out.getvalue()
@@ -141,7 +173,9 @@ def test_the_last_event_is_shown_before_the_display_ends() -> None:
 def test_on_a_terminal_lines_stand_above_the_live_table() -> None:
     """The table is drawn with terminal codes, and the lines are printed as well."""
     out = io.StringIO()
-    with ProgressDisplay(Console(file=out, force_terminal=True, width=120)) as display:
+    with ProgressDisplay(
+        Console(file=out, force_terminal=True, width=120), interval_ms=0
+    ) as display:
         display.submitted(JOB_ID, FakeGateway(), "http://127.0.0.1:8081")
         wait_until(lambda: "attempt 2" in out.getvalue(), "the second attempt is told")
         display.note("a note")
@@ -155,7 +189,7 @@ import sys
 from rich.console import Console
 from weir.cli.progress import ProgressDisplay
 from tests.kit.gateway import JOB_ID, FakeGateway
-with ProgressDisplay(Console(force_terminal=sys.argv[1] == "table")) as display:
+with ProgressDisplay(Console(force_terminal=sys.argv[1] == "table"), interval_ms=0) as display:
     display.submitted(JOB_ID, FakeGateway(), "http://127.0.0.1:8081")
     for number in range(3):
         display.note("line")
@@ -194,6 +228,6 @@ def test_characters_that_the_output_cannot_show_are_escaped() -> None:
     """A path may have bytes that are no text, and a terminal may know only ASCII."""
     out = io.BytesIO()
     with io.TextIOWrapper(out, encoding="ascii") as text:
-        ProgressDisplay(Console(file=text)).note("in caf\u00e9/\udcff")
+        ProgressDisplay(Console(file=text), interval_ms=0).note("in caf\u00e9/\udcff")
         text.flush()
         assert out.getvalue() == b"in caf\\xe9/\\udcff\n"

@@ -20,6 +20,7 @@ from weir.demo.driver import Chaos, Driver, Outcome, Phase
 #: Takes ``steps`` steps of a tenth of a second, each with a checkpoint.
 SCRIPT = """
 import os, pathlib, sys, time
+sys.stdout = sys.stderr
 steps, store = int(sys.argv[1]), pathlib.Path("done")
 waits = sys.argv[3] == "waits"
 done = int(store.read_text()) if store.exists() else 0
@@ -173,7 +174,7 @@ def test_a_kill_ends_what_the_driver_started_too(tmp_path: Path) -> None:
     script = (
         "import subprocess, sys, time\n"
         f"subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.DEVNULL)\n"
-        "print('Job has been submitted', flush=True)\n"
+        "print('Job has been submitted', file=sys.stderr, flush=True)\n"
         "time.sleep(600)\n"
     )
     driver = Driver(

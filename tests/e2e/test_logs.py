@@ -100,7 +100,7 @@ def pipeline(place: Place) -> Path:
 def test_in_json_every_line_is_an_object_with_its_step_and_subtask(place: Place) -> None:
     """Of driver, workers and JVM; standard output stays empty."""
     run = place.finish("--log-format", "json", pipeline=pipeline(place))
-    assert run.output == ""
+    assert run.printed == ""
     found = [json.loads(line) for line in run.errors.splitlines()]
     by_message = {one["message"]: one for one in found}
     for message, (task, step, _) in SAID.items():
@@ -117,10 +117,10 @@ def test_in_json_every_line_is_an_object_with_its_step_and_subtask(place: Place)
 
 @pytest.mark.slow
 def test_in_text_a_line_has_its_time_its_level_and_its_step(place: Place) -> None:
-    """Standard output has the progress."""
+    """Standard output is the program's."""
     run = place.finish(pipeline=pipeline(place))
-    assert "loaded" in run.output.splitlines()
-    assert "has finished" in run.output.splitlines()[-1]
+    assert run.printed.splitlines() == ["loaded"]
+    assert "has finished" in run.errors.splitlines()[-1]
     for message, (_, _, label) in SAID.items():
         line = next(one for one in run.errors.splitlines() if one.endswith(f": {message}"))
         told = rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{3}} INFO  \[{label}\d?\] \w+: {message}"

@@ -17,8 +17,8 @@ TEXT = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 #: What the page asks of its reader after a run was started.
 UNTIL_ROWS = r"""
 until_rows() {
-    until [ "$(grep -c JobID output-0)" = "$1" ] \
-        && tac output-0 | sed '/JobID/q' | grep -q ' [1-9][0-9]* rows committed'
+    until [ "$(grep -c JobID errors-0)" = "$1" ] \
+        && tac errors-0 | sed '/JobID/q' | grep -q ' [1-9][0-9]* rows committed'
     do sleep 0.2; done
 }
 """

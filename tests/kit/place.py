@@ -111,7 +111,12 @@ class Place:
     ) -> Run:
         """Start ``weir run`` with a short checkpoint interval on two state partitions."""
         given = (*script, "run", str(pipeline), "--rest-port", "0", *arguments)
-        settings = ("execution.checkpointing.interval=500ms", "parallelism.default=2")
+        settings = (
+            "execution.checkpointing.interval=500ms",
+            "parallelism.default=2",
+            # A line for each checkpoint, for which tests wait.
+            "weir.progress-interval=0",
+        )
         confs = [word for setting in settings for word in ("--conf", setting)]
         # The test's own settings come last and take precedence.
         command = [sys.executable, *given[: len(script) + 2], *confs, *given[len(script) + 2 :]]
@@ -219,7 +224,12 @@ class Run:
 
     @property
     def output(self) -> str:
-        """The output so far."""
+        """What it has printed so far, on either stream."""
+        return self.printed + self.errors
+
+    @property
+    def printed(self) -> str:
+        """The standard output so far."""
         return self._output.read_text()
 
     @property
@@ -234,14 +244,14 @@ class Run:
 
     def story(self) -> str:
         """All its output, for the message of a failed assertion."""
-        return f"exit code {self.process.poll()}\n{self.output}\n{self.errors}"
+        return f"exit code {self.process.poll()}\n{self.output}"
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Wait for a matching line of output; fail if the process ends without one."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             ended = self.process.poll() is not None
-            match = re.search(pattern, f"{self.output}\n{self.errors}", re.MULTILINE)
+            match = re.search(pattern, self.output, re.MULTILINE)
             if match is not None:
                 return match
             assert not ended, f"it ended without {pattern!r}: {self.story()}"
@@ -258,12 +268,12 @@ class Run:
     def error(self) -> str:
         """The one line that explains exit code 1; fails if there is a stack trace or more."""
         assert self.wait() == 1, self.story()
-        return error_line(self.output, self.errors)
+        return error_line(self.printed, self.errors)
 
     def assert_no_stack_trace(self) -> None:
         """Check that neither Python nor the JVM has printed a stack trace."""
-        assert "Traceback" not in self.output + self.errors, self.story()
-        assert "\tat " not in self.output + self.errors, self.story()
+        assert "Traceback" not in self.output, self.story()
+        assert "\tat " not in self.output, self.story()
 
     def processes(self) -> list[psutil.Process]:
         """All living processes of its session, including those whose parent has died."""

@@ -50,6 +50,57 @@ def test_a_session_of_the_user_keeps_its_number_of_partitions(tmp_path: Path) ->
     check_runs(IN_A_NOTEBOOK, tmp_path)
 
 
+WITH_OTHER_SETTINGS = """
+from pyspark.sql import SparkSession
+STORE = "spark.sql.streaming.stateStore."
+RETAINED = "spark.sql.streaming.minBatchesToRetain"
+mine = (
+    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.app.name", "mine").config(RETAINED, 20)
+    .config("spark.sql.streaming.offsetLog.formatVersion", "1").getOrCreate()
+)
+from weir.config import Configuration
+from weir.errors import ConfigurationError
+from weir.spark.session.settings import REQUIRED
+from weir.spark.session.start import LazySession
+
+def told(**conf):
+    notes = []
+    named = {key.replace("_", "."): value for key, value in conf.items()}
+    LazySession("orders", None, Configuration(named)).get(notes.append)
+    return notes
+
+[note] = told()
+assert f"{STORE}providerClass=" in note and "offsetLog" not in note, note
+assert all(mine.conf.get(key) == value for key, value in REQUIRED.items())
+assert mine.conf.get(RETAINED) == "20"
+assert mine.conf.get("spark.sql.streaming.pollingDelay") == "50ms"
+assert mine.sparkContext.appName == "mine"
+assert "FileSystemBased" not in mine.conf.get("spark.sql.streaming.checkpointFileManagerClass", "")
+assert told() == []
+[note] = told(spark_driver_memory="3g", spark_sql_ansi_enabled="false", spark_master="local[2]")
+assert "keeps its own spark.driver.memory, since that cannot change while it runs" in note, note
+assert mine.conf.get("spark.sql.ansi.enabled") == "false"
+for key, value in ((RETAINED, "5"), (STORE + "checkpointFormatVersion", "1")):
+    before = mine.conf.get(key)
+    mine.conf.set(key, value)
+    try:
+        told()
+    except ConfigurationError as error:
+        assert str(error).startswith(f"The Spark session of this process has {key}={value}, but")
+    else:
+        raise AssertionError(f"{key} was not refused")
+    mine.conf.set(key, before)
+"""
+
+
+def test_a_session_of_the_user_gets_what_it_lacks_and_is_refused_by_what_it_has(
+    tmp_path: Path,
+) -> None:
+    """What the user has set stays, and what cannot change is said."""
+    check_runs(WITH_OTHER_SETTINGS, tmp_path)
+
+
 AFTER_A_READER = """
 from weir.config import Configuration
 from weir.spark.session.class_archive import JvmProfile, java_options

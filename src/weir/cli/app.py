@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -43,8 +43,8 @@ from weir.cli.options import (
     Directory,
     Dispose,
     Drain,
-    DriverMemory,
     DrainAtEnd,
+    DriverMemory,
     Force,
     FromSavepoint,
     HistoryPort,
@@ -230,7 +230,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         name=single("--name", name),
         arguments=tuple(arguments or ()),
     )
-    raise typer.Exit(run_pipeline(pipeline, options, _console()))
+    raise typer.Exit(run_pipeline(pipeline, options, _console(sys.stderr)))
 
 
 @app.command(epilog="Example: weir plan pipeline.py --mermaid > plan.mmd")
@@ -311,7 +311,7 @@ def top(
 
     token = _token(token_file)
     with top_command.connect_to(job, address, token=token, ca_file=ca_file) as connected:
-        top_command.show(connected, _console(), once=once)
+        top_command.show(connected, _console(sys.stdout), once=once)
 
 
 @app.command(epilog="Example: weir checkpoint orders")
@@ -593,7 +593,7 @@ def _absolute(directory: str | None) -> str | None:
 
 def _show(shown: RenderableType) -> None:
     """Print tables; in a pipe, without the trailing blanks of the last column."""
-    console = _console()
+    console = _console(sys.stdout)
     if console.is_terminal:
         console.print(shown)
         return
@@ -602,11 +602,11 @@ def _show(shown: RenderableType) -> None:
     typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
-def _console() -> Console:
-    """Standard output, which wraps lines on a terminal only."""
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+def _console(file: TextIO) -> Console:
+    """A standard stream, which wraps lines on a terminal only."""
+    width = None if file.isatty() else _PIPE_WIDTH
     # This stream, even if ``weir run`` replaces it.
-    return Console(file=sys.stdout, width=width)
+    return Console(file=file, width=width)
 
 
 def _client() -> ModuleType:

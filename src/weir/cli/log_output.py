@@ -1,7 +1,8 @@
-"""The log of ``weir run`` on standard error, and what it does to standard output.
+"""The log of ``weir run`` on standard error, beside the progress.
 
-*Text*: standard output has the progress, as always; standard error has what code logs and what
-steps print, with time, level and step. On a terminal both appear above the live table.
+*Text*: what code logs and what steps print, with time, level and step. On a terminal it appears
+above the live table, and so does what else the program prints there. Standard output is the
+program's.
 
 *JSON*: standard error has everything, one object per line: progress, records, printed lines, and
 what the JVM and Python workers write. For the latter, this process replaces its file descriptor 2
@@ -23,11 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weir.config.values import LogFormat
-from weir.core.types import CompletedCheckpoint
-from weir.gateway.job_gateway import JobGateway
-from weir.launch.phases import Phases, answer_promptly
-from weir.monitoring.log_lines import Capture, LogEvent, Place, as_json, as_text, pass_on
-from weir.monitoring.recorder import Moment
+from weir.monitoring.log_lines import Capture, LogEvent, as_json, as_text, pass_on
 from weir.runtime.concurrency import Clock, SystemClock
 
 _STDERR = 2
@@ -35,7 +32,6 @@ _STDERR = 2
 _END = b"\x00weir: end\n"
 #: How long the end of the run waits until the pipe has been read, in seconds.
 _END_S = 2.0
-_POLL_S = 0.2
 
 
 class LogOutput:
@@ -129,8 +125,7 @@ class LogOutput:
         elif self._console.is_terminal:
             shown = _Shown(self._console)
             self._stack.callback(shown.end)
-            write = shown.line if self._stderr.isatty() else self._write
-            made = Capture(write, as_text, wall_ms=wall_ms, passes=shown.text)
+            made = Capture(shown.line, as_text, wall_ms=wall_ms, passes=shown.text)
         else:
             made = Capture(self._write, as_text, wall_ms=wall_ms, passes=pass_on)
         self._capture = self._stack.enter_context(made)
@@ -204,8 +199,10 @@ class _Shown:
         self._rests = threading.local()
 
     def text(self, text: str, stream: TextIO) -> None:
-        """Show the lines that are complete."""
-        del stream
+        """Show the lines that are complete. What is not for a terminal passes by."""
+        if not stream.isatty():
+            pass_on(text, stream)
+            return
         whole, _, self._rests.rest = (getattr(self._rests, "rest", "") + text).rpartition("\n")
         if whole:
             self.line(whole)
@@ -222,97 +219,3 @@ class _Shown:
         with suppress(OSError, ValueError, SystemExit):
             self._console.print(Text.from_ansi(line.rstrip("\n")), soft_wrap=True)
             self._console.file.flush()
-
-
-class EventDisplay:
-    """Listens to a run and logs what happens: the counterpart of ``ProgressDisplay`` for JSON.
-
-    A context manager. A thread reads the job's story, so that a log that nobody reads holds up
-    nothing else.
-    """
-
-    def __init__(self, output: LogOutput, *, clock: Clock | None = None) -> None:
-        self._output = output
-        self._phases = Phases(self._phase_line, SystemClock() if clock is None else clock)
-        self._gateway: JobGateway | None = None
-        #: The number of the newest moment that was logged.
-        self._logged = 0
-        self._ending = threading.Event()
-        self._looker = threading.Thread(target=self._look, name="weir-events", daemon=True)
-
-    def __enter__(self) -> EventDisplay:
-        self._looker.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self._looker.join()
-
-    @property
-    def gateway(self) -> JobGateway | None:
-        """The job, once it is submitted."""
-        return self._gateway
-
-    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
-        """Log where the job can be reached, and from now on what happens in it."""
-        self._gateway = gateway
-        self.say(f"Job has been submitted with JobID {job_id}")
-        self.say(f"REST server: {rest_address}")
-
-    def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """Log which checkpoint or savepoint the job was restored from."""
-        what = "savepoint" if checkpoint.kind.is_savepoint else "checkpoint"
-        self.say(f"Recovered from {what} {checkpoint.checkpoint_id}: {checkpoint.external_path}")
-
-    def phase(self, name: str | None) -> None:
-        """Log the phase if it takes longer than a second. After the start, answer promptly."""
-        self._phases.begin(name)
-        if name is None:
-            answer_promptly()
-
-    def note(self, message: str) -> None:
-        """Log one line, unless the story has it."""
-        if not message.startswith("FAILING: "):
-            self.say(message)
-
-    def say(self, line: str) -> None:
-        """Log one line."""
-        self._output.log(line)
-
-    def _phase_line(self, line: str) -> None:
-        self._output.log(line, logger="weir.start")
-
-    def _look(self) -> None:
-        ending = False
-        while not ending:
-            # Once more after the end, for the last events.
-            ending = self._ending.wait(_POLL_S)
-            self._phases.look()
-            self._log_moments()
-
-    def _log_moments(self) -> None:
-        if self._gateway is None:
-            return
-        recorder = self._gateway.recorder
-        for moment in tuple(recorder.moments):
-            if moment.number > self._logged:
-                self._logged = moment.number
-                self._output.write(_event(moment, self._gateway))
-
-
-def _event(moment: Moment, gateway: JobGateway) -> LogEvent:
-    """The event of a moment; of a failure, with its whole message and trace."""
-    message, trace = moment.text, ""
-    if moment.kind == "failure":
-        for failure in tuple(gateway.recorder.failures):
-            if failure.time_ms <= moment.time_ms and failure.vertex == moment.vertex:
-                message, trace = failure.message, failure.trace
-    return LogEvent(
-        time_ms=moment.time_ms,
-        level="ERROR" if moment.kind == "failure" else "INFO",
-        logger=f"weir.{moment.kind}",
-        message=message,
-        place=Place(task=moment.vertex or ""),
-        checkpoint_id=moment.checkpoint_id,
-        exception=trace,
-    )

@@ -26,9 +26,10 @@ from contextlib import AbstractContextManager, ExitStack
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from weir.errors import PipelineError
+from weir.handle.job_handle import JobHandle
 from weir.job import Job, hosted_by
 from weir.launch.options import JobResult, RunOptions
 from weir.spark.session.user_modules import put_first_on_module_path
@@ -37,6 +38,10 @@ _MAIN = "__main__"
 
 #: Runs a job with the options of ``job.run()``, and returns its result.
 RunJob = Callable[[Job, RunOptions], JobResult]
+#: Starts a job with the options of ``job.start()``, and returns its handle.
+StartJob = Callable[[Job, RunOptions], JobHandle]
+
+T = TypeVar("T")
 
 
 class ScriptLoader(SourceFileLoader):
@@ -56,21 +61,23 @@ class Program:
         arguments: Sequence[str] = (),
         *,
         run: RunJob | None = None,
+        start: StartJob | None = None,
         loader: type[SourceFileLoader] = ScriptLoader,
     ) -> None:
         """``spec``: ``FILE``, or ``FILE:name`` with the variable or the name of one of its jobs.
 
-        ``run`` is what ``job.run()`` does in the file; None: the execution ends there. Raises
-        ``PipelineError`` if there is no such file.
+        ``run`` and ``start`` are what ``job.run()`` and ``job.start()`` do in the file; None: the
+        execution ends there. Raises ``PipelineError`` if there is no such file.
         """
         self._given, self.choice = split_spec(spec)
         self.path = Path(self._given)
         self.arguments = tuple(arguments)
         #: Every job that was built so far, in order.
         self.jobs: list[Job] = []
-        #: The first job whose ``run`` was called.
+        #: The first job that the file ran or started.
         self.reached: Job | None = None
         self._run = run
+        self._start = start
         self._failure: BaseException | None = None
         if not _is_file(self.path):
             raise PipelineError(
@@ -143,14 +150,23 @@ class Program:
 
         Raises ``PipelineError`` if the command has chosen another job.
         """
+        return self._reach(job, options, self._run)
+
+    def start(self, job: Job, options: RunOptions) -> JobHandle:
+        """``job.start()`` was called (``weir.job.Host``). Raises what ``run`` raises."""
+        return self._reach(job, options, self._start)
+
+    def _reach(
+        self, job: Job, options: RunOptions, action: Callable[[Job, RunOptions], T] | None
+    ) -> T:
         self._check_choice(job)
         if self.reached is None:
             self.reached = job
-        if self._run is None:
+        if action is None:
             # Code lets this pass, threads end quietly, and no clean-up is left out.
             raise SystemExit
         try:
-            return self._run(job, options)
+            return action(job, options)
         except Exception as error:
             self._failure = error
             raise

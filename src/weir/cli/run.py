@@ -20,18 +20,22 @@ from functools import partial
 from rich.console import Console
 
 from weir.cli.load import checked
-from weir.cli.log_output import EventDisplay, LogOutput
+from weir.cli.log_output import LogOutput
 from weir.cli.needed_session import needed_session
 from weir.cli.program import Program
 from weir.cli.progress import ProgressDisplay
 from weir.config import Configuration
-from weir.config.options import CLASS_ARCHIVE, LOG_FORMAT
+from weir.config.options import CLASS_ARCHIVE, LOG_FORMAT, PROGRESS_INTERVAL
 from weir.core.status import JobStatus
 from weir.errors import JobFailedError, JobFencedError, PipelineError, WeirError
 from weir.gateway.job_gateway import JobGateway
+from weir.handle.event_log import EventLog
+from weir.handle.job_handle import JobHandle, start_job, wait_for_started
+from weir.handle.lines import ProgressLines, ending_lines
 from weir.job import Job, definition_of
 from weir.launch import runner
 from weir.launch.options import JobResult, RunOptions
+from weir.launch.phases import answer_promptly
 from weir.launch.signals import ENDING, SuspendOnSignal
 from weir.masking import masked_arguments
 from weir.spark.session import class_archive
@@ -69,7 +73,9 @@ class _Run:
         self._options = options
         self._console = console
         self._output = output
-        self._program = Program(spec, options.arguments, run=self._run_in_file)
+        self._program = Program(
+            spec, options.arguments, run=self._run_in_file, start=self._start_in_file
+        )
         self._session = needed_session(
             self._program,
             name=options.name,
@@ -80,6 +86,8 @@ class _Run:
         #: The job of each run, and the exit code that it stands for.
         self._ran: list[Job] = []
         self._codes: list[int] = []
+        #: The jobs that the file has started beside its own code.
+        self._started: list[JobHandle] = []
 
     def execute(self) -> int:
         """Execute the file, and its job unless the file has run one; return the exit code."""
@@ -94,6 +102,8 @@ class _Run:
                 return 128 + signal.SIGINT
             if not self._ran:
                 self._run(program.chosen(), self._options)
+            for handle in self._started:
+                self._codes.append(self._code_of_started(handle))
             return self._code()
 
     def _code(self) -> int:
@@ -102,6 +112,28 @@ class _Run:
 
     def _run_in_file(self, job: Job, given: RunOptions) -> JobResult:
         """``job.run()`` in the file. Raises ``SystemExit`` after a signal, as outside of Weir."""
+        options = self._options_of(job)
+        with self._output.running():
+            result, received = self._run(job, options.over(given))
+        if received is not None and result.status is JobStatus.SUSPENDED:
+            raise SystemExit(128 + received)
+        return result
+
+    def _start_in_file(self, job: Job, given: RunOptions) -> JobHandle:
+        """``job.start()`` in the file. The command waits for the job once the file has ended."""
+        options = self._options_of(job).over(given)
+        self._ran.append(job)
+        self._check(job, options)
+        handle = start_job(definition_of(job), options)
+        self._started.append(handle)
+        return handle
+
+    def _code_of_started(self, handle: JobHandle) -> int:
+        result, received = wait_for_started(handle, end=partial(_end, self._output))
+        return _exit_code(result, received)
+
+    def _options_of(self, job: Job) -> RunOptions:
+        """The command's options for the next job that the file runs or starts."""
         options = self._options
         if self._ran:
             if options.name is not None and job is not self._ran[0]:
@@ -110,25 +142,18 @@ class _Run:
                     f" {job.name!r}: choose a job with FILE:job."
                 )
             options = options.going_on()
-        with self._output.running():
-            result, received = self._run(job, options.over(given))
-        if received is not None and result.status is JobStatus.SUSPENDED:
-            raise SystemExit(128 + received)
-        return result
+        return options
 
     def _run(self, job: Job, options: RunOptions) -> tuple[JobResult, signal.Signals | None]:
         """Run a job and say how it ended; also return the signal that suspended it."""
-        number = len(self._ran)
+        number = len(self._codes)
         self._ran.append(job)
         # Unless it ends well, or with a code of its own.
         self._codes.append(1)
-        configuration = Configuration.load(None, {**checked(job).conf, **options.conf})
-        self._session.check(configuration.spark_conf(), options.master)
+        configuration = self._check(job, options)
         self._output.use(configuration.value(LOG_FORMAT))
-        is_json = self._output.is_json
-        made = EventDisplay(self._output) if is_json else ProgressDisplay(self._console)
         with (
-            made as display,
+            _display(configuration, self._console, self._output) as display,
             self._signals(lambda: display.gateway, display.say) as signals,
         ):
             result = _on_own_thread(lambda: runner.run_job(definition_of(job), options, display))
@@ -137,6 +162,11 @@ class _Run:
             class_archive.make_later()
         self._codes[number] = _report(result, self._again(), signals.received, display.say)
         return result, signals.received
+
+    def _check(self, job: Job, options: RunOptions) -> Configuration:
+        configuration = Configuration.load(None, {**checked(job).conf, **options.conf})
+        self._session.check(configuration.spark_conf(), options.master)
+        return configuration
 
     def _signals(
         self, gateway: Callable[[], JobGateway | None], say: Callable[[str], None]
@@ -177,6 +207,19 @@ class _Run:
             print(line, file=sys.stderr, flush=True)
 
 
+def _display(
+    configuration: Configuration, console: Console, output: LogOutput
+) -> ProgressLines | EventLog:
+    interval_ms = configuration.value(PROGRESS_INTERVAL)
+    if interval_ms is None:
+        return ProgressLines(
+            lambda line: None, interval_ms=1, has_totals=False, started=answer_promptly
+        )
+    if output.is_json:
+        return EventLog(output.write, interval_ms=interval_ms, started=answer_promptly)
+    return ProgressDisplay(console, interval_ms=interval_ms)
+
+
 def _end(output: LogOutput, number: int) -> None:
     output.say_last("weir: killed by a signal")
     os._exit(128 + number)
@@ -202,37 +245,27 @@ def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:
 def _report(
     result: JobResult, again: str, received: signal.Signals | None, say: Callable[[str], None]
 ) -> int:
-    """Print how the job ended; return the exit code. ``again`` completes the next command."""
+    """Print how the job ended; return the exit code. ``again`` completes the next command.
+
+    Raises ``JobFailedError`` and ``JobFencedError``.
+    """
     if result.status is JobStatus.FAILED:
         raise JobFailedError(f"Job {result.job_id} failed: {result.failure or 'unknown cause'}")
+    lines = ending_lines(
+        result,
+        again="run the same command again",
+        resume=lambda savepoint: f"weir run --from-savepoint {savepoint} {again}",
+    )
     if result.fenced:
-        raise JobFencedError(
-            f"Another driver has taken over job {result.job_id}: this driver stopped without"
-            " touching any file."
-        )
-    if result.status is JobStatus.FINISHED:
-        if result.already_finished:
-            say(
-                f"Job {result.job_id} has already finished; nothing was run. Start from scratch"
-                " with --fresh."
-            )
-        elif result.savepoint is not None:
-            how = "drained and stopped" if result.drained else "stopped"
-            say(f"Job {result.job_id} was {how}. Savepoint: {result.savepoint}")
-            if not result.drained:
-                say(f"Resume with: weir run --from-savepoint {result.savepoint} {again}")
-        else:
-            how = "was drained and has finished" if result.drained else "has finished"
-            say(f"Job {result.job_id} {how}")
+        raise JobFencedError(lines[0])
+    for line in lines:
+        say(line)
+    return _exit_code(result, received)
+
+
+def _exit_code(result: JobResult, received: signal.Signals | None) -> int:
+    if result.status is JobStatus.FINISHED or result.checkpoint_id is not None:
         return 0
-    if result.checkpoint_id is not None:
-        say(
-            f"Job {result.job_id} is suspended with checkpoint {result.checkpoint_id}, and"
-            " everything before it is committed; run the same command again to go on"
-        )
-        return 0
-    if result.status is JobStatus.CANCELED:
-        say(f"Job {result.job_id} was cancelled")
+    if result.status is JobStatus.CANCELED or received is None:
         return 1
-    say(f"Job {result.job_id} is suspended; run the same command again to resume it")
-    return 1 if received is None else 128 + received
+    return 128 + received

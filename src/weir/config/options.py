@@ -334,6 +334,13 @@ LOG_FORMAT = ConfigOption(
     "Form of the log on standard error: 'text', or 'json' with one object per line; 'weir run' then"
     " reports everything there.",
 )
+PROGRESS_INTERVAL = ConfigOption(
+    "weir.progress-interval",
+    DURATION.or_none("never"),
+    "1 min",
+    "How often a running job prints its status, newest checkpoint and rows on standard error. 0: at"
+    " each checkpoint. 'never': it prints nothing but errors.",
+)
 LEASE_TIMEOUT = ConfigOption(
     "weir.lease.timeout",
     POSITIVE_DURATION,

@@ -85,7 +85,7 @@ class Phase:
 class Driver:
     """The driver process of one life.
 
-    ``show`` gets each line of its output; its error stream is appended to ``driver.log``.
+    ``show`` gets each line of its progress and log, which are appended to ``driver.log``, too.
     """
 
     def __init__(
@@ -103,14 +103,15 @@ class Driver:
         self._started_s = time.monotonic()
         self._show = show
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        with (directory / "driver.log").open("ab") as errors:
+        self._log = directory / "driver.log"
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 list(command),
                 cwd=directory,
                 env=os.environ | environment,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
+                stdout=log,
+                stderr=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
                 errors="replace",
@@ -174,9 +175,10 @@ class Driver:
         self._show(line)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as output:
-            for line in output:
+        assert self._process.stderr is not None
+        with self._process.stderr as errors, self._log.open("a", encoding="utf-8") as log:
+            for line in errors:
+                log.write(line)
                 self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 

@@ -31,8 +31,6 @@ from weir.demo.verify import Cut, TableReport, look, verify_tables
 from weir.errors import ConfigurationError
 
 PIPELINE = Path(__file__).with_name("flights.py")
-#: How much of the driver's log is shown when the job has failed.
-_LOG_LINES = 10
 
 
 def run_demo(
@@ -101,8 +99,6 @@ def run_demo(
         _say(console, "Every row is in its table exactly once.", style="bold green")
     for problem in problems:
         _say(console, problem, style="bold red")
-    if outcome.problem is not None:
-        _show_log(console, place / "driver.log")
     if exact and database is not None:
         database.drop()
     elif database is not None:
@@ -185,6 +181,8 @@ def _command(master: str | None) -> Sequence[str]:
     command = [sys.executable, "-m", "weir", "run", str(PIPELINE), "--rest-port", "0"]
     settings = (
         "execution.checkpointing.interval=1s",
+        # A line for each checkpoint, by which a kill is described.
+        "weir.progress-interval=0",
         "parallelism.default=2",
         "restart-strategy.type=fixed-delay",
         "restart-strategy.fixed-delay.attempts=5",
@@ -208,12 +206,6 @@ def _environment(landing: Landing, tables: Path, database: DemoDatabase | None) 
         "PYTHONPATH": str(Path(weir.__file__).absolute().parents[1]),
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def _show_log(console: Console, log: Path) -> None:
-    """Print the end of the driver's error stream, which gives the reason of a failure."""
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]:
-        _say(console, f"  ! {line}", style="dim")
 
 
 def _found(table: Path) -> pa.Table | None:

@@ -1,4 +1,4 @@
-"""Runs a job in this process until it ends: called by ``weir run`` and ``Job.run``.
+"""Runs a job in this process until it ends: called by ``weir run``, ``Job.run`` and ``Job.start``.
 
 Checks run in order of cost: configuration and graph, the checkpoint directory with the lease, the
 REST port, the sinks' targets, and only then a JVM, which starts while the rest of Weir is loaded. A
@@ -8,12 +8,8 @@ Spark session is made earlier only if a path needs Hadoop's file systems.
 from __future__ import annotations
 
 import contextlib
-import logging
-import signal
-import sys
-import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from weir.core.status import JobStatus
 from weir.definition import JobDefinition
@@ -22,10 +18,8 @@ from weir.launch.options import JobResult, RunListener, RunOptions
 
 if TYPE_CHECKING:
     from weir.config import Configuration
-    from weir.core.types import CompletedCheckpoint
     from weir.durable.changes import Changes
     from weir.durable.sink_port import SinkPort
-    from weir.gateway.job_gateway import JobGateway
     from weir.launch.environment import RunEnvironment
     from weir.launch.submission import Submission
     from weir.launch.wiring import JobRun
@@ -33,71 +27,6 @@ if TYPE_CHECKING:
     from weir.runtime.concurrency import Clock
     from weir.storage.checkpoints import CheckpointStorage
     from weir.storage.job_log import JobRecord
-
-_log = logging.getLogger(__name__)
-
-
-class LoggingListener:
-    """Logs what happens with Python's logging: the listener of ``Job.run``."""
-
-    def __init__(self) -> None:
-        #: The job, once it is submitted.
-        self.gateway: JobGateway | None = None
-
-    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
-        """Log the job's id and address."""
-        # First, so that a signal handler finds the job.
-        self.gateway = gateway
-        _log.info("Job has been submitted with JobID %s (%s)", job_id, rest_address)
-
-    def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """Log which checkpoint the job was restored from."""
-        _log.info("Recovered from checkpoint %d", checkpoint.checkpoint_id)
-
-    def phase(self, name: str | None) -> None:
-        """Log the phase that begins."""
-        if name is not None:
-            _log.info("%s", name)
-
-    def note(self, message: str) -> None:
-        """Log a line."""
-        _log.info("%s", message)
-
-
-def run_in_script(job: JobDefinition, options: RunOptions) -> JobResult:
-    """``run_job`` for ``Job.run``: a signal that would end the program suspends the job.
-
-    Raises ``SystemExit`` after that, and what ``run_job`` raises.
-    """
-    from weir.launch.signals import ENDING, SuspendOnSignal
-
-    listener = LoggingListener()
-    on_main = threading.current_thread() is threading.main_thread()
-    unhandled = [
-        number for number in ENDING if on_main and signal.getsignal(number) is signal.SIG_DFL
-    ]
-    with SuspendOnSignal(
-        unhandled, gateway=lambda: listener.gateway, say=_say, end=_leave
-    ) as signals:
-        result = run_job(job, options, listener)
-    if result.checkpoint_id is not None:
-        _say(
-            f"job {result.job_id} is suspended with checkpoint {result.checkpoint_id}; run the"
-            " program again to go on"
-        )
-    if signals.received is not None:
-        if result.status is JobStatus.SUSPENDED and result.checkpoint_id is None:
-            _say(f"job {result.job_id} is suspended; run the program again to resume it")
-        _leave(signals.received)
-    return result
-
-
-def _say(line: str) -> None:
-    print(f"weir: {line}", file=sys.stderr, flush=True)
-
-
-def _leave(number: int) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> JobResult:

@@ -102,6 +102,7 @@ class JobRun:
         }
         coordinated = _coordinated(job, pipeline.operators)
         self._master = _job_master(environment, submission, plans, coordinated)
+        self._workers = ThreadWorkers()
         self._running = self._running_job(plans, coordinated)
         self._lineage = self._lineage_reporter()
         self._lease = self._lease_keeper()
@@ -160,13 +161,14 @@ class JobRun:
             self._running.left.wait(self._linger_ms / 1000)
 
     def close(self) -> None:
-        """Release the lease, and make the JVM drop the job's inputs."""
+        """Release the lease, make the JVM drop the job's inputs, and let idle threads end."""
         try:
             self._lease.stop()
         except StorageError as error:
             # The lease expires anyway; raising here would hide how the job ended.
             self._listener.note(f"cannot release the lease: {error}")
         self._tasks.close()
+        self._workers.close(0)
 
     def _running_job(
         self,
@@ -187,7 +189,7 @@ class JobRun:
                     for name, step in job.operators.items()
                     if step.coordinator
                 },
-                workers=ThreadWorkers(),
+                workers=self._workers,
                 waits=ThreadWaits(),
             ),
             clock=environment.clock,
@@ -266,7 +268,8 @@ def _start_spark(environment: RunEnvironment, submission: Submission) -> None:
     session = environment.session
     working = environment.working_directory(submission.job_id)
     environment.listener.phase("starting Spark")
-    check_reachable(session.get(), submission.storage.fs(working), working)
+    made = session.get(environment.listener.note)
+    check_reachable(made, submission.storage.fs(working), working)
     session.share_modules()
 
 

@@ -192,10 +192,12 @@ class ThreadWorkers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[_ThreadWork] = queue.SimpleQueue()
+        #: None ends the idle thread that takes it.
+        self._queue: queue.SimpleQueue[_ThreadWork | None] = queue.SimpleQueue()
         #: Idle threads that no queued work has claimed.
         self._idle = 0
         self._under_way: set[_ThreadWork] = set()
+        self._is_closed = False
 
     def submit(self, work: Callable[[], None]) -> _ThreadWork:
         """Run a function on a thread."""
@@ -218,8 +220,16 @@ class ThreadWorkers:
         return all(over)
 
     def close(self, timeout_s: float) -> None:
-        """Wait for submitted work, at most ``timeout_s`` seconds, except work already abandoned."""
+        """Wait for submitted work, at most ``timeout_s`` seconds, except work already abandoned.
+
+        Threads end as soon as they have no work.
+        """
         self.wait(tuple(self._under_way), timeout_s)
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, 0
+        for _ in range(idle):
+            self._queue.put(None)
 
     def _run(self, work: _ThreadWork) -> None:
         with self._lock:
@@ -240,8 +250,12 @@ class ThreadWorkers:
                         return
                 # Work that claimed this thread is about to be queued.
                 continue
+            if work is None:
+                return
             work.run()
             with self._lock:
+                if self._is_closed:
+                    return
                 self._idle += 1
 
 

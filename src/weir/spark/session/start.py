@@ -24,9 +24,11 @@ from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironment
 from weir.runtime.concurrency import in_background
 from weir.spark.java import hold_classes, outlive_signals
 from weir.spark.session import class_archive, worker_daemon
+from weir.spark.session.adopted import adopt
 from weir.spark.session.defaults_file import read_defaults_file
 from weir.spark.session.environment import check_environment
 from weir.spark.session.hadoop import HadoopFileSystem
+from weir.spark.session.jvm_errors import filtered_errors
 from weir.spark.session.light_session import forget_origins, leave_out_pandas, make_default_session
 from weir.spark.session.local_files import write_cheaply
 from weir.spark.session.settings import (
@@ -43,7 +45,7 @@ from weir.storage.paths import as_spark_path, join
 from weir.storage.paths import is_local as is_local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
@@ -84,6 +86,8 @@ class SessionPlan:
 
     name: str
     settings: Mapping[str, str]
+    #: The keys among them that the user gave.
+    given: frozenset[str]
     #: Whether the session writes local files without checksum files beside them.
     fast_working_directory: bool
 
@@ -95,7 +99,8 @@ class SessionPlan:
         from pyspark import SparkContext
 
         if SparkContext._gateway is None:
-            SparkContext._ensure_initialized(conf=self._conf())
+            with filtered_errors():
+                SparkContext._ensure_initialized(conf=self._conf())
             outlive_signals(SparkContext._gateway)
 
     def _conf(self) -> SparkConf:
@@ -106,25 +111,30 @@ class SessionPlan:
             conf.set(key, value)
         return conf
 
-    def create(self) -> SparkSession:
-        """Make the session, or use the session that the process has.
+    def create(self, note: Callable[[str], None] = lambda line: None) -> SparkSession:
+        """Make the session, or use the session that the process has; ``note`` gets lines for users.
 
-        Raises ``UnsupportedEnvironmentError`` if the master cannot be reached.
+        Raises ``UnsupportedEnvironmentError`` if the master cannot be reached, and
+        ``ConfigurationError`` if the session that is there has an unsuitable setting.
         """
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
         leave_out_pandas()
+        if SparkContext._active_spark_context is not None:
+            hold_classes(SparkContext._gateway)
+            session = SparkSession.builder.getOrCreate()
+            adopt(session, self.settings, self.given, note)
+            return _with_partitions(session)
         builder = SparkSession.builder.appName(f"weir: {self.name}")
         for key, value in self.settings.items():
             builder = builder.config(key, value)
         try:
             self.launch()
             hold_classes(SparkContext._gateway)
-            if SparkContext._active_spark_context is None:
-                context = SparkContext(conf=self._conf())
-                make_default_session(context, self.settings)
-                forget_origins(context)
+            context = SparkContext(conf=self._conf())
+            make_default_session(context, self.settings)
+            forget_origins(context)
             session = builder.getOrCreate()
         except Exception as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -132,13 +142,17 @@ class SessionPlan:
                 f"Cannot create a Spark session on master {self.settings['spark.master']!r}:"
                 f" {first.removesuffix('.')}. Check --master, Java and the cluster."
             ) from error
-        given: Any = session
-        if not given._jsparkSession.sessionState().conf().contains(SHUFFLE_PARTITIONS):
-            # Spark's 200 suits a large cluster; a state partition for each core suits every size.
-            session.conf.set(SHUFFLE_PARTITIONS, str(session.sparkContext.defaultParallelism))
         if self.fast_working_directory:
             write_cheaply(session)
-        return session
+        return _with_partitions(session)
+
+
+def _with_partitions(session: SparkSession) -> SparkSession:
+    given: Any = session
+    if not given._jsparkSession.sessionState().conf().contains(SHUFFLE_PARTITIONS):
+        # Spark's 200 suits a large cluster; a state partition for each core suits every size.
+        session.conf.set(SHUFFLE_PARTITIONS, str(session.sparkContext.defaultParallelism))
+    return session
 
 
 def plan_session(
@@ -171,7 +185,9 @@ def plan_session(
             f"{RETAINED} is set to {retained}, but a checkpoint needs files of up to"
             f" {RETAINED_MIN} batches: set at least {RETAINED_MIN}, or remove the setting."
         )
-    master = master or conf.get("spark.master") or DEFAULT_MASTER
+    if master is not None:
+        conf = {**conf, "spark.master": master}
+    master = conf.get("spark.master") or DEFAULT_MASTER
     # Also local-cluster, whose executors are processes of this machine.
     is_local = master.startswith("local")
     settings = {**DEFAULTS, **(_LOOPBACK if is_local else {})}
@@ -195,7 +211,13 @@ def plan_session(
         is_same = os.environ["PYSPARK_PYTHON"] == sys.executable
         if is_same and is_local_master(master) and workers_find_weir():
             settings.setdefault(_DAEMON, worker_daemon.MODULE)
-    return SessionPlan(name=name, settings=settings, fast_working_directory=fast_working_directory)
+    given = {*conf, *(() if parallelism is None else (SHUFFLE_PARTITIONS,))}
+    return SessionPlan(
+        name=name,
+        settings=settings,
+        given=frozenset(given),
+        fast_working_directory=fast_working_directory,
+    )
 
 
 def with_defaults_file(conf: Mapping[str, str]) -> dict[str, str]:
@@ -286,8 +308,8 @@ class LazySession:
             )
             self._launching.start()
 
-    def get(self) -> SparkSession:
-        """The session; raises what ``create_session`` raises."""
+    def get(self, note: Callable[[str], None] = lambda line: None) -> SparkSession:
+        """The session; raises what ``create_session`` raises. ``note``: see ``SessionPlan``."""
         if self._session is None:
             from pyspark import SparkContext
 
@@ -295,7 +317,7 @@ class LazySession:
                 leave_out_pandas()
                 self._launching.join()
             self._is_ours = SparkContext._active_spark_context is None
-            self._session = (self._planned or self._plan()).create()
+            self._session = (self._planned or self._plan()).create(note)
         return self._session
 
     def _plan(self) -> SessionPlan:
