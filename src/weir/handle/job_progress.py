@@ -84,7 +84,8 @@ def progress_of(view: JobView) -> JobProgress:
 
 def _query(vertex: VertexView) -> QueryProgress:
     return QueryProgress(
-        steps=vertex.operators,
+        # Without their kinds: "source orders".
+        steps=tuple(label.rpartition(" ")[2] for label in vertex.operators),
         status=vertex.status,
         rows_in=vertex.records_in,
         rows_per_second=vertex.records_in_per_second,
