@@ -114,12 +114,14 @@ def test_in_json_an_event_has_its_task_and_checkpoint(weir: Weir, pipeline: str)
     assert len([one for one in found if "KeyError" in one["message"]]) == 1
 
 
-def test_in_text_the_progress_stays_on_standard_output(weir: Weir, pipeline: str) -> None:
-    """Standard error has what steps print, with the time and the step."""
+def test_in_text_standard_output_has_only_what_the_program_prints(
+    weir: Weir, pipeline: str
+) -> None:
+    """Standard error has the progress, and what steps print, with the time and the step."""
     result = weir("run", pipeline)
-    assert "from elsewhere" in result.stdout.splitlines()
-    assert "a note" in result.stdout.splitlines()
-    (line,) = result.stderr.splitlines()
+    assert result.stdout.splitlines() == ["from elsewhere"]
+    assert "a note" in result.stderr.splitlines()
+    (line,) = (one for one in result.stderr.splitlines() if one.endswith("from a step"))
     assert line.endswith(" INFO  [score] stdout: from a step")
     assert line[:2] == "20"
 
@@ -129,8 +131,8 @@ def test_the_job_may_choose_the_form(weir: Weir, pipeline: str) -> None:
     Path(pipeline).write_text(
         "import weir\njob = weir.Job('orders', conf={'weir.log-format': 'json'})\n"
     )
-    assert weir("run", pipeline).stdout == ""
-    assert "a note" in weir("run", pipeline, "--log-format", "text").stdout
+    assert '"message": "a note"' in weir("run", pipeline).stderr
+    assert "a note" in weir("run", pipeline, "--log-format", "text").stderr.splitlines()
 
 
 def test_in_json_an_error_is_a_line_too(

@@ -309,11 +309,11 @@ def test_a_notebook_draws_the_table_again_until_the_job_has_ended(
 
 def test_the_table_of_a_notebook_needs_nothing_else_and_escapes_what_it_shows() -> None:
     """No script, no style sheet, no picture: it is whole in a file that nobody runs any more."""
-    vertex = replace(VIEW.vertices[0], operators=("<img src=x>",))
+    vertex = replace(VIEW.vertices[0], operators=("<img/src=x>",))
     view = replace(VIEW, vertices=(vertex,), failure="<script>alert(1)</script>")
     html = as_html("<b>", JOB_ID, ADDRESS, progress_of(view), JobStatus.RUNNING)
     for text in (
-        "&lt;img src=x&gt;",
+        "&lt;img/src=x&gt;",
         "&lt;script&gt;",
         "<b>&lt;b&gt;</b>",
         "1,000",
@@ -321,5 +321,5 @@ def test_the_table_of_a_notebook_needs_nothing_else_and_escapes_what_it_shows() 
     ):
         assert text in html
     for text in ("<script", "<link", "<img", "src="):
-        assert text not in html.replace("&lt;img src=x&gt;", "")
+        assert text not in html.replace("&lt;img/src=x&gt;", "")
     assert html.count("http") == 2, "the link to the web page"

@@ -1,4 +1,4 @@
-"""The events of a run for a log in JSON: the counterpart of ``ProgressLines``."""
+"""The events of a run, for a log in JSON: the counterpart of ``ProgressLines``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from weir.core.types import CompletedCheckpoint
 from weir.gateway.job_gateway import JobGateway
-from weir.handle.lines import CheckpointLines, Totals
+from weir.handle.lines import Totals
 from weir.launch.phases import Phases
 from weir.monitoring.log_lines import LogEvent, Place
 from weir.monitoring.recorder import Moment
@@ -17,7 +17,7 @@ _POLL_S = 0.2
 
 
 class EventLog:
-    """Listens to a run and logs what happens, with what ``ProgressLines`` would leave out.
+    """Listens to a run and logs what happens, more than ``ProgressLines`` prints.
 
     A context manager. A thread reads the job's story, so that a log that nobody reads holds up
     nothing else.
@@ -36,7 +36,6 @@ class EventLog:
         self._started = started
         self._clock: Clock = SystemClock() if clock is None else clock
         self._has_all = interval_ms == 0
-        self._lines = CheckpointLines(interval_ms=interval_ms)
         self._totals = Totals(self._clock, interval_ms=interval_ms)
         self._phases = Phases(self._phase_line, self._clock)
         self._gateway: JobGateway | None = None
@@ -101,22 +100,15 @@ class EventLog:
             if self._gateway is not None:
                 self._log_moments(self._gateway)
                 if not self._has_all:
-                    self._log_totals(self._gateway, is_last=ending)
+                    for line in self._totals.new(self._gateway.view(), is_last=ending):
+                        self.say(line)
 
     def _log_moments(self, gateway: JobGateway) -> None:
         for moment in tuple(gateway.recorder.moments):
             if moment.number > self._logged:
                 self._logged = moment.number
-                if self._has_all or moment.kind != "checkpoint":
+                if self._has_all or not moment.is_routine:
                     self._write(_event(moment, gateway))
-
-    def _log_totals(self, gateway: JobGateway, *, is_last: bool) -> None:
-        """Log the totals, and the checkpoints that the story was not asked for."""
-        view = gateway.view()
-        for line in self._lines.new(view.checkpoints):
-            self._line(line, "weir.checkpoint")
-        for line in self._totals.new(view, is_last=is_last):
-            self.say(line)
 
 
 def _event(moment: Moment, gateway: JobGateway) -> LogEvent:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -29,7 +30,7 @@ from weir.config.values import LogFormat
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint
 from weir.definition import JobDefinition
-from weir.errors import JobEndedError, JobFailedError
+from weir.errors import JobEndedError, JobFailedError, WeirError
 from weir.gateway.job_gateway import JobGateway
 from weir.handle.event_log import EventLog
 from weir.handle.job_progress import JobProgress, as_html, progress_of
@@ -231,7 +232,7 @@ class JobHandle:
 
     def _ended(self) -> JobResult:
         self._run.wait()
-        result = self._run.result.result()
+        result = _answer(self._run.result)
         if result.status is JobStatus.FAILED:
             raise JobFailedError(
                 f"Job {self._run.name!r} ({result.job_id}) failed: {result.failure}"
@@ -424,5 +425,13 @@ def _wait(future: Future[Any], timeout_s: float | None = None) -> bool:
 
 
 def _answer(future: Future[T]) -> T:
+    """The result of a future.
+
+    What refuses something comes without the frames of the thread that found it, unless they are
+    asked for as in the command line: its message says all that a user needs.
+    """
     _wait(future)
+    error = future.exception()
+    if isinstance(error, WeirError) and os.environ.get("WEIR_DEBUG") != "1":
+        raise error.with_traceback(None)
     return future.result()

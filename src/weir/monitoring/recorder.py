@@ -94,6 +94,8 @@ class Moment:
     text: str
     vertex: VertexId | None = None
     checkpoint_id: int | None = None
+    #: A checkpoint goes as it should: nothing to report.
+    is_routine: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +222,12 @@ class Recorder:
         n = effect.checkpoint_id
         if n not in self._triggers:
             self._triggers.append(n)
-            self.note("checkpoint", f"{_noun(effect.kind)} {n} was triggered.", checkpoint_id=n)
+            self.note(
+                "checkpoint",
+                f"{_noun(effect.kind)} {n} was triggered.",
+                checkpoint_id=n,
+                is_routine=not effect.kind.is_savepoint,
+            )
 
     def _declined(self, effect: DeclineCheckpoint) -> None:
         n, why = effect.checkpoint_id, effect.reason.describe(effect.message)
@@ -231,7 +238,12 @@ class Recorder:
         """Note the checkpoints that have ended since the last call."""
         for stats in master.coordinator.take_ended():
             self.checkpoints.append(checkpoint_bar(stats))
-            self.note("checkpoint", _how_ended(stats), checkpoint_id=stats.checkpoint_id)
+            self.note(
+                "checkpoint",
+                _how_ended(stats),
+                checkpoint_id=stats.checkpoint_id,
+                is_routine=stats.status == "COMPLETED" and not stats.kind.is_savepoint,
+            )
 
     def _stopped(self, effect: StopTasks) -> None:
         for timeline in self.timelines.values():
@@ -290,6 +302,7 @@ class Recorder:
         *,
         vertex: VertexId | None = None,
         checkpoint_id: int | None = None,
+        is_routine: bool = False,
     ) -> None:
         """Add a moment to the story, and with it a line to the log."""
         moment = Moment(
@@ -299,6 +312,7 @@ class Recorder:
             text=masked(text),
             vertex=vertex,
             checkpoint_id=checkpoint_id,
+            is_routine=is_routine,
         )
         self.moments.append(moment)
         level = "ERROR" if kind == "failure" else "INFO"

@@ -10,14 +10,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
 
 from weir.errors import ConfigurationError
 from weir.spark.session.settings import DEFAULTS, REQUIRED, RETAINED, RETAINED_MIN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Settings that a running session can change, but for a few that Spark reads only once.
+_SQL = "spark.sql."
 
 
 def adopt(
@@ -34,8 +40,6 @@ def adopt(
     for key, value in REQUIRED.items():
         if found[key] is not None and str(found[key]).lower() != value.lower():
             raise _refusal(key, str(found[key]), f"exact checkpoints need {value!r}")
-        if found[key] is None and not session.conf.isModifiable(key):
-            raise _refusal(key, "its default", f"exact checkpoints need {value!r}")
     retained = str(found[RETAINED] or "")
     if retained.isdecimal() and int(retained) < RETAINED_MIN and RETAINED not in given:
         raise _refusal(
@@ -52,14 +56,17 @@ def adopt(
     for key in sorted(given & settings.keys()):
         _set_given(session, key, settings[key], note)
     for key in DEFAULTS.keys() - given:
-        if _value(session, key) is None and session.conf.isModifiable(key):
+        if key.startswith(_SQL) and _value(session, key) is None:
             session.conf.set(key, settings[key])
 
 
 def _set_given(session: SparkSession, key: str, value: str, note: Callable[[str], None]) -> None:
-    if session.conf.isModifiable(key):
-        session.conf.set(key, value)
-    elif session.sparkContext.getConf().get(key) != value:
+    if key.startswith(_SQL):
+        # It fails for what Spark reads only once.
+        with contextlib.suppress(AnalysisException):
+            session.conf.set(key, value)
+            return
+    if session.sparkContext.getConf().get(key) != value:
         # Without the values, which may be secret.
         note(
             f"The Spark session of this process keeps its own {key}, since that cannot change while"
