@@ -34,6 +34,11 @@ def sockets() -> Counter[tuple[str, int]]:
     )
 
 
+def own_threads() -> list[threading.Thread]:
+    """The threads that Weir has started."""
+    return [one for one in threading.enumerate() if one.name.startswith("weir-")]
+
+
 def test_a_job_that_is_started_again_goes_on_and_has_each_row_once(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,8 +72,8 @@ def test_a_job_leaves_no_thread_no_port_and_no_lease(spark: SparkSession, tmp_pa
     place.land(1)
     with started(place):
         wait_until_copied(place)
+    wait_until(lambda: not own_threads(), "no thread is left")
     threads, before = set(threading.enumerate()), sockets()
-    assert not [one for one in threads if one.name.startswith("weir-")]
     with started(place) as handle:
         wait_until(
             lambda: (found := handle.progress()) is not None and found.checkpoint is not None,

@@ -99,10 +99,12 @@ def _time(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-_CELL = "padding:2px 12px 2px 0;text-align:{};border:0"
+_TEXT = "text-align:left"
+_WORD = "text-align:left;white-space:nowrap"
+_NUMBER = "text-align:right;white-space:nowrap"
 _COLUMNS = (
-    *(("steps", "left"), ("status", "left"), ("rows in", "right"), ("rows/s", "right")),
-    *(("committed", "right"), ("watermark (UTC)", "left")),
+    *(("steps", _TEXT), ("status", _WORD), ("rows in", _NUMBER), ("rows/s", _NUMBER)),
+    *(("committed", _NUMBER), ("watermark (UTC)", _WORD)),
 )
 
 
@@ -114,7 +116,9 @@ def as_html(
     ``url`` is that of the web page, None once nothing answers there. ``progress`` is None for a job
     that had finished before.
     """
-    at = "" if url is None else f' · <a href="{escape(url)}" target="_blank">{escape(url)}</a>'
+    at = ""
+    if url is not None:
+        at = f' · <a href="{escape(url)}" target="_blank" style="color:inherit">{escape(url)}</a>'
     rows = [
         f"<div><b>{escape(name)}</b> · {status.value}{at}</div>",
         f'<div style="opacity:.7">{escape(_summary(job_id, progress))}</div>',
@@ -138,7 +142,7 @@ def _summary(job_id: str, progress: JobProgress | None) -> str:
 
 
 def _table(queries: Sequence[QueryProgress]) -> str:
-    head = "".join(_cell("th", name, side) for name, side in _COLUMNS)
+    head = "".join(_cell("th", name, style) for name, style in _COLUMNS)
     lines = []
     for query in queries:
         watermark = query.watermark
@@ -150,7 +154,9 @@ def _table(queries: Sequence[QueryProgress]) -> str:
             f"{query.rows_committed:,}",
             "" if watermark is None else f"{watermark:%Y-%m-%d %H:%M:%S}",
         )
-        cells = (_cell("td", text, side) for text, (_, side) in zip(values, _COLUMNS, strict=True))
+        cells = (
+            _cell("td", text, style) for text, (_, style) in zip(values, _COLUMNS, strict=True)
+        )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return (
         '<table style="border-collapse:collapse;border:0;margin:4px 0">'
@@ -158,5 +164,5 @@ def _table(queries: Sequence[QueryProgress]) -> str:
     )
 
 
-def _cell(tag: str, text: str, side: str) -> str:
-    return f'<{tag} style="{_CELL.format(side)}">{escape(text)}</{tag}>'
+def _cell(tag: str, text: str, style: str) -> str:
+    return f'<{tag} style="padding:2px 12px 2px 0;border:0;{style}">{escape(text)}</{tag}>'
