@@ -230,6 +230,25 @@ def test_foreach_batch_in_update_mode_gets_the_rows_that_changed(place, spark):
     assert Counter(newest.items()) == expected(place, spark, totals)
 
 
+@pytest.mark.parametrize("plan", [as_it_is, totals])
+def test_with_an_interval_foreach_batch_is_called_once_for_all_that_came(place, spark, plan):
+    """As Spark makes one batch of it; of updates it gets the newest row of each key."""
+    calls: list[tuple[int, Rows]] = []
+    sink = adopted(
+        place,
+        spark,
+        plan,
+        each_batch=lambda frame, batch_id: calls.append((batch_id, rows_of(frame))),
+        output_mode="append" if plan is as_it_is else "update",
+        trigger=Trigger(kind=TriggerKind.PROCESSING_TIME, interval="1 hour"),
+    )
+    assert sink.min_commit_interval == "3600000 ms"
+    # Without checkpoints, the end of the input commits everything in one epoch.
+    with LiveJob(job_of(place, sink, plan), settings(place)) as live:
+        assert live.result().status is JobStatus.FINISHED
+    assert calls == [(0, expected(place, spark, plan))]
+
+
 def test_foreach_batch_in_complete_mode_gets_the_whole_result(place, spark):
     """Each call has at least the keys of the call before, and the last one has the result."""
     batches = Batches()

@@ -122,6 +122,24 @@ def test_a_delta_table_lies_where_the_catalog_would_have_it(place, spark, databa
     assert sorted((row["id"], row["part"]) for row in table) == expected(place, spark)
 
 
+def test_a_table_of_another_catalog_is_appended_to_by_spark(place, spark):
+    """At least once, which is said. It must exist."""
+    catalog = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
+    spark.conf.set("spark.sql.catalog.shop", catalog)
+    spark.conf.set("spark.sql.catalog.shop.url", "jdbc:derby:memory:adopted;create=true")
+    driver = "org.apache.derby.iapi.jdbc.AutoloadedDriver"
+    spark.conf.set("spark.sql.catalog.shop.driver", driver)
+    name = "shop.APP.numbers"
+    with pytest.raises(PipelineError, match=f"line 12: table {name} does not exist: create it"):
+        adopted(place, spark, name)
+    spark.sql(f"CREATE TABLE {name} (id long, part long)")
+    sink = adopted(place, spark, name)
+    (said,) = sink.says
+    assert f"table {name} is written by Spark's batch writer, at least once" in said
+    run(place, sink)
+    assert found(spark, name) == expected(place, spark)
+
+
 def test_views_are_refused(place, spark, database):
     """Temporary ones and others."""
     spark.range(1).createOrReplaceTempView("seen")

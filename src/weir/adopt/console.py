@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -22,5 +23,6 @@ def printed(rows: int, *, truncate: bool) -> BatchFunction:
         with _printing:
             print(_RULE, f"Batch: {batch_id}", _RULE, sep="\n")
             frame.show(rows, truncate=truncate)
+            sys.stdout.flush()
 
     return show

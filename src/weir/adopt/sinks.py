@@ -9,7 +9,8 @@ orc, text
 ``toTable``           one of these, where the session's catalog has the table
 console               printed at commit
 memory                a temporary view of what was committed (``memory.py``)
-``foreachBatch``      ``ForeachBatch``; in complete mode ``WholeTable``
+``foreachBatch``      ``ForeachBatch``, with an interval as trigger ``JoinedBatches``, and in
+                      complete mode ``WholeTable``
 ``foreach``           the same, row by row in Spark's workers
 anything else         the format's batch writer in a ``ForeachBatch``: at least once
 ====================  ==========================================================================
@@ -25,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weir.adopt.console import printed
+from weir.adopt.joined_batches import JoinedBatches
 from weir.adopt.memory import MemoryRows, MemoryTable
 from weir.adopt.request import Request
 from weir.adopt.tables import CatalogDelta, CatalogFiles
@@ -175,14 +177,26 @@ def _foreach(request: Request, writer: Any) -> _Chosen:
 
 def _called(request: Request, function: BatchFunction, description: str) -> Sink:
     """A sink that calls the function with each batch, or in complete mode with the result."""
-    if not request.is_complete:
-        return ForeachBatch(function, staging=request.directory, describe=description)
-    return WholeTable(
-        _sorted(request, function),
-        keys=request.complete_keys(),
-        staging=request.directory,
-        describe=description,
-    )
+    if request.is_complete:
+        return WholeTable(
+            _sorted(request, function),
+            keys=request.complete_keys(),
+            staging=request.directory,
+            describe=description,
+        )
+    return _passed(request, function, description)
+
+
+def _passed(request: Request, function: BatchFunction, description: str) -> Sink:
+    """A sink that calls the function with each batch, or with what came since its last commit.
+
+    Spark makes a batch at each trigger; here an interval says how seldom the sink commits.
+    """
+    given: dict[str, Any] = {"staging": request.directory, "describe": description}
+    joins = commit_interval(request.query.trigger) is not None
+    if joins and (request.keys is not None or not request.updates):
+        return JoinedBatches(function, keys=request.keys if request.updates else None, **given)
+    return ForeachBatch(function, **given)
 
 
 def _sorted(request: Request, function: BatchFunction) -> BatchFunction:
@@ -213,7 +227,7 @@ def _console(request: Request, given: str) -> _Chosen:
             "the output lacks a column of groupBy, so the console shows the rows that changed, not"
             " the whole result."
         )
-        return ForeachBatch(show, staging=request.directory, describe="the console"), (said, *says)
+        return _passed(request, show, "the console"), (said, *says)
     return _called(request, show, "the console"), says
 
 
@@ -403,8 +417,7 @@ def _appended(request: Request, target: str, write: Callable[[DataFrame], None])
     ]
     if request.is_complete:
         said.append(request.said("the rows that changed are written, not the whole result."))
-    sink = ForeachBatch(lambda frame, _: write(frame), staging=request.directory, describe=target)
-    return sink, tuple(said)
+    return _passed(request, lambda frame, _: write(frame), target), tuple(said)
 
 
 #: By format; all others go to ``_written``.

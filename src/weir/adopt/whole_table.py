@@ -22,7 +22,6 @@ import msgspec
 
 from weir.sinks.files.sink import FilesPayload
 from weir.sinks.foreach.batch import BatchFunction
-from weir.sinks.foreach.numbers import BatchNumbers
 from weir.sinks.foreach.staged import StagedRows
 from weir.sinks.staging import sync_below, visible_files, write_frame
 from weir.storage.paths import as_spark_path, join
@@ -57,11 +56,7 @@ class WholeTable(StagedRows):
 
     def _add(self, target: None, epoch: int, payloads: Sequence[FilesPayload]) -> int:
         """Mark the epoch, make its table, pass it, then enter the epoch in the ledger."""
-        numbers = BatchNumbers(
-            self._file_system, self._ledger, self.landmark(), place=self.describe()
-        )
-        staged = [f"{payload.directory}/{payload.position}" for payload in payloads]
-        number = numbers.of(epoch, staged, 1).first
+        number = self._batches(epoch, payloads, 1).first
         files = sum(len(payload.files) for payload in payloads)
         self._begin(epoch, files)
         known = self._complete()
@@ -69,7 +64,7 @@ class WholeTable(StagedRows):
             self._make(number, max(known, default=None), payloads)
         self.function(self._table(number), number)
         self._enter(epoch, files)
-        numbers.forget()
+        self._numbers.forget()
         for old in sorted(known)[: 1 - _KEPT]:
             self._file_system.delete(join(self._tables, f"{old}.json"))
             self._file_system.delete(join(self._tables, str(old)))

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from weir.sinks.files.sink import FilesPayload
-from weir.sinks.foreach.numbers import BatchNumbers
 from weir.sinks.foreach.staged import StagedRows
 
 if TYPE_CHECKING:
@@ -50,23 +49,17 @@ class ForeachBatch(StagedRows):
 
     def _add(self, target: None, epoch: int, payloads: Sequence[FilesPayload]) -> int:
         """Mark the epoch, pass its batches, then enter it in the ledger."""
-        numbers = self._numbers
-        staged = [f"{payload.directory}/{payload.position}" for payload in payloads]
-        batches = numbers.of(epoch, staged, len(payloads))
+        batches = self._batches(epoch, payloads, len(payloads))
         files = sum(len(payload.files) for payload in payloads)
         self._begin(epoch, files)
         rows = 0
         for number, payload in enumerate(payloads[batches.passed :], start=batches.passed):
             if number > batches.passed:
                 batches = msgspec.structs.replace(batches, passed=number)
-                numbers.record(epoch, batches)
+                self._numbers.record(epoch, batches)
             moves = self._moves_of([payload])
             self.function(self._frame(moves), batches.first + number)
             rows += sum(move.rows for move in moves)
         self._enter(epoch, files)
-        numbers.forget()
+        self._numbers.forget()
         return rows
-
-    @property
-    def _numbers(self) -> BatchNumbers:
-        return BatchNumbers(self._file_system, self._ledger, self.landmark(), place=self.describe())

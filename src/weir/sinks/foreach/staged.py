@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from weir.errors import SinkError
 from weir.lineage.datasets import Dataset
-from weir.sinks.files.sink import Files, Move
+from weir.sinks.files.sink import Files, FilesPayload, Move
+from weir.sinks.foreach.numbers import Batches, BatchNumbers
 from weir.storage.paths import READ_EACH, as_spark_path, join
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ class StagedRows(Files):
     def dataset(self) -> Dataset | None:
         """None: only the function knows what it writes."""
         return None
+
+    @property
+    def _numbers(self) -> BatchNumbers:
+        return BatchNumbers(self._file_system, self._ledger, self.landmark(), place=self.describe())
+
+    def _batches(self, epoch: int, payloads: Sequence[FilesPayload], count: int) -> Batches:
+        """The ids of an epoch's batches, on record; so many are needed."""
+        staged = [f"{payload.directory}/{payload.position}" for payload in payloads]
+        return self._numbers.of(epoch, staged, count)
 
     def _session(self) -> SparkSession:
         session = self._context.session
