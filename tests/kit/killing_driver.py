@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from weir.adopt.whole_table import WholeTable
 from weir.cli.app import main
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import RequestKind
@@ -26,6 +27,7 @@ from weir.core.types import Recorded
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
 from weir.sinks.files.sink import Files
+from weir.sinks.foreach.batch import ForeachBatch
 from weir.sinks.postgres.insert import Insert
 from weir.spark.query.task import QueryTask
 from weir.spark.state import snapshots
@@ -112,6 +114,8 @@ POINTS: dict[str, Callable[[Reached], None]] = {
         lambda outcome, _, record: outcome is Recorded.WON and _completes(record),
     ),
     "within-one-commit": lambda reached: after(Files, "_rename", reached),
+    "after-a-call": lambda reached: before(ForeachBatch, "_enter", reached),
+    "after-a-table": lambda reached: before(WholeTable, "_enter", reached),
     "within-a-transaction": lambda reached: after(Insert, "run", reached),
     "before-a-catalog-commit": lambda reached: _in_catalog(before, reached),
     "after-a-catalog-commit": lambda reached: _in_catalog(after, reached),

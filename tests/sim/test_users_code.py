@@ -492,3 +492,22 @@ def test_a_wrong_declaration_is_one_sentence(tmp_path: Path) -> None:
         assert sentence in result.stderr.replace("\n", " ")
     result = CliRunner().invoke(app, ["sim", str(tmp_path / "none.py")])
     assert "not found: give the path of a Python file" in result.stderr.replace("\n", " ")
+
+
+BATCHES = """
+import weir
+
+job = weir.Job("batches")
+orders = job.source("orders", lambda spark: None, bounded=True)
+orders.sink("calls", weir.sinks.ForeachBatch(lambda frame, batch_id: None, staging="out/calls"))
+job.simulation(rows={"orders": "id long, country string"})
+"""
+
+
+def test_an_id_of_foreach_batch_never_names_other_rows(tmp_path: Path) -> None:
+    """The store keeps what a call had by its id, so rows whose id is taken again would vanish."""
+    file = tmp_path / "pipeline.py"
+    file.write_text(BATCHES)
+    simulated = prepared(load_job, str(file))
+    assert (simulated.violation, simulated.notes) == (None, [])
+    assert [run_pipeline_seed(simulated, seed).violation for seed in range(60)] == [None] * 60

@@ -9,7 +9,7 @@ import pytest
 from tests.kit.iceberg_warehouse import Warehouse, stage_by_hand
 
 from weir.lineage.datasets import Dataset
-from weir.sinks import DeltaTable, Files, ForeachEpoch, PostgresTable
+from weir.sinks import DeltaTable, Files, ForeachBatch, ForeachEpoch, PostgresTable
 from weir.sources import FileSource
 
 
@@ -63,3 +63,4 @@ def test_an_iceberg_table_is_named_by_its_location(tmp_path: Path) -> None:
 def test_a_function_has_no_dataset() -> None:
     """Only it knows what it writes."""
     assert ForeachEpoch(lambda frame, epoch: None, staging="/tmp/x").dataset() is None
+    assert ForeachBatch(lambda frame, batch_id: None, staging="/tmp/x").dataset() is None

@@ -269,10 +269,27 @@ def test_rows_of_json_files_are_counted(spark, tmp_path):
     assert sorted(row.id for row in spark.read.json(str(tmp_path / "f")).collect()) == [1, 2]
 
 
+def test_rows_of_orc_and_text_files_are_counted(spark, tmp_path):
+    """An empty text is a line, and a file without rows is left out."""
+    orc = opened(tmp_path / "orc", format="orc")
+    assert orc.commit(1, [flushed(orc, spark.range(5).coalesce(1), 0)]) == 5
+    assert spark.read.orc(str(tmp_path / "orc")).count() == 5
+    text = opened(tmp_path / "text", format="text", options={"compression": "gzip"})
+    lines = spark.createDataFrame([("",), ("a",)], "value string").coalesce(1)
+    assert text.commit(1, [flushed(text, lines, 0)]) == 2
+    assert text.commit(2, [flushed(text, lines.where("false"), 1)]) == 0
+    assert sorted(row.value for row in spark.read.text(str(tmp_path / "text")).collect()) == [
+        "",
+        "a",
+    ]
+    assert visible(tmp_path / "text") == ["01234567-out-1-0-0.txt.gz"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"format": "orc"}, "unknown format 'orc'"),
+        ({"format": "avro"}, "unknown format 'avro'"),
+        ({"format": "csv", "options": {"sep": '"'}}, "does not support '\"' as 'sep'"),
         ({"format": "csv", "options": {"lineSep": "|"}}, "option 'linesep'"),
         ({"format": "json", "options": {"compression": "snappy"}}, "compression 'snappy'"),
     ],

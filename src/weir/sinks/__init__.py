@@ -7,6 +7,7 @@ and loads neither delta-rs nor pyiceberg.
 from weir.sinks.base import Batch, Sink, SinkContext
 from weir.sinks.delta.sink import DeltaTable
 from weir.sinks.files.sink import Files
+from weir.sinks.foreach.batch import ForeachBatch
 from weir.sinks.foreach.epoch import ForeachEpoch
 from weir.sinks.foreach.sink import BatchInfo, CommitInfo, Foreach, SinkInfo
 from weir.sinks.iceberg.sink import IcebergTable
@@ -19,6 +20,7 @@ __all__ = [
     "DeltaTable",
     "Files",
     "Foreach",
+    "ForeachBatch",
     "ForeachEpoch",
     "IcebergTable",
     "PostgresTable",

@@ -8,6 +8,7 @@ from weir.sim.stores.frame import Frame
 from weir.sim.stores.store import Store
 from weir.sinks.base import Sink
 from weir.sinks.files.sink import Files
+from weir.sinks.foreach.batch import ForeachBatch
 from weir.sinks.foreach.epoch import ForeachEpoch
 
 
@@ -21,8 +22,8 @@ class Directory(Store):
     @classmethod
     def lacks(cls, sink: Any) -> str | None:
         """See ``Store``."""
-        if sink._format == "csv":
-            return "files of CSV"
+        if sink._format not in ("parquet", "json"):
+            return f"files of {sink._format.upper()}"
         return "options of the format" if sink._options else None
 
     def rows(self) -> list[dict[str, Any]]:
@@ -36,8 +37,8 @@ class Calls(Directory):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        #: By job and epoch, the rows of a call that has returned.
-        self._had: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        #: By what identifies a call, the rows of a call that has returned.
+        self._had: dict[Any, list[dict[str, Any]]] = {}
 
     def sink(self) -> Sink:
         """See ``Store``."""
@@ -50,7 +51,7 @@ class Calls(Directory):
 
         def called(frame: Frame, info: Any) -> None:
             function(frame, info)
-            self._had[info.job_id, info.epoch] = [dict(row) for row in frame.rows()]
+            self._had[self._key(info)] = [dict(row) for row in frame.rows()]
             self._changed()
 
         sink.function = called
@@ -58,3 +59,17 @@ class Calls(Directory):
     def rows(self) -> list[dict[str, Any]]:
         """See ``Store``."""
         return [row for rows in self._had.values() for row in rows]
+
+    def _key(self, info: Any) -> Any:
+        return info.job_id, info.epoch
+
+
+class BatchCalls(Calls):
+    """Implements ``Store`` for ``ForeachBatch``, whose calls are identified by their ids."""
+
+    def sink(self) -> Sink:
+        """See ``Store``."""
+        return ForeachBatch(lambda *_: None, staging=self._root)
+
+    def _key(self, info: Any) -> Any:
+        return info

@@ -34,8 +34,10 @@ KINDS: Mapping[str, str] = {
     "DeltaTable": "delta.DeltaLog",
     "IcebergTable": "iceberg.IcebergCatalog",
     "ForeachEpoch": "files.Calls",
+    "ForeachBatch": "files.BatchCalls",
 }
-_WEIGHTS = (4, 3, 2, 1, 1)
+#: How often seeds draw each; those of the last are only in pipelines of users.
+_WEIGHTS = (4, 3, 2, 1, 1, 0)
 #: The root of all stores on the simulated disk.
 ROOT = "/stores"
 #: Where the records of a job are if they are in an object store.

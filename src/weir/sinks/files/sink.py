@@ -1,4 +1,4 @@
-"""Exactly-once directories of Parquet, JSON or CSV files, for readers that know nothing of Weir.
+"""Exactly-once directories of Parquet, ORC or text files, for readers that know nothing of Weir.
 
 Layout below the sink's path::
 
@@ -67,7 +67,7 @@ from weir.storage.records import decoded
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Format = Literal["parquet", "json", "csv"]
+Format = Literal["parquet", "json", "csv", "orc", "text"]
 
 #: Ledger entries kept; only the newest is needed.
 _LEDGER_ENTRIES_KEPT = 3
@@ -80,13 +80,18 @@ _EXTENSION = re.compile(r"[-.]c\d+\.(?P<extension>.+)$")
 _TEXT_COMPRESSIONS = {"none": None, "uncompressed": None, "gzip": "gzip", "bzip2": "bz2"}
 #: Options with which rows could not be counted (and few readers could read the files).
 _TEXT_OPTIONS_REFUSED = frozenset(
-    ("linesep", "encoding", "charset", "quote", "escape", "escapequotes", "sep", "delimiter")
+    ("linesep", "encoding", "charset", "quote", "escape", "escapequotes")
 )
+#: Options with what is between two values. What ends a line or a quoted value cannot be.
+_SEPARATORS = ("sep", "delimiter")
+_NO_SEPARATOR = re.compile(r'["\\\r\n]')
 #: A quoted value as Spark writes it: only there may a line break be, and does a backslash escape.
 _QUOTED = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
-class _Payload(FilePayload, kw_only=True):
+class FilesPayload(FilePayload, kw_only=True):
+    """What a checkpoint stores of a batch's staged files."""
+
     directory: Annotated[str, msgspec.Meta(pattern=rf"\A{STAGED_BY}\Z")]
 
     def __post_init__(self) -> None:
@@ -105,7 +110,7 @@ class Move:
     rows: int
 
 
-class Files(FileSink[_Payload, None]):
+class Files(FileSink[FilesPayload, None]):
     """Adds files to a directory, exactly once.
 
     ``path``: the directory; relative paths are made absolute at once. ``format``: what Spark
@@ -113,7 +118,7 @@ class Files(FileSink[_Payload, None]):
     format.
     """
 
-    _payload_type = _Payload
+    _payload_type = FilesPayload
     _staging_below = "_weir/staged"
     _files_stay = False
 
@@ -214,7 +219,7 @@ class Files(FileSink[_Payload, None]):
                 " with that version, without target_file_size, until its next checkpoint completes."
             )
 
-    def _decode_flushed(self, payloads: Sequence[Payload]) -> list[_Payload]:
+    def _decode_flushed(self, payloads: Sequence[Payload]) -> list[FilesPayload]:
         flushed = super()._decode_flushed(payloads)
         targets = [move.target for move in self._moves_of(flushed)]
         if len(set(targets)) < len(targets):
@@ -224,25 +229,25 @@ class Files(FileSink[_Payload, None]):
             )
         return flushed
 
-    def _paths(self, payload: _Payload) -> list[str]:
+    def _paths(self, payload: FilesPayload) -> list[str]:
         # Files that a commit has moved are under their final names.
         return [path for path, _ in self._find(self._moves_of([payload]))]
 
-    def _damage(self, payload: _Payload) -> str | None:
+    def _damage(self, payload: FilesPayload) -> str | None:
         moves = self._moves_of([payload])
         looks = zip(self._find(moves), moves, strict=True)
         return damage_in((path, move.size, found) for (path, found), move in looks)
 
-    def _look(self, payloads: Sequence[_Payload]) -> tuple[None, int]:
+    def _look(self, payloads: Sequence[FilesPayload]) -> tuple[None, int]:
         return None, self.newest_committed() or 0
 
-    def _secure(self, target: None, epoch: int, payloads: Sequence[_Payload]) -> None:
+    def _secure(self, target: None, epoch: int, payloads: Sequence[FilesPayload]) -> None:
         # The driver that entered it may have died before that was durable.
         is_others = self._newest < epoch and self.newest_committed() == epoch
         if self._target_sync.in_doubt or is_others:
             self._enter(epoch, len(self._moves_of(payloads)))
 
-    def _add(self, target: None, epoch: int, payloads: Sequence[_Payload]) -> int:
+    def _add(self, target: None, epoch: int, payloads: Sequence[FilesPayload]) -> int:
         """Mark the epoch, give its files their final names, then enter it in the ledger."""
         moves = self._moves_of(payloads)
         self._begin(epoch, len(moves))
@@ -338,7 +343,7 @@ class Files(FileSink[_Payload, None]):
                 " it from a copy, or write to a new directory."
             ) from error
 
-    def _moves_of(self, payloads: Iterable[_Payload]) -> list[Move]:
+    def _moves_of(self, payloads: Iterable[FilesPayload]) -> list[Move]:
         """From where each file is staged to its final name."""
         moves = []
         for payload in payloads:
@@ -402,10 +407,10 @@ class Files(FileSink[_Payload, None]):
             ) from failure
         raise lost_rows(self.describe(), epoch, f"{staged} is gone")
 
-    def _new_payload(self, frame: DataFrame, directory: str, position: Position) -> _Payload:
-        return _Payload(directory=directory, position=position, flushed=False, files=[])
+    def _new_payload(self, frame: DataFrame, directory: str, position: Position) -> FilesPayload:
+        return FilesPayload(directory=directory, position=position, flushed=False, files=[])
 
-    def _described(self, payload: _Payload) -> list[PayloadFile]:
+    def _described(self, payload: FilesPayload) -> list[PayloadFile]:
         return [
             msgspec.structs.replace(
                 file, rows=self._rows(join(self._root, self._staged(payload, file)))
@@ -419,10 +424,14 @@ class Files(FileSink[_Payload, None]):
         import pyarrow as pa
 
         raw = pa.BufferReader(self._file_system.read(path))
+        if self._format == "orc":
+            from pyarrow import orc
+
+            return int(orc.ORCFile(raw).nrows)
         compression = _TEXT_COMPRESSIONS[self._compression]
         stream = raw if compression is None else pa.CompressedInputStream(raw, compression)
         text = stream.read()
-        if self._format == "json":
+        if self._format != "csv":
             return int(text.count(b"\n"))
         records = _QUOTED.sub(b"", text).count(b"\n")
         return records - 1 if records and self._has_header else records
@@ -436,12 +445,18 @@ class Files(FileSink[_Payload, None]):
         return self._options.get("compression", self._options.get("codec", "none")).lower()
 
     def _check_text_options(self) -> None:
-        if self._format == "parquet":
+        if self._format in ("parquet", "orc"):
             return
         if refused := sorted(_TEXT_OPTIONS_REFUSED & self._options.keys()):
             raise SinkError(
                 f"{self.describe()} does not support the option {refused[0]!r}: remove it."
             )
+        for name in _SEPARATORS:
+            if _NO_SEPARATOR.search(self._options.get(name, "")):
+                raise SinkError(
+                    f"{self.describe()} does not support {self._options[name]!r} as {name!r}:"
+                    " choose a character that is not a quote, a backslash or a line break."
+                )
         if self._compression not in _TEXT_COMPRESSIONS:
             raise SinkError(
                 f"{self.describe()} does not support the compression {self._compression!r}: use"

@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from weir.errors import SinkError
-from weir.lineage.datasets import Dataset
-from weir.sinks.files.sink import Files, Move
+from weir.sinks.files.sink import Move
 from weir.sinks.foreach.sink import CommitInfo
-from weir.storage.paths import READ_EACH, as_spark_path, join
+from weir.sinks.foreach.staged import StagedRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 EpochFunction: TypeAlias = "Callable[[DataFrame, CommitInfo], object]"
 
 
-class ForeachEpoch(Files):
+class ForeachEpoch(StagedRows):
     """Calls ``fn(frame, CommitInfo)`` once for each epoch; the module's docstring has the promise.
 
     ``staging``: a directory of this sink alone, which the driver and all executors share; rows lie
@@ -34,29 +32,11 @@ class ForeachEpoch(Files):
     """
 
     def __init__(self, fn: EpochFunction, *, staging: str, describe: str | None = None) -> None:
-        self.function: EpochFunction = fn
-        self._description = (
-            describe or f"ForeachEpoch({getattr(fn, '__qualname__', type(fn).__qualname__)})"
-        )
-        super().__init__(staging)
-
-    def describe(self) -> str:
-        """What and where, for messages."""
-        return f"{self._description}, staged in {self._shown_path!r}"
-
-    def identity(self) -> str:
-        """Where its rows are staged and its ledger is: only the function knows what it writes."""
-        return f"ForeachEpoch staged in {self._root}"
-
-    def dataset(self) -> Dataset | None:
-        """None: only the function knows what it writes."""
-        return None
+        super().__init__(fn, staging=staging, describe=describe)
 
     def _commit_moves(self, epoch: int, moves: list[Move]) -> int:
         """Call the function with the staged files, then enter the epoch in the ledger."""
         context = self._context
-        if context.session is None:
-            raise SinkError(f"{self.describe()} cannot read its rows without a Spark session.")
         info = CommitInfo(
             job_id=context.job_id,
             job_name=context.job_name,
@@ -64,12 +44,6 @@ class ForeachEpoch(Files):
             attempt=context.attempt,
             epoch=epoch,
         )
-        files = [as_spark_path(join(self._root, move.source)) for move in moves]
-        # A pipeline that was changed may have staged files with and without a column. The look-up
-        # is recursive, since otherwise Spark reads each of several files that look like patterns
-        # more than once, and makes columns of directories like day=1.
-        reader = context.session().read.options(mergeSchema=True, recursiveFileLookup=True)
-        reader = reader.options(**READ_EACH)
-        self.function(reader.parquet(*files), info)
+        self.function(self._frame(moves), info)
         self._enter(epoch, len(moves))
         return sum(move.rows for move in moves)

@@ -1,0 +1,28 @@
+"""Prints what is committed, as Spark's ``console`` format prints each batch."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from weir.sinks.foreach.batch import BatchFunction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_RULE = "-------------------------------------------"
+#: Sinks commit on several threads, and each prints its batches whole.
+_printing = threading.Lock()
+
+
+def printed(rows: int, *, truncate: bool) -> BatchFunction:
+    """A function for ``ForeachBatch`` that prints at most so many rows of each batch."""
+
+    def show(frame: DataFrame, batch_id: int) -> None:
+        with _printing:
+            print(_RULE, f"Batch: {batch_id}", _RULE, sep="\n")
+            frame.show(rows, truncate=truncate)
+            sys.stdout.flush()
+
+    return show
