@@ -91,6 +91,7 @@ ROOMS: dict[str, set[str]] = {
     "spark.operators": SPARK | {"spark.session"},
     "spark.state": SPARK | {"spark.session", "spark.operators"},
     "spark.query": SPARK | {"spark.session", "spark.operators", "spark.state"},
+    "spark.adopt": SPARK | {"spark.session", "spark.query"},
     "readers": LOWER | {"storage", "sinks", "operators", "subtasks", "spark"},
     "rest": LOWER | {"config", "storage", "rest.schema"},
     "rest.schema": LOWER,
@@ -112,6 +113,11 @@ ROOMS: dict[str, set[str]] = {
         LOWER
         | {"storage", "config", "sinks", "sources", "operators", "coordinators", "durable"}
         | {"launch", "definition"}
+    ),
+    "adopt": (
+        LOWER
+        | {"storage", "config", "sinks", "sources", "operators", "durable", "spark"}
+        | {"runtime", "monitoring", "gateway", "definition", "launch", "job", "spark.adopt"}
     ),
     "sim": SIM | {"sim.engine", "sim.own", "sim.stores"},
     "sim.engine": SIM,

@@ -1,0 +1,1 @@
+"""Running ordinary Structured Streaming scripts as Weir jobs, with no line changed."""
