@@ -91,7 +91,7 @@ ROOMS: dict[str, set[str]] = {
     "spark.operators": SPARK | {"spark.session"},
     "spark.state": SPARK | {"spark.session", "spark.operators"},
     "spark.query": SPARK | {"spark.session", "spark.operators", "spark.state"},
-    "spark.adopt": SPARK | {"spark.session", "spark.query"},
+    "spark.adopt": SPARK | {"spark.session", "spark.query", "spark.state"},
     "readers": LOWER | {"storage", "sinks", "operators", "subtasks", "spark"},
     "rest": LOWER | {"config", "storage", "rest.schema"},
     "rest.schema": LOWER,

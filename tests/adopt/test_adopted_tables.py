@@ -11,7 +11,7 @@ import deltalake
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from tests.kit.adopted import started
+from tests.kit.started_queries import started
 from tests.kit.live_job import RESTARTED, LiveJob, numbers, settings
 from tests.kit.place import Place
 from tests.kit.sink import sink_context

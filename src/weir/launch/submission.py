@@ -47,7 +47,7 @@ from weir.errors import (
     JobFencedError,
     StorageError,
 )
-from weir.kernel import Kernel
+from weir.kernel import MACHINE, Kernel
 from weir.launch.earlier_run import Fits, resumed_from
 from weir.launch.options import RunOptions
 from weir.storage.checkpoints import CheckpointStorage
@@ -154,6 +154,25 @@ def submit(
     return _resumed(
         name, known, snapshot, own_storage, sinks, fits=fits, changes=changes, earlier=earlier
     )
+
+
+def started_from(
+    *, name: str, options: RunOptions, base_directory: str, fs: Callable[[str], FileSystem]
+) -> CompletedCheckpoint | None:
+    """The checkpoint or savepoint from which ``submit`` would start the job; None without one.
+
+    Writes nothing. Raises ``StorageError`` if the job's records or the savepoint cannot be read.
+    """
+    known = JobNames(fs(base_directory), base_directory).lookup(name)
+    job_id = MACHINE.new_name() if known is None else known.job_id
+    storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=job_id)
+    snapshot = _snapshot(options.from_savepoint, known, storage)
+    if snapshot is not None and (known is None or snapshot.checksum != known.snapshot_checksum):
+        return storage.read(snapshot.path, expected_checksum=snapshot.checksum)
+    if known is None or options.fresh:
+        return None
+    log = JobLog(fs(base_directory), storage.log_directory, job_id=job_id)
+    return _newest_checkpoint(log.newest(), storage)
 
 
 @dataclass(frozen=True, kw_only=True)

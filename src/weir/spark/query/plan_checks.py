@@ -83,17 +83,25 @@ def _option(options: Any, lower_name: str) -> str | None:
     return None
 
 
+def check_cleaning(source: str, leaf: Any) -> None:
+    """Raise ``PipelineError`` for a leaf whose files Spark would remove.
+
+    ``source`` begins the message: ``Source 'orders'``.
+    """
+    if leaf.getClass().getSimpleName() != "StreamingRelation":
+        return
+    clean = _option(leaf.dataSource().options(), "cleansource")
+    if clean is not None and clean.lower() != "off":
+        raise PipelineError(
+            f"{source} has cleanSource={clean!r}: Spark would remove files that a restore from the"
+            " last completed checkpoint must read again. Remove the option, and clean the"
+            " directory with a retention longer than the checkpoint interval."
+        )
+
+
 def _check_leaf(name: str, leaf: Any) -> None:
-    kind = leaf.getClass().getSimpleName()
-    if kind == "StreamingRelation":
-        clean = _option(leaf.dataSource().options(), "cleansource")
-        if clean is not None and clean.lower() != "off":
-            raise PipelineError(
-                f"Source {name!r} has cleanSource={clean!r}: Spark would remove files that a"
-                " restore from the last completed checkpoint must read again. Remove the option,"
-                " and clean the directory with a retention longer than the checkpoint interval."
-            )
-    if kind in ("StreamingRelation", "StreamingRelationV2"):
+    check_cleaning(f"Source {name!r}", leaf)
+    if leaf.getClass().getSimpleName() in ("StreamingRelation", "StreamingRelationV2"):
         source = str(leaf.sourceName()).lower()
         if source in _NOT_REPLAYABLE:
             raise PipelineError(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FILE_FORMATS = ("parquet", "json", "csv", "text", "orc", "avro", "xml", "delta")
+#: The short names of Spark's socket source.
+SOCKETS = ("socket", "textsocket")
 #: Options that name what a source reads, the first that is set.
 _PLACES = ("path", "table", "topic", "streamname", "url")
 _KAFKA_TOPICS = ("subscribe", "subscribepattern", "assign")
@@ -38,6 +40,8 @@ def _identity(source: str, options: dict[str, str]) -> str:
         topics = next((options[key] for key in _KAFKA_TOPICS if key in options), "")
         servers = sorted(options.get("kafka.bootstrap.servers", "").split(","))
         return f"kafka topics {topics} at {','.join(servers)}"
+    if source in SOCKETS:
+        return f"{source} at {options.get('host')}:{options.get('port')}"
     where = next((options[key] for key in _PLACES if options.get(key)), None)
     if where is None:
         return source
@@ -48,6 +52,22 @@ def _identity(source: str, options: dict[str, str]) -> str:
     except StorageError:
         _log.debug("Cannot normalize the path of a source.", exc_info=True)
     return f"{source} files at {where}"
+
+
+def leaf_identity(leaf: Any, name: str, options: dict[str, str]) -> str:
+    """What a leaf of this source and options reads, the same in every run."""
+    what = _identity(name, options)
+    table = _table(leaf) if what == name else None
+    return what if table is None else f"{name} table {table}"
+
+
+def _table(leaf: Any) -> str | None:
+    """The table of the catalog that a leaf reads; None if it reads none."""
+    if leaf.getClass().getSimpleName() == "StreamingRelation":
+        found = leaf.dataSource().catalogTable()
+        return str(found.get().identifier().toString()) if found.isDefined() else None
+    found = leaf.identifier()
+    return str(found.get().toString()) if found.isDefined() else None
 
 
 def leaf_source(leaf: Any) -> tuple[str, dict[str, str]]:

@@ -206,7 +206,7 @@ class PlanMarks:
     @property
     def has_words(self) -> bool:
         """Whether some node of the finished plan keeps state or has a watermark."""
-        return any(_is_watermark(node) or _is_stateful(node) for node in self._in_plan)
+        return any(_is_watermark(node) or is_stateful(node) for node in self._in_plan)
 
     def words(self, frame: DataFrame, column: Column) -> PlanWords:
         """What the steps do, in words. Call it after ``layout``, with the same frame."""
@@ -270,7 +270,8 @@ def _slides(node: Any) -> bool:
     return str(node.nodeName()) == "Expand" and str(node.output().head().name()) == "window"
 
 
-def _is_stateful(node: Any) -> bool:
+def is_stateful(node: Any) -> bool:
+    """Whether a node of Spark's plan keeps state."""
     return not _is_leaf(node) and _counts(node)
 
 
