@@ -13,9 +13,9 @@ import deltalake
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.kit.started_queries import started
 from tests.kit.live_job import RESTARTED, LiveJob, RaiseOnce, numbers, settings
 from tests.kit.place import Place
+from tests.kit.started_queries import started
 from tests.kit.waiting import wait_until
 
 import weir

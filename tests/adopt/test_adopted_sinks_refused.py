@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
-from tests.kit.started_queries import started
 from tests.kit.live_job import LiveJob, numbers, settings
 from tests.kit.place import Place
+from tests.kit.started_queries import started
 from tests.kit.waiting import wait_until
 
 import weir

@@ -11,10 +11,10 @@ import deltalake
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from tests.kit.started_queries import started
 from tests.kit.live_job import RESTARTED, LiveJob, numbers, settings
 from tests.kit.place import Place
 from tests.kit.sink import sink_context
+from tests.kit.started_queries import started
 
 import weir
 from weir.adopt.sinks import AdoptedSink, sink_of
