@@ -78,6 +78,17 @@ def place(
         _place.set(before)
 
 
+@contextmanager
+def nowhere() -> Iterator[None]:
+    """What the calling thread prints meanwhile is not the job's: it is passed on as it is."""
+    before = _place.get()
+    _place.set(_NOWHERE)
+    try:
+        yield
+    finally:
+        _place.set(before)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogEvent:
     """An event of the log."""

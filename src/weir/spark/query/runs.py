@@ -19,12 +19,14 @@ from weir.errors import PipelineError
 from weir.runtime.concurrency import in_background
 from weir.spark.failures import first_cause
 from weir.spark.java import end_quietly
+from weir.spark.own_calls import own_calls
 from weir.spark.query.vertex_query import VertexQuery
 from weir.storage.paths import as_spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 #: How often to check whether a query that is being stopped is still active.
 _STOP_POLL_S = 0.002
@@ -73,17 +75,10 @@ class QueryRuns:
         query, vertex = self._query, self._query.vertex
         # The pool applies to the Spark tasks of queries that this thread starts.
         query.session.sparkContext.setLocalProperty("spark.scheduler.pool", vertex.name)
-        writer = (
-            frame.writeStream.foreachBatch(self._stage)
-            .option("checkpointLocation", as_spark_path(query.directory.path))
-            .outputMode("update" if vertex.emits_updates else "append")
-            .queryName(f"{vertex.name}-{query.attempt}{suffix}")
-        )
-        if query.ends_by_itself and not endless:
-            writer = writer.trigger(availableNow=True)
         query.inputs.start_run()
         try:
-            self._running = writer.start()
+            with own_calls():
+                self._running = self._writer(frame, suffix, endless=endless).start()
         except Exception as error:
             cause = first_cause(error)
             hint = _WITHOUT_WATERMARK if "STREAMING_OUTPUT_MODE" in cause else ""
@@ -103,6 +98,18 @@ class QueryRuns:
         waiter.start()
         if self._stopping.is_set():
             self.end(self._running)
+
+    def _writer(self, frame: DataFrame, suffix: str, *, endless: bool) -> DataStreamWriter:
+        query, vertex = self._query, self._query.vertex
+        writer = (
+            frame.writeStream.foreachBatch(self._stage)
+            .option("checkpointLocation", as_spark_path(query.directory.path))
+            .outputMode("update" if vertex.emits_updates else "append")
+            .queryName(f"{vertex.name}-{query.attempt}{suffix}")
+        )
+        if query.ends_by_itself and not endless:
+            writer = writer.trigger(availableNow=True)
+        return writer
 
     def known(self) -> StreamingQuery | None:
         """The newest query, once Spark's ``start`` has returned; None if it failed."""

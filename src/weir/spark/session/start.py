@@ -23,6 +23,7 @@ from weir.config.options import (
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.runtime.concurrency import in_background
 from weir.spark.java import hold_classes, outlive_signals
+from weir.spark.own_calls import own_calls
 from weir.spark.session import class_archive, worker_daemon
 from weir.spark.session.adopted import adopt
 from weir.spark.session.defaults_file import read_defaults_file
@@ -317,7 +318,8 @@ class LazySession:
                 leave_out_pandas()
                 self._launching.join()
             self._is_ours = SparkContext._active_spark_context is None
-            self._session = (self._planned or self._plan()).create(note)
+            with own_calls():
+                self._session = (self._planned or self._plan()).create(note)
         return self._session
 
     def _plan(self) -> SessionPlan:
