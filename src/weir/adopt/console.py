@@ -6,6 +6,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from weir.monitoring.log_lines import nowhere
 from weir.sinks.foreach.batch import BatchFunction
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ def printed(rows: int, *, truncate: bool) -> BatchFunction:
     """A function for ``ForeachBatch`` that prints at most so many rows of each batch."""
 
     def show(frame: DataFrame, batch_id: int) -> None:
-        with _printing:
+        # It is the script's output, not the job's.
+        with _printing, nowhere():
             print(_RULE, f"Batch: {batch_id}", _RULE, sep="\n")
             frame.show(rows, truncate=truncate)
             sys.stdout.flush()

@@ -58,6 +58,7 @@ from weir.cli.options import (
     Pipeline,
     PropertiesFile,
     PyFiles,
+    ReadApart,
     RestPort,
     RunningJobName,
     SavepointDir,
@@ -167,13 +168,15 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     ] = False,
     accept_duplicates: AcceptDuplicates = False,
     accept_changed_state: AcceptChangedState = None,
+    read_apart: ReadApart = None,
     rest_port: RestPort = None,
     log_format: LogFormatOption = None,
 ) -> None:
     """Run a pipeline in this process until it ends.
 
     The file is executed as by 'spark-submit': as __main__, with its arguments. Where it calls
-    job.run(), its job runs with these options; if it ends without that, its job runs then.
+    job.run(), its job runs with these options; if it ends without that, its job runs then. The
+    streaming queries of an ordinary script, which does not import weir, become one job.
 
     Run the same command again to resume the job from its newest completed checkpoint. Ctrl-C or
     SIGTERM suspends the job; a second signal kills the process. With --until-idle the run ends by
@@ -227,6 +230,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         takeover=takeover,
         accept_duplicates=accept_duplicates,
         accept_changed_state=tuple(accept_changed_state or ()),
+        read_apart=tuple(read_apart or ()),
         name=single("--name", name),
         arguments=tuple(arguments or ()),
     )
@@ -244,7 +248,8 @@ def plan(
 ) -> None:
     """Show the queries of a pipeline without running it.
 
-    The file is executed up to its job.run(), or else to its end.
+    The file is executed up to its job.run(), or else to its end. A script, which does not import
+    weir, is executed up to where it waits for its streaming queries; it may write nothing itself.
 
     Steps are chained into vertices. Each vertex runs as one streaming query; channels connect the
     vertices. Shows each vertex's chain, sinks, input and output channels, and why its chain ends.
@@ -256,13 +261,15 @@ def plan(
 
     if mermaid and as_json:
         raise typer.BadParameter("--mermaid and --json are alternatives: use only one of them.")
-    with loaded(pipeline, arguments or ()) as job:
+    with loaded(pipeline, arguments or ()) as (job, details):
         if mermaid:
             typer.echo(plan_mermaid(job))
         elif as_json:
             typer.echo(plan_json(job))
         else:
             _show(plan_text(job))
+            if details is not None:
+                _show(details)
         check_last_run(definition_of(job))
 
 

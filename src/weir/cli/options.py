@@ -238,6 +238,17 @@ AcceptChangedState = Annotated[
         ),
     ),
 ]
+ReadApart = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--read-apart",
+        metavar="QUERY",
+        help=(
+            "Let this query, which is new in a script, read from the start of its input, with a"
+            " reading of its own; repeatable."
+        ),
+    ),
+]
 RestPort = Annotated[
     int | None,
     typer.Option(

@@ -2,8 +2,8 @@
 
 The file is executed up to its ``job.run()``, and the graph is checked as in ``weir run``, with the
 same errors. The steps' functions are not called, so no JVM starts, unless the file itself needs
-Spark. Steps and vertices are shown by name, and
-as ``name [uid]`` if the id differs.
+Spark. A script is executed up to where it waits for its queries (``script.py``). Steps and vertices
+are shown by name, and as ``name [uid]`` if the id differs.
 
 In Mermaid, steps have their own ids and their names are quoted, since a step may be named like a
 Mermaid keyword, such as ``end``. Names need no other escaping: the graph allows only letters,
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
@@ -34,20 +34,36 @@ _LABEL_WIDTH = 24
 
 
 @contextmanager
-def loaded(spec: str, arguments: Sequence[str]) -> Iterator[Job]:
-    """The job of a file, which is the main program meanwhile.
+def loaded(spec: str, arguments: Sequence[str]) -> Iterator[tuple[Job, RenderableType | None]]:
+    """The job of a file, which is the main program meanwhile, and what else there is to show.
 
     Raises what ``load_job`` raises, and says what an exit leaves undone.
     """
-    with Program(spec, arguments) as program, session_beside(program):
+    with ExitStack() as stack:
+        program = stack.enter_context(Program(spec, arguments))
+        if program.imports_weir:
+            stack.enter_context(session_beside(program))
         try:
-            program.execute()
+            found = _executed(program)
         except SystemExit as error:
             early = program.early_exit(error)
             if early is not None:
                 print(early, file=sys.stderr)
             raise
-        yield checked(program.chosen())
+        yield found
+
+
+def _executed(program: Program) -> tuple[Job, RenderableType | None]:
+    if program.imports_weir:
+        program.execute()
+    else:
+        # Not at the top: it imports Spark.
+        from weir.cli.script import planned_script
+
+        planned = planned_script(program, lambda line: print(line, file=sys.stderr))
+        if planned is not None:
+            return planned.job, planned.details
+    return checked(program.chosen()), None
 
 
 def plan_text(job: Job) -> Group:

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from functools import partial
 
 from rich.console import Console
@@ -91,11 +92,21 @@ class _Run:
 
     def execute(self) -> int:
         """Execute the file, and its job unless the file has run one; return the exit code."""
+        program = self._program
         py_files = str(self._options.conf.get("spark.submit.pyFiles", ""))
-        with self._session, self._program as program, py_files_found(py_files):
+        with ExitStack() as stack:
+            if program.imports_weir:
+                stack.enter_context(self._session)
+            stack.enter_context(program)
+            stack.enter_context(py_files_found(py_files))
             try:
-                with self._output.loading():
-                    program.execute()
+                if not program.imports_weir:
+                    code = self._run_script()
+                    if code is not None:
+                        return code
+                else:
+                    with self._output.loading():
+                        program.execute()
             except SystemExit as error:
                 return self._exited(error)
             except KeyboardInterrupt:
@@ -109,6 +120,22 @@ class _Run:
     def _code(self) -> int:
         """The exit code of the first run that has not ended well."""
         return next(filter(None, self._codes), 0)
+
+    def _run_script(self) -> int | None:
+        """Execute a file that does not import Weir; None if it has made no session."""
+        # Not at the top: it imports Spark.
+        from weir.cli.script import run_script
+
+        configuration = Configuration.load(None, self._options.conf)
+        return run_script(
+            self._program,
+            self._options,
+            show=partial(_display, configuration, self._console, self._output),
+            output=self._output,
+            say=self._say,
+            report=partial(_report, again=self._again(), say=self._say),
+            end=partial(_end, self._output),
+        )
 
     def _run_in_file(self, job: Job, given: RunOptions) -> JobResult:
         """``job.run()`` in the file. Raises ``SystemExit`` after a signal, as outside of Weir."""
@@ -160,10 +187,17 @@ class _Run:
         if configuration.value(CLASS_ARCHIVE):
             # In the background, so that the next job starts in half the time.
             class_archive.make_later()
-        self._codes[number] = _report(result, self._again(), signals.received, display.say)
+        self._codes[number] = _report(
+            result, again=self._again(), received=signals.received, say=display.say
+        )
         return result, signals.received
 
     def _check(self, job: Job, options: RunOptions) -> Configuration:
+        if options.read_apart:
+            raise PipelineError(
+                "--read-apart is for the queries of a script, but the file builds a weir.Job: give"
+                " a step a source of its own instead."
+            )
         configuration = Configuration.load(None, {**checked(job).conf, **options.conf})
         self._session.check(configuration.spark_conf(), options.master)
         return configuration
@@ -243,7 +277,11 @@ def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:
 
 
 def _report(
-    result: JobResult, again: str, received: signal.Signals | None, say: Callable[[str], None]
+    result: JobResult,
+    *,
+    again: str,
+    received: signal.Signals | None,
+    say: Callable[[str], None],
 ) -> int:
     """Print how the job ended; return the exit code. ``again`` completes the next command.
 

@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from weir.adopt.reading import is_script
 from weir.cli.load import load_job
 from weir.cli.needed_session import session_beside
 from weir.cli.program import Program, split_spec
 from weir.core.status import JobStatus
+from weir.errors import PipelineError
 from weir.masking import masked_arguments
 from weir.sim.engine.faults import STATES, Fault, Mishap
 from weir.sim.runner import Totals, run_seeds
@@ -123,7 +125,13 @@ def _loaded(stack: ExitStack, pipeline: str, arguments: Sequence[str]) -> Simula
     # Absolute, since runs change the current directory.
     path = str(Path(file).absolute())
     spec = path if name is None else f"{path}:{name}"
-    program = stack.enter_context(Program(spec, arguments))
+    program = Program(spec, arguments)
+    if not program.imports_weir and is_script(program.path):
+        raise PipelineError(
+            f"{file} is an ordinary script, whose queries exist in Spark only: weir sim simulates"
+            " the steps of a weir.Job."
+        )
+    stack.enter_context(program)
     stack.enter_context(session_beside(program))
     return prepared(partial(load_job, arguments=arguments), spec)
 

@@ -38,6 +38,8 @@ class RunOptions:
     accept_duplicates: bool = False
     #: Names or uids of steps that go on with their state although they have changed.
     accept_changed_state: tuple[str, ...] = ()
+    #: Names of a script's queries that are to read from the start of their input.
+    read_apart: tuple[str, ...] = ()
     #: Takes the place of the job's name.
     name: str | None = None
     #: The arguments of the program, which the job's records keep without secrets.
