@@ -190,8 +190,9 @@ class ScriptRun:
             )
             job.queries.append(handle)
             self._last_start = time.monotonic()
-        if self._listeners is not None:
-            self._listeners.started(handle)
+        listeners = self._relayed()
+        if listeners is not None:
+            listeners.started(handle)
         return handle
 
     def look(self) -> None:
@@ -242,14 +243,9 @@ class ScriptRun:
 
     def add_listener(self, listener: StreamingQueryListener) -> None:
         """Notify a listener of the queries from now on."""
-        from weir.spark.adopt.listeners import Listeners
-
-        session = self._session.session
-        if session is None:
-            raise PipelineError("A listener needs a session: call getOrCreate first.")
-        if self._listeners is None:
-            self._listeners = Listeners(self._queries)
-        self._listeners.add(listener, session)
+        listeners = self._relayed()
+        if listeners is not None:
+            listeners.add(listener)
 
     def remove_listener(self, listener: StreamingQueryListener) -> None:
         """Notify a listener no longer."""
@@ -259,6 +255,16 @@ class ScriptRun:
     def stop_session(self) -> None:
         """The script is done with its session: it stops when the script and its jobs have ended."""
         self._has_waited = self._has_waited or any(job.has_begun for job in self.jobs)
+
+    def _relayed(self) -> Listeners | None:
+        """The listeners, which Spark notifies from now on; None without a session."""
+        session = self._session.session
+        with self._lock:
+            if self._listeners is None and session is not None:
+                from weir.spark.adopt.listeners import Listeners
+
+                self._listeners = Listeners(self._queries, session)
+            return self._listeners
 
     # -- jobs
 

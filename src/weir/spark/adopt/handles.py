@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable
+from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,9 +23,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryProgress,
 )
-from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
-
-from weir.spark.own_calls import own_calls
+from pyspark.sql.streaming.query import StreamingQuery
 
 if TYPE_CHECKING:
     from weir.core.types import VertexId
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
 
 #: What follows a vertex's name in the name of its query: the attempt, and whether it is drained.
 _ATTEMPT = r"-\d+(-drain)?"
+#: Of how many batches the progress is kept: as many as Spark keeps by default.
+_PROGRESS = 100
 #: The namespace of the ids.
 _IDS = uuid.UUID("6c0a3f1e-5a0b-4d0c-9b57-2f1c2d4f8f3a")
 
@@ -86,7 +86,8 @@ class AdoptedQuery(StreamingQuery):
         self._job = job
         self._id = uuid.uuid5(_IDS, identity)
         self._run_id = uuid.uuid4()
-        self._progress: StreamingQueryProgress | None = None
+        #: Of the newest batches, as Spark has it.
+        self._progress: deque[str] = deque(maxlen=_PROGRESS)
         #: Whether the script has stopped it.
         self.is_stopped = False
 
@@ -128,20 +129,13 @@ class AdoptedQuery(StreamingQuery):
     def lastProgress(self) -> StreamingQueryProgress | None:
         """Spark's progress of the newest batch; None before the first."""
         found = self.recentProgress
-        return found[-1] if found else self._progress
+        return found[-1] if found else None
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:
-        """Spark's progress of the newest batches, of the present attempt."""
+        """Spark's progress of the newest batches."""
         self._job.begin()
-        found = [
-            self.translated(progress.json)
-            for query in self._running()
-            for progress in query.recentProgress
-        ]
-        if found:
-            self._progress = found[-1]
-        return found or ([] if self._progress is None else [self._progress])
+        return [self._translated(progress) for progress in tuple(self._progress)]
 
     def exception(self) -> StreamingQueryException | None:
         """Why the job failed for good; None if it has not."""
@@ -186,18 +180,12 @@ class AdoptedQuery(StreamingQuery):
         """Print the plan that the script has made."""
         self.asked.frame.explain(extended)
 
-    def computes(self, name: str | None) -> bool:
-        """Whether the Spark query of this name computes the query."""
+    def is_computed_by(self, name: str | None) -> bool:
+        """Whether it is the Spark query of this name that computes the query."""
         vertex = self._job.vertex_of(self)
         return bool(vertex and name and re.fullmatch(re.escape(vertex) + _ATTEMPT, name))
 
-    def _running(self) -> list[StreamingQuery]:
-        session: Any = self.asked.frame.sparkSession
-        with own_calls():
-            active = StreamingQueryManager(session._jsparkSession.streams()).active
-        return [query for query in active if self.computes(query.name)]
-
-    def translated(self, progress: str) -> StreamingQueryProgress:
+    def _translated(self, progress: str) -> StreamingQueryProgress:
         """Spark's progress under the name, the ids and the sink of the script's query."""
         found = json.loads(progress)
         found |= {"id": self.id, "runId": self.runId, "name": self.name}
@@ -211,13 +199,14 @@ class AdoptedQuery(StreamingQuery):
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return QueryStartedEvent(self._id, self._run_id, self.name, now, set())
 
-    def progressed(self, event: QueryProgressEvent) -> QueryProgressEvent:
-        """The same progress, as that of the query."""
-        return QueryProgressEvent(self.translated(event.progress.json))
+    def progressed(self, progress: str) -> QueryProgressEvent:
+        """Note Spark's progress of a batch of what computes the query."""
+        self._progress.append(progress)
+        return QueryProgressEvent(self._translated(progress))
 
-    def idle(self, event: QueryIdleEvent) -> QueryIdleEvent:
-        """The same idleness, as that of the query."""
-        return QueryIdleEvent(self._id, self._run_id, event.timestamp)
+    def idle(self, timestamp: str) -> QueryIdleEvent:
+        """There was nothing to read."""
+        return QueryIdleEvent(self._id, self._run_id, timestamp)
 
     def terminated(self, failure: str | None) -> QueryTerminatedEvent:
         """The query has ended."""
@@ -233,8 +222,3 @@ def describe_target(asked: StartedQuery) -> str:
     target = asked.table or asked.options.get("path") or asked.options.get("topic")
     form = asked.format or ("table" if asked.table else "parquet")
     return form if target is None else f"{form}[{target}]"
-
-
-def all_of(queries: Iterable[AdoptedQuery], name: str | None) -> list[AdoptedQuery]:
-    """The queries that the Spark query of this name computes."""
-    return [query for query in queries if query.computes(name)]

@@ -1,32 +1,26 @@
-"""Notifies a script's listeners of its queries, instead of the queries by which Weir runs them.
+"""Notifies a script's handles and listeners of its queries, not of those by which Weir runs them.
 
-Spark gets one listener, ``_Relay``, as soon as the script adds one. It passes on the progress of
-what computes the script's queries, under their names; the queries of Weir's own channels are not
-seen. A query starts once, in ``start()``, and ends once, with its job: what Spark reports of
-attempts is not passed on.
+Spark notifies one listener, ``_Relay``. It passes on the progress of what computes the script's
+queries, under their names; the queries of Weir's own channels are not seen. A query starts once, in
+``start()``, and ends once, with its job: what Spark reports of attempts is not passed on.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
-from pyspark.sql.streaming.query import StreamingQueryManager
+from pyspark.java_gateway import ensure_callback_server_started
 
-from weir.spark.adopt.handles import AdoptedQuery, all_of
-from weir.spark.own_calls import own_calls
+from weir.spark.adopt.handles import AdoptedQuery
+from weir.spark.java import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
 
 _log = logging.getLogger(__name__)
 
@@ -34,22 +28,24 @@ _log = logging.getLogger(__name__)
 class Listeners:
     """The listeners of a script."""
 
-    def __init__(self, queries: Callable[[], Sequence[AdoptedQuery]]) -> None:
+    def __init__(
+        self, queries: Callable[[], Sequence[AdoptedQuery]], session: SparkSession
+    ) -> None:
+        """``queries`` are those of the script so far."""
         self._queries = queries
+        self._session = session
         self._lock = threading.Lock()
         self._listeners: list[StreamingQueryListener] = []
-        self._is_relayed = False
+        jvm = Jvm(session)
+        ensure_callback_server_started(jvm.gateway)  # type: ignore[no-untyped-call]
+        relay = jvm.sql_class("streaming.PythonStreamingQueryListenerWrapper")(_Relay(self))
+        jvm.java_session.streams().addListener(relay)
 
-    def add(self, listener: StreamingQueryListener, session: SparkSession) -> None:
+    def add(self, listener: StreamingQueryListener) -> None:
         """Notify a listener from now on."""
-        listener._set_spark_session(session)
+        listener._set_spark_session(self._session)
         with self._lock:
             self._listeners.append(listener)
-            is_first, self._is_relayed = not self._is_relayed, True
-        if is_first:
-            manager: Any = session
-            with own_calls():
-                StreamingQueryManager(manager._jsparkSession.streams()).addListener(_Relay(self))
 
     def remove(self, listener: StreamingQueryListener) -> None:
         """Notify a listener no longer."""
@@ -64,17 +60,20 @@ class Listeners:
         """A query has ended for good, by a failure or otherwise."""
         self._notify(lambda listener: listener.onQueryTerminated(query.terminated(failure)))
 
-    def progressed(self, name: str | None, event: QueryProgressEvent) -> None:
+    def progressed(self, name: str | None, progress: str) -> None:
         """A batch of the Spark query of this name has ended."""
-        for query in all_of(self._queries(), name):
-            own = query.progressed(event)
-            self._notify(lambda listener, own=own: listener.onQueryProgress(own))  # type: ignore[misc]
+        for query in self._computed_by(name):
+            event = query.progressed(progress)
+            self._notify(lambda listener, event=event: listener.onQueryProgress(event))  # type: ignore[misc]
 
-    def idle(self, name: str | None, event: QueryIdleEvent) -> None:
+    def idle(self, name: str | None, timestamp: str) -> None:
         """The Spark query of this name had nothing to read."""
-        for query in all_of(self._queries(), name):
-            own = query.idle(event)
-            self._notify(lambda listener, own=own: listener.onQueryIdle(own))  # type: ignore[misc]
+        for query in self._computed_by(name):
+            event = query.idle(timestamp)
+            self._notify(lambda listener, event=event: listener.onQueryIdle(event))  # type: ignore[misc]
+
+    def _computed_by(self, name: str | None) -> Iterator[AdoptedQuery]:
+        return (query for query in self._queries() if query.is_computed_by(name))
 
     def _notify(self, call: Callable[[StreamingQueryListener], None]) -> None:
         with self._lock:
@@ -87,27 +86,33 @@ class Listeners:
                 _log.warning("A listener of the script raised.", exc_info=True)
 
 
-class _Relay(StreamingQueryListener):
-    """The listener that Spark notifies."""
+class _Relay:
+    """The listener that Spark notifies: as PySpark's own, with fewer calls of the JVM."""
 
     def __init__(self, listeners: Listeners) -> None:
         self._to = listeners
         #: The names of Spark's queries, by the id of their run: an idle one has no other.
         self._names: dict[str, str | None] = {}
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+    def onQueryStarted(self, event: Any) -> None:
         """An attempt has begun, which the script does not see."""
-        self._names[str(event.runId)] = event.name
+        self._names[str(event.runId().toString())] = event.name()
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+    def onQueryProgress(self, event: Any) -> None:
         """A batch has ended."""
-        self._names[str(event.progress.runId)] = event.progress.name
-        self._to.progressed(event.progress.name, event)
+        progress = str(event.progress().json())
+        self._to.progressed(json.loads(progress).get("name"), progress)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+    def onQueryIdle(self, event: Any) -> None:
         """There was nothing to read."""
-        self._to.idle(self._names.get(str(event.runId)), event)
+        name = self._names.get(str(event.runId().toString()))
+        self._to.idle(name, str(event.timestamp()))
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+    def onQueryTerminated(self, event: Any) -> None:
         """An attempt has ended, which the script does not see."""
-        self._names.pop(str(event.runId), None)
+        self._names.pop(str(event.runId().toString()), None)
+
+    class Java:
+        """What py4j makes of it."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
