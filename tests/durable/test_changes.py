@@ -97,6 +97,18 @@ def test_an_accepted_change_is_said_once() -> None:
     assert "/other" in line
 
 
+def test_where_a_sink_has_the_name_of_its_step_a_change_is_accepted_by_id() -> None:
+    """To accept a new target is not to accept another key."""
+    before = checkpoint_of(job(name="score"))
+    for now, called, other in (
+        (job(name="score", path="other"), "score-sink", "score"),
+        (job(name="score", key="i"), "score", "score-sink"),
+    ):
+        changes_of(now, accepted=[called]).check_start(before, JOB)
+        with pytest.raises(JobError, match=f"--accept-changed-state {called}[;,. ]"):
+            changes_of(now, accepted=[other]).check_start(before, JOB)
+
+
 def test_a_checkpoint_without_fingerprints_is_accepted_and_that_is_said_once() -> None:
     """Checkpoints of earlier versions have none."""
     said: list[str] = []
