@@ -138,7 +138,7 @@ def test_a_bounded_source_that_spark_cannot_bound_fails_the_job_for_good(
     with Rig(spark, job, tmp_path / "query", on_plan=lambda _: False) as rig:
         error = rig.wait_for(TaskErrored)
     assert error.fatal
-    assert "bounded chain ending in 'numbers'" in error.message
+    assert "chain ending in 'numbers'" in error.message
     assert "does not support Trigger.AvailableNow" in error.message
     assert sink.steps == {}
 
