@@ -880,6 +880,21 @@ def test_a_latest_savepoint_that_is_gone_is_refused(base: str, tmp_path: Path) -
         run(base, from_savepoint="latest")
 
 
+def test_another_snapshot_in_place_of_the_latest_savepoint_is_refused(
+    base: str, tmp_path: Path
+) -> None:
+    """The path is the same, the content is not."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    first = run(base)
+    reference = CheckpointReference(
+        checkpoint_id=7, path=savepoint, checksum=first.storage.checksum(savepoint)
+    )
+    record(first, RecordStatus.STOPPED, savepoint=savepoint, checkpoints=(reference,))
+    make_savepoint(tmp_path / "savepoint", checkpoint_id=8)
+    with pytest.raises(StorageError, match="but another snapshot is there now"):
+        run(base, from_savepoint="latest")
+
+
 @pytest.mark.parametrize("status", [RecordStatus.CANCELED, RecordStatus.SUPERSEDED])
 def test_the_latest_savepoint_changes_nothing_for_a_job_that_ended_otherwise(
     base: str, status: RecordStatus

@@ -320,7 +320,7 @@ def _latest_savepoint(
 ) -> str | None:
     """The savepoint with which the job was stopped; None if it was not, or has gone on since.
 
-    Raises ``CheckpointNotFoundError`` if it is gone.
+    Raises ``CheckpointNotFoundError`` if it is gone, and ``StorageError`` if another is there.
     """
     record = None
     if known is not None:
@@ -329,13 +329,20 @@ def _latest_savepoint(
         record = JobLog(fs, log_directory, job_id=known.job_id).newest()
     if record is not None and record.status is RecordStatus.STOPPED and record.savepoint:
         try:
-            storage.checksum(record.savepoint)
+            found = storage.checksum(record.savepoint)
         except CheckpointNotFoundError as error:
             raise CheckpointNotFoundError(
                 f"Job {name!r} was stopped with the savepoint {record.savepoint}, which is gone:"
                 " put it back, give its new place with --from-savepoint PATH, or start from scratch"
                 " with --fresh."
             ) from error
+        recorded = {one.path: one.checksum for one in record.checkpoints}
+        if recorded.get(record.savepoint, found) != found:
+            raise StorageError(
+                f"Job {name!r} was stopped with the savepoint {record.savepoint}, but another"
+                " snapshot is there now: put it back, or give its new place with --from-savepoint"
+                " PATH."
+            )
         return record.savepoint
     said = f"--from-savepoint {LATEST_SAVEPOINT}: job {name!r}"
     if known is None:
