@@ -307,7 +307,7 @@ class Job:
         accept_changed_state: Sequence[str] = (),
         until_idle: bool = False,
     ) -> JobHandle:
-        """Start the job on a thread of this process, and return once it is submitted.
+        """Start the job on a thread of this process, and return once its queries run.
 
         ``RunOptions`` explains the keywords. If the job still runs in this process, it is suspended
         first, and resumed. Raises ``WeirError`` if the job cannot start. In a file that ``weir

@@ -76,6 +76,7 @@ class FakeRuns:
         gateway = Gateway()
         self.gateways.append(gateway)
         listener.submitted(JOB_ID, gateway, ADDRESS)
+        listener.phase(None)
         status = gateway.ended.result(PATIENCE_S)
         savepoint = "/s/1" if status is JobStatus.FINISHED else None
         return JobResult(job_id=JOB_ID, status=status, savepoint=savepoint, failure="a cause")
@@ -99,7 +100,7 @@ Action = Callable[[weir.JobHandle], object]
 
 
 def test_a_started_job_says_what_and_where_it_is(runs: FakeRuns) -> None:
-    """``start`` returns once the job is submitted, and passes its keywords on."""
+    """``start`` returns once the job runs, and passes its keywords on."""
     handle = weir.Job("orders").start(fresh=True, conf={"rest.port": 0})
     assert (handle.job_id, handle.url, handle.status) == (JOB_ID, ADDRESS, JobStatus.RUNNING)
     assert runs.options == [RunOptions(fresh=True, conf={"rest.port": 0})]

@@ -1,7 +1,7 @@
 """``JobHandle``: a job that runs in this process beside the caller's code.
 
-1. The job runs on a thread of its own, as under ``weir run``. ``Job.start`` returns once the job is
-   submitted, so what a start refuses is raised there; ``Job.run`` starts the job and waits.
+1. The job runs on a thread of its own, as under ``weir run``. ``Job.start`` returns once its
+   queries run, so what refuses a start is raised there; ``Job.run`` starts the job and waits.
 2. Whatever the handle asks of the job goes through its gateway, on no network.
 3. A job that is started again in this process, as by a notebook's cell, takes over from the run
    that still goes on: that is suspended, and the new one resumes.
@@ -61,7 +61,7 @@ class _HostedRun:
         self.gateway: JobGateway | None = None
         self.job_id = ""
         self.address: str | None = None
-        #: Done when the job is submitted, or will never be.
+        #: Done when the first attempt runs or has failed, or when the job was never submitted.
         self.started: Future[None] = Future()
         self.result: Future[JobResult] = Future()
         self._lock = threading.Lock()
@@ -101,7 +101,6 @@ class _HostedRun:
         self.display.submitted(job_id, gateway, rest_address)
         if is_leaving:
             gateway.suspend()
-        self.started.set_result(None)
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
         """See ``RunListener``."""
@@ -110,6 +109,8 @@ class _HostedRun:
     def phase(self, name: str | None) -> None:
         """See ``RunListener``."""
         self.display.phase(name)
+        if name is None and self.gateway is not None and not self.started.done():
+            self.started.set_result(None)
 
     def note(self, message: str) -> None:
         """See ``RunListener``."""
