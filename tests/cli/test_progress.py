@@ -95,16 +95,26 @@ def test_a_checkpoint_that_goes_well_has_no_line_of_its_own_unless_asked_for() -
     ]
 
 
+def test_a_checkpoint_that_the_end_of_the_job_aborts_has_no_line_unless_asked_for() -> None:
+    """The end has one."""
+    aborted = replace(
+        FAILED,
+        kind=SnapshotKind.CHECKPOINT,
+        failure_message="Checkpoint Coordinator is suspending. The driver exits.",
+    )
+    assert CheckpointLines(interval_ms=60_000).new(snapshot(aborted)) == []
+    assert len(CheckpointLines().new(snapshot(aborted))) == 1
+
+
 def test_totals_come_with_what_is_new_in_kind_and_else_once_in_the_interval() -> None:
-    """The first checkpoint, the first commit and a status at once, and at the end whatever has
-    changed since."""
+    """The first checkpoint, the first commit and a status are reported at once, and at the end
+    whatever has changed since."""
     clock = ManualClock()
     totals = Totals(clock, interval_ms=60_000)
     first = replace(VIEW.vertices[0], records_committed=0)
     view = replace(VIEW, vertices=(first,), checkpoints=snapshot())
     assert totals.new(replace(view, status=JobStatus.CREATED)) == []
-    assert len(totals.new(view)) == 1
-    assert totals.new(replace(view, vertices=(replace(first, records_in=2_000),))) == []
+    assert totals.new(view) == [], "the start has lines of its own"
     view = replace(view, checkpoints=SNAPSHOT)
     assert totals.new(view)[0].startswith("RUNNING: checkpoint 7, 1000 rows in")
     view = replace(view, vertices=VIEW.vertices)

@@ -4,9 +4,9 @@
 newest view twice a second. There is a line
 
 - for each note, and for each phase of the start that takes longer than a second (``phases``),
-- for each savepoint, and for each checkpoint that fails,
-- with the totals (status, newest checkpoint, rows): when the status changes, when the first
-  checkpoint completes, when the first rows are committed, at the end, and in between once in
+- for each savepoint, and for each checkpoint that fails while the job runs,
+- with the totals (status, newest checkpoint, rows): when the first checkpoint completes, when the
+  first rows are committed, when the status changes after that, at the end, and in between once in
   ``weir.progress-interval``.
 
 With an interval of 0 there is a line for every checkpoint, too, as it is triggered and as it
@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.5
 #: The minimum time between two lines with totals if every checkpoint has a line.
 DETAILED_TOTALS_MS = 10_000
+_SUSPENDED = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.message
 
 
 class StandardError:
@@ -87,7 +88,10 @@ class CheckpointLines:
         return lines
 
     def _is_worth_a_line(self, stats: CheckpointStats) -> bool:
-        return self._has_all or stats.status == "FAILED" or stats.kind.is_savepoint
+        if self._has_all or stats.kind.is_savepoint:
+            return True
+        # Why the job suspends or fails has a line of its own.
+        return stats.status == "FAILED" and _why(stats.failure_message or "") != _SUSPENDED
 
 
 def describe_checkpoint(stats: CheckpointStats) -> str:
@@ -106,8 +110,7 @@ def describe_checkpoint(stats: CheckpointStats) -> str:
 
 def _why(message: str) -> str:
     """Why a checkpoint failed; shortened if the job is failing or ending: that has its own line."""
-    suspended = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.message
-    return suspended if message.startswith(suspended) else message
+    return _SUSPENDED if message.startswith(_SUSPENDED) else message
 
 
 def describe_progress(view: JobView) -> str:
@@ -130,26 +133,24 @@ class Totals:
         """``interval_ms`` is ``weir.progress-interval``."""
         self._clock = clock
         self._interval_ms = interval_ms or DETAILED_TOTALS_MS
-        self._has_milestones = interval_ms > 0
         self._milestone: tuple[object, ...] = ()
         self._printed = ""
-        self._printed_ms: int | None = None
+        #: When the last line was printed. With a line at each checkpoint, the first is due at once.
+        self._printed_ms = clock.now_ms() - (0 if interval_ms else DETAILED_TOTALS_MS)
+        self._has_milestones = interval_ms > 0
 
     def new(self, view: JobView, *, is_last: bool = False) -> list[str]:
         """The line, if it is due and says something new; always at the end."""
         if view.status is JobStatus.CREATED:
             return []
         line, now_ms = describe_progress(view), self._clock.now_ms()
-        milestone = (
-            view.status,
-            view.checkpoints.latest_completed is not None,
-            any(vertex.records_committed for vertex in view.vertices),
-        )
+        milestone: tuple[object, ...] = ()
+        if self._has_milestones and view.checkpoints.latest_completed is not None:
+            milestone = view.status, any(vertex.records_committed for vertex in view.vertices)
         due = (
             is_last
-            or self._printed_ms is None
             or now_ms - self._printed_ms >= self._interval_ms
-            or (self._has_milestones and milestone != self._milestone)
+            or milestone != self._milestone
         )
         if not due or line == self._printed:
             return []
