@@ -67,7 +67,7 @@ from weir.spark.session.start import LazySession
 def told(**conf):
     notes = []
     named = {key.replace("_", "."): value for key, value in conf.items()}
-    LazySession("orders", None, Configuration(named)).get(notes.append)
+    LazySession("orders", None, Configuration(named), note=notes.append).get()
     return notes
 
 [note] = told()

@@ -50,7 +50,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
         rest = _rest_server(configuration, clock)
         stack.callback(rest.stop)
         _check(configuration, rest)
-        session = LazySession(job.name, options.master, configuration)
+        session = LazySession(job.name, options.master, configuration, note=listener.note)
         running = stack.enter_context(contextlib.ExitStack())
         running.callback(session.close)
         environment = RunEnvironment(

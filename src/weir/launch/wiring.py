@@ -268,8 +268,7 @@ def _start_spark(environment: RunEnvironment, submission: Submission) -> None:
     session = environment.session
     working = environment.working_directory(submission.job_id)
     environment.listener.phase("starting Spark")
-    made = session.get(environment.listener.note)
-    check_reachable(made, submission.storage.fs(working), working)
+    check_reachable(session.get(), submission.storage.fs(working), working)
     session.share_modules()
 
 

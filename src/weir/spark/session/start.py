@@ -269,7 +269,16 @@ class LazySession:
     If the process already has a session (a notebook's), it is used, and left running at the end.
     """
 
-    def __init__(self, name: str, master: str | None, configuration: Configuration) -> None:
+    def __init__(
+        self,
+        name: str,
+        master: str | None,
+        configuration: Configuration,
+        *,
+        note: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """``note`` gets lines for users."""
+        self._note = note
         self._name = name
         self._master = master
         self._configuration = configuration
@@ -309,8 +318,8 @@ class LazySession:
             )
             self._launching.start()
 
-    def get(self, note: Callable[[str], None] = lambda line: None) -> SparkSession:
-        """The session; raises what ``create_session`` raises. ``note``: see ``SessionPlan``."""
+    def get(self) -> SparkSession:
+        """The session; raises what ``create_session`` raises."""
         if self._session is None:
             from pyspark import SparkContext
 
@@ -319,7 +328,7 @@ class LazySession:
                 self._launching.join()
             self._is_ours = SparkContext._active_spark_context is None
             with own_calls():
-                self._session = (self._planned or self._plan()).create(note)
+                self._session = (self._planned or self._plan()).create(self._note)
         return self._session
 
     def _plan(self) -> SessionPlan:
