@@ -44,6 +44,8 @@ UNTIL_COMMITTED = """
 END = """
     result = handle.stop(drain=True)
     print(result.status, handle.progress().of("copy").rows_committed)
+"""
+MINE = """
     print(spark.sql("select count(*) from mine").collect())
 """
 
@@ -110,10 +112,11 @@ def test_a_cell_that_is_run_again_goes_on_where_the_job_was(
     place.land(2)
     again = kernel.run(START)
     kernel.run(UNTIL_COMMITTED.format(160))
-    end = kernel.run(END)
+    end, mine = kernel.run(END), kernel.run(MINE)
 
     assert_same(delta_rows(place.directory / "out"), place.rows(), "the table")
-    assert printed(end, "stdout").splitlines() == ["JobStatus.FINISHED 80", "[Row(count(1)=3)]"]
+    assert printed(end, "stdout") == "JobStatus.FINISHED 80\n"
+    assert printed(mine, "stdout") == "[Row(count(1)=3)]\n"
     said = printed(first, "stderr")
     assert re.search(r"^REST server: http://127\.0\.0\.1:\d+$", said, re.MULTILINE)
     assert "settings of exact checkpoints: spark.sql.streaming.stateStore.providerClass=" in said
@@ -124,3 +127,23 @@ def test_a_cell_that_is_run_again_goes_on_where_the_job_was(
     table = shown(again)
     assert "numbers → copy" in table["text/html"]
     assert table["text/plain"].startswith("<weir.JobHandle 'numbers' ")
+
+
+@pytest.mark.slow
+def test_in_a_kernel_without_a_session_each_run_has_one_of_its_own(
+    notebook: tuple[Place, Notebook],
+) -> None:
+    """One after the other in the same JVM, which writes nothing of its own into the cells."""
+    place, kernel = notebook
+    first = kernel.run(START)
+    kernel.run(UNTIL_COMMITTED.format(80))
+    place.land(2)
+    again = kernel.run(START)
+    kernel.run(UNTIL_COMMITTED.format(160))
+    kernel.run(END)
+
+    assert_same(delta_rows(place.directory / "out"), place.rows(), "the table")
+    for cell in (first, again):
+        said = printed(cell, "stderr")
+        assert "REST server: " in said
+        assert "Spark session" not in said and "incubator" not in said and "WARN" not in said
