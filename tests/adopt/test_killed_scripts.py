@@ -51,6 +51,17 @@ SCRIPTS: dict[str, _Checks] = {
     "deduplicated.py": (Files(path="logins"),),
     "state_processor.py": (Console(column="n", keys=("word",)),),
     "notebook.py": (Files(path="words"),),
+    "four_tables.py": (
+        Files(path="silver/votes"),
+        Files(path="silver/trades"),
+        Files(path="silver/purchases"),
+        Files(path="silver/timed"),
+    ),
+    "dead_letters.py": (Files(path="bronze/user_events"), Files(path="dead_letters")),
+    "by_argument.py": (Files(path="signed", doubled=True),),
+    "enriched_in_sql.py": (Files(path="silver", doubled=True),),
+    "quality_metrics.py": (Files(path="valid"), Files(path="metrics")),
+    "settings_upsert.py": (Files(path="logins", doubled=True),),
 }
 #: Run with every change: a whole result, several queries, a function.
 _FAST = ("word_count.py", "two_queries.py", "batch_function.py")
