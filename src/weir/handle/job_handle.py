@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import importlib
 import os
 import signal
@@ -286,13 +285,14 @@ class JobHandle:
     def _draw(self) -> None:
         if not self._drawing.acquire(blocking=False):
             return  # another thread draws all views
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._drawing.release)
+        try:
             ended = False
             while not ended:
                 ended = bool(wait((self._run.result,), timeout=_REDRAW_S).done)
                 for view in tuple(self._views):
                     _notebook().update_display(*_bundle(self), raw=True, display_id=view)
+        finally:
+            self._drawing.release()
 
 
 def _notebook() -> Any:
