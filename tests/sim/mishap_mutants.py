@@ -135,10 +135,10 @@ _BEGINS = ("starts over unknown rows",)
 
 MISHAP_MUTANTS: tuple[Mutant, ...] = (
     _mutant(records_that_may_be_older_than_the_tables, _BEGINS, 3),
-    _mutant(a_savepoint_that_may_be_begun_again, _BEGINS, 118),
+    _mutant(a_savepoint_that_may_be_begun_again, _BEGINS, 3),
     _mutant(a_new_job_over_the_rows_of_its_namesake, _BEGINS, 541),
     _mutant(a_failed_sync_that_only_declines, ("is not flushed",), 32),
-    _mutant(a_record_believed_although_its_sync_failed, ("tasks are notified",), 6),
-    _mutant(staged_rows_believed_although_their_sync_failed, ("which is not flushed",), 160),
+    _mutant(a_record_believed_although_its_sync_failed, ("tasks are notified",), 9),
+    _mutant(staged_rows_believed_although_their_sync_failed, ("which is not flushed",), 131),
     _mutant(metadata_believed_although_its_sync_failed, ("is not flushed",), 13),
 )

@@ -43,7 +43,8 @@ from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import StorageError
 from weir.sim import world as world_module
 from weir.sim.engine import faults as faults_module
-from weir.sim.engine.faults import Fault
+from weir.sim.engine import job as sim_job_module
+from weir.sim.engine.faults import Fault, FaultPlan
 from weir.sim.engine.job import SimJob
 from weir.sim.engine.table import SimTable
 from weir.storage.checkpoints import CheckpointStorage
@@ -93,6 +94,17 @@ def _jobs_with(
         )
 
     return _with(patch.object(world_module, "draw_job", drawn))
+
+
+def _faults(rates: dict[Fault, float]) -> AbstractContextManager[None]:
+    """Runs of small graphs with these faults and no others."""
+
+    def drawn(random: Random, *, seconds: float, **_: Random) -> FaultPlan:
+        return FaultPlan(rates=rates, until_us=round(seconds * 1e6 * random.uniform(0.3, 1.0)))
+
+    return _with(
+        patch.object(world_module, "draw_plan", drawn), patch.object(sim_job_module, "_LARGE", 0.0)
+    )
 
 
 def closed_at_once(task: StreamTask) -> list[Any]:
@@ -541,12 +553,12 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (a_shared_file_deleted_before_the_pending_are_over, 187, "is not there", "needs it"),
         (a_shared_file_deleted_with_its_first_user, 1, "needs it"),
         (a_fenced_driver_that_still_commits, 25, "tasks are notified", "not recorded"),
-        (orphans_of_newer_attempts_deleted, 156, "needs it", "is not there"),
+        (orphans_of_newer_attempts_deleted, 227, "needs it", "is not there"),
         (an_unread_checkpoint_counts_as_damaged, 2_009, "not committed, is deleted"),
-        (a_late_drop_that_deletes_nothing, 556, "is orphaned"),
+        (a_late_drop_that_deletes_nothing, 132, "is orphaned"),
         (finished_before_an_aborted_part_has_ended, 132, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 427, "there too often"),
-        (attempts_that_stage_in_one_directory, 64, "such as [-1]"),
+        (attempts_that_stage_in_one_directory, 163, "such as [-1]"),
         (tasks_of_a_new_attempt_that_count_as_running, 182, "while it is unknown"),
         (listeners_that_hear_nothing, 47, "heard of no checkpoint"),
         (no_minimum_pause, 2, "after the last one completed"),

@@ -199,7 +199,7 @@ def clean_drops_what_is_pending() -> AbstractContextManager[None]:
 
 
 def iceberg_commits_without_looking_for_the_epoch() -> AbstractContextManager[None]:
-    """After a conflict, the snapshot is added over the new state, whoever made it (P18)."""
+    """After a conflict, the snapshot is added over the new state, even of this epoch (P18)."""
     commit = IcebergTable._commit_filled
     record_of = iceberg_ledger.record_of
     #: By the sink's context, the epoch that it commits.
@@ -351,7 +351,7 @@ def ones_own_create_counts_as_anothers() -> AbstractContextManager[None]:
 
 
 def anothers_create_counts_as_ones_own() -> AbstractContextManager[None]:
-    """Whoever finds the name taken believes that an earlier try of its own took it (P17)."""
+    """A writer that finds the name taken believes that its own earlier try took it (P17)."""
     create = ObjectStoreFileSystem.create
 
     def won(self: ObjectStoreFileSystem, path: str, data: bytes) -> CreateResult:

@@ -82,7 +82,8 @@ class Scene:
         committables = []
         if staged:
             self.disk.put(STAGED, b"[0]", durable=True)
-            committables = [Committable(sink="v0-rows", position=0, payload={"file": STAGED})]
+            file = STAGED.removeprefix(f"{ROWS}/")
+            committables = [Committable(sink="v0-rows", position=0, payload={"file": file})]
         task = TaskState(
             vertex="v0",
             position=0,
@@ -437,6 +438,25 @@ def test_epochs_are_committed_in_order() -> None:
     scene.complete(scene.checkpoint(2))
     scene.commit(ROWS, 2)
     broken(scene, lambda: scene.commit(ROWS, 1), "is committed after epoch 2")
+
+
+def test_a_table_shows_no_torn_file() -> None:
+    """What a crash has torn was never whole on disk."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1, staged=True))
+    scene.disk.put(STAGED, b"[0, 1", durable=True)
+    broken(scene, lambda: scene.commit(ROWS, 1, STAGED), "which is torn")
+
+
+def test_a_moved_job_must_show_what_its_savepoint_does_not_know() -> None:
+    """Rows of the earlier tables count as long as the savepoint knows of them, and once."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.commit(ROWS, 1, scene.staged(STAGED, [0]))
+    scene.complete(scene.checkpoint(2))
+    scene.commit(ROWS, 2, scene.staged(f"{STAGED}1", [1]))
+    scene.auditor.moved(savepoint(scene), "/tables-elsewhere")
+    assert scene.auditor.shown("v0-rows") == [0]
 
 
 def test_a_table_shows_no_file_twice() -> None:

@@ -9,6 +9,7 @@ from tests.sim.greenlets import (
     LIMIT_US,
     LOSES_ALL,
     LOSES_NOTHING,
+    NoWatcher,
     ScriptedFaults,
     file_system,
     new_disk,
@@ -16,6 +17,8 @@ from tests.sim.greenlets import (
 )
 
 from weir.errors import LostWriteError, StorageError
+from weir.sim.engine.disk import Disk
+from weir.sim.engine.disk_faults import SlowPhases, damaged
 from weir.sim.engine.loop import Loop, Process
 from weir.storage.filesystem import CreateResult
 
@@ -48,6 +51,44 @@ def test_a_crash_may_keep_what_was_not_synced() -> None:
     assert disk.files == {"/d/new": b"1"}
 
 
+def test_a_crash_tears_some_of_what_was_not_synced() -> None:
+    """A file that survives may end early, under both its names; what was synced is whole."""
+    ends = set()
+    for seed in range(40):
+        disk = Disk(NoWatcher(), tears=Random(seed))
+        disk.put("/new", b"0123456789", durable=False)
+        disk.link("/new", "/linked")
+        disk.put("/synced", b"0123456789", durable=False)
+        disk.sync("/synced")
+        disk.link("/synced", "/again")
+        disk.crash(LOSES_NOTHING)
+        assert disk.files["/linked"] == disk.files["/new"]
+        assert disk.files["/synced"] == disk.files["/again"] == b"0123456789"
+        assert b"0123456789".startswith(disk.files["/new"])
+        ends.add(len(disk.files["/new"]))
+    assert len(ends) > 3 and 10 in ends
+
+
+def test_a_slow_disk_answers_late_for_a_while() -> None:
+    """Only within its slow phases, which end with the faults."""
+    slow = next(
+        one for seed in range(100) if (one := SlowPhases(Random(seed), 10_000_000)).begin_us
+    )
+    (begins_us, *_) = slow.begin_us
+    assert max(slow.late_us(begins_us) for _ in range(20)) > 0
+    assert slow.late_us(10_000_000) == 0
+    assert SlowPhases(Random(0), 0).begin_us == []
+
+
+@pytest.mark.parametrize("others", [(), (b"another file",)])
+def test_a_damaged_file_has_other_content(others: tuple[bytes, ...]) -> None:
+    """It is torn, has a wrong byte, or is what was meant for another file."""
+    made = {damaged(b"content", Random(seed), (*others, b"content")) for seed in range(50)}
+    assert b"content" not in made
+    assert made.issuperset(others)
+    assert {len(one) for one in made} >= {3, 7}
+
+
 def test_a_crash_brings_back_the_durable_content_below_an_unsynced_change() -> None:
     """A file that was overwritten twice without a sync gets its content from before both back."""
     disk = new_disk()
@@ -74,15 +115,15 @@ def test_a_failed_sync_loses_the_file_whatever_a_later_one_says() -> None:
     run_all(loop, sync)
     assert len(raised) == 1
     disk.link("/staged", "/kept")
-    disk.put("/anew", disk.files["/staged"], durable=False)
-    for path in ("/staged", "/kept", "/anew"):
+    disk.put("/rewritten", disk.files["/staged"], durable=False)
+    for path in ("/staged", "/kept", "/rewritten"):
         disk.sync(path)
-    assert [path for path in ("/staged", "/kept", "/anew") if disk.is_volatile(path)] == [
+    assert [path for path in ("/staged", "/kept", "/rewritten") if disk.is_volatile(path)] == [
         "/staged",
         "/kept",
     ]
     disk.crash(LOSES_ALL)
-    assert disk.files == {"/anew": b"1"}
+    assert disk.files == {"/rewritten": b"1"}
 
 
 def test_a_file_whose_sync_failed_as_it_was_made_is_there_until_a_crash() -> None:

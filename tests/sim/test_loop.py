@@ -184,3 +184,15 @@ def test_the_end_of_a_run_frees_what_still_waits() -> None:
     process.greenlets.clear()
     gc.collect()
     assert [one() for one in waiting] == [None, None]
+
+
+def test_a_run_in_which_time_stands_still_ends() -> None:
+    """What is due at once, again and again, would never let time pass."""
+    loop, process = Loop(), Process("p")
+
+    def spin() -> None:
+        loop.at(0, process, spin)
+
+    loop.at(1, process, spin)
+    assert not loop.run(lambda: False, 1_000_000)
+    assert loop.now_us == 1

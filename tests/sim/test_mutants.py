@@ -20,6 +20,7 @@ from tests.sim.induced_mutants import INDUCED_MUTANTS
 from tests.sim.liveness_mutants import LIVENESS_MUTANTS
 from tests.sim.mishap_mutants import MISHAP_MUTANTS
 from tests.sim.mutants import MUTANTS, Mutant
+from tests.sim.sibling_mutants import SIBLING_MUTANTS
 from tests.sim.unaligned_mutants import UNALIGNED_MUTANTS
 
 from weir.sim.world import RunResult, run_seed
@@ -41,6 +42,7 @@ WITHOUT_COORDINATORS = (
     *ENDING_MUTANTS,
     *MISHAP_MUTANTS,
     *LIVENESS_MUTANTS,
+    *SIBLING_MUTANTS,
 )
 OF_EVENTS = (*COORDINATOR_MUTANTS, *INDUCED_MUTANTS)
 

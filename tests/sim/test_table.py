@@ -113,7 +113,7 @@ def test_a_commit_of_files_that_are_gone_is_an_error() -> None:
     def write() -> None:
         table = opened(disk, loop)
         payload = stage(table, 0, 1)
-        disk.delete(payload["file"])
+        disk.delete(table.staged_files(payload)[0])
         with pytest.raises(SinkError, match="lacks"):
             table.commit(1, [payload])
 
@@ -127,7 +127,7 @@ def test_an_epoch_without_rows_gets_some_only_after_older_records_were_put_back(
 ) -> None:
     """They end before it. Otherwise a sink may remember the epoch, and ignore it."""
     disk, loop, job = new_disk(), Loop(), cast(Any, None)
-    code = OwnCode(job)
+    code = OwnCode(job, None)
     remembered = pytest.raises(InvariantError, match="has committed 7 without rows")
 
     def write() -> None:
@@ -152,7 +152,8 @@ def test_cleanup_deletes_what_dead_attempts_staged_and_nobody_committed() -> Non
         dead, living = opened(disk, loop, attempt=1), opened(disk, loop, attempt=2)
         committed = stage(dead, 0, 1)
         stage(dead, 1, 2)
-        kept.extend([committed["file"], stage(living, 2, 3)["file"]])
+        kept.extend(dead.staged_files(committed))
+        kept.extend(living.staged_files(stage(living, 2, 3)))
         dead.commit(1, [committed])
         living.clean(2)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.sim.mutants import Mutant
 from tests.sim.store_mutants import the_ledger_is_written_before_the_files_are_renamed
-from tests.sim.user_mutants import EXAMPLE_MUTANTS, SOURCE_MUTANTS
+from tests.sim.user_mutants import EXAMPLE_MUTANTS, SOURCE_MUTANTS, TIMER_MUTANTS
 from typer.testing import CliRunner
 
 from weir.cli.app import app
@@ -244,7 +244,7 @@ rows.process("counted", Counted(), coordinator=Count()).sink("out", weir.sinks.F
 
 
 def test_a_coordinator_that_does_not_come_back_is_caught(tmp_path: Path) -> None:
-    """One that keeps its state in a restore is clean; one that starts anew is not."""
+    """One that keeps its state in a restore is clean; one that starts from nothing is not."""
     assert first_law(tmp_path, COORDINATED, range(3)) is None
     broken = changed(COORDINATED, ('state["rows"] if state else 0', "0"))
     said = first_law(tmp_path, broken, range(1))
@@ -409,10 +409,65 @@ def test_a_source_that_forgets_splits_is_caught(tmp_path: Path) -> None:
     assert "does not reach its next snapshot" in said or "shows other rows" in said
 
 
+TIMED = """
+import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import weir
+from weir.operators import Operator
+
+
+class Counts(Operator):
+    output_schema = "shop long, at timestamp, orders long"
+
+    def initialize_state(self, state):
+        self.count = state.keyed_state("count", pa.int64(), 0)
+        self.ends = state.event_timers("ends")
+
+    def process_batch(self, batch):
+        keys = pa.table(batch.select(["shop", "end"])).group_by(["shop", "end"])
+        counted = keys.aggregate([([], "count_all")]).combine_chunks()
+        key = counted.select(["shop", "end"]).to_struct_array().combine_chunks()
+        orders = counted["count_all"].combine_chunks()
+        self.count.put(key, pc.add(self.count.get(key), orders))
+        self.ends.register(key, key.field("end"))
+
+    def on_timer(self, timers, due):
+        shop, end = due["key"].flatten()
+        orders = self.count.get(due["key"])
+        self.count.delete(due["key"])
+        yield pa.RecordBatch.from_arrays([shop, end, orders], ["shop", "at", "orders"])
+
+
+def made(numbers):
+    day = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+    minute = datetime.timedelta(minutes=1)
+    return [
+        {"shop": n % 3, "end": day + (n // 6 + 1) * 6 * minute, "at": day + n * minute}
+        for n in numbers
+    ]
+
+
+job = weir.Job("timed")
+orders = job.source("orders", lambda spark: None, bounded=True)
+counts = orders.process("counts", Counts(), key_by=["shop", "end"])
+counts.sink("out", weir.sinks.Files("out", format="json"))
+job.simulation(rows={"orders": made}, event_time={"orders": "at"})
+"""
+
+
+def test_timers_move_with_their_keys(tmp_path: Path) -> None:
+    """Drivers with other parallelism fire each timer once, where its key is now."""
+    assert first_law(tmp_path, TIMED, range(10)) is None
+
+
 @pytest.mark.parametrize(
     ("text", "mutant"),
     [
         *(pytest.param(EXAMPLE, one, id=one.name) for one in EXAMPLE_MUTANTS),
+        *(pytest.param(TIMED, one, id=one.name) for one in TIMER_MUTANTS),
         *(pytest.param(SOURCE, one, id=one.name) for one in SOURCE_MUTANTS),
     ],
 )

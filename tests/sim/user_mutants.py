@@ -9,12 +9,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 from tests.sim.mutants import Mutant, _with
 
 from weir.core.messages.task import TakeSnapshot
 from weir.sources.coordinator import SourceCoordinator
+from weir.subtasks import chain as chain_module
 from weir.subtasks import worker as worker_module
 from weir.subtasks.chain import OperatorChain
+from weir.subtasks.held_state import dealt_layers
+from weir.subtasks.worker import WorkerProcess
 
 
 def the_newest_state_for_any_position() -> AbstractContextManager[None]:
@@ -38,6 +42,42 @@ def going_on_after_a_run_that_did_not_count() -> AbstractContextManager[None]:
         return (warm.token, warm.version) == (setup.token, setup.version)
 
     return _with(patch.object(worker_module, "_is_current", is_current))
+
+
+def going_on_after_a_batch_that_failed() -> AbstractContextManager[None]:
+    """A process goes on with the state that a failed run of a batch has changed (P6, P39)."""
+    return _with(
+        patch.object(WorkerProcess, "take", lambda self, *key: self._warm.get(key)),
+        patch.object(worker_module, "close_stale", lambda *_: None),
+    )
+
+
+def timers_that_every_subtask_gets() -> AbstractContextManager[None]:
+    """After a change of the parallelism, each subtask has the timers of all keys (MISSION B2)."""
+
+    def whole(kept: Any, before: int, parallelism: int) -> Any:
+        if before == parallelism:
+            return dict(kept)
+        layers = tuple(
+            msgspec.structs.replace(layer, keys=msgspec.UNSET)
+            for old in sorted(kept)
+            for layer in kept[old]
+        )
+        return dict.fromkeys(range(parallelism), layers)
+
+    return _with(patch.object(chain_module, "dealt_layers", whole))
+
+
+def timers_of_the_newest_layer_only() -> AbstractContextManager[None]:
+    """After a change of the parallelism, older layers of keyed state are forgotten (MISSION B2)."""
+
+    def newest(kept: Any, before: int, parallelism: int) -> Any:
+        if before == parallelism:
+            return dict(kept)
+        shorter = {subtask: layers[-1:] for subtask, layers in kept.items()}
+        return dealt_layers(shorter, before, parallelism)
+
+    return _with(patch.object(chain_module, "dealt_layers", newest))
 
 
 def a_living_enumerator_that_goes_on() -> AbstractContextManager[None]:
@@ -66,7 +106,28 @@ EXAMPLE_MUTANTS = (
         name="going_on_after_a_run_that_did_not_count",
         variant=going_on_after_a_run_that_did_not_count,
         says=("shows other rows",),
-        known_seed=64,
+        known_seed=112,
+    ),
+    Mutant(
+        name="going_on_after_a_batch_that_failed",
+        variant=going_on_after_a_batch_that_failed,
+        says=("shows other rows", "it keeps something outside"),
+        known_seed=1,
+    ),
+)
+#: With an operator that has timers, whose parallelism changes.
+TIMER_MUTANTS = (
+    Mutant(
+        name="timers_that_every_subtask_gets",
+        variant=timers_that_every_subtask_gets,
+        says=("shows other rows",),
+        known_seed=5,
+    ),
+    Mutant(
+        name="timers_of_the_newest_layer_only",
+        variant=timers_of_the_newest_layer_only,
+        says=("shows other rows",),
+        known_seed=19,
     ),
 )
 #: With a source of its own.

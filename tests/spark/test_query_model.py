@@ -46,6 +46,8 @@ from weir.core.messages.task import (
     TaskErrored,
     TaskStarted,
 )
+from weir.core.settings import CheckpointConfig, RestartConfig
+from weir.core.task.output_channels import DEFAULT_BOUND
 from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import (
@@ -60,8 +62,10 @@ from weir.job import Job, definition_of
 from weir.runtime.concurrency import SystemClock, ThreadWaits
 from weir.runtime.ports import AttemptStart, TaskPort
 from weir.sim.engine.auditor import Auditor
+from weir.sim.engine.code import DriverCode, Environment
 from weir.sim.engine.disk import Disk, ProcessFileSystem
-from weir.sim.engine.job import SimVertex
+from weir.sim.engine.faults import Fault
+from weir.sim.engine.job import SimJob, SimVertex
 from weir.sim.engine.loop import Loop, Process, SimEvent, SimWaits
 from weir.sim.engine.table import SimTable
 from weir.sim.engine.task_port import SimTaskPort
@@ -326,27 +330,46 @@ def trace_of_model(seed: int) -> list[str]:
         return False
 
     waits = SimWaits(loop, process)
+    strikes: dict[Fault, Callable[[], bool]] = dict.fromkeys(Fault, lambda: False)
     port = SimTaskPort(
-        loop=loop,
-        process=process,
-        file_system=fs,
-        executors=fs,
+        Environment(
+            number=1,
+            job_id=JOB,
+            loop=loop,
+            process=process,
+            fs=fs,
+            executors=fs,
+            waits=waits,
+            clock=SystemClock(),
+            random=random,
+            strikes=strikes | {Fault.TASK_FAILED: fails},
+            hook_fails=lambda: False,
+            broken=auditor.broken,
+        ),
+        SimJob(
+            vertices=[vertex],
+            config=CheckpointConfig(),
+            restart=RestartConfig(),
+            links=True,
+            upload_us=1,
+            hooks=(),
+            claims_snapshot=False,
+            bound=DEFAULT_BOUND,
+            reader_us=0,
+            partitions=(2,),
+            commit_intervals_ms={},
+        ),
+        DriverCode(
+            plans={vertex.name: task_plan(*vertex.sinks)},
+            sinks=tables,
+            hooks=(),
+            listeners={},
+            coordinators={},
+            coordinated={},
+            queries=SimQueries([vertex], {"v": Marks(random)}, None),
+        ),
         storage=storage,
         sinks=sink_port(tables, fs, waits),
-        tables=tables,
-        plans={vertex.name: task_plan(*vertex.sinks)},
-        queries=SimQueries([vertex], {"v": Marks(random)}),
-        random=random,
-        fails=fails,
-        writes_late=lambda: False,
-        reader_us=0,
-        partitions=2,
-        declines=lambda: False,
-        retain_us=0,
-        upload_us=1,
-        links=True,
-        clock=SystemClock(),
-        waits=waits,
     )
     script.append(Script(port, task_plan(*vertex.sinks), storage))
 

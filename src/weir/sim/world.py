@@ -21,7 +21,6 @@ from typing import Protocol
 import msgspec
 
 from weir.core.checkpoints.request_decider import RequestOrigin
-from weir.core.messages.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
 from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
@@ -37,17 +36,7 @@ from weir.core.messages.job import (
     SuspendRequested,
 )
 from weir.core.messages.protocol import TriggerCheckpoint
-from weir.core.messages.task import (
-    AnswerPlanning,
-    CloseOperators,
-    CommitSinks,
-    ContinueSnapshot,
-    DropSnapshot,
-    ReportAborted,
-    ReportCompleted,
-    StartDrain,
-    TakeSnapshot,
-)
+from weir.core.messages.task import ReportCompleted
 from weir.core.status import JobStatus
 from weir.core.types import (
     CheckpointType,
@@ -61,6 +50,7 @@ from weir.runtime.dispatcher import ToTask
 from weir.sim.engine.auditor import AuditError, Auditor
 from weir.sim.engine.code import Code, RowLaws
 from weir.sim.engine.disk import Disk
+from weir.sim.engine.disk_faults import SlowPhases, damaged
 from weir.sim.engine.driver import SimDriver
 from weir.sim.engine.faults import (
     TIMED,
@@ -71,11 +61,11 @@ from weir.sim.engine.faults import (
     Refused,
     Standing,
     beyond,
-    damaged,
     draw_cancel,
     draw_damage,
     draw_mishaps,
     draw_plan,
+    draw_rare_mishaps,
     since_savepoint,
 )
 from weir.sim.engine.job import SimJob, draw_job
@@ -83,6 +73,7 @@ from weir.sim.engine.liveness import Liveness
 from weir.sim.engine.loop import Loop, Process
 from weir.sim.engine.story import Story
 from weir.sim.own.code import CountedRows, OwnCode
+from weir.sim.own.resting import draw_resting
 from weir.sim.stores.audit import Ledger
 from weir.sim.stores.placing import STRIKES_US, Stores, more_faults, with_stores
 from weir.storage import metadata
@@ -102,6 +93,13 @@ _SLOWS = {Fault.DRIVER_PAUSED, Fault.CLOCK_JUMP, Fault.STORAGE_SLOW}
 _PATIENCE_OF_STORES_S = 300
 #: How many savepoints are requested before a mishap that needs one; most are not taken in time.
 _SAVEPOINTS_BEFORE = 10
+_OF_SAVEPOINTS = (Mishap.SAVEPOINT_AGAIN, Mishap.SAVEPOINT_ELSEWHERE)
+#: How soon after a savepoint it is started with other tables.
+_MOVES_US = 200_000
+#: Of damaged checkpoints, the share in which it may be any file, and a misdirected write.
+_OTHER_DAMAGE = 0.5
+#: What a job that cannot be run says: a person undoes the mishap.
+_CANNOT_RUN = ("No checkpoint or savepoint found", "is damaged (its number is")
 #: How often a checkpoint is damaged within a commit, and how long commits to stores may take.
 _WAITS = 0.5
 _COMMIT_US = 5_000
@@ -115,21 +113,8 @@ _UNEXPLAINED = 30
 _OVER = (RecordStatus.FINISHED, RecordStatus.CANCELED)
 #: The share of stop requests that drain; such a run ends early.
 _DRAINS = 0.5
-#: Effects of tasks that do not involve the job master.
-_AMONG_TASKS = (
-    AnswerPlanning,
-    ChannelAppended,
-    CloseOperators,
-    CommitSinks,
-    ReportCompleted,
-    ContinueSnapshot,
-    DropSnapshot,
-    ReleaseSegments,
-    SegmentsConsumed,
-    StartDrain,
-    TakeSnapshot,
-    ReportAborted,
-)
+#: The modules with the effects of tasks that do not involve the job master.
+_AMONG_TASKS = ("weir.core.messages.channel", "weir.core.messages.task")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +172,15 @@ _STREAMS = (
 class World:
     """One run: its disk, its drivers, their faults and the auditor."""
 
+    #: The job has other tables than it began with.
+    _has_moved = False
+    #: The next savepoint is to be started with other tables.
+    _move_waits = False
+    #: A checkpoint is to be damaged while the next commit to a store is at work.
+    _damage_waits = False
+    #: A backup was put back: files that later attempts had staged are not cleaned up.
+    _records_are_older = False
+
     def __init__(
         self, seed: int, *, seconds: float, stage: Stage | None = None, store: str | None = None
     ) -> None:
@@ -212,6 +206,7 @@ class World:
         self._drain_requests: set[str] = set()
         self._of_stores = Random(f"stores {seed}")
         self._job = self._drawn_job(store)
+        self._resting = draw_resting(self._job.vertices, Random(f"resting {seed}"))
         self._injector = Injector(self._plan, of_injector, lambda: self._loop.now_us)
         self._story = Story()
         self._auditor = Auditor(
@@ -221,11 +216,14 @@ class World:
             claims=self._job.claims_snapshot,
             min_pause_ms=self._job.config.min_pause_ms,
         )
-        self._disk = self.disk = self._auditor.disk = Disk(self._auditor)
+        slow = SlowPhases(Random(f"slow {seed}"), 0 if self._is_calm else self._plan.until_us)
+        tears = Random(f"tears {seed}")
+        self._disk = self.disk = Disk(self._auditor, tears=tears, slow=slow)
+        self._auditor.disk = self._disk
         self.stores: Stores | None = None
         if stage is None and self._job.stores:
             self.open_stores(self._job.stores, Ledger(self.tell, self._auditor.broken))
-        self._own = OwnCode(self._job, self.stores)
+        self._own = OwnCode(self._job, self._resting, self.stores)
         self._code: Code = self._own
         if stage is not None:
             self._code, self._auditor.laws = stage.begin(self, self._job)
@@ -247,12 +245,10 @@ class World:
         self._undisturbed: int | None = None
         #: A separate stream, so that seeds without mishaps keep their stories.
         self._mishap_random = Random(f"mishaps {seed}")
+        #: The same for those that came later.
+        self._rare_random = Random(f"rare mishaps {seed}")
         self._refused: Refused | None = None
         self._backups: list[Backup] = []
-        #: A checkpoint is to be damaged while the next commit to a store is at work.
-        self._damage_waits = False
-        #: A backup was put back: files that later attempts had staged are not cleaned up.
-        self._records_are_older = False
         #: For a user's job: the text of the newest failure, and how often no fault explained it
         #: since one did or a checkpoint completed.
         self._last_failure = ""
@@ -302,16 +298,16 @@ class World:
         cancel_us = draw_cancel(Random(f"cancels {self.seed}"), self._plan.until_us)
         if cancel_us is not None and not self._is_calm:
             self._loop.at(cancel_us, self._outside, partial(self._due, Fault.CANCEL_REQUESTED))
-        mishaps = draw_mishaps(self._mishap_random, self._plan.until_us)
         # A user's sink need not tell who has committed what.
-        for when_us, mishap in mishaps if self._stage is None and not self._job.stores else ():
-            self._loop.at(self._mishap_random.randrange(when_us), self._outside, self._back_up)
-            if mishap is Mishap.SAVEPOINT_AGAIN:
-                for _ in range(_SAVEPOINTS_BEFORE):
-                    request_us = self._mishap_random.randrange(when_us)
-                    request = partial(self._due, Fault.SAVEPOINT_REQUESTED)
-                    self._loop.at(request_us, self._outside, request)
-            self._loop.at(when_us, self._outside, partial(self._befall, mishap))
+        if self._stage is None and not self._job.stores:
+            for random, draw in (
+                (self._mishap_random, draw_mishaps),
+                (self._rare_random, draw_rare_mishaps),
+            ):
+                for when_us, mishap in draw(random, self._plan.until_us):
+                    self._prepare(mishap, when_us, random)
+        for when_us in self._disk.slow.begin_us:
+            self._loop.at(when_us, self._outside, self._slows_down)
         of_damage, often = Random(f"damage {self.seed}"), bool(self._job.stores)
         for when_us in draw_damage(of_damage, self._plan.until_us, often=often):
             if self._stage is None:
@@ -338,7 +334,7 @@ class World:
         return RunResult(
             seed=self.seed,
             violation=self._auditor.violation,
-            plan=f"{self._job}\n{self._plan.describe()}",
+            plan=f"{self._job}\n{self._resting or ''}\n{self._plan.describe()}",
             digest=self._story.digest,
             story=tuple(self._story.lines()) if self._auditor.violation else (),
             events=self._events,
@@ -353,7 +349,8 @@ class World:
     def _patience_ms(self) -> int | None:
         """The timeout of checkpoints, if none may reach it."""
         timeout_ms, slows = self._job.config.timeout_ms, _SLOWS & self._plan.rates.keys()
-        may = timeout_ms < _LONG_MS or slows or self._job.coordinated or self._stage is not None
+        slows_down = slows or self._disk.slow.begin_us or self._job.coordinated
+        may = timeout_ms < _LONG_MS or slows_down or self._stage is not None
         return None if may or self.stores is not None else timeout_ms
 
     def _supervise(self) -> None:
@@ -405,7 +402,7 @@ class World:
 
     def _record(self) -> JobRecord | None:
         """The newest record of the job on the disk."""
-        directory = f"{self._job.base_directory}/{self._job_id}/log"
+        directory = f"{self._directory}/log"
         names = self._disk.names(directory)
         if not names or names[-1] == DIRECTORY_MARKER:
             return None
@@ -419,8 +416,7 @@ class World:
         elif wrong is not None:
             self._auditor.broken(f"{driver.process.name} has ended, but {wrong}")
         elif self._refused is not None and "--accept-duplicates" in (how.failure or ""):
-            refused, self._refused = self._refused, None
-            self._loop.at(0, self._outside, partial(self._undo, refused))
+            self._undo_soon()
 
     def _kill_drivers(self, *, executors: bool = False) -> None:
         for driver in self._drivers:
@@ -469,39 +465,46 @@ class World:
 
     # -- mishaps
 
+    def _prepare(self, mishap: Mishap, when_us: int, random: Random) -> None:
+        """Let a mishap happen, and before it what it needs."""
+        self._loop.at(random.randrange(when_us), self._outside, self._back_up)
+        for _ in range(_SAVEPOINTS_BEFORE) if mishap in _OF_SAVEPOINTS else ():
+            request = partial(self._due, Fault.SAVEPOINT_REQUESTED)
+            self._loop.at(random.randrange(when_us), self._outside, request)
+        self._loop.at(when_us, self._outside, partial(self._befall, mishap))
+
     def _back_up(self) -> None:
         """Copy the job's directory, as a person would."""
         record = self._record()
         if self._refused is None and record is not None and record.status is RecordStatus.RUNNING:
-            copy = self._disk.copy_of(f"{self._job.base_directory}/{self._job_id}")
-            self._backups.append(Backup(job_id=self._job_id, files=copy, record=record))
+            copy = self._disk.copy_of(self._directory)
+            self._backups.append(Backup(files=copy, record=record))
+
+    def _left_of(self, record: JobRecord) -> set[bool]:
+        """Whether the checkpoints of a record are still there: {True} if all are."""
+        return {f"{known.path}/{METADATA_FILE}" in self._disk.files for known in record.checkpoints}
 
     def _befall(self, mishap: Mishap) -> None:
         """Kill all drivers and carry out a mishap; the tables decide whether it must be refused."""
         record = self._record()
-        if self._refused is not None or self._job.claims_snapshot:
-            return
         if self._finished or (record is not None and record.status in _OVER):
             return
-        backups = [one for one in self._backups if one.job_id == self._job_id]
-        needs = {
-            Mishap.BACKUP_PUT_BACK: backups,
-            Mishap.SAVEPOINT_AGAIN: self._savepoints,
-            Mishap.CHECKPOINT_DAMAGED: self._can_be_damaged(record),
-        }
-        if not needs.get(mishap, True):
+        if not self._may_befall(mishap, record):
+            self._move_waits |= mishap is Mishap.SAVEPOINT_ELSEWHERE and not self._has_moved
             return
-        standing = Standing(job_id=self._job_id, from_savepoint=self._from_savepoint)
         self._injector.note(mishap, self._drivers[-1].protocol_state())
         self._kill_drivers(executors=True)
-        tables = self._auditor.tables
+        standing = Standing(job_id=self._job_id, from_savepoint=self._from_savepoint)
+        backups, directory = self._own_backups, self._directory
+        tables, refused = self._auditor.tables, False
         match mishap:
-            case Mishap.BACKUP_PUT_BACK:
+            case Mishap.BACKUP_PUT_BACK | Mishap.RECORDS_PUT_BACK:
                 backup = backups[-1]
-                directory = f"{self._job.base_directory}/{self._job_id}"
                 standing = replace(standing, files=self._disk.copy_of(directory))
-                self._disk.put_back(directory, backup.files)
+                part = directory if mishap is Mishap.BACKUP_PUT_BACK else f"{directory}/log"
+                self._put_back(part, backup)
                 refused = beyond(tables, self._job_id, backup.record.completed or 0)
+                refused |= self._left_of(backup.record) == {False}
                 if not refused:
                     self._auditor.records_put_back(backup.record, self._newest_id())
                     self._goes_back_to(backup.record.completed or 0)
@@ -516,11 +519,57 @@ class World:
                 assert record is not None
                 self._refused = self._damage(record)
                 refused = self._refused.must
+            case Mishap.SAVEPOINT_ELSEWHERE:
+                savepoint = self._rare_random.choice(self._savepoints)
+                self._auditor.moved(savepoint, self._own.move())
+                self._has_moved, self._savepoints = True, []
+                self._restore_from(savepoint.external_path)
+            case Mishap.IDS_PUT_BACK:
+                self._put_back(f"{directory}/ids", backups[-1])
+                assert record is not None
+                self._auditor.records_put_back(record, self._newest_id())
+                self._forget_savepoints(record.completed or 0)
+            case Mishap.RECORD_MISDIRECTED:
+                older, newest = self._disk.below(f"{directory}/log")[-2:]
+                standing = replace(standing, damaged=(newest, self._disk.files[newest]))
+                self._disk.put(newest, self._disk.files[older], durable=True)
+                refused = True
         self._story.tell(
             self._loop.now_us, "-", f"MISHAP {mishap.value}, must be refused: {refused}"
         )
         if refused and self._refused is None:
             self._refused = Refused(mishap=mishap, before=standing)
+
+    @property
+    def _directory(self) -> str:
+        return f"{self._job.base_directory}/{self._job_id}"
+
+    @property
+    def _own_backups(self) -> list[Backup]:
+        return [one for one in self._backups if one.record.job_id == self._job_id]
+
+    def _may_befall(self, mishap: Mishap, record: JobRecord | None) -> bool:
+        """Whether there is what a mishap needs, and no other one to be undone."""
+        if self._refused is not None or self._job.claims_snapshot:
+            return False
+        backups, records = self._own_backups, self._disk.names(f"{self._directory}/log")
+        needs = {
+            Mishap.BACKUP_PUT_BACK: backups,
+            Mishap.SAVEPOINT_AGAIN: self._savepoints and not self._has_moved,
+            Mishap.VOLUME_NOT_MOUNTED: not self._has_moved,
+            Mishap.CHECKPOINT_DAMAGED: self._can_be_damaged(record),
+            Mishap.SAVEPOINT_ELSEWHERE: self._savepoints and not self._has_moved,
+            Mishap.RECORDS_PUT_BACK: backups and len(self._left_of(backups[-1].record)) < 2,
+            Mishap.IDS_PUT_BACK: backups,
+            Mishap.RECORD_MISDIRECTED: len(records) > 1,
+        }
+        return bool(needs[mishap])
+
+    def _put_back(self, directory: str, backup: Backup) -> None:
+        """Restore a directory from a backup of the job's."""
+        below = f"{directory}/"
+        copy = {path: data for path, data in backup.files.items() if path.startswith(below)}
+        self._disk.put_back(directory, copy)
 
     def _damage_soon(self, random: Random) -> None:
         """Damage a checkpoint now, or while rows of the next one are being shown."""
@@ -546,22 +595,37 @@ class World:
         Unless readers see rows of it, drivers may go back to the checkpoint before it.
         """
         older, newest = record.checkpoints[-2:]
-        file, known = f"{newest.path}/{METADATA_FILE}", older.checkpoint_id
-        data = self._disk.files[file]
-        self._disk.put(file, damaged(data, self._mishap_random), durable=True)
+        files, known = self._disk.files, older.checkpoint_id
+        file = f"{newest.path}/{METADATA_FILE}"
+        random, others = self._mishap_random, list[bytes]()
+        if self._rare_random.random() < _OTHER_DAMAGE:
+            random = self._rare_random
+            job = self._disk.copy_of(parent(newest.path))
+            own = f"{parent(newest.path)}/shared/{newest.checkpoint_id}/"
+            file = random.choice([file, *(path for path in job if path.startswith(own))])
+            # What was meant for a file of the same kind, and went to this one.
+            others = [job[path] for path in job if ("/shared/" in path) == ("/shared/" in file)]
+        data = files[file]
+        self._disk.put(file, damaged(data, random, others), durable=True)
         before = Standing(
             job_id=self._job_id, from_savepoint=self._from_savepoint, damaged=(file, data)
         )
         shown = self._shows_beyond(known)
-        refused = Refused(mishap=Mishap.CHECKPOINT_DAMAGED, before=before, must=shown, known=known)
+        refused = Refused(
+            mishap=Mishap.CHECKPOINT_DAMAGED,
+            before=before,
+            must=shown,
+            damaged=newest.path,
+            known=known,
+        )
         if not shown:
             self._give_up(refused, record)
         return refused
 
     def _give_up(self, refused: Refused, record: JobRecord) -> None:
         """Drivers may go back to the checkpoint before the damaged one."""
-        assert refused.before.damaged is not None and refused.known is not None
-        self._auditor.damaged(record, parent(refused.before.damaged[0]))
+        assert refused.known is not None
+        self._auditor.damaged(record, refused.damaged)
         self._goes_back_to(refused.known)
         if self.stores is not None:
             self.stores.give_up(self._job_id, refused.known)
@@ -576,12 +640,24 @@ class World:
         """The job goes on from an older checkpoint, and nothing shows what came after it."""
         self._records_are_older = True
         self._own.records_put_back(self._job_id, completed)
-        # Savepoints that were taken after it refer to rows that are undone now.
+        self._forget_savepoints(completed)
+
+    def _forget_savepoints(self, completed: int) -> None:
+        """Nobody starts from those that the job took after a checkpoint.
+
+        They refer to rows that are undone now, or their ids come again.
+        """
         self._savepoints = [
             one
             for one in self._savepoints
             if one.job_id != self._job_id or one.checkpoint_id <= completed
         ]
+
+    def _undo_soon(self) -> None:
+        """A driver has said that it cannot run the job."""
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            self._loop.at(0, self._outside, partial(self._undo, refused))
 
     def _undo(self, refused: Refused) -> None:
         """Undo a refused mishap, as a person would after reading the driver's message."""
@@ -589,25 +665,27 @@ class World:
         before = refused.before
         self._job_id, self._from_savepoint = before.job_id, before.from_savepoint
         if before.files is not None:
-            self._disk.put_back(f"{self._job.base_directory}/{self._job_id}", before.files)
+            self._disk.put_back(self._directory, before.files)
         if before.damaged is not None:
             self._disk.put(*before.damaged, durable=True)
+        if refused.damaged:
             self._auditor.repaired(self._job_id)
         self._story.tell(self._loop.now_us, "-", f"UNDONE {refused.mishap.value}")
 
     def _newest_id(self) -> int:
-        return max(
-            map(int, self._disk.names(f"{self._job.base_directory}/{self._job_id}/ids")), default=0
-        )
+        return max(map(int, self._disk.names(f"{self._directory}/ids")), default=0)
 
     # -- observation
 
     def _on_effect(self, driver: SimDriver, effect: object) -> None:
         self._tell(driver, str(effect))
+        said = effect.message if isinstance(effect, JobStatusChanged) else ""
+        if any(words in said for words in _CANNOT_RUN):
+            self._undo_soon()
         if self._stage is not None:
             self._watch_user(driver, effect)
         self._touched.add(getattr(effect, "vertex", ""))
-        self._master_touched |= not isinstance(effect, _AMONG_TASKS)
+        self._master_touched |= type(effect).__module__ not in _AMONG_TASKS
         unforced = 0
         if isinstance(effect, TriggerCheckpoint):
             pending = driver.master.coordinator.pending
@@ -643,7 +721,7 @@ class World:
         for driver in self._drivers:
             if driver.is_live and driver.is_endless:
                 self._requests += 1
-                driver.request(
+                driver.post(
                     SnapshotRequested(
                         request=f"r{self._requests}",
                         kind=RequestKind.STOP,
@@ -674,6 +752,10 @@ class World:
         if checkpoint.kind.is_savepoint and not self._job.claims_snapshot:
             self._auditor.savepoint(checkpoint)
             self._savepoints.append(checkpoint)
+            if self._move_waits:
+                self._move_waits = False
+                befall = partial(self._befall, Mishap.SAVEPOINT_ELSEWHERE)
+                self._loop.at(self._rare_random.randrange(_MOVES_US), self._outside, befall)
 
     def _on_turn(self, driver: SimDriver, envelope: object) -> None:
         self._events += 1
@@ -736,7 +818,8 @@ class World:
             and not self._job.bucket
         )
         self._loop.run(lambda: not newest.is_live, self._loop.now_us + 60_000_000)
-        status = self._record_status()
+        record = self._record()
+        status = None if record is None else record.status
         with contextlib.suppress(AuditError):
             canceled = status is RecordStatus.CANCELED
             self._auditor.settle(self._job_id, canceled=canceled, undisturbed=undisturbed)
@@ -745,10 +828,6 @@ class World:
                 self._auditor.broken(
                     f"{vertex} has ended, but its listener heard of no checkpoint of this driver"
                 )
-
-    def _record_status(self) -> RecordStatus | None:
-        record = self._record()
-        return None if record is None else record.status
 
     def _tell(self, driver: SimDriver, what: str) -> None:
         self._story.tell(self._loop.now_us, driver.process.name, what)
@@ -774,6 +853,11 @@ class World:
                 self._loop.kill(driver.executors)
         if not any(driver.is_live for driver in self._drivers):
             self._undisturbed = len(self._drivers) + 1
+
+    def _slows_down(self) -> None:
+        """The disk is slow from now on, for a while."""
+        self._injector.note(Fault.DISK_SLOW, self._drivers[-1].protocol_state())
+        self._story.tell(self._loop.now_us, "-", f"FAULT {Fault.DISK_SLOW.value}")
 
     def _arm(self, fault: Fault) -> None:
         delay_us = self._injector.next_us(fault)
@@ -825,11 +909,11 @@ class World:
                 driver.clock.ahead_ms += self._random.choice((0, self._random.randrange(2_000)))
                 self._loop.at(0, driver.process, driver.wake)
             case Fault.SUSPENDED:
-                driver.request(SuspendRequested())
+                driver.post(SuspendRequested())
             case Fault.CANCEL_REQUESTED:
-                driver.request(CancelRequested(request="cancel"))
+                driver.post(CancelRequested(request="cancel"))
             case _:
-                driver.request(self._request(fault))
+                driver.post(self._request(fault))
 
     def _request(self, fault: Fault) -> JobMasterEvent:
         self._requests += 1

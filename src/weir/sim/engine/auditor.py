@@ -4,7 +4,7 @@ It keeps its own account of what is durable (job log, tables) from what it sees 
 reports a broken law at the moment it breaks. Only law 2 takes the word of a machine, for which
 checkpoints are in flight. Laws, with the rules that they follow:
 
-1. Checkpoint ids grow, whoever allocates them (P19).
+1. Checkpoint ids grow, also from one driver to the next (P19).
 2. At most ``max_concurrent_checkpoints`` unforced checkpoints are in flight.
 3. The files that a checkpoint or savepoint names exist when it is recorded, and are never deleted
    while it is retained (P17, A11).
@@ -41,7 +41,7 @@ checkpoints are in flight. Laws, with the rules that they follow:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -64,6 +64,7 @@ from weir.core.types import (
     TaskStatus,
     VertexId,
 )
+from weir.durable.targets import known_rows
 from weir.sim.engine.code import TABLES_DIRECTORY, RowLaws, Shown
 from weir.sim.engine.disk import Disk
 from weir.sim.engine.table import TableVersion
@@ -93,14 +94,6 @@ class _Staged:
     root: str
     transaction: str
     epoch: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _FinalFailures:
-    """How many final checkpoints in a row failed, and when the last one failed."""
-
-    failures: int = 0
-    at_ms: int = 0
 
 
 @dataclass
@@ -145,8 +138,9 @@ class Auditor:
         self._completed_ms: dict[str, int] = {}
         #: Driver -> failures of its job since a checkpoint completed.
         self._failures: Counter[str] = Counter()
-        #: Driver -> final checkpoints that failed since one completed or an attempt began.
-        self._final: dict[str, _FinalFailures] = {}
+        #: Driver -> how many final checkpoints failed since one completed or an attempt began, and
+        #: when the last one did.
+        self._final: dict[str, tuple[int, int]] = {}
         self.disk: Disk | None = None
         #: The first broken law, and how. An exception reports it too, but the code under test may
         #: catch that.
@@ -164,6 +158,9 @@ class Auditor:
         self._statuses: dict[tuple[str, VertexId], TaskStatus] = {}
         #: Table root -> its newest version.
         self.tables: dict[str, TableVersion] = {}
+        #: Where the tables are, and the rows of earlier ones of which a moved job knows, by sink.
+        self._tables_directory = TABLES_DIRECTORY
+        self._known: dict[OperatorId, list[object]] = {}
         #: The rows of tables that are in simulated stores, by sink.
         self.stores: dict[OperatorId, Shown] = {}
         self._visible: set[str] = set()
@@ -216,7 +213,7 @@ class Auditor:
         )
 
     def records_put_back(self, record: JobRecord, newest_id: int) -> None:
-        """Roll a job's account back to ``record``, as putting back its directory did."""
+        """Roll a job's account back to ``record`` and an id, as putting back its directory did."""
         account = self._account(record.job_id)
         account.record = record
         account.recorded = {n for n in account.recorded if n < (record.completed or 0)}
@@ -224,6 +221,32 @@ class Auditor:
         account.newest_id = newest_id
         account.triggered = {n: driver for n, driver in account.triggered.items() if n <= newest_id}
         self._retain(record)
+
+    def moved(self, savepoint: CompletedCheckpoint, new_directory: str) -> None:
+        """The next job starts from a savepoint, and has new tables in another directory.
+
+        These must show what was pending in the savepoint, and all that came after it.
+        """
+        known, directory, files = known_rows(savepoint), self._tables_directory, self._disk.files
+        pending = {
+            f"{directory}/{item.sink}/{item.payload['file']}"
+            for task in savepoint.tasks
+            for item in task.committables
+        }
+        for sink in self._disk.names(directory):
+            shown: list[str] = []
+            rows = self._known.setdefault(sink, [])
+            for name in self._disk.names(f"{directory}/{sink}/log"):
+                data = files[f"{directory}/{sink}/log/{name}"]
+                version = msgspec.json.decode(data, type=TableVersion)
+                if version.epoch <= known.get(version.job_id, 0):
+                    added = version.files[len(shown) :]
+                    rows += self._rows(file for file in added if file not in pending)
+                shown = version.files
+        self._tables_directory = new_directory
+
+    def _rows(self, files: Iterable[str]) -> list[object]:
+        return [row for file in files for row in msgspec.json.decode(self._disk.files[file])]
 
     def damaged(self, record: JobRecord, path: str) -> None:
         """The newest checkpoint of a job cannot be read, and may be given up."""
@@ -233,8 +256,7 @@ class Auditor:
     def repaired(self, job_id: JobId) -> None:
         """All checkpoints can be read again."""
         self._damaged.clear()
-        record = self._account(job_id).record
-        if record is not None:
+        if (record := self._account(job_id).record) is not None:
             self._retain(record)
 
     # -- effects
@@ -291,17 +313,17 @@ class Auditor:
 
     def final_failed(self, driver: str, now_ms: int) -> None:
         """Count a final checkpoint that ended without completing."""
-        failures = self._final.get(driver, _FinalFailures()).failures
-        self._final[driver] = _FinalFailures(failures=failures + 1, at_ms=now_ms)
+        failures, _ = self._final.get(driver, (0, 0))
+        self._final[driver] = (failures + 1, now_ms)
 
     def asked_final(self, driver: str, now_ms: int) -> None:
         """Check the delay of a final checkpoint that a driver requests, queued or begun."""
-        failed = self._final.get(driver, _FinalFailures())
-        waited_ms = now_ms - failed.at_ms
-        if failed.failures and waited_ms < final_retry_ms(failed.failures):
+        failures, at_ms = self._final.get(driver, (0, 0))
+        waited_ms = now_ms - at_ms
+        if failures and waited_ms < final_retry_ms(failures):
             raise self._broken(
-                f"a final checkpoint is requested again {waited_ms} ms after failure"
-                f" {failed.failures} in a row"
+                f"a final checkpoint is requested again {waited_ms} ms after failure {failures} in"
+                " a row"
             )
 
     def began_periodic(self, driver: str, checkpoint_id: int, now_ms: int) -> None:
@@ -445,8 +467,8 @@ class Auditor:
     def _staged_files(self, checkpoint: CompletedCheckpoint) -> dict[str, _Staged]:
         """Files that its tables have yet to commit, with their transactions."""
         return {
-            item.payload["file"]: _Staged(
-                root=f"{TABLES_DIRECTORY}/{item.sink}",
+            f"{self._tables_directory}/{item.sink}/{item.payload['file']}": _Staged(
+                root=f"{self._tables_directory}/{item.sink}",
                 transaction=f"{checkpoint.job_id}/{item.sink}",
                 epoch=checkpoint.checkpoint_id if item.epoch is None else item.epoch,
             )
@@ -494,6 +516,9 @@ class Auditor:
         ]
         if volatile:
             raise self._broken(f"{who} shows {volatile[0]}, which is not flushed")
+        torn = [file for file in added if not self._disk.files[file].endswith(b"]")]
+        if torn:
+            raise self._broken(f"{who} shows {torn[0]}, which is torn")
         self._visible.update(added)
 
     def _check_may_commit(self, who: str, version: TableVersion) -> None:
@@ -549,6 +574,6 @@ class Auditor:
         """The rows that a table shows; None if nobody knows which it should show."""
         if sink in self.stores:
             return self.stores[sink](sink)
-        version = self.tables.get(f"{TABLES_DIRECTORY}/{sink}")
+        version = self.tables.get(f"{self._tables_directory}/{sink}")
         files = [] if version is None else version.files
-        return [row for file in files for row in msgspec.json.decode(self._disk.files[file])]
+        return [*self._known.get(sink, ()), *self._rows(files)]

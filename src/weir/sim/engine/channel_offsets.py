@@ -12,6 +12,9 @@ The received watermarks are part of the query's state in the same way. Laws, fro
 3. After a checkpoint each channel's watermark is at least its producer's output watermark at the
    barrier; a producer whose records had ended holds nothing back. The law does not cover a channel
    in which an unaligned checkpoint overtook records: their watermarks arrive after the barrier.
+
+Laws 1 and 2 do not hold of a channel that may be idle: it counts as far as others then, and stands
+where it is in a new attempt. As Spark does, the query keeps the highest watermark.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ class ChannelOffsets:
 
     def __init__(self, inputs: Sequence[VertexId]) -> None:
         self._inputs = tuple(inputs)
+        #: The channels that may be idle.
+        self.idle: frozenset[VertexId] = frozenset()
         #: Channel -> the last position that a complete batch has read; absent before the first.
         self._committed: dict[VertexId, int] = {}
         self._watermarks_ms: dict[VertexId, int] = {}
@@ -118,7 +123,7 @@ class ChannelOffsets:
         broken.
         """
         for name, before in self._watermarks_ms.items():
-            if watermarks_ms.get(name, before) < before:
+            if watermarks_ms.get(name, before) < before and name not in self.idle:
                 raise BrokenWatermarkError(
                     f"the watermark of {name} falls from {before} to {watermarks_ms[name]}"
                 )
@@ -129,14 +134,17 @@ class ChannelOffsets:
                     " reported after it"
                 )
         self._holding_ms = dict(self._watermarks_ms)
-        risen = any(self._watermarks_ms.get(name) != told for name, told in watermarks_ms.items())
-        self._watermarks_ms |= watermarks_ms
-        return risen
+        known = self._watermarks_ms
+        risen = {name: ms for name, ms in watermarks_ms.items() if ms > known.get(name, -1)}
+        known |= risen
+        return bool(risen)
 
     def check(self, channel: VertexId, rows: Sequence[int]) -> None:
         """Check law 1 for rows that the query reads from a channel."""
         watermark_ms = self._holding_ms.get(channel)
-        if watermark_ms is not None and rows and min(rows) < watermark_ms:
+        if channel in self.idle or watermark_ms is None or not rows:
+            return
+        if min(rows) < watermark_ms:
             raise BrokenWatermarkError(
                 f"{min(rows)} of {channel} is read below the watermark {watermark_ms}"
             )

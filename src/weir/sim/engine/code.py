@@ -23,10 +23,10 @@ from weir.core.types import (
 )
 from weir.durable.hooks import CheckpointListener, MasterHook
 from weir.runtime.concurrency import Clock
+from weir.runtime.ports import AttemptStart, PostToTask
 from weir.sim.engine.disk import ProcessFileSystem
 from weir.sim.engine.faults import Fault
 from weir.sim.engine.loop import Loop, Process, SimWaits
-from weir.sim.engine.task_port import Queries
 from weir.sinks.base import Sink
 
 #: The directory of the tables on the simulated disk.
@@ -55,6 +55,18 @@ class Environment:
     broken: Callable[[str], None]
 
 
+class Queries(Protocol):
+    """Makes the queries of one driver, for its ``SimTaskPort``."""
+
+    def begin_attempt(self, port: Any, start: AttemptStart) -> None:
+        """An attempt begins."""
+        ...
+
+    def make(self, port: Any, plan: TaskPlan, attempt: int, post: PostToTask) -> Any:
+        """The query of one task."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class DriverCode:
     """What one driver has loaded."""
@@ -71,7 +83,7 @@ class DriverCode:
 
 
 class Code(Protocol):
-    """The code of a job, which every driver loads anew."""
+    """The code of a job, which every driver loads for itself."""
 
     def load(self, environment: Environment) -> DriverCode:
         """Load it in a new process."""

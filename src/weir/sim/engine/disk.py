@@ -1,9 +1,9 @@
 """A disk that forgets unsynced writes in a crash, and the file system that one process sees.
 
 ``Disk`` keeps the content that every process sees and, for each path that changed since its last
-sync, the content that a machine crash would bring back. A sync may fail: the content is then lost
-for every name of the file, although everyone can read it until the machine crashes and later syncs
-succeed (PROTOCOL P23).
+sync, the content that a machine crash would bring back. A file that survives the crash unsynced may
+be torn, and end early. A sync may fail: the content is then lost for every name of the file,
+although everyone can read it until the machine crashes and later syncs succeed (PROTOCOL P23).
 
 ``ProcessFileSystem`` yields before each operation, so that kills, pauses and other drivers can come
 between any two operations. It also makes operations fail before they took effect, and ``create``
@@ -18,9 +18,13 @@ from random import Random
 from typing import Protocol
 
 from weir.errors import LostWriteError, StorageError
+from weir.sim.engine.disk_faults import SlowPhases
 from weir.sim.engine.loop import Loop, Process
 from weir.storage.filesystem import CreateResult, FileStatus
 from weir.storage.paths import parent
+
+#: The share of files that a crash tears, of those that were not synced and survive it.
+_TORN = 0.3
 
 
 class Watcher(Protocol):
@@ -38,8 +42,13 @@ class Watcher(Protocol):
 class Disk:
     """Files by path; directories by the names in them."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(
+        self, watcher: Watcher, *, tears: Random | None = None, slow: SlowPhases | None = None
+    ) -> None:
+        """``tears`` draws which files a crash tears; None: none. ``slow``: None: it never is."""
         self._watcher = watcher
+        self._tears = tears
+        self.slow = slow or SlowPhases(Random(0), 0)
         self.files: dict[str, bytes] = {}
         self._names: dict[str, dict[str, None]] = {"": {}}
         #: Unsynced path -> the content that a crash may bring back; None: no file.
@@ -48,6 +57,8 @@ class Disk:
         self._file_ids: dict[str, int] = {}
         self._newest_id = 0
         self._lost: set[int] = set()
+        #: The ids of files whose content was not synced.
+        self._unsynced: set[int] = set()
         #: New name -> old name of files that were renamed and not synced since.
         self._renamed: dict[str, str] = {}
 
@@ -60,6 +71,8 @@ class Disk:
         self.files[path] = data
         self._newest_id += 1
         self._file_ids[path] = self._newest_id
+        if not durable:
+            self._unsynced.add(self._newest_id)
         self._enter(path)
 
     def link(self, source: str, target: str) -> None:
@@ -130,7 +143,9 @@ class Disk:
 
     def sync(self, path: str) -> None:
         """Make the path's current content survive a crash, unless a sync of its file has failed."""
-        if self._file_ids.get(path) not in self._lost:
+        file_id = self._file_ids.get(path, 0)
+        if file_id not in self._lost:
+            self._unsynced.discard(file_id)
             self._undo.pop(path, None)
             self._undo.pop(self._renamed.pop(path, ""), None)
 
@@ -144,7 +159,7 @@ class Disk:
         return path in self._undo
 
     def crash(self, random: Random) -> None:
-        """Lose power: each unsynced change is lost with probability 0.5."""
+        """Lose power: each unsynced change is lost with probability 0.5, and others are torn."""
         lost = {path: random.random() < 0.5 for path in self._undo}
         for target, source in self._renamed.items():
             if target in lost and source in lost:
@@ -157,9 +172,24 @@ class Disk:
                 elif path in self.files:
                     del self.files[path]
                     self._leave(path)
+        self._tear([path for path in self._undo if not lost[path] and path in self.files])
         self._undo.clear()
         self._lost.clear()
+        self._unsynced.clear()
         self._renamed.clear()
+
+    def _tear(self, survivors: Iterable[str]) -> None:
+        """Let some files end early, under all their names."""
+        random, ends = self._tears, dict[int, float]()
+        if random is None:
+            return
+        for path in survivors:
+            file_id = self._file_ids[path]
+            if file_id in self._unsynced:
+                if file_id not in ends:
+                    ends[file_id] = random.random() if random.random() < _TORN else 1.0
+                data = self.files[path]
+                self.files[path] = data[: round(len(data) * ends[file_id])]
 
     def below(self, path: str) -> list[str]:
         """The paths of all files below a directory."""
@@ -380,7 +410,8 @@ class ProcessFileSystem:
         File systems without links make missing directories when they write, so there a late writer
         can bring back what was deleted.
         """
-        self._loop.sleep(self.process, self._faults.delay_us())
+        late_us = self._disk.slow.late_us(self._loop.now_us)
+        self._loop.sleep(self.process, self._faults.delay_us() + late_us)
         if entry is not None and self._links:
             self._check_directory(parent(entry).rstrip("/"), f"{operation} of {path} failed")
         if self._faults.fails_before(operation):

@@ -6,14 +6,14 @@ The job master, the dispatcher, the coordinator runner and the durable part are 
 from __future__ import annotations
 
 import random as global_random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.checkpoints.pending import PendingState
 from weir.core.job.master import JobMaster
-from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
+from weir.core.messages.job import JobEnded, JobSubmitted
 from weir.core.messages.task import CommitSinks, SinkCommitFailed, SinksCommitted
 from weir.core.settings import UntilIdle
 from weir.core.status import JobStatus
@@ -157,16 +157,24 @@ class SimDriver:
         #: As ``weir run``, it looks whether the object store can hold records.
         self._to_check = None if connect is None else storage
         strikes = {fault: partial(injector.strikes, fault, self.protocol_state) for fault in Fault}
-        loaded = self._load(
-            code,
-            number,
+        environment = Environment(
+            number=number,
+            job_id=job_id,
             loop=loop,
+            process=self.process,
             fs=fs,
             executors=executors,
             waits=waits,
+            clock=self.clock,
+            random=random,
             strikes=strikes,
+            hook_fails=lambda: (
+                strikes[Fault.DECLINED]()
+                or (self._records_are_over and strikes[Fault.END_HOOK_FAILED]())
+            ),
             broken=broken,
         )
+        loaded = code.load(environment)
         self._plans = loaded.plans
         self._listeners = loaded.listeners
         #: The checkpoint from which the last attempt resumed.
@@ -181,17 +189,7 @@ class SimDriver:
             waits=waits,
             restored=self._resumes,
         )
-        tasks = self._task_port(
-            number,
-            job,
-            loaded,
-            fs=fs,
-            executors=executors,
-            storage=storage,
-            sinks=sinks,
-            strikes=strikes,
-            waits=waits,
-        )
+        tasks = SimTaskPort(environment, job, loaded, storage=storage, sinks=sinks)
         self.master = _master(job, job_id, loaded)
         coordinators = CoordinatorRunner(loaded.coordinators, workers=self._workers, waits=waits)
         self.dispatcher = self._dispatcher(dict(loaded.plans), tasks, coordinators)
@@ -234,79 +232,6 @@ class SimDriver:
             for one in self._listeners[name]
             if isinstance(one, OrderedListener) and not one.has_heard
         ]
-
-    def _load(
-        self,
-        code: Code,
-        number: int,
-        *,
-        loop: Loop,
-        fs: ProcessFileSystem,
-        executors: ProcessFileSystem,
-        waits: SimWaits,
-        strikes: Mapping[Fault, Callable[[], bool]],
-        broken: Callable[[str], None],
-    ) -> DriverCode:
-        """The job's code in this process."""
-        return code.load(
-            Environment(
-                number=number,
-                job_id=self.job_id,
-                loop=loop,
-                process=self.process,
-                fs=fs,
-                executors=executors,
-                waits=waits,
-                clock=self.clock,
-                random=self._random,
-                strikes=strikes,
-                hook_fails=lambda: (
-                    strikes[Fault.DECLINED]()
-                    or (self._records_are_over and strikes[Fault.END_HOOK_FAILED]())
-                ),
-                broken=broken,
-            )
-        )
-
-    def _task_port(
-        self,
-        number: int,
-        job: SimJob,
-        code: DriverCode,
-        *,
-        fs: ProcessFileSystem,
-        executors: ProcessFileSystem,
-        storage: CheckpointStorage,
-        sinks: SinkPort,
-        strikes: Mapping[Fault, Callable[[], bool]],
-        waits: SimWaits,
-    ) -> SimTaskPort:
-        """The queries of this driver."""
-        # A separate stream, so that it does not change the other draws.
-        partitions = Random(f"partitions {self.job_id} {number}")
-        return SimTaskPort(
-            loop=self._loop,
-            process=self.process,
-            file_system=fs,
-            executors=executors,
-            storage=storage,
-            sinks=sinks,
-            tables=code.sinks,
-            plans=code.plans,
-            queries=code.queries,
-            random=self._random,
-            fails=strikes[Fault.TASK_FAILED],
-            writes_late=strikes[Fault.LATE_WRITE],
-            # A snapshot is copied to an object store.
-            links=job.links and not job.bucket,
-            upload_us=job.upload_us,
-            retain_us=2_000 * job.config.timeout_ms,
-            reader_us=job.reader_us,
-            partitions=partitions.choice(job.partitions),
-            declines=strikes[Fault.DECLINED],
-            clock=self.clock,
-            waits=waits,
-        )
 
     def _dispatcher(
         self, plans: dict[VertexId, TaskPlan], tasks: SimTaskPort, coordinators: CoordinatorRunner
@@ -361,10 +286,6 @@ class SimDriver:
             self._finish(JobEnded(status=JobStatus.FAILED, failure=str(error)))
         else:
             self.post(JobSubmitted())
-
-    def request(self, event: JobMasterEvent) -> None:
-        """Post a user's request."""
-        self.post(event)
 
     def post(self, envelope: Envelope) -> None:
         """Put into the mailbox: envelopes arrive in the order of posting, some time later."""

@@ -1,33 +1,27 @@
 """The faults of one run: kinds and rates drawn from its seed, and a count of what struck when.
 
-**Mishaps** are mistakes that people make with a job's directories and commands: a backup restored,
-an old savepoint started again, a volume that is not mounted, a checkpoint damaged (PROTOCOL P19,
-P21). A mishap happens while no driver is alive. Either the job continues as if it were intended, or
-the drivers refuse to run it, and the mishap is then undone. The tables alone decide which is right:
-rows that they show and that the job would not know of must never be written again::
+**Mishaps** are mistakes that people make with a job's directories and commands, and what disks do
+to files: a backup restored, whole or in part, an old savepoint started again, also with other
+tables, a volume that is not mounted, a damaged checkpoint or record (PROTOCOL P19, P21). A mishap
+happens while no driver is alive. Either the job continues as if it were intended, or the drivers
+refuse to run it, and the mishap is then undone. The tables alone decide which is right: rows that
+they show and that the job would not know of must never be written again::
 
     ==================  ==========================  ====================================
     mishap              continues from              refused if a table has a commit
     ==================  ==========================  ====================================
     backup restored     the records of the copy     of the job, beyond the copy's record
+    records restored    the records of the copy     the same; also if the checkpoints that they
+                                                    name are gone
+    ids restored        where it was                never
     savepoint again     that savepoint              that came after the savepoint, or by
                                                     a start from another one
+    savepoint moved     that savepoint              never: it goes to other tables, empty ones
     volume not mounted  nothing                     at all
     checkpoint damaged  the checkpoint before it    of the job, beyond that checkpoint;
                                                     perhaps also if one was only begun
+    record misdirected  -                           always
     ==================  ==========================  ====================================
-
-In a run of 20,000 seeds, counted when graphs had at most three vertices, every fault struck at
-least a hundred times in every state of the protocol, from CREATED over ALLOCATING, TRIGGERING,
-WAITING, FINALIZING and COMMITTING to FAILING and RESTARTING, with these exceptions:
-
-- A driver is FINISHED or FAILED for a millisecond or two, between its last record and its end, so
-  faults rarely strike there.
-- A write in doubt needs a create, and there is hardly any while hooks run (TRIGGERING) and while a
-  driver leaves (SUSPENDED).
-- A query fails only while queries run, a hook only while it is called, and a commit only while a
-  commit runs (including the recommit at the start of an attempt). An executor is late only once its
-  query was stopped. In other states these faults strike when two checkpoints overlap.
 """
 
 from __future__ import annotations
@@ -80,6 +74,8 @@ class Fault(enum.Enum):
     REQUEST_FAILED = "request without an answer"
     #: A store restarts, or goes back to an older state.
     STORE_STRUCK = "store restarted or went back"
+    #: Every operation on the disk is late for a while.
+    DISK_SLOW = "slow disk"
 
 
 #: Faults that strike at times of their own; the others strike an operation.
@@ -159,7 +155,7 @@ def draw_plan(random: Random, *, seconds: float, syncs: Random) -> FaultPlan:
     """
     apart = (
         *(Fault.SYNC_FAILED, Fault.CANCEL_REQUESTED),
-        *(Fault.REQUEST_FAILED, Fault.STORE_STRUCK),
+        *(Fault.REQUEST_FAILED, Fault.STORE_STRUCK, Fault.DISK_SLOW),
     )
     kinds = [fault for fault in Fault if fault not in apart]
     count = random.choice((0, 1, 2, 3, 4, 6, len(kinds), len(kinds)))
@@ -236,17 +232,28 @@ class Mishap(enum.Enum):
     SAVEPOINT_AGAIN = "savepoint started again"
     VOLUME_NOT_MOUNTED = "volume not mounted"
     CHECKPOINT_DAMAGED = "checkpoint damaged"
+    SAVEPOINT_ELSEWHERE = "savepoint started with other tables"
+    RECORDS_PUT_BACK = "records restored without their checkpoints"
+    IDS_PUT_BACK = "ids restored without the records"
+    RECORD_MISDIRECTED = "an older record written over the newest"
 
 
 #: What people do to a job's directory.
 _OF_DIRECTORIES = (Mishap.BACKUP_PUT_BACK, Mishap.SAVEPOINT_AGAIN, Mishap.VOLUME_NOT_MOUNTED)
+#: Rarer ones, each in a share of runs of its own, and that share.
+_RARE = (
+    Mishap.SAVEPOINT_ELSEWHERE,
+    Mishap.RECORDS_PUT_BACK,
+    Mishap.IDS_PUT_BACK,
+    Mishap.RECORD_MISDIRECTED,
+)
+_RARE_SHARE = 0.08
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backup:
     """A copy of a job's directory."""
 
-    job_id: JobId
     files: dict[str, bytes]
     record: JobRecord
 
@@ -271,7 +278,8 @@ class Refused:
     before: Standing
     #: Drivers must refuse it. Otherwise they may.
     must: bool = True
-    #: The checkpoint from which the job continues unless they do, where that is known.
+    #: A damaged checkpoint, and the one from which the job continues unless they do.
+    damaged: str = ""
     known: int | None = None
 
 
@@ -285,6 +293,15 @@ def draw_mishaps(random: Random, until_us: int) -> list[tuple[int, Mishap]]:
     ]
 
 
+def draw_rare_mishaps(random: Random, until_us: int) -> list[tuple[int, Mishap]]:
+    """The rarer mishaps of a run: at most one of each, often early as in ``draw_cancel``."""
+    return [
+        (1 + round(until_us * random.random() ** 2), mishap)
+        for mishap in _RARE
+        if random.random() < _RARE_SHARE
+    ]
+
+
 def draw_damage(random: Random, until_us: int, *, often: bool) -> list[int]:
     """When checkpoints are damaged, in virtual microseconds; none are in most runs.
 
@@ -293,14 +310,6 @@ def draw_damage(random: Random, until_us: int, *, often: bool) -> list[int]:
     if random.random() >= (_DAMAGED_OFTEN if often else _DAMAGED):
         return []
     return [round(until_us * random.random() ** 2) for _ in range(random.randint(1, _MOST))]
-
-
-def damaged(data: bytes, random: Random) -> bytes:
-    """What a disk may make of a file: torn, or with a wrong byte."""
-    where = random.randrange(len(data))
-    if random.random() < 0.5:
-        return data[:where]
-    return data[:where] + bytes([data[where] ^ 1 << random.randrange(8)]) + data[where + 1 :]
 
 
 def beyond(tables: Mapping[str, TableVersion], job_id: JobId, epoch: int) -> bool:

@@ -232,13 +232,10 @@ def draw_job(
 ) -> SimJob:
     """Draw a small job, and the settings that matter.
 
-    ``graph`` draws the edges; ``channels`` the bounds of channels; ``unaligned`` whether barriers
-    may overtake, which limits the job to one concurrent checkpoint (PROTOCOL P27); ``partitions``
-    whether drivers differ in parallelism; ``coordinators`` which vertices have an operator with a
-    coordinator; ``restarts`` when the job is given up, and whether checkpoints are incremental;
-    ``forwarders`` which vertices have no sinks; ``retention`` whether a cancellation deletes the
-    checkpoints; ``commits`` which sinks commit at intervals; ``idle`` how many drivers stop by
-    themselves.
+    Each stream draws what its name says; ``restarts`` also whether checkpoints are incremental,
+    ``forwarders`` which vertices have no sinks, ``retention`` whether a cancellation deletes the
+    checkpoints. Barriers that may overtake (``unaligned``) limit the job to one concurrent
+    checkpoint (PROTOCOL P27). ``idle``: how many drivers stop by themselves.
     """
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))

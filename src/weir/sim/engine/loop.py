@@ -18,6 +18,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from weir.errors import invariant
 
+#: How much may be due at one time.
+_MOST_AT_ONCE = 20_000
 #: How often what ends may wait once more.
 _THROWS_MAX = 100
 
@@ -54,8 +56,9 @@ class Loop:
     def run(self, until: Callable[[], bool], limit_us: int) -> bool:
         """Run until ``until`` holds, nothing is due, or the limit is reached; return ``until()``.
 
-        At the time limit it returns False.
+        At the time limit, and if time no longer passes, it returns False.
         """
+        at_once = 0
         while self._due and not until():
             time_us, _, process, function = heapq.heappop(self._due)
             if not process.alive:
@@ -66,7 +69,8 @@ class Loop:
                     self._due, (process.paused_until_us, self._number, process, function)
                 )
                 continue
-            if time_us > limit_us:
+            at_once = at_once + 1 if time_us == self.now_us else 0
+            if time_us > limit_us or at_once > _MOST_AT_ONCE:
                 return False
             self.now_us = time_us
             function()

@@ -45,27 +45,17 @@ class SimState:
         file_system: ProcessFileSystem,
         storage: CheckpointStorage,
         links: bool,
-        state: ReadState,
-        finished: ReadState,
+        read: ReadState,
     ) -> None:
-        """Create it.
-
-        ``state`` returns the entries and file keys of the query's state after a batch, ``finished``
-        what is left of it once the query has finished.
-        """
+        """``read`` returns the entries and file keys of a snapshot."""
         self._vertex = vertex
         self._directory = directory
         self._fs = file_system
         self._transfer = Transfer(storage.fs)
         self._links = links
-        self._state = state
-        self._finished = finished
+        self.read = read
         #: Files of in-flight segments that snapshots have requested.
         self._segments: set[str] = set()
-
-    def read(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
-        """The state of the query after a batch, or what is left of one that has finished."""
-        return self._finished(effect) if effect.finished else self._state(effect)
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
         """The payload and the one file of a segment."""

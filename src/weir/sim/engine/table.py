@@ -66,7 +66,7 @@ class SimTable(Sink):
     ) -> None:
         """Open a table. ``fails`` decides whether a commit fails before it has done anything.
 
-        ``empty``: the epochs that were committed without rows, whoever did it.
+        ``empty``: the epochs that were committed without rows, by any driver.
         """
         self._empty = set() if empty is None else empty
         self.root = root
@@ -97,7 +97,8 @@ class SimTable(Sink):
             return None
         path, data = self.staged_path(batch.batch_id), msgspec.json.encode(rows)
         self._fs.put(path, data)
-        return {"file": path, "size": len(data), "rows": len(rows), "flushed": False}
+        file = path.removeprefix(f"{self.root}/")
+        return {"file": file, "size": len(data), "rows": len(rows), "flushed": False}
 
     def hold_back(self, rows: list[Any]) -> None:
         """Keep rows that ``finish`` stages."""
@@ -120,16 +121,16 @@ class SimTable(Sink):
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Sync the staged files."""
         invariant(not self._closed, f"{self.describe()} is flushed after it was closed")
-        self._fs.sync([payload["file"] for payload in payloads if not payload["flushed"]])
+        self._fs.sync([self._path(payload) for payload in payloads if not payload["flushed"]])
         return [{**payload, "flushed": True} for payload in payloads]
 
     def staged_files(self, payload: Payload) -> list[str]:
         """The one file of a payload."""
-        return [payload["file"]]
+        return [self._path(payload)]
 
     def damaged(self, payload: Payload) -> str | None:
         """Whether the payload's file is gone or has another size."""
-        return damaged_file(self._fs, {payload["file"]: payload["size"]})
+        return damaged_file(self._fs, {self._path(payload): payload["size"]})
 
     def landmark(self) -> str:
         """The log, which every commit with rows makes longer."""
@@ -151,11 +152,11 @@ class SimTable(Sink):
             if version.transactions.get(self._transaction, 0) >= epoch:
                 return 0
             for payload in payloads:
-                if self._fs.status(payload["file"]) is None:
+                if self._fs.status(self._path(payload)) is None:
                     raise SinkError(f"{self.describe()} lacks {payload['file']} of epoch {epoch}.")
             following = TableVersion(
                 transactions={**version.transactions, self._transaction: epoch},
-                files=[*version.files, *(payload["file"] for payload in payloads)],
+                files=[*version.files, *map(self._path, payloads)],
                 job_id=self._context.job_id,
                 job_directory=self._context.job_directory or "",
                 epoch=epoch,
@@ -206,6 +207,9 @@ class SimTable(Sink):
             return 0, TableVersion(transactions={}, files=[])
         data = self._fs.read(f"{self.root}/log/{names[-1]}")
         return int(names[-1]), msgspec.json.decode(data, type=TableVersion)
+
+    def _path(self, payload: Payload) -> str:
+        return f"{self.root}/{payload['file']}"
 
     def _staged(self, attempt: int) -> str:
         return f"{self.root}/staged/{staging_prefix(self._context)}-{attempt}"

@@ -18,6 +18,7 @@ from weir.sim.engine.table import EmptyEpoch, SimTable
 from weir.sim.own.counting import CountingCoordinator, CountingHook, disagreement
 from weir.sim.own.marks import Marks
 from weir.sim.own.queries import SimQueries
+from weir.sim.own.resting import RestingSource
 from weir.sim.stores.audit import StoreSink
 from weir.sim.stores.placing import Stores
 
@@ -25,12 +26,16 @@ from weir.sim.stores.placing import Stores
 class OwnCode:
     """Implements ``code.Code``."""
 
-    def __init__(self, job: SimJob, stores: Stores | None = None) -> None:
-        """``stores`` are those of the job."""
+    def __init__(
+        self, job: SimJob, resting: RestingSource | None, stores: Stores | None = None
+    ) -> None:
+        """``resting`` and ``stores`` are those of the job."""
         self._job = job
+        self._resting = resting
         self._stores = stores
         #: What was committed without rows.
         self.empty: set[EmptyEpoch] = set()
+        self._tables_directory = TABLES_DIRECTORY
 
     def records_put_back(self, job_id: JobId, completed: int) -> None:
         """An older copy of a job's records was put back, which ends with ``completed``.
@@ -38,6 +43,11 @@ class OwnCode:
         Numbers of later epochs, all without rows, come again (rule 5 of ``weir/sinks/base.py``).
         """
         self.empty -= {one for one in self.empty if one.job_id == job_id and one.epoch > completed}
+
+    def move(self) -> str:
+        """From now on the job has other tables; return their directory."""
+        self._tables_directory = f"{TABLES_DIRECTORY}-elsewhere"
+        return self._tables_directory
 
     def load(self, environment: Environment) -> DriverCode:
         """The objects of one driver."""
@@ -50,7 +60,7 @@ class OwnCode:
         at_stores = self._at_stores(environment)
         tables = {
             name: SimTable(
-                f"{TABLES_DIRECTORY}/{name}",
+                f"{self._tables_directory}/{name}",
                 environment.fs,
                 fails=environment.strikes[Fault.COMMIT_FAILED],
                 empty=self.empty,
@@ -62,7 +72,10 @@ class OwnCode:
         return DriverCode(
             plans={
                 vertex.name: _plan(
-                    vertex, job, until_idle=environment.number <= job.drivers_until_idle
+                    vertex,
+                    job,
+                    self._resting,
+                    until_idle=environment.number <= job.drivers_until_idle,
                 )
                 for vertex in job.vertices
             },
@@ -89,7 +102,7 @@ class OwnCode:
                 for vertex in job.coordinated
             },
             session=None if self._stores is None else self._stores.session,
-            queries=SimQueries(job.vertices, marks),
+            queries=SimQueries(job.vertices, marks, self._resting),
         )
 
     def _at_stores(self, environment: Environment) -> dict[OperatorId, StoreSink]:
@@ -117,7 +130,9 @@ class OwnCode:
         )
 
 
-def _plan(vertex: SimVertex, job: SimJob, *, until_idle: bool) -> TaskPlan:
+def _plan(
+    vertex: SimVertex, job: SimJob, resting: RestingSource | None, *, until_idle: bool
+) -> TaskPlan:
     return TaskPlan(
         vertex=vertex.name,
         operators=vertex.operators,
@@ -128,6 +143,7 @@ def _plan(vertex: SimVertex, job: SimJob, *, until_idle: bool) -> TaskPlan:
         inputs=vertex.inputs,
         bound=job.bound,
         aligned_timeout_ms=job.config.aligned_timeout_ms,
+        idle_after_ms=resting.idle_after_ms if resting and resting.name == vertex.name else None,
         has_operators=vertex.subtasks > 0,
         prepares_for_barriers=vertex.prepares,
         has_own_readers=vertex.enumerated,

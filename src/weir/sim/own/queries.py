@@ -1,7 +1,4 @@
-"""A model of Spark's query loop, one query for each task of an attempt.
-
-A query does what a Structured Streaming query does, in the same order, and can be interrupted
-between any two steps::
+"""A model of Spark's query loop over numbers, one query for each task of an attempt::
 
     ask the sources for their latest offsets, the control input before or after the data (Spark
         promises no order); a query that reads channels has no other sources, and its offsets are
@@ -25,45 +22,25 @@ channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from weir.core.messages.channel import MAX_WATERMARK_MS, Segment
-from weir.core.messages.task import (
-    AnswerPlanning,
-    BatchStaged,
-    Drained,
-    PlanningCalled,
-    RecordsEnded,
-    StartDrain,
-    TakeSnapshot,
-    TaskStarted,
-)
+from weir.core.messages.task import AnswerPlanning, BatchStaged, StartDrain, TakeSnapshot
 from weir.core.task.plan import TaskPlan
-from weir.core.types import (
-    Committable,
-    CompletedCheckpoint,
-    StateHandle,
-    TaskState,
-    VertexId,
-)
-from weir.durable.task_snapshots import TaskSnapshots
-from weir.errors import OperatorError, StorageError, invariant
+from weir.core.types import Committable, TaskState, VertexId
+from weir.errors import StorageError
 from weir.runtime.ports import AttemptStart, PostToTask
-from weir.runtime.task_work import task_errored
-from weir.sim.engine.channel_offsets import BEGIN, ChannelOffsets
 from weir.sim.engine.job import SimVertex
-from weir.sim.engine.loop import Task
-from weir.sim.engine.snapshots import LostStateError, segment_path
+from weir.sim.engine.snapshots import LostStateError
 from weir.sim.engine.table import LATE_ROWS, SimTable
-from weir.sim.engine.task_port import SimTaskPort
+from weir.sim.engine.task_port import Query, Rest, SimTaskPort
 from weir.sim.own.counting import LostEventError, SimOperator
 from weir.sim.own.marks import MarkedReaders, Marks
+from weir.sim.own.resting import RestingSource
 from weir.sinks.base import Batch
 
 #: Batches between two merges of the state files.
@@ -72,48 +49,31 @@ _MERGE_EVERY = 5
 _BYTES_EACH = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Rest:
-    """What a snapshot sees of a query after a batch."""
-
-    position: int
-    #: Its entries, and the keys of its files.
-    state: tuple[dict[str, str], list[str]]
-    watermark_ms: int | None
-
-
-class SimQuery:
-    """One query of one attempt, with its snapshots."""
+class SimQuery(Query):
+    """A query of one of Weir's own jobs."""
 
     def __init__(
         self,
         port: SimTaskPort,
         vertex: SimVertex,
+        marks: Marks,
+        resting: RestingSource | None,
         *,
         plan: TaskPlan,
         attempt: int,
         post: PostToTask,
-        readers: MarkedReaders,
     ) -> None:
-        self._port = port
+        super().__init__(port, plan, attempt, post)
         self._vertex = vertex
-        self._plan = plan
-        self._attempt = attempt
-        self._post = post
-        self._directory = f"/working/{port.storage.job_id}/{attempt}/{vertex.name}"
-        self._position = -1
-        #: Directory of its segments until all consumers have read them.
-        self.channel = f"{self._directory}/channel"
         #: State files by key, with the record numbers that each holds.
-        self._state: dict[str, list[int]] = {}
-        self._channels = ChannelOffsets(vertex.inputs)
-        #: What it was after the batch before the last one. A source's snapshot may be taken beside
-        #: the next batch, and so come when that has ended.
-        self._before: _Rest | None = None
+        self._files: dict[str, list[int]] = {}
         #: Files that the last merge has made obsolete.
         self._obsolete: list[str] = []
         self._operator = SimOperator(vertex.name, vertex.subtasks)
-        self._readers = readers
+        self._readers = MarkedReaders(marks, vertex.subtasks, port.random)
+        self._resting = resting
+        if resting is not None:
+            self._channels.idle = resting.late
         #: A checkpoint whose barrier the last batch did not carry, and the barrier that it carried.
         #: Only a query that ends takes part in a checkpoint without having prepared for it.
         self._unprepared: int | None = None
@@ -124,31 +84,15 @@ class SimQuery:
         self._available: int | None = None
         self._caught_up = False
         self._told_end = False
-        self._task: Task | None = None
-        self.snapshots = self._snapshots()
 
-    # -- the loop
-
-    def restore(self, state: TaskState, checkpoint: CompletedCheckpoint) -> None:
-        """Copy the state out of a checkpoint, and check that it is complete.
-
-        Raises ``LostStateError`` if it is not.
-        """
-        fs = self._port.fs
-        self._position = state.position
-        self._channels.load(state.entries["channels"])
+    def _load(self, state: TaskState, files: Mapping[str, bytes]) -> None:
+        """Raise ``LostStateError`` if the state is not complete."""
         if self._vertex.subtasks:
             self._operator.load(state.entries["operators"])
-        self._channels.pass_barrier(BEGIN, state.in_flight)
         in_flight = {one.payload["key"] for one in state.in_flight}
-        for handle in state.files:
-            path = self._port.storage.file_path(checkpoint, handle)
-            data = self._port.storage.fs(path).read(path)
-            fs.put(f"{self._directory}/{handle.key}", data)
-            if handle.key not in in_flight:
-                self._state[handle.key] = msgspec.json.decode(data, type=list[int])
-        if self._port.storage.owns(checkpoint):
-            self.snapshots = self._snapshots(state.files)
+        for key, data in files.items():
+            if key not in in_flight:
+                self._files[key] = msgspec.json.decode(data, type=list[int])
         if self._offset != int(state.entries["offset"]) or not self._is_past():
             raise LostStateError(
                 f"{self._vertex.name}: restored {sorted(self._rows())} instead of {state.entries}"
@@ -158,22 +102,22 @@ class SimQuery:
 
     def _rescale(self) -> None:
         """Repartition the state as ``spark/state/rescale.py`` does, in one more, empty batch."""
-        rows, old = sorted(self._rows()), list(self._state)
+        rows, old = sorted(self._rows()), list(self._files)
         self._position += 1
-        self._state = {}
+        self._files = {}
         for number in range(self._port.partitions):
             key = f"state/{self._position}-part{number}-{self._port.random.getrandbits(32):08x}"
-            self._state[key] = rows[number :: self._port.partitions]
-            self._port.fs.put(f"{self._directory}/{key}", msgspec.json.encode(self._state[key]))
+            self._files[key] = rows[number :: self._port.partitions]
+            self._port.fs.put(f"{self._directory}/{key}", msgspec.json.encode(self._files[key]))
         self._delete(old)
 
     @property
     def _offset(self) -> int:
         """How many records it has read."""
-        return sum(len(rows) for rows in self._state.values())
+        return sum(len(rows) for rows in self._files.values())
 
     def _rows(self) -> list[int]:
-        return [row for rows in self._state.values() for row in rows]
+        return [row for rows in self._files.values() for row in rows]
 
     @property
     def _watermark_ms(self) -> int | None:
@@ -192,12 +136,10 @@ class SimQuery:
             0, self._offset
         )
 
-    def _snapshots(self, base: Sequence[StateHandle] = ()) -> TaskSnapshots:
-        return self._port.snapshots(
-            self._plan, self._directory, base, lambda effect: self._at(effect.position).state
-        )
+    def _state(self, effect: TakeSnapshot) -> tuple[dict[str, str], list[str]]:
+        return ({}, []) if effect.finished else self._at(effect.position).state
 
-    def _rest(self) -> _Rest:
+    def _rest(self) -> Rest:
         entries = {
             "offset": str(self._offset),
             "channels": self._channels.dump(),
@@ -205,46 +147,23 @@ class SimQuery:
         }
         if self._vertex.subtasks:
             entries["operators"] = self._operator.dump()
-        return _Rest(
+        return Rest(
             position=self._position,
-            state=(entries, list(self._state)),
+            state=(entries, list(self._files)),
             watermark_ms=self._watermark_ms,
         )
 
-    def _at(self, position: int) -> _Rest:
-        """The query after batch ``position``: the last complete one or the one before."""
-        if position == self._position:
-            return self._rest()
-        invariant(
-            self._before is not None and self._before.position == position,
-            f"snapshot of {self._vertex.name} for position {position} taken at {self._position}",
-        )
-        assert self._before is not None
-        return self._before
-
     def take(self, effect: TakeSnapshot) -> None:
         """Take the synchronous part of a snapshot."""
-        watermark_ms = self._at(effect.position).watermark_ms
         self._unprepared = None if self._prepared == effect.checkpoint_id else effect.checkpoint_id
         self._check_mark(effect.checkpoint_id)
-        self._channels.pass_barrier(effect.checkpoint_id, effect.in_flight)
-        if effect.finished:
-            watermark_ms = MAX_WATERMARK_MS
-        self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
-        if self._vertex.subtasks and self._port.declines():
-            raise OperatorError("simulated failure", operator=self._vertex.name)
-        self.snapshots.take(effect)
-
-    def start(self) -> None:
-        """Start the query loop."""
-        self._task = self._port.loop.spawn(self._port.process, partial(self._guarded, self._run))
+        super().take(effect)
 
     def stop(self) -> None:
         """Interrupt the query; one of its executors may write once more, even after the driver."""
         if self._task is None:
             return
-        task, self._task = self._task, None
-        task.interrupt()
+        super().stop()
         # What a store's executors had begun goes on by itself.
         table = self._port.tables.get(self._vertex.sinks[0]) if self._vertex.sinks else None
         if isinstance(table, SimTable) and self._port.writes_late():
@@ -256,86 +175,55 @@ class SimQuery:
                 self._port.random.randrange(1_000_000),
             )
 
-    def completed(self, checkpoint_id: int) -> None:
-        """Do nothing: simulated operators do not track checkpoints."""
-
-    def aborted(self, checkpoint_id: int) -> None:
-        """Do nothing: simulated operators do not track checkpoints."""
-
-    def close(self) -> None:
-        """Do nothing: simulated operators hold nothing."""
-
-    def drain(self, effect: StartDrain) -> None:
-        """Run the batch with MAX_WATERMARK.
-
-        A query that reads channels is still alive and rests in a planning call; it is interrupted.
-        """
-        if effect.call is not None and self._task is not None:
-            self._task.interrupt()
-        self._task = self._port.loop.spawn(
-            self._port.process, partial(self._guarded, lambda: self._drain(effect))
-        )
-
-    def _guarded(self, run: Callable[[], None]) -> None:
-        try:
-            run()
-        except Exception as error:
-            self._post(task_errored(error))
-
     def _write_late(self, path: str) -> None:
         with suppress(StorageError):
             self._port.executors.put(path, LATE_ROWS)
 
     def _run(self) -> None:
-        self._post(TaskStarted(position=self._position))
         if self._plan.available_now:
-            landed = self._vertex.landed(self._port.loop.now_us)
-            self._available = max(self._offset, landed)
-        while True:
-            self._pause(2_000)
-            data_first = self._port.random.random() < 0.5
-            end = self._latest() if data_first else 0
-            call, answered = self._port.new_call()
-            self._post(
-                PlanningCalled(
-                    call=call,
-                    position=self._position,
-                    consumed=self._channels.committed,
-                    watermark_ms=self._watermark_ms,
-                    outlives_call=not self._vertex.rests_for_snapshots,
-                    caught_up=self._caught_up and not self._vertex.enumerated,
-                )
+            self._available = max(self._offset, self._landed)
+        super()._run()
+
+    def _round(self) -> bool:
+        data_first = self._port.random.random() < 0.5
+        end = self._latest() if data_first else 0
+        self._unprepared = None
+        answer = self._ask(
+            self._watermark_ms,
+            outlives_call=not self._vertex.rests_for_snapshots,
+            caught_up=self._caught_up and not self._vertex.enumerated,
+        )
+        self._prepared = None
+        if self._vertex.prepares and self._unprepared is not None:
+            raise LostEventError(
+                f"{self._vertex.name} did not prepare for checkpoint {self._unprepared}"
             )
-            self._unprepared = None
-            answered.wait()
-            answer = self._port.answer(call)
-            self._prepared = None
-            if self._vertex.prepares and self._unprepared is not None:
-                raise LostEventError(
-                    f"{self._vertex.name} did not prepare for checkpoint {self._unprepared}"
-                )
-            if self._vertex.inputs:
-                self._read(answer)
-                continue
-            if not data_first:
-                end = self._latest()
-            over = answer.induced_over or 0
-            if answer.only_events:
-                end = self._offset
-            if self._vertex.induced:
-                end = self._readers.limit(self._offset, end, over)
-            forced = self._is_forced(answer) or self._tells_end(end)
-            if self._vertex.induced and not answer.only_events:
-                forced = forced or self._readers.want_batch(self._offset, over)
-            if self._available is not None and self._offset >= self._available and not forced:
-                self._caught_up = True
-            elif self._offset >= self._vertex.records and not forced:
-                self._post(RecordsEnded(position=self._position))
-                return
-            if end > self._offset or forced:
-                self._batch(self._vertex.numbers(self._offset, max(end, self._offset)), answer)
-            else:
-                self._pause(10_000)
+        if self._vertex.inputs:
+            # A query with state also runs a batch for the watermark of the last one.
+            closes = self._channels.takes_effect and not self._vertex.only_forwards
+            self._read(answer, forced=closes or self._is_forced(answer))
+            if self._resting is not None:
+                self._resting.seen(self._vertex.name, self._channels.watermark_ms)
+            return True
+        if not data_first:
+            end = self._latest()
+        over = answer.induced_over or 0
+        if answer.only_events:
+            end = self._offset
+        if self._vertex.induced:
+            end = self._readers.limit(self._offset, end, over)
+        forced = self._is_forced(answer) or self._tells_end(end)
+        if self._vertex.induced and not answer.only_events:
+            forced = forced or self._readers.want_batch(self._offset, over)
+        if self._available is not None and self._offset >= self._available and not forced:
+            self._caught_up = True
+        elif self._offset >= self._vertex.records and not forced:
+            return False
+        if end > self._offset or forced:
+            self._batch(self._vertex.numbers(self._offset, max(end, self._offset)), answer)
+        else:
+            self._pause(10_000)
+        return True
 
     def _check_mark(self, checkpoint_id: int) -> None:
         """Raise ``LostEventError`` if readers induce checkpoints, and not this one here."""
@@ -361,40 +249,25 @@ class SimQuery:
 
     def _latest(self) -> int:
         self._pause(300)
-        landed = self._vertex.landed(self._port.loop.now_us)
+        landed = self._landed
         if self._available is not None and (self._vertex.enumerated or not self._caught_up):
             landed = min(landed, self._available)
-        return min(landed, self._offset + self._vertex.batch)
+        return max(self._offset, min(landed, self._offset + self._vertex.batch))
 
-    def _read(self, answer: AnswerPlanning) -> None:
-        """Run one batch over what was admitted.
+    @property
+    def _landed(self) -> int:
+        vertex, resting = self._vertex, self._resting
+        most = vertex.records if resting is None else resting.most(vertex)
+        return min(most, vertex.landed(self._port.loop.now_us))
 
-        An empty batch runs only if a watermark has risen or it is forced; in a query with state
-        also if the last batch brought a watermark.
-        """
-        closes = self._channels.takes_effect and not self._vertex.only_forwards
-        risen = self._channels.tell(
-            answer.watermarks_ms, self._port.at_barrier(self._channels, answer)
-        )
-        if not (risen or closes or answer.admitted or self._is_forced(answer)):
-            return
-        if self._port.reader_us:
-            self._pause(self._port.reader_us)
+    def _batch_of(self, read: Mapping[VertexId, Sequence[bytes]], answer: AnswerPlanning) -> None:
         rows: list[int] = []
-        for channel, segments in self._channels.between(answer.admitted).items():
+        for channel, segments in read.items():
             for segment in segments:
-                read = self._segment(segment)
-                self._channels.check(channel, read)
-                rows += read
+                numbers = msgspec.json.decode(segment, type=list[int])
+                self._channels.check(channel, numbers)
+                rows += numbers
         self._batch(rows, answer)
-        self._channels.commit(answer.admitted)
-
-    def _segment(self, segment: Segment) -> list[int]:
-        try:
-            data = self._port.fs.read(segment_path(segment.payload, self._directory))
-            return msgspec.json.decode(data, type=list[int])
-        except FileNotFoundError as error:
-            raise LostStateError(f"{self._vertex.name}: the segment {error} is gone") from error
 
     def _batch(self, rows: list[int], answer: AnswerPlanning) -> None:
         batch = self._position + 1
@@ -412,13 +285,20 @@ class SimQuery:
         if self._vertex.induced:
             induced = self._readers.read(offset, answer.induced_over or 0)
         ended = self._tells_end(offset)
-        self._stage(batch, rows, sent_events=back, input_ended=ended, induced=induced)
+        self._stage(
+            batch,
+            rows,
+            sent_events=back,
+            input_ended=ended,
+            induced=induced,
+            read_source=bool(rows) or not self._vertex.enumerated,
+        )
         self._told_end |= ended and self._available is not None
         self._fail_perhaps()
         fs.put(f"{self._directory}/commits/{batch}", b"")
         self._prepared = answer.barrier
         self._before = self._rest()
-        self._state[key] = rows
+        self._files[key] = rows
         self._position = batch
         if batch % _MERGE_EVERY == _MERGE_EVERY - 1:
             self._merge(batch)
@@ -428,7 +308,7 @@ class SimQuery:
         key = f"state/{batch}-merged-{self._port.random.getrandbits(32):08x}"
         rows = self._rows()
         self._port.fs.put(f"{self._directory}/{key}", msgspec.json.encode(rows))
-        old, self._state = list(self._state), {key: rows}
+        old, self._files = list(self._files), {key: rows}
         if self._port.links:
             # A snapshot of the batch before may still have to link them.
             self._obsolete = old
@@ -445,10 +325,8 @@ class SimQuery:
         for key in keys:
             self._port.fs.delete(f"{self._directory}/{key}")
 
-    def _drain(self, effect: StartDrain) -> None:
+    def _drain_batch(self, effect: StartDrain) -> None:
         batch = effect.position + 1
-        self._pause(2_000)
-        self._fail_perhaps()
         back = self._operator.handle(effect.events)
         self._stage(batch, [], sent_events=back)
         self._fail_perhaps()
@@ -456,12 +334,6 @@ class SimQuery:
         self._position = batch
         for total_sink in self._vertex.sinks[1:]:
             self._port.tables[total_sink].hold_back([[self._offset, sum(self._rows())]])
-        committables = self._port.sinks.finish(self._vertex.sinks, batch + 1)
-        if committables:
-            self._position = batch + 1
-            self._post(BatchStaged(position=self._position, committables=committables))
-            self._fail_perhaps()
-        self._post(Drained(position=self._position))
 
     def _stage(self, batch: int, rows: list[int], **said: Any) -> None:
         """Stage a batch at the sink of rows. ``said``: what its operators report."""
@@ -473,26 +345,23 @@ class SimQuery:
                 committables.append(Committable(sink=name, position=batch, payload=payload))
         segment = None
         if rows and self._port.consumers(self._vertex.name):
-            path, data = f"{self.channel}/{batch}", msgspec.json.encode(rows)
-            self._port.fs.put(path, data)
-            segment = Segment(position=batch, size=len(data) * _BYTES_EACH, payload={"file": path})
+            segment = self._emitted(batch, msgspec.json.encode(rows), _BYTES_EACH)
         self._post(
             BatchStaged(position=batch, committables=tuple(committables), segment=segment, **said)
         )
-
-    def _pause(self, most_us: int) -> None:
-        self._port.loop.sleep(self._port.process, self._port.random.randrange(most_us))
-
-    def _fail_perhaps(self) -> None:
-        if self._port.fails():
-            raise RuntimeError("simulated failure of a query")
 
 
 class SimQueries:
     """Implements ``code.Queries`` for the vertices of one job."""
 
-    def __init__(self, vertices: Sequence[SimVertex], marks: Mapping[VertexId, Marks]) -> None:
-        """``marks`` are those among the records of each source."""
+    def __init__(
+        self,
+        vertices: Sequence[SimVertex],
+        marks: Mapping[VertexId, Marks],
+        resting: RestingSource | None,
+    ) -> None:
+        """``marks`` are those among the records of each source, ``resting`` one of them."""
+        self._resting = resting
         self._vertices = {vertex.name: vertex for vertex in vertices}
         self._marks = marks
 
@@ -501,6 +370,5 @@ class SimQueries:
 
     def make(self, port: SimTaskPort, plan: TaskPlan, attempt: int, post: PostToTask) -> SimQuery:
         """The query of one vertex."""
-        vertex = self._vertices[plan.vertex]
-        readers = MarkedReaders(self._marks[vertex.name], vertex.subtasks, port.random)
-        return SimQuery(port, vertex, plan=plan, attempt=attempt, post=post, readers=readers)
+        vertex, marks = self._vertices[plan.vertex], self._marks[plan.vertex]
+        return SimQuery(port, vertex, marks, self._resting, plan=plan, attempt=attempt, post=post)

@@ -78,7 +78,7 @@ class UserRun:
     _restored: set[str] = field(default_factory=set)
 
     def load(self) -> UserJob:
-        """Load the job anew, as a new process does."""
+        """Load the job, as a new process does."""
         with self.interleaving.undisturbed():
             return planned(definition_of(self.pipeline.job()), self.records)
 
@@ -182,6 +182,7 @@ class UserDriver:
             load=self._load_operators,
             disk=run.disk,
             random=Random(f"workers {who}"),
+            failures=Random(f"failing subtasks {who}"),
             interleaving=run.interleaving,
             broken=environment.broken,
             calm=run.calm,

@@ -1,9 +1,10 @@
 """The real files of a simulated run: a directory that forgets unsynced writes when it crashes.
 
 The user's code writes real files below the current directory, a fresh one for each run. In a
-machine crash, two draws decide what is lost: whether every directory goes back to the names that it
-had when it was last synced, and for each file that was written after its last sync, whether it goes
-back to what it held then. What a library writes and syncs below Python, as SQLite does, is kept.
+machine crash, draws decide what is lost: whether every directory goes back to the names that it had
+when it was last synced, and for each file that was written after its last sync, whether it goes
+back to what it held then, or has only a part of what was written. What a library writes and syncs
+below Python, as SQLite does, is kept.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+#: The share of files that are torn, of those that were not synced and do not go back.
+_TORN = 0.5
 _SQLITE = (b"SQLite format 3\0",)
 _SQLITE_ENDINGS = ("-journal", "-wal", "-shm")
 
@@ -41,6 +44,9 @@ class _Known:
 
 class CrashingFiles:
     """The files below a directory. ``pins`` is a directory on the same file system, outside."""
+
+    #: Draws which files are torn.
+    tears: Random
 
     def __init__(self, root: Path, pins: Path) -> None:
         self._root = root
@@ -82,9 +88,13 @@ class CrashingFiles:
                 if content is None:
                     content = b"" if synced is None else synced.content
                 durable = b"" if synced is None else synced.content
-                if name not in kept and content != durable and random.random() < 0.5:
-                    content = durable
-                    lost.append(f"the content of {path}")
+                if name not in kept and content != durable:
+                    if random.random() < 0.5:
+                        content = durable
+                        lost.append(f"the content of {path}")
+                    elif self.tears.random() < _TORN:
+                        content = content[: round(len(content) * self.tears.random())]
+                        lost.append(f"the end of {path}")
                 layout[path] = content
         self._lay_out(layout)
         return [one.replace(f"{self._root}/", "") for one in lost]

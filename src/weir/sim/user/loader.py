@@ -1,4 +1,4 @@
-"""Loads a pipeline file anew for each simulated process, as a new process would.
+"""Loads a pipeline file for each simulated process, as a new process would.
 
 The file and the helper modules beside it are compiled with a call of ``interleaving.step`` before
 each statement of a function; nothing else changes, line numbers included. Modules that are

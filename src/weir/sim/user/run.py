@@ -160,6 +160,8 @@ class UserStage(Stage):
 
     def begin(self, world: World, settings: SimJob) -> tuple[Code, RowLaws]:
         """Make what all drivers of the run share."""
+        assert self._files is not None
+        self._files.tears = Random(f"tears {world.seed}")
         interleaving = Interleaving(world.loop, Random(self._random.random()), self._share)
         ledger = Ledger(world.tell, world.broken, interleaving.undisturbed)
         self.run = UserRun(

@@ -7,12 +7,15 @@ restores it; either run may count, and both workers go on. Law: both emit the sa
 same events and leave the same state, or the operator keeps something that is not in its state.
 Half of these batches come in another order the second time, as after a shuffle. Then the runs
 differ, and must not be mixed. Calm runs reorder all batches, to find out what depends on the order.
+In some drivers single subtasks fail on their way through a batch, and are tried again, perhaps in
+another worker: nothing of the first try may be left.
 """
 
 from __future__ import annotations
 
 import random as global_random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO, IOBase
 from random import Random
 from typing import Any
@@ -49,6 +52,9 @@ from weir.subtasks.worker import SubtaskFunction, WorkerProcess
 _WORKERS = 2
 _REPLACED = 0.05
 _TWICE = 0.15
+#: The share of drivers whose subtasks fail, and of their batches that do.
+_FAILING = 0.3
+_FAILS = 0.1
 
 Load = Callable[[], Mapping[OperatorId, Operator]]
 
@@ -104,15 +110,22 @@ class Workers:
         load: Load,
         disk: Disk,
         random: Random,
+        failures: Random,
         interleaving: Interleaving,
         broken: Callable[[str], None],
         calm: bool,
     ) -> None:
-        """``load`` loads the operators anew. ``calm``: nothing is replaced or runs twice."""
+        """``load`` loads the operators, as a new process does.
+
+        ``failures`` draws which subtasks fail. ``calm``: nothing is replaced, fails or runs twice.
+        """
         self._load = load
         self._files = DiskStateFiles(disk)
         self.calm = calm
         self.random = random
+        self.failures = failures
+        #: The share of batches that fail.
+        self.fails = 0.0 if calm or failures.random() >= _FAILING else _FAILS
         self.interleaving = interleaving
         self.broken = broken
         self._workers: list[Worker] = []
@@ -147,6 +160,12 @@ class Workers:
         ]
         self.random.shuffle(shuffled)
         return shuffled
+
+    def replace(self, worker: Worker) -> Worker:
+        """A new worker in the place of one that is gone."""
+        new = self.new()
+        self._workers = [new if one is worker else one for one in self._workers]
+        return new
 
     @property
     def runs_twice(self) -> bool:
@@ -203,6 +222,8 @@ class SimSubtasks:
             worker = self._workers.any()
         if self._workers.calm:
             batches = self._workers.reordered(batches)
+        if self._workers.failures.random() < self._workers.fails:
+            worker = self._failed(worker, name, subtask, batches)
         if not self._workers.runs_twice:
             emitted, result = self._run(worker, name, subtask, batches)
             self._results[name][subtask] = result
@@ -230,8 +251,25 @@ class SimSubtasks:
         self._results[name][subtask] = result
         return emitted
 
-    def _run(
+    def _failed(
         self, worker: Worker, name: OperatorId, subtask: int, batches: Sequence[pa.RecordBatch]
+    ) -> Worker:
+        """Fail on the way through a batch; return the worker that tries again."""
+        random = self._workers.failures
+        read = random.randrange(len(batches) + 1)
+
+        def given() -> Iterator[pa.RecordBatch]:
+            yield from batches[:read]
+            raise OSError("simulated failure of a subtask")
+
+        chance = global_random.getstate()
+        with self._workers.interleaving.undisturbed(), suppress(OSError):
+            self._run(worker, name, subtask, given())
+        global_random.setstate(chance)
+        return self._workers.replace(worker) if random.random() < 0.5 else worker
+
+    def _run(
+        self, worker: Worker, name: OperatorId, subtask: int, batches: Iterable[pa.RecordBatch]
     ) -> tuple[list[pa.RecordBatch], BatchResult]:
         results: list[BatchResult] = []
         function = self._functions(name, worker.operators[name])
