@@ -311,6 +311,21 @@ def test_a_stop_is_answered_when_its_rows_are_committed_and_the_view_names_the_s
     assert (ended.status, ended.savepoint) == (JobStatus.FINISHED, savepoint.external_path)
 
 
+def test_a_stop_with_checkpoint_leaves_a_suspended_job() -> None:
+    """It is answered like a stop with savepoint, and there is no savepoint to name."""
+    with RunningWorld() as world:
+        world.wait_running()
+        future = world.job.stop_with_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 0)
+        checkpoint = future.result()
+        ended = world.join()
+        world.wait_until(lambda: world.job.view().end_time_ms > 0)
+        assert "commit_sinks 1" in world.port.calls
+        assert (world.job.view().status, world.job.view().savepoint) == (JobStatus.SUSPENDED, None)
+    assert (ended.status, ended.checkpoint_id) == (JobStatus.SUSPENDED, checkpoint.checkpoint_id)
+
+
 def test_a_cancelled_request_changes_nothing() -> None:
     """A caller may cancel the future when it stops waiting; the answer is then dropped."""
     with RunningWorld() as world:
