@@ -19,7 +19,8 @@ from tests.kit.live_job import (
     retained,
     settings,
 )
-from tests.kit.place import ROWS_PER_FILE, Place, Rows, assert_same
+from tests.kit.numbers_pipeline import by_minute
+from tests.kit.place import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
 from tests.kit.waiting import PATIENCE_S
 
 import weir
@@ -67,6 +68,25 @@ def test_a_run_that_fails_in_the_middle_is_restarted_and_reads_to_its_end(place:
     assert (result.status, result.checkpoint_id) == (JobStatus.SUSPENDED, 1)
     assert any("fails once" in note for note in live.notes)
     assert_copied(place)
+
+
+def test_windows_in_the_query_of_a_file_source_close_before_a_run_ends(place: Place) -> None:
+    """Its last watermark takes effect in batches without rows, before the task has caught up."""
+    for files in (4, 3):
+        place.land(files)
+        job = weir.Job("minutes")
+        source = weir.sources.FileSource(
+            str(place.directory / "in"), format="parquet", schema="id long, ts timestamp"
+        )
+        times = weir.sources.Watermarks(column="ts", delay_ms=10_000)
+        minutes = job.source("rows", source, available_now=True, watermarks=times).transform(
+            "by_minute", by_minute
+        )
+        minutes.sink("minutes", weir.sinks.Files(str(place.directory / "out" / "minutes")))
+        with LiveJob(job, settings(place)) as live:
+            assert live.result().status is JobStatus.SUSPENDED, live.notes
+        shown = files_rows(place.directory / "out" / "minutes")
+        assert_same(shown, place.closed_minutes(), "the minutes that have closed")
 
 
 class Asks(OperatorCoordinator):

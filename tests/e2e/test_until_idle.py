@@ -17,24 +17,11 @@ pytestmark = pytest.mark.spark
 UNBOUNDED = {"NUMBERS": "unbounded"}
 
 
-def closed_minutes(place: Place) -> Rows:
-    """The input's count of numbers per minute, without minutes that rows may still come for."""
-    minutes = place.minutes()
-    newest = max(ts for _, ts in place.rows())
-    return Rows(
-        {
-            (start, n): 1
-            for (start, n) in minutes
-            if start.timestamp() + 60 <= newest.timestamp() - 10
-        }
-    )
-
-
 def assert_rests_exactly(place: Place) -> None:
     """Every row is there once, and every window that the watermark has passed."""
     place.assert_copies_exact()
     shown = files_rows(place.directory / "out" / "minutes")
-    assert_same(shown, closed_minutes(place), "the minutes that have closed")
+    assert_same(shown, place.closed_minutes(), "the minutes that have closed")
 
 
 @pytest.mark.kill

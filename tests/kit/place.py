@@ -88,6 +88,13 @@ class Place:
         counts = Counter(ts.replace(second=0, microsecond=0) for _, ts in self.rows().elements())
         return Rows(counts.items())
 
+    def closed_minutes(self, delay: timedelta = timedelta(seconds=10)) -> Rows:
+        """Those minutes that a watermark with this delay has passed."""
+        newest = max(ts for _, ts in self.rows())
+        minute = timedelta(minutes=1)
+        closed = (row for row in self.minutes() if row[0] + minute <= newest - delay)
+        return Rows(dict.fromkeys(closed, 1))
+
     # -- output ------------------------------------------------------------------------------------
 
     def assert_exact(self, out: str = "out") -> None:
