@@ -46,8 +46,7 @@ def test_tables_listeners_and_progress_have_the_names_of_the_script(place: Place
     assert run.output.count("LISTENER started ingest_words") == 1
     assert run.output.count("LISTENER terminated None") == 2
     assert "LISTENER progress ingest_trades" in run.output
-    assert "PROGRESS ingest_words" in run.output
-    assert "EXCEPTION None" in run.output
+    assert "LAST ingest_words 200 None" in run.output
     made, expected = script.output(), script.expected()
     for topic in ("words", "trades"):
         Files(path=f"warehouse/bronze.db/{topic}").check(made, expected)

@@ -29,7 +29,7 @@ class _Query:
     id = runId = "batch"
     status: dict[str, Any] = {}
     isActive = False
-    lastProgress = None
+    lastProgress: dict[str, Any] = {"numInputRows": 0, "batchId": 0}
     recentProgress: list[Any] = []
 
     def __init__(self, name: str | None) -> None:

@@ -45,10 +45,10 @@ class Ingest:
         while any(q.isActive for q in queries):
             for q in queries:
                 if q.lastProgress:
-                    print("PROGRESS", q.name, q.lastProgress["numInputRows"], flush=True)
+                    print("BATCH", q.lastProgress["batchId"], flush=True)
             time.sleep(1)
         for q in queries:
-            print("EXCEPTION", q.exception(), flush=True)
+            print("LAST", q.name, q.lastProgress["numInputRows"], q.exception(), flush=True)
 
 
 if __name__ == "__main__":
