@@ -33,6 +33,7 @@ class FakeJob:
     """A job that runs until it is told to end; its own gateway and view."""
 
     status = JobStatus.RUNNING
+    vertices = ()
 
     def __init__(self, name: str, queries: Sequence[StartedQuery]) -> None:
         self.name = name

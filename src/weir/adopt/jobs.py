@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from weir.core.status import JobStatus
+from weir.core.types import TaskStatus
 from weir.errors import JobError, PipelineError
 from weir.launch.options import JobResult, RunListener
 from weir.runtime.failures import describe
@@ -30,6 +31,8 @@ _TURN_S = 0.2
 #: be.
 _SETTLE_POLL_S = 0.25
 _SETTLED_S = 1.5
+#: For how long a job that is to rest may fail to take its last checkpoint.
+_REST_S = 60.0
 
 
 class Display(RunListener, Protocol):
@@ -164,12 +167,18 @@ class ScriptJob:
         return True
 
     def wait_until_it_runs(self) -> None:
-        """Wait until its tasks have started for the first time, or it has ended."""
+        """Wait until all its tasks run, or it has ended."""
         gateway = self._submitted()
-        while (
-            gateway is not None and self.is_running and gateway.view().status is JobStatus.CREATED
-        ):
+        while gateway is not None and self.is_running and not self._has_started(gateway):
             self._is_over.wait(_TURN_S)
+
+    @staticmethod
+    def _has_started(gateway: JobGateway) -> bool:
+        """Whether all tasks of the present attempt have started."""
+        view = gateway.view()
+        return view.status is JobStatus.RUNNING and not any(
+            vertex.status is TaskStatus.INITIALIZING for vertex in view.vertices
+        )
 
     def settle(self) -> None:
         """Wait until all rows that its sources have now are committed.
@@ -180,12 +189,12 @@ class ScriptJob:
         quiet_since, seen = time.monotonic(), -1
         while not self._is_over.wait(_SETTLE_POLL_S):
             gateway = self.gateway
-            view = None if gateway is None else gateway.view()
-            if gateway is None or view is None or view.status is not JobStatus.RUNNING:
+            if gateway is None or not self._has_started(gateway):
                 quiet_since = time.monotonic()
                 continue
-            rows = sum(vertex.records_in for vertex in view.vertices)
-            started = all(vertex.batches or vertex.rested_ms for vertex in view.vertices)
+            vertices = gateway.view().vertices
+            rows = sum(vertex.records_in for vertex in vertices)
+            started = all(vertex.batches or vertex.rested_ms for vertex in vertices)
             if rows != seen or not started:
                 quiet_since, seen = time.monotonic(), rows
             elif time.monotonic() - quiet_since > _SETTLED_S and self._is_committed(gateway):
@@ -203,17 +212,26 @@ class ScriptJob:
     # -- ending
 
     def rest(self) -> None:
-        """End the job so that the same command resumes it, with all rows read so far committed."""
+        """End the job so that the same command resumes it, with all rows read so far committed.
+
+        If it cannot take a checkpoint for a while, because it restarts, it is suspended as it is.
+        """
         self.begin()
-        gateway = self._submitted()
-        if gateway is not None:
-            try:
-                _rest(gateway)
-            except JobError as error:
-                if self.is_running:
-                    # What is not committed is read again by the next start.
-                    self._note(f"the job could not take a last checkpoint: {error}")
-                    gateway.suspend()
+        until = time.monotonic() + _REST_S
+        why = "it did not run"
+        while self.is_running:
+            gateway = self._submitted()
+            if gateway is not None and self._has_started(gateway):
+                try:
+                    gateway.stop_with_checkpoint().result()
+                    break
+                except JobError as error:
+                    why = str(error)
+            if gateway is not None and time.monotonic() > until:
+                self._note(f"the job could not take a last checkpoint: {why}")
+                gateway.suspend()
+                break
+            self._is_over.wait(_TURN_S)
         self.wait(None)
 
     def suspend(self) -> None:
@@ -250,7 +268,3 @@ class ScriptJob:
         finally:
             self._is_over.set()
             self._when_ended(self)
-
-
-def _rest(gateway: JobGateway) -> None:
-    gateway.stop_with_checkpoint().result()

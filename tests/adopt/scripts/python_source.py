@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
 spark = SparkSession.builder.appName("blocks").getOrCreate()
+LAST_BLOCK = int(sys.argv[3])
 
 
 class Blocks(SimpleDataSourceStreamReader):
@@ -15,7 +16,7 @@ class Blocks(SimpleDataSourceStreamReader):
 
     def read(self, start):
         first = start["block"]
-        last = min(first + 7, int(sys.argv[3]))
+        last = min(first + 7, LAST_BLOCK)
         return iter([(number, f"block {number}") for number in range(first, last)]), {"block": last}
 
     def readBetweenOffsets(self, start, end):
