@@ -26,6 +26,7 @@ def test_a_script_that_stops_its_query_goes_on_with_the_same_command(place: Plac
     assert len(numbers) > 20 and numbers == list(range(len(numbers))), numbers
 
 
+@pytest.mark.slow
 def test_an_available_now_query_goes_on_with_the_same_command(place: Place) -> None:
     """Two starts, each with half of the input, read it once, and each ends by itself."""
     script = AdoptedScript(place, "available_now.py")
@@ -37,6 +38,7 @@ def test_an_available_now_query_goes_on_with_the_same_command(place: Place) -> N
     Files(path="words").check(script.output(), script.expected())
 
 
+@pytest.mark.slow
 def test_tables_listeners_and_progress_have_the_names_of_the_script(place: Place) -> None:
     """Two tables by ``toTable``; the listener and the handles see the script's names only."""
     script = AdoptedScript(place, "ingest.py")
@@ -52,6 +54,7 @@ def test_tables_listeners_and_progress_have_the_names_of_the_script(place: Place
         Files(path=f"warehouse/bronze.db/{topic}").check(made, expected)
 
 
+@pytest.mark.slow
 def test_a_script_that_waits_for_what_is_there_sees_it_committed(place: Place) -> None:
     """``processAllAvailable`` returns when the rows are in the files, three times."""
     script = AdoptedScript(place, "settled.py")
@@ -63,6 +66,7 @@ def test_a_script_that_waits_for_what_is_there_sees_it_committed(place: Place) -
     assert "active False" in run.output
 
 
+@pytest.mark.slow
 def test_a_memory_table_is_there_from_the_start_and_filled_at_commits(place: Place) -> None:
     """The script reads the table again and again; at last it has the whole result."""
     script = AdoptedScript(place, "memory_table.py", "12")
@@ -74,6 +78,7 @@ def test_a_memory_table_is_there_from_the_start_and_filled_at_commits(place: Pla
     assert made[-1] == expected[-1]
 
 
+@pytest.mark.slow
 def test_queries_one_after_another_are_jobs_of_their_own(place: Place) -> None:
     """A query for some seconds, ``stop()``, and the next one: each table has its rows."""
     script = AdoptedScript(place, "one_after_another.py", "6")
@@ -86,6 +91,7 @@ def test_queries_one_after_another_are_jobs_of_their_own(place: Place) -> None:
         Files(path=topic).check(made, expected)
 
 
+@pytest.mark.slow
 def test_what_spark_refuses_is_refused_at_the_scripts_line(place: Place) -> None:
     """Session windows in update mode: Spark's own exception, where the query starts."""
     script = AdoptedScript(place, "session_windows.py")
@@ -149,6 +155,7 @@ except StreamingQueryException as error:
     assert "caught True True" in run.output
 
 
+@pytest.mark.slow
 def test_one_script_runs_under_spark_submit_and_weir_from_anywhere(place: Place) -> None:
     """The same file by ``spark-submit``, by ``weir run``, and by ``weir run`` from another
     directory with other arguments: the same rows."""
