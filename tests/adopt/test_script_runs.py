@@ -190,3 +190,39 @@ def test_one_script_runs_under_spark_submit_and_weir_from_anywhere(place: Place)
 
 def _spark_submit() -> list[str]:
     return [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[2]"]
+
+
+@pytest.mark.slow
+def test_settings_of_the_script_the_command_line_and_weir_meet_in_one_session(
+    place: Place,
+) -> None:
+    """A script that makes a context: its settings hold, but for the command line's and for what
+    exact checkpoints depend on; what does not hold is printed with its line."""
+    code = """
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+conf = SparkConf().setMaster("local[1]").setAppName("by context")
+conf.set("spark.sql.ansi.enabled", "true")
+sc = SparkContext(conf=conf.set("spark.sql.session.timeZone", "Asia/Tokyo"))
+spark = SparkSession(sc)
+spark.conf.set(PROVIDER, "HDFSBackedStateStoreProvider")
+spark.conf.set("spark.sql.caseSensitive", "true")
+query = spark.readStream.format("rate").load().writeStream.format("noop").start()
+print(query.awaitTermination(2), sc.master, spark.sparkContext.appName)
+for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled", "spark.sql.caseSensitive"):
+    print(spark.conf.get(key))
+print(spark.conf.get(PROVIDER).split(".")[-1])
+sc.stop()
+"""
+    path = place.write("script.py", code)
+    given = ("--master", "local[2]", "--conf", "spark.sql.ansi.enabled=false")
+    run = place.start(*given, pipeline=path)
+    assert run.wait() == 0, run.story()
+    printed = run.printed.split()
+    assert printed[:4] == ["False", "local[2]", "by", "context"]
+    assert printed[4:] == ["Asia/Tokyo", "false", "true", "RocksDBStateStoreProvider"]
+    assert "script.py, line 8: spark.master=local[1] is replaced" in run.errors
+    assert "script.py, line 8: spark.sql.ansi.enabled=true is replaced" in run.errors
+    assert "script.py, line 10: spark.sql.streaming.stateStore.providerClass keeps" in run.errors
