@@ -35,7 +35,8 @@ class FakeJob:
     status = JobStatus.RUNNING
     vertices = ()
 
-    def __init__(self, name: str, queries: Sequence[StartedQuery]) -> None:
+    def __init__(self, name: str, queries: Sequence[StartedQuery], submits_after_s: float) -> None:
+        self._submits_after_s = submits_after_s
         self.name = name
         self.places = [query.place.line for query in queries]
         self.ended_by = ""
@@ -45,6 +46,7 @@ class FakeJob:
         return f"query{index}"
 
     def run(self, listener: Any) -> JobResult:
+        threading.Event().wait(self._submits_after_s)
         listener.submitted("id", self, "http://nowhere")
         self._over.wait()
         status = JobStatus.FINISHED if self.ended_by == "end" else JobStatus.SUSPENDED
@@ -94,6 +96,7 @@ class World:
         self.said: list[str] = []
         self.jobs: list[FakeJob] = []
         self.killed: list[int] = []
+        self.submits_after_s = 0.0
         self.path = path
         self.module = ModuleType("__main__")
         self._code = code
@@ -121,7 +124,7 @@ class World:
         self.jobs[0].end()
 
     def _assembled(self, name: str, queries: Sequence[StartedQuery]) -> FakeJob:
-        self.jobs.append(FakeJob(name, queries))
+        self.jobs.append(FakeJob(name, queries, self.submits_after_s))
         return self.jobs[-1]
 
     @contextmanager
@@ -392,3 +395,16 @@ def _send(number: signal.Signals) -> None:
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, number)
+
+
+def test_a_script_that_fails_while_its_job_starts_waits_to_suspend_it(world: Worlds) -> None:
+    """The job cannot be suspended before it is submitted."""
+
+    def code(made: World) -> None:
+        made.submits_after_s = 0.5
+        assert made.start(1).isActive
+        raise SystemExit(3)
+
+    made = world(code)
+    assert made.run.run() == 3
+    assert made.jobs[0].ended_by == "suspend"

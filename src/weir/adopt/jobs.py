@@ -236,7 +236,7 @@ class ScriptJob:
 
     def suspend(self) -> None:
         """End the job so that the same command resumes it, from its newest checkpoint."""
-        gateway = self.gateway
+        gateway = self._submitted()
         if gateway is not None:
             gateway.suspend()
 
