@@ -1,13 +1,13 @@
 """The cost of adopted queries: ``python -m benchmarks.adoption``.
 
-Two comparisons over Parquet files, each of two Weir jobs with a checkpoint every second:
+Comparisons over files, each of two Weir jobs with a checkpoint every second:
 
 * ``adopted``: the count and sum for each minute and key, written as a ``weir.Job`` and taken from a
   started query. It should cost the same.
 * ``shared``: two queries, a copy of the rows and the aggregation, over one ``load()`` and over two.
   Two readings are two chains that read the files and share no cut; one reading is written to a
-  channel that both queries read. ``shared_narrow`` is the same with a copy of one column only, of
-  which two readings need not read the others.
+  channel that both queries read. Of Parquet, which costs little to read, and (``shared_json``) of
+  JSON, which is parsed once or twice.
 
 How the sides are kept comparable: input, batches, sinks and settings are the same. Each run is a
 process, JVM and session of its own, which first runs the same work on a small input. The clock
@@ -20,6 +20,8 @@ of the second. After each run the rows of the copy are counted.
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import shutil
 import statistics
 import sys
@@ -57,7 +59,7 @@ _LOOK_S = 0.02
 _COMPARED = {
     "adopted": ("job", "query", 0.97),
     "shared": ("twice", "once", 1.0),
-    "shared_narrow": ("narrow-twice", "narrow-once", 1.0),
+    "shared_json": ("json-twice", "json-once", 1.0),
 }
 
 
@@ -133,23 +135,21 @@ def _copy(frame: DataFrame) -> DataFrame:
     return frame.select("ts", "key", "amount")
 
 
-def _narrow(frame: DataFrame) -> DataFrame:
-    return frame.select("key")
-
-
 def _job(session: SparkSession, spec: Spec, directory: str, output: str, sinks: _Sinks) -> weir.Job:
     """The job of one side."""
 
     def load(spark: SparkSession) -> DataFrame:
-        return read_input(spark, directory, spec.files_per_batch)
+        if not spec.side.startswith("json"):
+            return read_input(spark, directory, spec.files_per_batch)
+        reader = spark.readStream.schema("ts timestamp, key int, amount long")
+        return reader.option("maxFilesPerTrigger", spec.files_per_batch).json(directory)
 
     if spec.side == "job":
         job = weir.Job("adoption")
         sinks.made.append(_Files(f"{output}/revenue"))
         job.source("orders", load).transform("revenue", revenue).sink("table", sinks.made[0])
         return job
-    copy = _narrow if spec.side.startswith("narrow") else _copy
-    shapes: dict[str, Callable[[DataFrame], DataFrame]] = {"copy": copy, "revenue": revenue}
+    shapes: dict[str, Callable[[DataFrame], DataFrame]] = {"copy": _copy, "revenue": revenue}
     if spec.side == "query":
         shapes = {"revenue": revenue}
     orders = load(session)
@@ -216,6 +216,18 @@ def _run(spec: Spec) -> Result:
         session.stop()
 
 
+def _write_json(source: Path, target: Path) -> None:
+    """Write the rows of Parquet files as lines of JSON, with the same modification times."""
+    target.mkdir()
+    for path in sorted(source.glob("*.parquet")):
+        rows = pq.read_table(path).to_pylist()
+        lines = (json.dumps({**row, "ts": row["ts"].isoformat()}) for row in rows)
+        written = target / f"{path.stem}.json"
+        written.write_text("\n".join(lines))
+        modified_s = path.stat().st_mtime
+        os.utime(written, (modified_s, modified_s))
+
+
 class Bench:
     """Runs sides over one input, each in a process of its own, below one directory."""
 
@@ -230,8 +242,9 @@ class Bench:
             keys=size.keys,
             seconds_per_file=size.seconds_per_file,
         )
-        write_input(directory / "input", size)
-        write_input(directory / "warm-up", self._warm_up)
+        for name, written in (("input", size), ("warm-up", self._warm_up)):
+            write_input(directory / name, written)
+            _write_json(directory / name, directory / f"{name}-json")
 
     def ratio(self, name: str, pairs: int) -> float:
         """The median of the pairs' ratios."""
@@ -246,11 +259,11 @@ class Bench:
         return statistics.median(ratios)
 
     def _run(self, name: str, side: str) -> float:
-        directory = self._directory / name
+        directory, kind = self._directory / name, "-json" if side.startswith("json") else ""
         spec = Spec(
             side=side,
-            warm_up=str(self._directory / "warm-up"),
-            input=str(self._directory / "input"),
+            warm_up=str(self._directory / f"warm-up{kind}"),
+            input=str(self._directory / f"input{kind}"),
             # With the closing row.
             warm_up_rows=self._warm_up.rows + 1,
             rows=self._size.rows + 1,

@@ -441,13 +441,16 @@ def test_complete_mode_that_updates_cannot_make_is_refused(
     spark: SparkSession, place: Place
 ) -> None:
     """With the line and what to do."""
-    counts = stream(spark, place).groupBy("id").count()
+    numbers = stream(spark, place)
+    counts = numbers.groupBy("id").count()
+    sessions = numbers.withWatermark("ts", "1 minute").groupBy(F.session_window("ts", "1 minute"))
     for frame, why in [
+        (sessions.count(), "session window"),
         (counts.where("count > 3"), "a filter after its aggregation"),
         (counts.orderBy("count").limit(3), "GlobalLimit after its aggregation"),
     ]:
         query = started(frame, 7, format="memory", name="a", output_mode="complete")
-        with pytest.raises(PipelineError, match=f"script.py, line 7: .* {why}"):
+        with pytest.raises(PipelineError, match=f"(?s)script.py, line 7: .* {why}"):
             check_started(query)
         assert why in refused(query)
 

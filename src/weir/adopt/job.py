@@ -48,7 +48,13 @@ from weir.launch.options import RunOptions
 from weir.launch.runner import with_recovery_path
 from weir.launch.submission import started_from
 from weir.sinks.base import Sink
-from weir.spark.adopt.checks import check_as_spark_does, check_frame, check_sources, is_one_session
+from weir.spark.adopt.checks import (
+    check_as_spark_does,
+    check_frame,
+    check_sources,
+    is_one_session,
+    why_not_in_update_mode,
+)
 from weir.spark.adopt.plans import Leaf, QueryPlan, is_read_twice, reading_of
 from weir.spark.adopt.query import StartedQuery, TriggerKind
 from weir.spark.query.source_leaves import SOCKETS
@@ -486,6 +492,8 @@ def _check_complete(query: StartedQuery, plan: QueryPlan) -> None:
     why = plan.why_no_updates()
     if why is None and plan.filters_result and query.format not in _SHOW_CHANGES:
         why = "it has a filter after its aggregation"
+    if why is None:
+        why = why_not_in_update_mode(plan.as_updates().frame(query.frame.sparkSession))
     if why is not None:
         raise PipelineError(
             f"{query.place}: Weir runs complete mode by changes that replace earlier rows of the"

@@ -56,18 +56,37 @@ def check_sources(frame: DataFrame) -> None:
 
 def check_as_spark_does(query: StartedQuery) -> None:
     """Raise what Spark's ``start()`` would raise for the query."""
-    session = query.frame.sparkSession
-    jvm = Jvm(session)
-    mode = getattr(jvm.sql_class("streaming.OutputMode"), query.output_mode.capitalize())()
-    if session.conf.get(_PLAN_CHECK, "true") == "true":
-        jvm.sql_class("catalyst.analysis.UnsupportedOperationChecker").checkForStreaming(
-            query.frame._jdf.queryExecution().analyzed(), mode
-        )
+    _check_plan(query.frame, query.output_mode)
     if query.each_batch is None and query.each_row is None:
-        _check_sink(query, jvm, mode)
+        _check_sink(query)
 
 
-def _check_sink(query: StartedQuery, jvm: Jvm, mode: Any) -> None:
+def why_not_in_update_mode(frame: DataFrame) -> str | None:
+    """Why Spark does not run a query in update mode; None if it does."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        _check_plan(frame, "update")
+    except AnalysisException as error:
+        return str(error.getMessage()).partition(";")[0].strip().removesuffix(".")
+    return None
+
+
+def _check_plan(frame: DataFrame, output_mode: str) -> None:
+    session = frame.sparkSession
+    if session.conf.get(_PLAN_CHECK, "true") == "true":
+        jvm = Jvm(session)
+        jvm.sql_class("catalyst.analysis.UnsupportedOperationChecker").checkForStreaming(
+            frame._jdf.queryExecution().analyzed(), _mode(jvm, output_mode)
+        )
+
+
+def _mode(jvm: Jvm, output_mode: str) -> Any:
+    return getattr(jvm.sql_class("streaming.OutputMode"), output_mode.capitalize())()
+
+
+def _check_sink(query: StartedQuery) -> None:
+    jvm = Jvm(query.frame.sparkSession)
     compilation = jvm.sql_class("errors.QueryCompilationErrors")
     kind = query.format or query.frame.sparkSession.conf.get("spark.sql.sources.default") or ""
     if kind == "memory" and query.name is None:
@@ -87,6 +106,7 @@ def _check_sink(query: StartedQuery, jvm: Jvm, mode: Any) -> None:
     elif query.table is None and "path" not in query.options:
         _raise(jvm.sql_class("errors.QueryExecutionErrors").dataPathNotSpecifiedError())
     elif query.output_mode != "append":
+        mode = _mode(jvm, query.output_mode)
         _raise(compilation.dataSourceOutputModeUnsupportedError(kind, mode))
 
 

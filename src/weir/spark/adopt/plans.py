@@ -177,6 +177,11 @@ class QueryPlan:
         changed.leaves = self.leaves
         return changed
 
+    def frame(self, session: SparkSession) -> DataFrame:
+        """The query's DataFrame over its own leaves."""
+        jvm = Jvm(session)
+        return jvm.frame(_rebuilt(jvm, self._root, {leaf.load: leaf.node for leaf in self.leaves}))
+
     def over(self, frames: Sequence[DataFrame]) -> DataFrame:
         """The query's DataFrame over other DataFrames, in the places of its leaves."""
         jvm = Jvm(frames[0].sparkSession)
