@@ -167,12 +167,13 @@ def started_from(
     job_id = MACHINE.new_name() if known is None else known.job_id
     storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=job_id)
     snapshot = _snapshot(options.from_savepoint, known, storage)
-    if snapshot is not None and (known is None or snapshot.checksum != known.snapshot_checksum):
-        return storage.read(snapshot.path, expected_checksum=snapshot.checksum)
-    if known is None or options.fresh:
-        return None
-    log = JobLog(fs(base_directory), storage.log_directory, job_id=job_id)
-    return _newest_checkpoint(log.newest(), storage)
+    path, checksum = (None, None) if snapshot is None else (snapshot.path, snapshot.checksum)
+    if known is not None and not options.fresh and checksum in (None, known.snapshot_checksum):
+        record = JobLog(fs(base_directory), storage.log_directory, job_id=job_id).newest()
+        if record is not None:
+            return _newest_checkpoint(record, storage)
+        path, checksum = path or known.from_savepoint, known.snapshot_checksum
+    return None if path is None else storage.read(path, expected_checksum=checksum)
 
 
 @dataclass(frozen=True, kw_only=True)
