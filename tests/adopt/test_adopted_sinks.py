@@ -19,7 +19,8 @@ from tests.kit.started_queries import started
 from tests.kit.waiting import wait_until
 
 import weir
-from weir.adopt.sinks import AdoptedSink, commit_interval, sink_of
+from weir.adopt.calls import commit_interval
+from weir.adopt.sinks import AdoptedSink, sink_of
 from weir.core.status import JobStatus
 from weir.spark.adopt.query import Trigger, TriggerKind
 
@@ -420,6 +421,37 @@ def test_a_memory_table_in_complete_mode_has_the_newest_row_of_each_key(place, s
             )
         spark.catalog.dropTempView("result")
         place.land(1)
+
+
+@pytest.mark.parametrize("mode", ["append", "complete"])
+def test_what_is_only_shown_begins_with_nothing_in_a_fresh_job(place, spark, mode):
+    """And goes on in a job that starts from a savepoint, with the rows of the other."""
+    plan = totals if mode == "complete" else as_it_is
+    asked = {"format": "memory", "name": "seen", "output_mode": mode}
+    conf = settings(place, RESTARTED, interval="200ms")
+
+    def live(**options: Any) -> LiveJob:
+        sink = adopted(place, spark, plan, **asked)
+        return LiveJob(job_of(place, sink, plan, bounded=False), conf, **options)
+
+    def shows(rows: Rows) -> None:
+        wait_until(lambda: "seen" in views(spark), "the view is there")
+        wait_until(lambda: rows_of(spark.table("seen")) == rows, "its rows are")
+
+    with live() as first:
+        shows(expected(place, spark, plan))
+        savepoint = str(first.savepoint())
+    spark.catalog.dropTempView("seen")
+    place.land(1)
+    with live(from_savepoint=savepoint):
+        shows(expected(place, spark, plan))
+    spark.catalog.dropTempView("seen")
+    # Other input: a fresh job that kept rows would show those of before.
+    for file in sorted((place.directory / "in").iterdir())[1:]:
+        file.unlink()
+    with live(fresh=True):
+        shows(expected(place, spark, plan))
+    spark.catalog.dropTempView("seen")
 
 
 def views(spark: SparkSession) -> set[str]:

@@ -124,6 +124,8 @@ def test_a_delta_table_lies_where_the_catalog_would_have_it(place, spark, databa
 
 def test_a_table_of_another_catalog_is_appended_to_by_spark(place, spark):
     """At least once, which is said. It must exist."""
+    log = str(place.directory / "derby.log")
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", log)
     catalog = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
     spark.conf.set("spark.sql.catalog.shop", catalog)
     spark.conf.set("spark.sql.catalog.shop.url", "jdbc:derby:memory:adopted;create=true")

@@ -6,8 +6,11 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from weir.adopt.joined_batches import JoinedBatches
+from weir.adopt.lineage import ShownOnly
+from weir.adopt.whole_table import WholeTable
 from weir.monitoring.log_lines import nowhere
-from weir.sinks.foreach.batch import BatchFunction
+from weir.sinks.foreach.batch import BatchFunction, ForeachBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,3 +31,15 @@ def printed(rows: int, *, truncate: bool) -> BatchFunction:
             sys.stdout.flush()
 
     return show
+
+
+class ShownBatches(ShownOnly, ForeachBatch):
+    """``ForeachBatch`` of a function that only shows rows."""
+
+
+class ShownJoined(ShownOnly, JoinedBatches):
+    """``JoinedBatches`` of a function that only shows rows."""
+
+
+class ShownTable(ShownOnly, WholeTable):
+    """``WholeTable`` of a function that only shows rows."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from weir.adopt.lineage import OwnRows, ShownOnly
 from weir.adopt.whole_table import WholeTable
 from weir.core.types import Payload
 from weir.sinks.base import SinkContext
-from weir.sinks.files.sink import Files
-from weir.storage.paths import READ_EACH, as_spark_path
+from weir.storage.paths import READ_EACH, as_spark_path, join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ def show_empty(session: SparkSession, view: str, schema: StructType) -> None:
     session.createDataFrame([], schema).createOrReplaceTempView(view)
 
 
-class MemoryRows(Files):
+class MemoryRows(ShownOnly, OwnRows):
     """Adds the rows of each epoch to a temporary view."""
 
     takes_updates = True
@@ -39,13 +39,6 @@ class MemoryRows(Files):
     def describe(self) -> str:
         """What and where, for messages."""
         return f"the memory table {self._view!r}"
-
-    def identity(self) -> str:
-        """Where the rows are."""
-        return f"Memory at {self._root}"
-
-    def dataset(self) -> None:
-        """None: nobody else reads it."""
 
     def open(self, context: SinkContext) -> None:
         """Also show what earlier attempts have committed."""
@@ -60,14 +53,22 @@ class MemoryRows(Files):
         return rows
 
     def _show(self) -> None:
-        session = self._context.session
-        if session is not None:
-            reader = session().read.schema(self._schema).options(**READ_EACH)
-            rows = reader.parquet(as_spark_path(self._root))
-            rows.createOrReplaceTempView(self._view)
+        if self._context.session is None:
+            return
+        session = self._context.session()
+        # As the names of files begin (``staging.staging_prefix``).
+        prefixes = tuple(f"{name[:8]}{name[32:]}-" for name in self._lineage())
+        names = [entry.name for entry in self._file_system.list(self._root)]
+        files = [join(self._root, name) for name in names if name.startswith(prefixes)]
+        if not files:
+            show_empty(session, self._view, self._schema)
+            return
+        reader = session.read.schema(self._schema).options(**READ_EACH)
+        rows = reader.parquet(*map(as_spark_path, files))
+        rows.createOrReplaceTempView(self._view)
 
 
-class MemoryTable(WholeTable):
+class MemoryTable(ShownOnly, WholeTable):
     """Keeps the newest row of each key in a temporary view."""
 
     def __init__(
@@ -78,10 +79,6 @@ class MemoryTable(WholeTable):
         super().__init__(
             self._show, keys=keys, staging=directory, describe=f"the memory table {view!r}"
         )
-
-    def identity(self) -> str:
-        """Where the rows are."""
-        return f"Memory at {self._root}"
 
     def open(self, context: SinkContext) -> None:
         """Also show what earlier attempts have committed."""

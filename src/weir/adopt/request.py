@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from weir.errors import PipelineError
+from weir.sinks.base import Sink
 
 if TYPE_CHECKING:
     from weir.spark.adopt.query import StartedQuery
+
+#: A sink, and what is said of it.
+Chosen: TypeAlias = tuple[Sink, tuple[str, ...]]
 
 #: Options that are not the format's.
 _PLACES = frozenset(("path", "checkpointlocation"))

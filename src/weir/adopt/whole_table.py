@@ -3,13 +3,15 @@
 The step emits what changed (``output_mode="update"``). The sink keeps the newest row of each key in
 its staging directory, and calls a function with all of them, as Spark does with each batch::
 
-    _weir/table/7/part-....parquet    the rows when the function was called with the id 7
-    _weir/table/7.json                its files: the table is complete
+    _weir/tables/<job id>-totals/7/part-....parquet
+        the rows when the function was called with the id 7
+    _weir/tables/<job id>-totals/7.json
+        its files: the table is complete
 
-A commit makes the table with the next id (``sinks/foreach/numbers.py``) from the one before and the
-epoch's batches, calls the function, and enters the epoch in the ledger. A commit that is repeated
-finds its id, and its table if that is complete. A reader of an older table finds its files until
-some more epochs are committed.
+A commit makes the table with the next id (``sinks/foreach/numbers.py``) from the one before, which
+may be that of the job that this one continues, and the epoch's batches. Then it calls the function,
+and enters the epoch in the ledger. A commit that is repeated finds its id, and its table if that is
+complete. A reader of an older table finds its files until some more epochs are committed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from weir.adopt.lineage import OwnRows
 from weir.sinks.files.sink import FilesPayload
 from weir.sinks.foreach.batch import BatchFunction
 from weir.sinks.foreach.staged import StagedRows
@@ -35,7 +38,7 @@ _KEPT = 5
 _COMPLETE = re.compile(r"([0-9]+)\.json")
 
 
-class WholeTable(StagedRows):
+class WholeTable(OwnRows, StagedRows):
     """Calls ``fn(frame, batch_id)`` with the newest row of each key after each epoch with rows.
 
     ``keys``: the columns by which a row replaces another; none if there is one row only.
@@ -51,48 +54,54 @@ class WholeTable(StagedRows):
 
     def table(self) -> DataFrame | None:
         """The newest complete table; None before the first."""
-        known = self._complete()
-        return self._table(max(known)) if known else None
+        for ledger in self._lineage():
+            if known := self._complete(self._tables(ledger)):
+                return self._table(self._tables(ledger), max(known))
+        return None
 
     def _add(self, target: None, epoch: int, payloads: Sequence[FilesPayload]) -> int:
         """Mark the epoch, make its table, pass it, then enter the epoch in the ledger."""
         number = self._batches(epoch, payloads, 1).first
         files = sum(len(payload.files) for payload in payloads)
         self._begin(epoch, files)
-        known = self._complete()
+        tables = self._tables(self._ledger_name)
+        known = self._complete(tables)
         if number not in known:
-            self._make(number, max(known, default=None), payloads)
-        self.function(self._table(number), number)
+            self._make(tables, number, payloads)
+        self.function(self._table(tables, number), number)
         self._enter(epoch, files)
         self._numbers.forget()
         for old in sorted(known)[: 1 - _KEPT]:
-            self._file_system.delete(join(self._tables, f"{old}.json"))
-            self._file_system.delete(join(self._tables, str(old)))
+            self._file_system.delete(join(tables, f"{old}.json"))
+            self._file_system.delete(join(tables, str(old)))
         return sum(move.rows for move in self._moves_of(payloads))
 
-    def _make(self, number: int, before: int | None, payloads: Sequence[FilesPayload]) -> None:
+    def _make(self, tables: str, number: int, payloads: Sequence[FilesPayload]) -> None:
         """Write a table, durably."""
         from weir.spark.adopt.frames import newest_rows
 
-        frames = [] if before is None else [self._table(before)]
+        before = self.table()
+        frames = [] if before is None else [before]
         frames += [self._frame(self._moves_of([payload])) for payload in payloads]
         rows = newest_rows(frames, self._keys)
-        directory = join(self._tables, str(number))
+        directory = join(tables, str(number))
         write_frame(rows, self._file_system, directory, format_name="parquet")
         files = [f"{number}/{file.path}" for file in visible_files(self._file_system, directory)]
-        sync_below(self._file_system, self._tables, files)
-        self._file_system.write(join(self._tables, f"{number}.json"), msgspec.json.encode(files))
+        sync_below(self._file_system, self._root, [f"{self._below(tables)}/{it}" for it in files])
+        self._file_system.write(join(tables, f"{number}.json"), msgspec.json.encode(files))
 
-    def _table(self, number: int) -> DataFrame:
-        data = self._file_system.read(join(self._tables, f"{number}.json"))
+    def _table(self, tables: str, number: int) -> DataFrame:
+        data = self._file_system.read(join(tables, f"{number}.json"))
         files = decoded(data, list[str])
-        return self._read([as_spark_path(join(self._tables, file)) for file in files])
+        return self._read([as_spark_path(join(tables, file)) for file in files])
 
-    def _complete(self) -> set[int]:
-        entries = self._file_system.list(self._tables)
-        matches = (_COMPLETE.fullmatch(entry.name) for entry in entries)
+    def _complete(self, tables: str) -> set[int]:
+        matches = (_COMPLETE.fullmatch(entry.name) for entry in self._file_system.list(tables))
         return {int(match[1]) for match in matches if match}
 
-    @property
-    def _tables(self) -> str:
-        return join(self._root, "_weir", "table")
+    def _tables(self, ledger: str) -> str:
+        return join(self._root, "_weir", "tables", ledger)
+
+    def _below(self, path: str) -> str:
+        """A path below the root, relative to it."""
+        return path.removeprefix(join(self._root, ""))
