@@ -134,6 +134,19 @@ def test_a_plain_querys_checkpoint_is_refused(spark, tmp_path):
         check_places(query, sink(query, tmp_path), local)
 
 
+def test_a_plain_querys_checkpoint_is_found_by_the_sessions_setting(spark, tmp_path):
+    """Below it, a plain query's checkpoint has the query's name."""
+    (tmp_path / "ck" / "totals" / "offsets").mkdir(parents=True)
+    (tmp_path / "ck" / "totals" / "metadata").write_text("{}")
+    query = started(spark.range(3), format="console")
+    spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "ck"))
+    try:
+        with pytest.raises(PipelineError, match=r"line 12: .*ck/totals holds the checkpoint of"):
+            check_places(query, sink(query, tmp_path), local)
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+
 def test_an_output_that_the_script_deletes_is_refused_before_the_job_starts(spark, tmp_path):
     """With the line that deletes it; a job that has not run yet is not refused."""
     place = Place(tmp_path)

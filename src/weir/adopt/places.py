@@ -22,7 +22,7 @@ from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
 from weir.storage.job_log import JobLog
 from weir.storage.job_names import JobNames
-from weir.storage.paths import normalize
+from weir.storage.paths import join, normalize
 
 FileSystemOf = Callable[[str], FileSystem]
 
@@ -30,6 +30,8 @@ FileSystemOf = Callable[[str], FileSystem]
 _SPARK_METADATA = "_spark_metadata"
 #: What a plain query has in its checkpoint location.
 _PLAIN_CHECKPOINT = frozenset(("metadata", "offsets"))
+#: The session's setting for queries without a location, which add their names.
+_LOCATION = "spark.sql.streaming.checkpointLocation"
 #: Functions that delete files: the last of their name, and what must be before it, if anything.
 _DELETING = {
     **dict.fromkeys(("rmtree", "rmdir", "removedirs", "unlink"), None),
@@ -45,8 +47,7 @@ def check_places(query: StartedQuery, adopted: AdoptedSink, file_system: FileSys
     Raises ``PipelineError`` with the query's line. Changes nothing.
     """
     try:
-        location = query.options.get("checkpointlocation")
-        if location is not None:
+        if (location := _checkpoint_location(query)) is not None:
             _check_checkpoint(query, location, file_system)
         target = (adopted.sink.landmark() or "").removesuffix("/_weir/committed")
         if target and _SPARK_METADATA in _names(file_system, target):
@@ -61,6 +62,15 @@ def check_places(query: StartedQuery, adopted: AdoptedSink, file_system: FileSys
         raise
     except WeirError as error:
         raise PipelineError(f"{query.place}: {error}") from error
+
+
+def _checkpoint_location(query: StartedQuery) -> str | None:
+    """Where a plain query would find its checkpoint again; None if nowhere."""
+    given = query.options.get("checkpointlocation")
+    base = query.frame.sparkSession.conf.get(_LOCATION, None)
+    if given is not None or base is None or query.name is None:
+        return given
+    return join(base, query.name)
 
 
 def _check_checkpoint(query: StartedQuery, location: str, file_system: FileSystemOf) -> None:
