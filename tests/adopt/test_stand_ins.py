@@ -128,16 +128,17 @@ def test_tables_triggers_and_keywords_are_noted(host: Host, rows: DataFrame) -> 
     """``toTable``, and ``start`` with everything as keywords."""
     rows.writeStream.trigger(availableNow=True).toTable("db.t", format="parquet")
     rows.writeStream.clusterBy(["value"]).start(
-        format="console", outputMode="update", partitionBy=["value"], queryName="q"
+        format="console", outputMode="update", queryName="q"
     )
-    table, console = host.queries
+    rows.writeStream.start("out", partitionBy=["value"])
+    table, console, files = host.queries
     assert (table.table, table.format, table.trigger.kind) == (
         "db.t",
         "parquet",
         TriggerKind.AVAILABLE_NOW,
     )
     assert (console.format, console.output_mode, console.name) == ("console", "update", "q")
-    assert console.partition_by == console.cluster_by == ("value",)
+    assert files.partition_by == console.cluster_by == ("value",)
 
 
 @pytest.mark.usefixtures("stand_ins")

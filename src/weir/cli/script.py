@@ -16,6 +16,7 @@ from weir.adopt.assembly import Assembly
 from weir.adopt.job import check_started
 from weir.adopt.jobs import Shows
 from weir.adopt.plan import FoundQueries, QuerySearch
+from weir.adopt.reading import is_script
 from weir.adopt.script import ScriptRun
 from weir.cli.log_output import LogOutput
 from weir.cli.program import Program
@@ -104,10 +105,11 @@ def planned_script(program: Program, say: Callable[[str], None]) -> PlannedScrip
     None if the file has not asked for a session: it is not a script. Raises ``WeirError`` for what
     ``weir run`` would refuse.
     """
-    say(
-        f"executing {program.path} to find its queries, up to where it waits for them; it may write"
-        " nothing"
-    )
+    if is_script(program.path):
+        say(
+            f"executing {program.path} to find its queries, up to where it waits for them; it may"
+            " write nothing"
+        )
     said: list[str] = []
     with temporary_directory("weir-") as directory:
         options = RunOptions(conf={WORKING_DIR.key: directory})
