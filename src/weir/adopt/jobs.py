@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus
-from weir.errors import JobError, PipelineError
+from weir.errors import JobError
 from weir.launch.options import JobResult, RunListener
 from weir.runtime.failures import describe
 
@@ -109,12 +109,14 @@ class ScriptJob:
             if self._error is not None:
                 raise self._error
             try:
-                self._job = self._assemble(self)
+                job = self._job = self._assemble(self)
             except BaseException as error:
                 self._error = error
                 self._is_over.set()
                 raise
-            self._thread = threading.Thread(target=self._work, name="weir-run", daemon=True)
+            self._thread = threading.Thread(
+                target=self._work, args=(job,), name="weir-run", daemon=True
+            )
             self._thread.start()
 
     # -- running
@@ -197,17 +199,20 @@ class ScriptJob:
             started = all(vertex.batches or vertex.rested_ms for vertex in vertices)
             if rows != seen or not started:
                 quiet_since, seen = time.monotonic(), rows
-            elif time.monotonic() - quiet_since > _SETTLED_S and self._is_committed(gateway):
+            elif time.monotonic() - quiet_since > _SETTLED_S and self._is_settled(gateway, rows):
                 return
 
     @staticmethod
-    def _is_committed(gateway: JobGateway) -> bool:
-        """Take a checkpoint, whose rows the sinks commit; False if it failed."""
+    def _is_settled(gateway: JobGateway, rows: int) -> bool:
+        """Take a checkpoint, whose rows the sinks commit; whether it has only these rows.
+
+        A batch that took long has been counted by then.
+        """
         try:
             gateway.trigger_checkpoint().result()
         except JobError:
             return False
-        return True
+        return sum(vertex.records_in for vertex in gateway.view().vertices) == rows
 
     # -- ending
 
@@ -255,10 +260,7 @@ class ScriptJob:
         if self._display is not None:
             self._display.note(message)
 
-    def _work(self) -> None:
-        job = self._job
-        if job is None:
-            raise PipelineError("The job is not assembled.")
+    def _work(self, job: Assembled) -> None:
         try:
             with self._show() as display:
                 self._display = display
