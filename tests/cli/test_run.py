@@ -349,7 +349,7 @@ def test_a_savepoint_to_resume_from_is_named_by_its_path(
         return JobResult(job_id=JOB_ID, status=JobStatus.FINISHED)
 
     monkeypatch.setattr(runner, "run_job", run_job)
-    assert "recovered from savepoint /d/savepoint-1" in weir("run", pipeline).stdout
+    assert "recovered from savepoint /d/savepoint-1" in weir("run", pipeline).stderr
 
 
 RUNS_ITSELF = """
@@ -373,10 +373,8 @@ def test_a_job_that_the_file_runs_is_run_there_with_the_commands_options(
         "a b", "--master",
     )  # fmt: skip
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-2:] == [
-        f"Job {JOB_ID} has finished",
-        "then FINISHED ['a b', '--master']",
-    ]
+    assert result.stderr.splitlines()[-1] == f"Job {JOB_ID} has finished"
+    assert result.stdout.splitlines() == ["then FINISHED ['a b', '--master']"]
     assert fake.options == RunOptions(
         master="local[2]",
         conf={"spark.x": "command", "spark.y": "code"},
@@ -415,7 +413,7 @@ def test_the_command_that_resumes_a_job_has_its_arguments(
     fake.result = JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, savepoint="/s/1")
     result = weir("run", pipeline, "--name", "n", "--", "--out", "a b", "--token", "hunter2")
     told = f"--from-savepoint /s/1 --name n {pipeline} -- --out 'a b' --token ******"
-    assert result.stdout.splitlines()[-1] == f"Resume with: weir run {told}"
+    assert result.stderr.splitlines()[-1] == f"Resume with: weir run {told}"
 
 
 @pytest.mark.parametrize(
