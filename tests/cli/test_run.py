@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -385,6 +387,16 @@ def test_a_job_that_the_file_runs_is_run_there_with_the_commands_options(
     assert fake.options == RunOptions(
         master="local[7]", conf={"spark.x": "code", "spark.y": "code"}, fresh=True
     )
+
+
+def test_every_keyword_of_run_holds_unless_the_command_says_otherwise() -> None:
+    """No option that the code gives is lost; the command's name and arguments stay."""
+    keywords = inspect.signature(Job.run).parameters.keys() - {"self"}
+    values = {"master": "m", "conf": {"k": "v"}, "from_savepoint": "/s"}
+    values |= dict.fromkeys(("accept_changed_state",), ("step",))
+    code = RunOptions(**{name: values.get(name, True) for name in keywords})  # type: ignore[arg-type]
+    command = RunOptions(name="n", arguments=("a",))
+    assert command.over(code) == replace(code, name="n", arguments=("a",))
 
 
 def test_how_a_job_starts_is_for_the_first_run_of_a_file(

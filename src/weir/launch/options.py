@@ -54,6 +54,8 @@ class RunOptions:
             conf={**code.conf, **self.conf},
             from_savepoint=self.from_savepoint if starts else code.from_savepoint,
             fresh=self.fresh if starts else code.fresh,
+            until_idle=self.until_idle or code.until_idle,
+            drain=self.drain or code.drain,
             takeover=self.takeover or code.takeover,
             accept_duplicates=self.accept_duplicates or code.accept_duplicates,
             accept_changed_state=(*self.accept_changed_state, *code.accept_changed_state),
