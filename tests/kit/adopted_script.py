@@ -97,7 +97,7 @@ _TOPICS: dict[str, Callable[[int, datetime, str, random.Random], list[str]]] = {
         amount=chance.randint(1, 500),
     ),
     # Each login comes twice.
-    "logins": lambda row, time, _, __: _json(login=f"user{row % 7}", at=_at(time), number=row),
+    "logins": lambda row, time, _, __: _json(login=f"user{row % 7}", at=_at(time), number=row) * 2,
     "impressions": lambda row, time, _, __: _json(id=f"i{row}", at=_at(time)),
     "clicks": lambda row, time, _, chance: (
         _json(id=f"i{row}", at=_at(time + timedelta(seconds=chance.randint(0, 1200))))

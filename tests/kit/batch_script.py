@@ -158,6 +158,7 @@ def main() -> None:
     ClassicDataFrame.isStreaming = property(lambda _: True)  # type: ignore[assignment,method-assign]
     StreamingQueryManager.awaitAnyTermination = lambda *_: True  # type: ignore[assignment,method-assign]
     SparkSession.stop = lambda _: None  # type: ignore[assignment,method-assign]
+    ClassicDataFrame.dropDuplicatesWithinWatermark = ClassicDataFrame.dropDuplicates  # type: ignore[method-assign]
     GroupedData.applyInPandasWithState = _with_state  # type: ignore[assignment,method-assign]
     time.sleep = lambda _: None
     sys.argv = sys.argv[1:]

@@ -11,9 +11,9 @@ parsed = from_json(col("value").cast("string"), "login string, at timestamp, num
 logins = spark.readStream.schema("value binary, offset long").parquet(f"{world}/logins")
 distinct = (
     logins.select(parsed)
-    .select("v.login", "v.at")
+    .select("v.login", "v.at", "v.number")
     .withWatermark("at", "10 days")
-    .dropDuplicatesWithinWatermark(["login"])
+    .dropDuplicatesWithinWatermark(["login", "number"])
 )
-query = distinct.select("login").writeStream.format("parquet").start(f"{out}/logins")
+query = distinct.select("login", "number").writeStream.format("parquet").start(f"{out}/logins")
 query.awaitTermination()
