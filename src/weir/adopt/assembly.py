@@ -45,6 +45,8 @@ class Assembly:
         self._session = session
         self._say = say
         self._is_first = True
+        #: What was said: a script may start its queries again and again.
+        self._said: set[str] = set()
 
     def run_of(self, name: str, queries: Sequence[StartedQuery]) -> AssembledRun:
         """A job of this name that is ready to run.
@@ -55,7 +57,7 @@ class Assembly:
         self._is_first = False
         adopted = self._job_of(name, queries, options)
         for sentence in adopted.says:
-            self._say(sentence)
+            self._say_once(sentence)
         return AssembledRun(adopted, options)
 
     def job_of(self, name: str, queries: Sequence[StartedQuery]) -> AdoptedJob:
@@ -70,7 +72,9 @@ class Assembly:
             found = checkpoint_directory(queries, str(conf.get(_LOCATION, "")))
             if found is not None:
                 conf[CHECKPOINT_DIR.key] = found
-                self._say(f"checkpoints are in {found}, beside the script's checkpoint locations.")
+                self._say_once(
+                    f"checkpoints are in {found}, beside the script's checkpoint locations."
+                )
         configuration = Configuration.load(None, {**conf, **options.conf})
         base_directory = configuration.value(CHECKPOINT_DIR)
         targets = _Targets(FileSystems(self._session.file_system))
@@ -87,6 +91,11 @@ class Assembly:
         if not options.fresh and options.from_savepoint is None:
             targets.check_not_deleted(name, base_directory)
         return adopted
+
+    def _say_once(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            self._say(sentence)
 
 
 class _Targets:
