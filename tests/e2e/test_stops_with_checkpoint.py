@@ -76,12 +76,16 @@ def test_windows_in_the_query_of_a_file_source_close_before_a_run_ends(place: Pl
         place.land(files)
         job = weir.Job("minutes")
         source = weir.sources.FileSource(
-            str(place.directory / "in"), format="parquet", schema="id long, ts timestamp"
+            str(place.directory / "in"),
+            format="parquet",
+            schema="id long, ts timestamp",
+            # File by file: of the files of one batch, the oldest makes the watermark.
+            max_bytes_per_split_batch=1,
         )
         times = weir.sources.Watermarks(column="ts", delay_ms=10_000)
-        minutes = job.source("rows", source, available_now=True, watermarks=times).transform(
-            "by_minute", by_minute
-        )
+        minutes = job.source(
+            "rows", source, available_now=True, parallelism=1, watermarks=times
+        ).transform("by_minute", by_minute)
         minutes.sink("minutes", weir.sinks.Files(str(place.directory / "out" / "minutes")))
         with LiveJob(job, settings(place)) as live:
             assert live.result().status is JobStatus.SUSPENDED, live.notes
