@@ -12,6 +12,9 @@ A Java object that a callback returns is named in its reply, and the JVM looks t
 reads that. But Python makes the JVM forget an object as soon as nothing in Python refers to it.
 On a busy machine the JVM may do so first, and the callback then returns null to Spark. So what is
 returned is kept for a while.
+
+Each thread of the JVM that calls Python has a connection, and a thread here that serves it. Neither
+ends with the JVM's thread, so those of queries are ended once the query has ended.
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ import contextlib
 import functools
 import itertools
 import json
+import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from py4j.protocol import Py4JError
@@ -40,6 +45,8 @@ _SQL = "org.apache.spark.sql."
 #: How many of the newest returned objects are kept, for each object that Java calls. Spark makes
 #: some ten calls for each batch, one after the other.
 _KEPT = 64
+#: A call that only the thread of a query makes.
+_CALL_OF_QUERIES = "latestOffset"
 
 
 class JvmClasses:
@@ -131,8 +138,11 @@ class Jvm(JvmClasses):
 class _Callbacks:
     """What Java sees of an object: its methods, which keep what they have returned."""
 
-    def __init__(self, seen: JavaIdentity) -> None:
+    def __init__(self, seen: JavaIdentity, client: Any) -> None:
         self._seen = seen
+        self._client = client
+        #: Connections from threads of queries.
+        self._callers: WeakSet[Any] = WeakSet()
         self._returned: deque[Any] = deque(maxlen=_KEPT)
         self.Java: Any = getattr(seen, "Java")  # noqa: B009 (a subclass has it)
 
@@ -140,6 +150,8 @@ class _Callbacks:
         method = getattr(self._seen, name)
 
         def call(*arguments: Any) -> Any:
+            if name == _CALL_OF_QUERIES:
+                self._know_caller()
             returned = method(*arguments)
             self._returned.append(returned)
             return returned
@@ -147,8 +159,18 @@ class _Callbacks:
         return call
 
     def forget(self) -> None:
-        """Keep nothing any more."""
+        """Keep nothing any more, and end the connections of queries, which have ended."""
         self._returned.clear()
+        for connection in tuple(self._callers):
+            # Its thread closes it then. If the connection is closed already, so is its socket.
+            with contextlib.suppress(OSError, AttributeError):
+                connection.socket.shutdown(socket.SHUT_RDWR)
+
+    def _know_caller(self) -> None:
+        # Without threads that are pinned to each other, py4j has a pool of connections.
+        found = getattr(self._client, "get_thread_connection", lambda: None)()
+        if found is not None and not found.initiated_from_client:
+            self._callers.add(found)
 
 
 class JavaIdentity:
@@ -161,7 +183,7 @@ class JavaIdentity:
         self._name = f"{name}#{self._number}"
         ensure_callback_server_started(jvm.gateway)  # type: ignore[no-untyped-call]
         holder = jvm.java_class("java.util.ArrayList")()
-        self._callbacks = _Callbacks(self)
+        self._callbacks = _Callbacks(self, jvm.gateway._gateway_client)
         holder.add(self._callbacks)
         #: Java's view of the object. They refer to each other, so call ``release`` when done.
         self.proxy: Any = holder.get(0)
