@@ -278,6 +278,17 @@ def test_three_queries_that_share_a_reading_are_exact_after_a_kill(
     assert_exact(spark, place, *shapes)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [("paired", "evens"), ("minutes", "again")])
+def test_state_stays_with_its_query_when_another_is_added(
+    spark: SparkSession, place: Place, before: str, after: str
+) -> None:
+    """A join of which one side is now shared, and a window beside a second load of its input."""
+    run(spark, place, [before], lambda: table(place, before))
+    drain(spark, place, [after, before], 4)
+    assert_exact(spark, place, before)
+
+
 @pytest.mark.parametrize(
     "shapes",
     [
