@@ -173,7 +173,7 @@ LIVENESS_MUTANTS: tuple[Mutant, ...] = tuple(
         (a_final_checkpoint_that_is_tried_once, 1, "did not finish"),
         (a_failed_allocation_that_blocks_all_others, 8, "did not finish"),
         (idleness_that_nobody_hears_of, 5, "did not finish"),
-        (idleness_that_only_the_next_task_hears_of, 0, "did not finish"),
-        (an_idle_channel_that_holds_the_others_back, 0, "did not finish"),
+        (idleness_that_only_the_next_task_hears_of, 6, "did not finish"),
+        (an_idle_channel_that_holds_the_others_back, 5, "did not finish"),
     )
 )

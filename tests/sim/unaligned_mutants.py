@@ -101,7 +101,7 @@ UNALIGNED_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
         (segments_in_flight_lost_at_the_restore, 25, "missing"),
-        (a_snapshot_with_one_of_the_segments_that_it_passes, 584, "missing", "at the barrier"),
+        (a_snapshot_with_one_of_the_segments_that_it_passes, 331, "missing", "at the barrier"),
         (an_offset_behind_what_was_overtaken, 25, "missing"),
         (a_segment_deleted_before_its_snapshot_has_it, 513, "is gone"),
         (a_savepoint_that_overtakes, 3, "in flight"),
