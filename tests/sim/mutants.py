@@ -426,8 +426,8 @@ def an_unread_checkpoint_counts_as_damaged() -> AbstractContextManager[None]:
     return _with(
         patch.object(recovery_module, "CheckpointDamagedError", StorageError),
         # Reads fail often, and there is an older checkpoint.
-        patch.dict(faults_module._RATES, {Fault.STORAGE_ERROR: (0.02, 0.1)}),
-        _jobs_with(num_retained=3),
+        _faults({Fault.STORAGE_ERROR: 0.03, Fault.DRIVER_KILLED: 200.0}),
+        _jobs_with(num_retained=3, interval_ms=20, min_pause_ms=0),
         patch.object(DurableJob, "_commit_again", commit_and_clean),
     )
 
@@ -554,7 +554,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (a_shared_file_deleted_with_its_first_user, 1, "needs it"),
         (a_fenced_driver_that_still_commits, 25, "tasks are notified", "not recorded"),
         (orphans_of_newer_attempts_deleted, 227, "needs it", "is not there"),
-        (an_unread_checkpoint_counts_as_damaged, 2_009, "not committed, is deleted"),
+        (an_unread_checkpoint_counts_as_damaged, 18, "not committed, is deleted"),
         (a_late_drop_that_deletes_nothing, 132, "is orphaned"),
         (finished_before_an_aborted_part_has_ended, 132, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 427, "there too often"),

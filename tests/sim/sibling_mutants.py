@@ -16,6 +16,7 @@ from tests.sim.mutants import Mutant, _faults, _jobs_with, _with
 
 from weir.core.task.commits import PendingCommits
 from weir.core.types import Committable, CompletedCheckpoint, StateHandle
+from weir.durable import sink_port as sink_port_module
 from weir.durable.sink_port import SinkPort
 from weir.runtime.dispatcher import Dispatcher
 from weir.sim import world as world_module
@@ -56,6 +57,16 @@ def _damage_is_common() -> AbstractContextManager[None]:
         _faults({Fault.DRIVER_KILLED: 300.0}),
         _jobs_with(num_retained=3, interval_ms=20),
     )
+
+
+#: Savepoints that checkpoints overtake, and the other way round.
+_SLOW_SNAPSHOTS = {
+    "upload_us": 100_000,
+    "interval_ms": 20,
+    "min_pause_ms": 0,
+    "timeout_ms": 5_000,
+    "max_concurrent_checkpoints": 3,
+}
 
 
 # -- misdirected writes
@@ -132,6 +143,31 @@ def a_savepoint_without_its_staged_rows() -> AbstractContextManager[None]:
     return _with(patch.object(SinkPort, "flush", uncopied), _always(Mishap.SAVEPOINT_ELSEWHERE))
 
 
+def committed_rows_left_out_of_a_savepoint() -> AbstractContextManager[None]:
+    """A savepoint leaves out what a later checkpoint has committed meanwhile (P14)."""
+    flush = SinkPort.flush
+
+    def whatever_epoch(
+        self: SinkPort, committables: Any, keep: Any = None, checkpoint_id: int = 0
+    ) -> tuple[Committable, ...]:
+        del checkpoint_id
+        return flush(self, committables, keep, 1 << 60)
+
+    return _with(
+        patch.object(SinkPort, "flush", whatever_epoch),
+        _always(Mishap.SAVEPOINT_ELSEWHERE, **_SLOW_SNAPSHOTS),
+    )
+
+
+def a_savepoint_that_commits_all_under_its_own_id() -> AbstractContextManager[None]:
+    """Its job's own commits of the same rows have other ids, and are not recognized (P14, P19)."""
+
+    def own_id(item: Committable, checkpoint: CompletedCheckpoint) -> int:
+        return checkpoint.checkpoint_id if item.epoch is None else item.epoch
+
+    return _with(patch.object(sink_port_module, "_epoch", own_id), _always(Mishap.SAVEPOINT_AGAIN))
+
+
 # -- commit intervals with aborts, and clocks
 
 
@@ -197,6 +233,8 @@ SIBLING_MUTANTS: tuple[Mutant, ...] = tuple(
         (state_compared_by_size, 59, "forbidden reason", "unknown rows"),
         (ids_that_only_the_counter_knows, 27, "is not above", "recorded twice", "triggered by"),
         (a_savepoint_without_its_staged_rows, 1, "did not finish"),
+        (committed_rows_left_out_of_a_savepoint, 168, "missing"),
+        (a_savepoint_that_commits_all_under_its_own_id, 248, "shows a file twice", "too often"),
         (a_sink_that_leaves_out_what_follows_an_abort, 26, "missing"),
         (deadlines_by_the_wall_clock, 1, "Invariant", "did not finish", "after the last"),
     )
