@@ -75,3 +75,16 @@ def test_a_run_that_a_savepoint_began_goes_on_from_its_own_checkpoints(
     took(began, tmp_path / "checkpoint", 12)
     assert found(base) == found(base, from_savepoint=savepoint) == 12
     assert found(base, from_savepoint=savepoint, fresh=True) == 7
+
+
+def test_the_latest_savepoint_is_the_start_of_a_job_that_was_stopped(
+    base: str, tmp_path: Path
+) -> None:
+    """Of any other job, its newest checkpoint is."""
+    assert found(base, from_savepoint="latest") is None
+    began = run(base)
+    took(began, tmp_path / "checkpoint", 12)
+    assert found(base, from_savepoint="latest") == 12
+    savepoint = make_savepoint(tmp_path / "savepoint", job_id=began.job_id)
+    record(began, RecordStatus.STOPPED, savepoint=savepoint)
+    assert found(base, from_savepoint="latest") == 7

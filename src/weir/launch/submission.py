@@ -166,7 +166,11 @@ def started_from(
     known = JobNames(fs(base_directory), base_directory).lookup(name)
     job_id = MACHINE.new_name() if known is None else known.job_id
     storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=job_id)
-    snapshot = _snapshot(options.from_savepoint, known, storage)
+    path = options.from_savepoint
+    if path == LATEST_SAVEPOINT:
+        # `submit` says what there is to say.
+        path = _latest_savepoint(name, known, storage, _log.debug)
+    snapshot = _snapshot(path, known, storage)
     path, checksum = (None, None) if snapshot is None else (snapshot.path, snapshot.checksum)
     if known is not None and not options.fresh and checksum in (None, known.snapshot_checksum):
         record = JobLog(fs(base_directory), storage.log_directory, job_id=job_id).newest()
