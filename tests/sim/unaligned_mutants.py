@@ -72,7 +72,7 @@ def a_savepoint_that_overtakes() -> AbstractContextManager[None]:
 
     def overtaking(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            with patch.object(SnapshotKind, "is_savepoint", property(lambda self: False)):
+            with patch.object(SnapshotKind, "may_overtake", property(lambda self: True)):
                 return real(*arguments)
 
         return call
