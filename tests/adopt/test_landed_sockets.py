@@ -29,6 +29,15 @@ def server() -> Iterator[socket.socket]:
         yield listening
 
 
+def accepted(server: socket.socket, live: LiveJob) -> socket.socket:
+    """The connection of a running job; fails with what it says if it makes none."""
+    server.settimeout(120)
+    try:
+        return server.accept()[0]
+    except TimeoutError as error:
+        raise AssertionError(f"no connection: {live.notes}; {live.gateway.view()}") from error
+
+
 def address(server: socket.socket) -> tuple[str, int]:
     host, port = server.getsockname()
     return host, port
@@ -50,22 +59,19 @@ def test_lines_are_rows_once_through_a_failure_and_another_run(
     job = weir.Job("words")
     job.source("lines", read).sink("out", WatchedFiles(out, flush=fails))
     expected: Counter[str] = Counter()
-    with LiveJob(job, settings(place, RESTARTED, interval="200ms")):
-        peer, _ = server.accept()
-        with peer:
-            for number in range(20):
-                peer.sendall(f"line {number}\nline again\n".encode())
-                expected.update([f"line {number}", "line again"])
-            wait_until(lambda: shown(spark, out) == expected, "every line is committed")
+    conf = settings(place, RESTARTED, interval="200ms")
+    with LiveJob(job, conf) as live, accepted(server, live) as peer:
+        for number in range(20):
+            peer.sendall(f"line {number}\nline again\n".encode())
+            expected.update([f"line {number}", "line again"])
+        wait_until(lambda: shown(spark, out) == expected, "every line is committed")
     again = landed(*address(server), False, str(tmp_path / "landing"))
     job = weir.Job("words")
     job.source("lines", again).sink("out", weir.sinks.Files(str(out)))
-    with LiveJob(job, settings(place, RESTARTED, interval="200ms")):
-        peer, _ = server.accept()
-        with peer:
-            peer.sendall(b"more\n")
-            expected["more"] += 1
-            wait_until(lambda: shown(spark, out) == expected, "the new line is committed")
+    with LiveJob(job, conf) as live, accepted(server, live) as peer:
+        peer.sendall(b"more\n")
+        expected["more"] += 1
+        wait_until(lambda: shown(spark, out) == expected, "the new line is committed")
 
 
 def shown(spark: SparkSession, out: Path) -> Counter[str]:
