@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 import weir
-from weir.adopt.memory import MemoryRows
-from weir.adopt.whole_table import WholeTable
+from weir.adopt.outputs.memory import MemoryRows
+from weir.adopt.outputs.whole_table import WholeTable
 
 
 def numbers(spark: SparkSession) -> DataFrame:

@@ -19,8 +19,8 @@ from tests.kit.started_queries import started
 from tests.kit.waiting import wait_until
 
 import weir
-from weir.adopt.calls import commit_interval
-from weir.adopt.sinks import AdoptedSink, sink_of
+from weir.adopt.outputs.calls import commit_interval
+from weir.adopt.outputs.sinks import AdoptedSink, sink_of
 from weir.core.status import JobStatus
 from weir.spark.adopt.query import Trigger, TriggerKind
 

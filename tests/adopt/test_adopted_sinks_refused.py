@@ -14,8 +14,8 @@ from tests.kit.started_queries import started
 from tests.kit.waiting import wait_until
 
 import weir
-from weir.adopt.places import check_not_deleted, check_places, deleting_lines
-from weir.adopt.sinks import AdoptedSink, sink_of
+from weir.adopt.outputs.places import check_not_deleted, check_places, deleting_lines
+from weir.adopt.outputs.sinks import AdoptedSink, sink_of
 from weir.errors import PipelineError
 from weir.spark.adopt.query import Place as Line
 from weir.storage.local import LocalFileSystem

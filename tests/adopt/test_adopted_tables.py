@@ -17,7 +17,7 @@ from tests.kit.sink import sink_context
 from tests.kit.started_queries import started
 
 import weir
-from weir.adopt.sinks import AdoptedSink, sink_of
+from weir.adopt.outputs.sinks import AdoptedSink, sink_of
 from weir.core.status import JobStatus
 from weir.errors import PipelineError
 

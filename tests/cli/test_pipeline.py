@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.cli.load import load_job
+from weir.cli.loading.load import load_job
 from weir.errors import PipelineError
 from weir.job import definition_of
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 from tests.kit.stored_jobs import FS, leave_job
 
-from weir.cli.load import load_job
+from weir.cli.loading.load import load_job
 from weir.core.types import OperatorState, TaskState
 from weir.definition import declared_operators
 from weir.job import definition_of

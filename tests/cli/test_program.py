@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from weir.cli.load import load_job
-from weir.cli.program import Program, split_spec
+from weir.cli.loading.load import load_job
+from weir.cli.loading.program import Program, split_spec
 from weir.core.status import JobStatus
 from weir.errors import JobFailedError, PipelineError
 from weir.job import Job, hosted_by

@@ -18,7 +18,7 @@ from tests.kit.place import Place, Rows, assert_same, files_rows
 from tests.kit.waiting import wait_until
 
 import weir
-from weir.cli.load import load_job
+from weir.cli.loading.load import load_job
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from tests.kit.live_job import LiveJob, settings
 from tests.kit.place import Place, files_rows
 
 import weir
-from weir.cli.load import load_job
+from weir.cli.loading.load import load_job
 from weir.core.status import JobStatus
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weir.adopt.whole_table import WholeTable
+from weir.adopt.outputs.whole_table import WholeTable
 from weir.cli.app import main
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import RequestKind

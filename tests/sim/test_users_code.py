@@ -17,7 +17,7 @@ from tests.sim.user_mutants import EXAMPLE_MUTANTS, SOURCE_MUTANTS, TIMER_MUTANT
 from typer.testing import CliRunner
 
 from weir.cli.app import app
-from weir.cli.load import load_job
+from weir.cli.loading.load import load_job
 from weir.sim.user.run import prepared, run_pipeline_seed
 
 pytestmark = pytest.mark.usefixtures("quiet")

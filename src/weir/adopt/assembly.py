@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from weir.adopt.job import AdoptedJob, before_start, job_of
 from weir.adopt.landing import landed
 from weir.adopt.naming import checkpoint_directory
-from weir.adopt.places import check_not_deleted, check_places
-from weir.adopt.sinks import AdoptedSink, sink_of
+from weir.adopt.outputs.places import check_not_deleted, check_places
+from weir.adopt.outputs.sinks import AdoptedSink, sink_of
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR
 from weir.job import definition_of
@@ -106,7 +106,7 @@ class _Targets:
         self._made: dict[OperatorId, tuple[AdoptedSink, Place]] = {}
 
     def sink_of(self, query: StartedQuery, *, uid: str, **known: Any) -> AdoptedSink:
-        """As ``weir.adopt.sinks.sink_of``, with the target checked."""
+        """As ``weir.adopt.outputs.sinks.sink_of``, with the target checked."""
         adopted = sink_of(query, uid=uid, **known)
         check_places(query, adopted, self._file_systems)
         self._made[uid] = (adopted, query.place)

@@ -22,7 +22,7 @@ _SESSION = "spark"
 
 
 class Executed(Protocol):
-    """A Python file that is to be executed: ``weir.cli.program.Program``."""
+    """A Python file that is to be executed: ``weir.cli.loading.program.Program``."""
 
     path: Path
     module: ModuleType

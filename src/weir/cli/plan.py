@@ -22,9 +22,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from weir.cli.load import checked
-from weir.cli.needed_session import session_beside
-from weir.cli.program import Program
+from weir.cli.loading.load import checked
+from weir.cli.loading.needed_session import session_beside
+from weir.cli.loading.program import Program
 from weir.core.graph import ChainEnd, GraphStep, Vertex
 from weir.core.types import OperatorId
 from weir.job import Job, definition_of

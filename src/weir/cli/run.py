@@ -20,10 +20,10 @@ from functools import partial
 
 from rich.console import Console
 
-from weir.cli.load import checked
+from weir.cli.loading.load import checked
+from weir.cli.loading.needed_session import needed_session
+from weir.cli.loading.program import Program
 from weir.cli.log_output import LogOutput
-from weir.cli.needed_session import needed_session
-from weir.cli.program import Program
 from weir.cli.progress import ProgressDisplay
 from weir.config import Configuration
 from weir.config.options import CLASS_ARCHIVE, LOG_FORMAT, PROGRESS_INTERVAL

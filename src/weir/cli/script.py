@@ -18,8 +18,8 @@ from weir.adopt.jobs import Shows
 from weir.adopt.plan import FoundQueries, QuerySearch
 from weir.adopt.reading import is_script
 from weir.adopt.script import ScriptRun
+from weir.cli.loading.program import Program
 from weir.cli.log_output import LogOutput
-from weir.cli.program import Program
 from weir.config import Configuration
 from weir.config.options import CLASS_ARCHIVE, WORKING_DIR
 from weir.core.status import JobStatus

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from weir.adopt.reading import is_script
-from weir.cli.load import load_job
-from weir.cli.needed_session import session_beside
-from weir.cli.program import Program, split_spec
+from weir.cli.loading.load import load_job
+from weir.cli.loading.needed_session import session_beside
+from weir.cli.loading.program import Program, split_spec
 from weir.core.status import JobStatus
 from weir.errors import PipelineError
 from weir.masking import masked_arguments

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from weir.adopt.sinks import AdoptedSink
+from weir.adopt.outputs.sinks import AdoptedSink
 from weir.core.types import OperatorId
 from weir.errors import PipelineError, WeirError
 from weir.kernel import MACHINE

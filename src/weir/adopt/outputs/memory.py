@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from weir.adopt.lineage import OwnRows, ShownOnly
-from weir.adopt.whole_table import WholeTable
+from weir.adopt.outputs.lineage import OwnRows, ShownOnly
+from weir.adopt.outputs.whole_table import WholeTable
 from weir.core.types import Payload
 from weir.sinks.base import SinkContext
 from weir.storage.paths import READ_EACH, as_spark_path, join

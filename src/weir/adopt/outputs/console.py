@@ -6,9 +6,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from weir.adopt.joined_batches import JoinedBatches
-from weir.adopt.lineage import ShownOnly
-from weir.adopt.whole_table import WholeTable
+from weir.adopt.outputs.joined_batches import JoinedBatches
+from weir.adopt.outputs.lineage import ShownOnly
+from weir.adopt.outputs.whole_table import WholeTable
 from weir.monitoring.log_lines import nowhere
 from weir.sinks.foreach.batch import BatchFunction, ForeachBatch
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from weir.adopt.lineage import OwnRows
+from weir.adopt.outputs.lineage import OwnRows
 from weir.sinks.files.sink import FilesPayload
 from weir.sinks.foreach.batch import BatchFunction
 from weir.sinks.foreach.staged import StagedRows

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from weir.adopt.calls import Kinds, called, passed
-from weir.adopt.console import ShownBatches, ShownJoined, ShownTable, printed
-from weir.adopt.memory import MemoryRows, MemoryTable
-from weir.adopt.request import Chosen, Request
+from weir.adopt.outputs.calls import Kinds, called, passed
+from weir.adopt.outputs.console import ShownBatches, ShownJoined, ShownTable, printed
+from weir.adopt.outputs.memory import MemoryRows, MemoryTable
+from weir.adopt.outputs.request import Chosen, Request
 
 _SHOWN = Kinds(ShownBatches, ShownJoined, ShownTable)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.adopt.joined_batches import JoinedBatches
-from weir.adopt.request import Chosen, Request
-from weir.adopt.whole_table import WholeTable
+from weir.adopt.outputs.joined_batches import JoinedBatches
+from weir.adopt.outputs.request import Chosen, Request
+from weir.adopt.outputs.whole_table import WholeTable
 from weir.sinks.base import Sink
 from weir.sinks.foreach.batch import BatchFunction, ForeachBatch
 

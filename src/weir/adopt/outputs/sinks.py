@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weir.adopt import shown, targets
-from weir.adopt.calls import commit_interval, foreach, foreach_batch, written
-from weir.adopt.request import Chosen, Request
+from weir.adopt.outputs import shown, targets
+from weir.adopt.outputs.calls import commit_interval, foreach, foreach_batch, written
+from weir.adopt.outputs.request import Chosen, Request
 from weir.errors import PipelineError, WeirError
 from weir.sinks.base import Sink
 from weir.storage.paths import join

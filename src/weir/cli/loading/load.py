@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 
-from weir.cli.program import Program, ScriptLoader
+from weir.cli.loading.program import Program, ScriptLoader
 from weir.config import Configuration
 from weir.job import Job
 

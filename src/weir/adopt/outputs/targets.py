@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from weir.adopt.calls import appended
-from weir.adopt.request import Chosen, Request
-from weir.adopt.tables import CatalogDelta, CatalogFiles
+from weir.adopt.outputs.calls import appended
+from weir.adopt.outputs.request import Chosen, Request
+from weir.adopt.outputs.tables import CatalogDelta, CatalogFiles
 from weir.sinks.delta.sink import DeltaTable
 from weir.sinks.files.sink import Files
 

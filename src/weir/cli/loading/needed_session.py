@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from weir.cli.program import Program
+from weir.cli.loading.program import Program
 from weir.config import SPARK_PREFIX, Configuration
 from weir.config.options import CLASS_ARCHIVE, FAST_WORKING_DIRECTORY, WORKING_DIR
 from weir.spark.session.on_demand import SessionOnDemand

@@ -1,0 +1,1 @@
+"""What a script writes to, as sinks of its job."""

@@ -1,0 +1,1 @@
+"""Executes the file that a command names, and finds its job."""
