@@ -165,7 +165,7 @@ _RETENTIONS = (
 #: The least times between two commits of a sink that does not commit at every checkpoint.
 _COMMIT_INTERVALS_MS = (30, 200, 2_000)
 #: How many drivers of a job stop by themselves.
-_DRIVERS_UNTIL_IDLE = (0, 0, 0, 0, 0, 1, 3, 6)
+_DRIVERS_UNTIL_IDLE = (*[0] * 21, 1, 3, 6)
 #: The numbers of state partitions from which each driver of a job picks one.
 _PARTITIONS = ((2,), (2,), (2, 3, 5))
 
