@@ -72,6 +72,8 @@ def _run_simulation(
     lines: int,
 ) -> int:
     """``stack`` gets what has to stay as long as the pipeline's code runs."""
+    # Failures in a run are intended, and its story has them.
+    stack.callback(logging.disable, logging.root.manager.disable)
     logging.disable(logging.CRITICAL)
     console = Console()
     if not console.is_terminal:
