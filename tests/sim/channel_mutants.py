@@ -194,7 +194,7 @@ def a_producer_not_woken_when_its_channel_has_room() -> AbstractContextManager[N
 CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (a_channel_not_held, 729, "missing", "too often", "falls"),
+        (a_channel_not_held, 140, "missing", "too often", "falls"),
         (aligned_at_the_first_barrier, 25, "missing", "too often", "at the barrier"),
         (an_ended_channel_not_counted, 112, "did not finish"),
         (the_barrier_behind_the_next_segment, 7, "missing", "too often", "did not finish"),

@@ -141,7 +141,7 @@ ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
         (a_savepoint_taken_before_the_drain, 135, "not drained"),
-        (a_final_checkpoint_that_sinks_leave_out, 14, "missing"),
+        (a_final_checkpoint_that_sinks_leave_out, 22, "missing"),
         (a_checkpoint_that_a_sink_leaves_out_committed_without_rows, 146, "without rows"),
         (a_drain_that_nobody_downstream_hears_of, 44, "not drained", "did not finish", "missing"),
         (a_task_that_finishes_though_one_channel_did_not, 6, "did not finish", "missing"),

@@ -544,7 +544,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (staged_data_dropped_on_abort, 8, "missing"),
         (earlier_pending_commits_left_out, 2, "missing", "not flushed"),
         (newest_epoch_committed_first, 90, "missing", "completed after"),
-        (newest_epoch_recommitted_first, 258, "missing"),
+        (newest_epoch_recommitted_first, 285, "missing"),
         (clean_before_the_recommit, 7, "staged"),
         (clean_by_an_old_log, 0, "a table shows"),
         (an_id_reused, 734, "is triggered by"),

@@ -230,7 +230,7 @@ SIBLING_MUTANTS: tuple[Mutant, ...] = tuple(
         (a_record_believed_whatever_its_number, 5, "did not finish", "unknown rows", "recorded"),
         (metadata_believed_whatever_its_record_says, 29, "missing", "too often", "unknown rows"),
         (state_that_is_not_read_before_it_is_used, 3, "forbidden reason", "unknown rows"),
-        (state_compared_by_size, 59, "forbidden reason", "unknown rows"),
+        (state_compared_by_size, 77, "forbidden reason", "unknown rows"),
         (ids_that_only_the_counter_knows, 27, "is not above", "recorded twice", "triggered by"),
         (a_savepoint_without_its_staged_rows, 1, "did not finish"),
         (committed_rows_left_out_of_a_savepoint, 168, "missing"),

@@ -105,6 +105,6 @@ UNALIGNED_MUTANTS: tuple[Mutant, ...] = tuple(
         (an_offset_behind_what_was_overtaken, 25, "missing"),
         (a_segment_deleted_before_its_snapshot_has_it, 513, "is gone"),
         (a_savepoint_that_overtakes, 3, "in flight"),
-        (a_trigger_that_ignores_restored_segments, 415, "missing"),
+        (a_trigger_that_ignores_restored_segments, 744, "missing"),
     )
 )
