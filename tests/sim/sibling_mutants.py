@@ -235,7 +235,7 @@ SIBLING_MUTANTS: tuple[Mutant, ...] = tuple(
         (a_savepoint_without_its_staged_rows, 1, "did not finish"),
         (committed_rows_left_out_of_a_savepoint, 168, "missing"),
         (a_savepoint_that_commits_all_under_its_own_id, 248, "shows a file twice", "too often"),
-        (a_sink_that_leaves_out_what_follows_an_abort, 26, "missing"),
+        (a_sink_that_leaves_out_what_follows_an_abort, 597, "missing"),
         (deadlines_by_the_wall_clock, 1, "Invariant", "did not finish", "after the last"),
     )
 )
