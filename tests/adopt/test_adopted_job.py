@@ -238,6 +238,7 @@ def test_a_socket_is_landed_in_a_directory_of_its_source(spark: SparkSession) ->
 # -- exactly once ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.kill
 def test_queries_can_be_added_after_a_kill_and_removed(spark: SparkSession, place: Place) -> None:
     """One aggregation, killed; three queries; one again: its table is exact at each stage. Those
@@ -308,6 +309,7 @@ def test_tables_equal_the_batch_computation(
     assert_exact(spark, place, *shapes)
 
 
+@pytest.mark.slow
 def test_a_query_that_reads_apart_begins_at_the_start(spark: SparkSession, place: Place) -> None:
     """And goes on so without being asked again."""
     run(spark, place, ["all"], is_exact(spark, place, "all"))

@@ -24,6 +24,7 @@ def assert_rests_exactly(place: Place) -> None:
     assert_same(shown, place.closed_minutes(), "the minutes that have closed")
 
 
+@pytest.mark.slow
 @pytest.mark.kill
 def test_runs_of_a_scheduler_are_exact_through_kills_and_a_drain(place: Place) -> None:
     """Five runs with new files between them, two of which die at the worst moments: every row is
@@ -125,6 +126,7 @@ def test_operators_that_emit_before_a_barrier_do_so_after_spark_has_read_everyth
         assert_same(delta_rows(place.directory / "out"), expected, "the table")
 
 
+@pytest.mark.slow
 @pytest.mark.kill
 def test_a_unit_file_with_the_latest_savepoint_survives_stops_and_crashes(place: Place) -> None:
     """One command for every start: without a savepoint, from it, and past it."""
