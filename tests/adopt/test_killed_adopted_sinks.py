@@ -38,7 +38,11 @@ def calls(place: Place, name: str) -> tuple[dict[int, Any], int]:
 
 @pytest.mark.parametrize(
     ("point", "nth", "repeats"),
-    [("after-a-call", 1, "calls"), ("after-a-table", 1, "results"), ("within-one-commit", 2, "")],
+    [
+        pytest.param("after-a-call", 1, "calls", marks=pytest.mark.slow),
+        pytest.param("after-a-table", 1, "results", marks=pytest.mark.slow),
+        ("within-one-commit", 2, ""),
+    ],
 )
 def test_a_killed_driver_repeats_one_call_at_most_with_its_id(
     place: Place, point: str, nth: int, repeats: str

@@ -67,6 +67,7 @@ rows.sink("seldom", weir.sinks.Files("seldom"), min_commit_interval="1 h")
 """
 
 
+@pytest.mark.slow
 def test_a_file_source_reads_what_its_listing_finds_in_each_run(place: Place) -> None:
     """Also the first run, which finds nothing; a sink that commits seldom commits at the end."""
     pipeline = place.write("files.py", FILES)
