@@ -156,4 +156,6 @@ def test_files_are_read_as_their_judges_read_them_or_refused(
             wrong += [f"{one}\n    in {example}" for one in differs]
     some = {one.splitlines()[1][:50]: one for one in wrong}
     assert not wrong, f"{len(wrong)} differ, among them:\n" + "\n".join(some.values())
-    assert read_whole >= 0.8 * sum(map(len, by_type.values()))
+    # Of a hundred examples, chance may refuse more than a fifth.
+    least = 0.8 if count >= 10_000 else 0.5
+    assert read_whole >= least * sum(map(len, by_type.values()))
