@@ -38,7 +38,7 @@ class FailingLease(Lease):
 class KeptLease:
     """A keeper with a short interval."""
 
-    def __init__(self, directory: Path, *, timeout_ms: int = 15_000) -> None:
+    def __init__(self, directory: Path, *, timeout_ms: int = 15_000, interval_ms: int = 10) -> None:
         self.lease = FailingLease(directory)
         self.attempt = 0
         self.lost: list[str] = []
@@ -49,7 +49,7 @@ class KeptLease:
             attempt=lambda: self.attempt,
             rest_address="http://127.0.0.1:8081",
             timeout_ms=timeout_ms,
-            interval_ms=10,
+            interval_ms=interval_ms,
             clock=ManualClock(tick_ms=1),
             on_lost=self._lost,
         )
@@ -93,6 +93,17 @@ def test_the_lease_is_renewed_and_follows_the_attempt(world: KeptLease) -> None:
 def test_the_lease_is_given_back(world: KeptLease) -> None:
     """The next run of the command does not have to wait for the timeout."""
     world.keeper.start()
+    world.keeper.stop()
+    assert world.lease.read() is None
+
+
+def test_the_lease_is_given_back_though_a_newer_attempt_of_the_run_has_not_renewed_it(
+    tmp_path: Path,
+) -> None:
+    """A job that is restarted and soon ends: the same process, such as a notebook, may go on."""
+    world = KeptLease(tmp_path, interval_ms=3_600_000)
+    world.keeper.start()
+    world.attempt = 4
     world.keeper.stop()
     assert world.lease.read() is None
 

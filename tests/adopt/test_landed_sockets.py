@@ -48,7 +48,6 @@ def landed_lines(directory: Path) -> list[str]:
     return [json.loads(line)["value"] for file in files for line in file.open()]
 
 
-@pytest.mark.slow
 def test_lines_are_rows_once_through_a_failure_and_another_run(
     spark: SparkSession, tmp_path: Path, server: socket.socket
 ) -> None:

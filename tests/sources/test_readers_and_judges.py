@@ -23,13 +23,14 @@ OfSpark = dict[int, tuple[bool, Any]]
 
 
 def drawn(count: int, kinds: Collection[str]) -> list[Example]:
-    """Examples, all different."""
+    """Examples, all different; few are always the same, so that chance fails no run."""
     found: list[Example] = []
 
     @settings(
         max_examples=count,
         phases=[Phase.generate],
         database=None,
+        derandomize=count < 10_000,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
@@ -156,6 +157,4 @@ def test_files_are_read_as_their_judges_read_them_or_refused(
             wrong += [f"{one}\n    in {example}" for one in differs]
     some = {one.splitlines()[1][:50]: one for one in wrong}
     assert not wrong, f"{len(wrong)} differ, among them:\n" + "\n".join(some.values())
-    # Of a hundred examples, chance may refuse more than a fifth.
-    least = 0.8 if count >= 10_000 else 0.5
-    assert read_whole >= least * sum(map(len, by_type.values()))
+    assert read_whole >= 0.8 * sum(map(len, by_type.values()))

@@ -46,6 +46,8 @@ class LeaseKeeper:
         self._lost = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="weir-lease", daemon=True)
         self._started = psutil.Process().create_time()
+        #: The attempt that the lease names: the newest one has it from the next renewal on.
+        self._named = first_attempt
 
     @property
     def is_lost(self) -> bool:
@@ -67,7 +69,7 @@ class LeaseKeeper:
         if self._thread.is_alive():
             self._thread.join(self._timeout_ms / 1000)
             if not self._thread.is_alive():
-                self._lease.remove(self._current())
+                self._lease.remove(self._named)
 
     def _current(self) -> int:
         return max(self._attempt(), self._first_attempt)
@@ -86,9 +88,10 @@ class LeaseKeeper:
                 return
 
     def _renew(self) -> Recorded:
-        return self._lease.write(
+        attempt = self._current()
+        outcome = self._lease.write(
             LeaseRecord(
-                attempt=self._current(),
+                attempt=attempt,
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 pid_started=self._started,
@@ -97,3 +100,6 @@ class LeaseKeeper:
                 timeout_ms=self._timeout_ms,
             )
         )
+        if outcome is Recorded.WON:
+            self._named = attempt
+        return outcome
