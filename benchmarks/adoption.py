@@ -28,7 +28,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,7 @@ from benchmarks.processes import RunFailedError, run_as_child, run_in_process
 from benchmarks.query import read_input, revenue
 from benchmarks.weir_side import job_options, weir_session
 from weir.adopt.job import job_of
+from weir.adopt.outputs.sinks import AdoptedSink
 from weir.core.types import Payload
 from weir.gateway.job_gateway import JobGateway
 from weir.job import definition_of
@@ -96,15 +96,6 @@ class _Files(weir.sinks.Files):
         return rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sink:
-    """The sink of an adopted query."""
-
-    sink: weir.sinks.Sink
-    min_commit_interval: str | None = None
-    says: tuple[str, ...] = ()
-
-
 class _Sinks:
     """Makes the sinks of a run, and keeps them."""
 
@@ -119,10 +110,10 @@ class _Sinks:
         updates: bool,
         keys: tuple[str, ...] | None,
         directory: str,
-    ) -> _Sink:
+    ) -> AdoptedSink:
         """Files in the query's path."""
         self.made.append(_Files(query.options["path"]))
-        return _Sink(sink=self.made[-1])
+        return AdoptedSink(sink=self.made[-1])
 
 
 def _no_socket(

@@ -306,6 +306,7 @@ class Job:
         accept_duplicates: bool = False,
         accept_changed_state: Sequence[str] = (),
         until_idle: bool = False,
+        drain: bool = False,
     ) -> JobHandle:
         """Start the job on a thread of this process, and return once its queries run.
 
@@ -329,6 +330,7 @@ class Job:
             accept_changed_state=tuple(accept_changed_state),
             arguments=script_arguments(),
             until_idle=until_idle,
+            drain=drain,
         )
         if _hosts:
             return _hosts[-1].start(self, options)

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 from tests.kit.place import Place, Rows, delta_rows, files_rows
+from tests.kit.started_queries import started as made
 
 import weir
 from weir.adopt.identity import Before
 from weir.adopt.job import AdoptedJob, job_of
+from weir.adopt.outputs.sinks import AdoptedSink
 from weir.spark.adopt.query import Place as ScriptPlace
-from weir.spark.adopt.query import StartedQuery, Trigger, TriggerKind
+from weir.spark.adopt.query import StartedQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,29 +109,8 @@ def batch(spark: SparkSession, place: Place) -> DataFrame:
 
 
 def started(frame: DataFrame, line: int = 1, **asked: Any) -> StartedQuery:
-    """What a script asks by ``start()`` in this line."""
-    given: dict[str, Any] = {
-        "name": None,
-        "format": None,
-        "output_mode": "append",
-        "trigger": Trigger(kind=TriggerKind.DEFAULT),
-        "partition_by": (),
-        "cluster_by": (),
-        "options": {},
-        "table": None,
-        "each_batch": None,
-        "each_row": None,
-    }
-    return StartedQuery(frame=frame, place=ScriptPlace("script.py", line), **{**given, **asked})
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableSink:
-    """The sink of a query of these tests."""
-
-    sink: weir.sinks.Sink
-    min_commit_interval: str | None = None
-    says: tuple[str, ...] = ()
+    """What a script asks by ``start()`` in this line, without a name unless it is given."""
+    return made(frame, **{"name": None, "place": ScriptPlace("script.py", line), **asked})
 
 
 @dataclass
@@ -146,16 +127,16 @@ class TableSinks:
         updates: bool,
         keys: tuple[str, ...] | None,
         directory: str,
-    ) -> TableSink:
+    ) -> AdoptedSink:
         """Files for final rows, and a table with the newest row of each key for updates."""
         del directory
         self.asked[query.name or uid] = (updates, keys)
         path = query.options["path"]
         if not updates:
-            return TableSink(sink=weir.sinks.Files(path))
+            return AdoptedSink(sink=weir.sinks.Files(path))
         if keys:
-            return TableSink(sink=weir.sinks.DeltaTable(path, mode="upsert", key=keys))
-        return TableSink(sink=weir.sinks.Foreach(lambda frame, info: None))
+            return AdoptedSink(sink=weir.sinks.DeltaTable(path, mode="upsert", key=keys))
+        return AdoptedSink(sink=weir.sinks.Foreach(lambda frame, info: None))
 
 
 def no_socket(

@@ -39,6 +39,7 @@ from weir.adopt.identity import (
     shown_names,
     sink_id,
 )
+from weir.adopt.outputs.sinks import AdoptedSink
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR
 from weir.core.types import OperatorId
@@ -47,7 +48,6 @@ from weir.job import Job, Stream
 from weir.launch.options import RunOptions
 from weir.launch.runner import with_recovery_path
 from weir.launch.submission import started_from
-from weir.sinks.base import Sink
 from weir.spark.adopt.checks import (
     check_as_spark_does,
     check_frame,
@@ -72,25 +72,6 @@ _SHOW_CHANGES = ("console", "kafka")
 _BOUNDED = (TriggerKind.AVAILABLE_NOW, TriggerKind.ONCE)
 #: Options that together name the table of a connector's sink.
 _TABLE_OPTIONS = ("keyspace", "database", "dbtable", "table", "collection")
-
-
-class AdoptedSink(Protocol):
-    """The sink of a query, and what people should know of it."""
-
-    @property
-    def sink(self) -> Sink:
-        """The sink."""
-        ...
-
-    @property
-    def min_commit_interval(self) -> str | None:
-        """As in ``Stream.sink``."""
-        ...
-
-    @property
-    def says(self) -> tuple[str, ...]:
-        """Sentences for people."""
-        ...
 
 
 class SinkOf(Protocol):

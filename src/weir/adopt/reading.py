@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import symtable
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
@@ -34,9 +34,14 @@ class Executed(Protocol):
 
 def is_script(path: Path) -> bool:
     """Whether a file that does not import Weir works with Spark."""
+    return imports(path, "pyspark") or expected_session(path) is not None
+
+
+def imports(path: Path, package: str) -> bool:
+    """Whether a file imports a package anywhere; False also if it cannot be parsed."""
     tree = _parsed(path)
-    return tree is not None and (
-        any(_imports_spark(node) for node in ast.walk(tree)) or expected_session(path) is not None
+    return tree is not None and any(
+        name.partition(".")[0] == package for node in ast.walk(tree) for name in _imported(node)
     )
 
 
@@ -76,12 +81,13 @@ def _parsed(path: Path) -> ast.Module | None:
         return None
 
 
-def _imports_spark(node: ast.AST) -> bool:
+def _imported(node: ast.AST) -> Sequence[str]:
+    """The modules that a statement imports, but for those beside the file."""
     if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    else:
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-    return any(name.partition(".")[0] == "pyspark" for name in names)
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+        return [node.module]
+    return []
 
 
 def _undefined(path: Path, names: frozenset[str]) -> Iterator[tuple[str, int]]:

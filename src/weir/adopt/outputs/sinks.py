@@ -40,9 +40,10 @@ class AdoptedSink:
     """The sink of an adopted query."""
 
     sink: Sink
-    min_commit_interval: str | None
+    #: As in ``Stream.sink``.
+    min_commit_interval: str | None = None
     #: What differs from Spark, for the user.
-    says: tuple[str, ...]
+    says: tuple[str, ...] = ()
 
 
 def sink_of(

@@ -17,17 +17,18 @@ The file is executed on the main thread, as ``__main__`` with ``sys.argv`` of it
 
 from __future__ import annotations
 
-import ast
 import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import cached_property
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
+from weir.adopt.reading import imports
 from weir.errors import PipelineError
 from weir.handle.job_handle import JobHandle
 from weir.job import Job, hosted_by
@@ -97,18 +98,10 @@ class Program:
         """What comes first on the module path: the file's directory, symbolic links resolved."""
         return Path(self.file).resolve().parent
 
-    @property
+    @cached_property
     def imports_weir(self) -> bool:
         """Whether the file imports Weir anywhere; False also if it cannot be parsed."""
-        try:
-            tree = ast.parse(Path(self.file).read_bytes(), self.file)
-        except (OSError, SyntaxError, ValueError):
-            return False
-        return any(
-            name.partition(".")[0] == "weir"
-            for node in ast.walk(tree)
-            for name in _imported_names(node)
-        )
+        return imports(Path(self.file), "weir")
 
     def __enter__(self) -> Program:
         main, argv = sys.modules[_MAIN], sys.argv
@@ -301,11 +294,3 @@ def _main_module(loader: SourceFileLoader, file: str) -> ModuleType:
     module = ModuleType(_MAIN)
     module.__dict__.update(__file__=file, __loader__=loader, __cached__=None)
     return module
-
-
-def _imported_names(node: ast.AST) -> Sequence[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
-        return [node.module]
-    return []
