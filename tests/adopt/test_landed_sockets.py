@@ -104,6 +104,19 @@ def test_lines_are_landed_as_they_are_and_the_end_is_said(
     assert len(rows) == 5 and all(row.timestamp is not None for row in rows)
 
 
+def test_lines_of_a_driver_that_was_replaced_and_goes_on_are_kept(
+    spark: SparkSession, tmp_path: Path, server: socket.socket
+) -> None:
+    """Both count from the same number; neither writes over the other's file."""
+    landed(*address(server), False, str(tmp_path))(spark)
+    peer, _ = server.accept()
+    (tmp_path / "0000000000.json").write_text('{"value": "of the other"}\n')
+    with peer:
+        peer.sendall(b"mine\n")
+        wait_until(lambda: len(landed_lines(tmp_path)) == 2, "the line is landed")
+    assert landed_lines(tmp_path) == ["of the other", "mine"]
+
+
 def test_a_socket_that_cannot_be_connected_is_named(spark, tmp_path):
     """With what to do."""
     with socket.create_server(("127.0.0.1", 0)) as closed:

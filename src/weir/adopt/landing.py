@@ -18,7 +18,9 @@ import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -149,16 +151,24 @@ class Receiver:
             {"value": line.removesuffix(b"\r").decode(errors="replace"), "timestamp": now}
             for line in lines
         )
-        name = f"{self._number:010}{_SUFFIX}"
-        self._number += 1
-        hidden = self._directory / f".{name}"
+        hidden = self._directory / f".{uuid.uuid4().hex}"
         with hidden.open("w", encoding="ascii") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
             file.flush()
             os.fsync(file.fileno())
-        hidden.rename(self._directory / name)
+        self._name(hidden)
+        hidden.unlink()
         handle = os.open(self._directory, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+    def _name(self, hidden: Path) -> None:
+        """Give the file the next number that is free: a driver that was replaced may go on."""
+        is_named = False
+        while not is_named:
+            with suppress(FileExistsError):
+                os.link(hidden, self._directory / f"{self._number:010}{_SUFFIX}")
+                is_named = True
+            self._number += 1
