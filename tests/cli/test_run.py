@@ -399,6 +399,43 @@ def test_every_keyword_of_run_holds_unless_the_command_says_otherwise() -> None:
     assert command.over(code) == replace(code, name="n", arguments=("a",))
 
 
+STARTS_ITSELF = """
+import weir
+job = weir.Job("orders")
+handle = job.start(conf={"spark.x": "code", "spark.y": "code"})
+print("started", handle.job_id)
+"""
+
+
+def test_a_job_that_the_file_starts_has_the_commands_options_and_is_waited_for(
+    weir: Weir, fake: FakeRunner, pipeline: str
+) -> None:
+    """It is not run a second time at the end of the file; its end is the command's."""
+    Path(pipeline).write_text(STARTS_ITSELF)
+    result = weir("run", pipeline, "--conf", "spark.x=command")
+    assert (result.exit_code, result.stdout) == (0, f"started {JOB_ID}\n")
+    assert fake.options.conf == {"spark.x": "command", "spark.y": "code"}
+    assert result.stderr.count("Job has been submitted") == 1
+    fake.result = JobResult(job_id=JOB_ID, status=JobStatus.FAILED, failure="no disk")
+    result = weir("run", pipeline)
+    assert result.exit_code == 1
+    assert "failed: no disk" in result.stderr
+
+
+def test_plan_ends_where_the_file_starts_its_job(
+    weir: Weir, fake: FakeRunner, pipeline: str
+) -> None:
+    """As where it runs it."""
+    text = STARTS_ITSELF.replace(
+        "handle = ", "job.source('rows', len).sink(weir.sinks.Files('out'))\nhandle = "
+    )
+    Path(pipeline).write_text(text + "raise AssertionError('the file goes on')\n")
+    result = weir("plan", pipeline)
+    assert result.exit_code == 0, result.stderr
+    assert "rows" in result.stdout
+    assert fake.job_name == ""
+
+
 def test_how_a_job_starts_is_for_the_first_run_of_a_file(
     weir: Weir, fake: FakeRunner, pipeline: str
 ) -> None:
