@@ -268,6 +268,7 @@ def killed(place: Place, nth: int, *shapes: str) -> None:
     assert driver.wait() == -signal.SIGKILL, driver.story()
 
 
+@pytest.mark.slow
 @pytest.mark.kill
 def test_three_queries_that_share_a_reading_are_exact_after_a_kill(
     spark: SparkSession, place: Place

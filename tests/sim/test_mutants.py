@@ -30,6 +30,8 @@ SEEDS = 2_000
 LONG = {
     "a_task_that_finishes_though_one_channel_did_not",
     "a_finished_task_recorded_without_its_channels",
+    "idleness_that_nobody_hears_of",
+    "idleness_that_only_the_next_task_hears_of",
 }
 
 #: Tried in jobs without coordinators, and with them.
