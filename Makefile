@@ -34,10 +34,12 @@ lint: packages ## ruff and mypy --strict
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict
 
-# Three processes for two cores, since a test often waits. Each takes file by file, in the order of
-# tests/conftest.py.
+# One process more than this one may use cores, since a test often waits; five take some 12 GB.
+TEST_PROCESSES ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
+
+# Each process takes file by file, in the order of tests/conftest.py.
 test: lint ## lint, and all but the slow tests, as in CI
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 house: packages ## report the size and shape of the source tree
 	@$(BIN)/python -m scripts.house

@@ -393,28 +393,42 @@ def test_an_upsert_sets_refused_rows_aside_too(database):
     assert database.sql('SELECT epoch, "row" FROM bad') == [(2, {"id": 1, "v": "bad"})]
 
 
-def test_a_deadlock_passes(table):
-    """The commit is undone by the server and repeated."""
+def test_a_deadlock_passes(table, monkeypatch):
+    """The commit is undone by the server and repeated.
+
+    The rival waits for the ledger before the commit has it, so that the two are locked as soon as
+    the commit waits for the table.
+    """
+    patience = f"'{postgres_session._LOCK_TIMEOUT_MS}'"
+    endless = postgres_session._SETTINGS.replace(patience, "'0'")
+    monkeypatch.setattr(postgres_session, "_SETTINGS", endless)
     sink = table.opened()
     payload = flushed(sink, 0, rows((1, "a")))
-    table.sql("CREATE TABLE other (i int)")
+    failures: list[BaseException] = []
+
+    def commit() -> None:
+        try:
+            sink.commit(1, [payload])
+        except StorageError as error:
+            failures.append(error)
+
+    def wait_for_queue(length: int) -> None:
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'weir.commits'::regclass"
+        wait_until(lambda: len(table.sql(waiting)) == length, "they wait for the ledger")
+
     with psycopg.connect(table.dsn) as rival:
         rival.execute("SET deadlock_timeout = '1h'")
         rival.execute("LOCK TABLE t")
-        failures: list[BaseException] = []
-
-        def commit() -> None:
-            try:
-                sink.commit(1, [payload])
-            except StorageError as error:
-                failures.append(error)
-
-        committing = threading.Thread(target=commit)
-        committing.start()
-        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
-        wait_until(lambda: table.sql(waiting), "the commit waits for the lock")
-        rival.execute("LOCK TABLE weir.commits")
+        with psycopg.connect(table.dsn) as first:
+            first.execute("LOCK TABLE weir.commits")
+            committing = threading.Thread(target=commit)
+            committing.start()
+            wait_for_queue(1)
+            waiting = threading.Thread(target=rival.execute, args=["LOCK TABLE weir.commits"])
+            waiting.start()
+            wait_for_queue(2)
         committing.join()
+        waiting.join()
     assert "deadlock" in str(failures[0])
     assert sink.commit(1, [payload]) == 1
     assert table.shown() == [(1, "a")]
