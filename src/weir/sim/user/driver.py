@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.core.graph import GraphStep
+from weir.core.graph import MAIN_OUTPUT, GraphStep
 from weir.core.task.plan import TaskPlan
 from weir.core.types import CompletedCheckpoint, OperatorId
 from weir.definition import task_plan
@@ -32,7 +32,7 @@ from weir.sim.user.subtasks import Workers
 from weir.sinks.base import Sink
 from weir.sources.operator import SourceOperator
 from weir.subtasks.chain import ProcessStep, process_steps
-from weir.subtasks.worker import SubtaskFunction
+from weir.subtasks.worker import SubtaskFunction, key_columns
 
 #: How many coordinators' states of a run are restored and compared.
 _MOST_RESTORED = 6
@@ -49,9 +49,9 @@ class Traced:
     emitted: dict[str, list[Any]] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True)
-class UserRun:
-    """What all drivers of one run share."""
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """What distinguishes one run of a pipeline from others."""
 
     pipeline: Pipeline
     #: Of each source.
@@ -60,17 +60,27 @@ class UserRun:
     batch_rows: int
     #: The longest time in which a row lands, in virtual microseconds.
     pace_us: int
-    settings: SimJob
+    #: The probability that a statement of the user's code is interrupted.
+    share: float
+    #: What the sinks must show; of those that it lacks, nothing is known.
+    expected: Content
+    random: Random
     #: The parallelism of operators that do not say theirs, in every driver; None: each draws its
     #: own.
-    parallelism: int | None
-    calm: bool
+    parallelism: int | None = None
+    #: Nothing fails.
+    calm: bool = False
+
+
+@dataclass(kw_only=True)
+class UserRun:
+    """What all drivers of one run share."""
+
+    draws: Draws
+    settings: SimJob
     ledger: Ledger
     interleaving: Interleaving
     disk: Disk
-    random: Random
-    #: What the sinks must show; of those that it lacks, nothing is known.
-    expected: Content
     #: Those of the product's sinks; None: there are none.
     stores: Stores | None = None
     #: By step; kept in calm runs only.
@@ -80,7 +90,7 @@ class UserRun:
     def load(self) -> UserJob:
         """Load the job, as a new process does."""
         with self.interleaving.undisturbed():
-            return planned(definition_of(self.pipeline.job()), self.records)
+            return planned(definition_of(self.draws.pipeline.job()), self.draws.records)
 
     # -- ``code.RowLaws``
 
@@ -109,7 +119,7 @@ class UserRun:
         if wrong is not None:
             return wrong
         for name, content in self.content(shown, self.load()).items():
-            expected = self.expected.get(name)
+            expected = self.draws.expected.get(name)
             if expected is None or drained or content == expected:
                 continue
             lost, surplus = expected - content, content - expected
@@ -130,11 +140,8 @@ class UserRun:
         """Whether a sink shows something else than was committed."""
         job = self.load()
         for name, sink in job.steps.sinks.items():
-            visible = self.visible(job, name)
-            if visible is None or kind_of(sink) is not None:
-                continue
-            with self.interleaving.undisturbed():
-                wrong = difference(self.ledger.account(name), list(visible(sink)))
+            rows = None if kind_of(sink) is not None else self._read(job, name)
+            wrong = None if rows is None else difference(self.ledger.account(name), rows)
             if wrong is not None:
                 return f"sink {name!r}, when the job has ended: {wrong[1]}"
         return None
@@ -143,18 +150,19 @@ class UserRun:
         """The rows of every sink whose target can be read."""
         found: Content = {}
         for name, sink in job.steps.sinks.items():
-            visible = self.visible(job, name)
-            rows: Sequence[Any] | None = None
-            if kind_of(sink) is not None:
-                rows = shown(name)
-            elif visible is not None:
-                with self.interleaving.undisturbed():
-                    rows = list(visible(sink))
-            if rows is None:
-                continue
-            named = all(isinstance(row, dict) for row in rows)
-            found[name] = Counter(shaped(row, named=named) for row in rows)
+            rows = shown(name) if kind_of(sink) is not None else self._read(job, name)
+            if rows is not None:
+                named = all(isinstance(row, dict) for row in rows)
+                found[name] = Counter(shaped(row, named=named) for row in rows)
         return found
+
+    def _read(self, job: UserJob, name: OperatorId) -> list[Any] | None:
+        """The rows that the user's function reads; None if there is no such function."""
+        visible = self.visible(job, name)
+        if visible is None:
+            return None
+        with self.interleaving.undisturbed():
+            return list(visible(job.steps.sinks[name]))
 
     def visible(self, job: UserJob, name: OperatorId) -> Callable[[Sink], Any] | None:
         """The user's function that reads the target of a sink."""
@@ -172,12 +180,11 @@ class UserDriver:
         self._run = run
         self.name = environment.process.name
         self.job = run.load()
-        self.records = run.records
+        self.draws = run.draws
         #: What the attempt started from.
         self.restored_checkpoint_id: int | None = None
-        self.batch_rows = run.batch_rows
         who = f"{environment.job_id} {environment.number}"
-        self._default = run.parallelism or Random(f"parallelism {who}").choice((1, 2, 3))
+        self._default = run.draws.parallelism or Random(f"parallelism {who}").choice((1, 2, 3))
         self.workers = Workers(
             load=self._load_operators,
             disk=run.disk,
@@ -185,7 +192,7 @@ class UserDriver:
             failures=Random(f"failing subtasks {who}"),
             interleaving=run.interleaving,
             broken=environment.broken,
-            calm=run.calm,
+            calm=run.draws.calm,
         )
         self.session = None if run.stores is None else run.stores.session
         self.sinks: dict[OperatorId, Sink] = {}
@@ -230,30 +237,37 @@ class UserDriver:
     def process_steps(self, name: str) -> dict[OperatorId, ProcessStep]:
         """The Python operators of a vertex."""
         return {
-            one: ProcessStep(
-                operator=self.job.steps.operators[one].operator,
-                parallelism=self.job.steps.operators[one].parallelism or self._default,
-                key_by=self.job.steps.operators[one].key_by,
-                has_coordinator=self.job.steps.operators[one].coordinator is not None,
+            step: ProcessStep(
+                operator=one.operator,
+                parallelism=one.parallelism or self._default,
+                key_by=one.key_by,
+                has_coordinator=one.coordinator is not None,
                 # Never reached: the rows of a simulation are few.
                 state_memory_bytes=1 << 30,
             )
-            for one in process_steps(self.job.vertices[name])
+            for step in process_steps(self.job.vertices[name])
+            for one in [self.job.steps.operators[step]]
         }
 
     def function(self, name: OperatorId, operator: Operator) -> SubtaskFunction:
         """What runs the subtasks of a step."""
-        parallelism = self.job.steps.operators[name].parallelism or self._default
-        return self.job.function(name, operator, parallelism)
+        schemas, one = dict(self.job.schemas[name]), self.job.steps.operators[name]
+        return SubtaskFunction(
+            name,
+            operator,
+            output_schema=schemas.pop(MAIN_OUTPUT),
+            side_outputs=schemas,
+            parallelism=one.parallelism or self._default,
+            keys=key_columns(one.key_by),
+        )
 
-    def landed(self, source: OperatorId, now_us: int) -> int:
-        """How many records of a source can be read now."""
-        del source
-        return min(self.records, now_us // self._run.pace_us)
+    def landed(self, now_us: int) -> int:
+        """How many records of each source can be read now."""
+        return min(self.draws.records, now_us // self.draws.pace_us)
 
     def saw(self, step: GraphStep, inputs: list[list[pa.RecordBatch]], made: Rows) -> None:
         """Keep what went through an operator."""
-        if not self._run.calm:
+        if not self.draws.calm:
             return
         traced = self._run.traced.setdefault(step.operator_id, Traced())
         _add(traced.given, [batch for batches in inputs for batch in batches])

@@ -36,7 +36,6 @@ class Pipeline:
         """``load(spec, loader=...)`` loads the job; ``spec`` has an absolute path."""
         self._load = load
         self._spec = spec
-        self.name = spec
         file = spec if Path(spec).is_file() else spec.rpartition(":")[0]
         self._directory = Path(file).resolve().parent
 

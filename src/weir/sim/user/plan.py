@@ -14,17 +14,17 @@ from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId
 from weir.definition import JobDefinition, ProcessFunction, Simulation
 from weir.errors import InvariantError, PipelineError
-from weir.operators.base import Operator
 from weir.operators.connected import INPUT, CoOperator
 from weir.operators.output import OUTPUT, tagged_column
 from weir.operators.state.types import KEY_GROUPS
 from weir.sim.stores.placing import shown_by_a_store
 from weir.sim.user.rows import RowMaker
 from weir.sim.user.schemas import schema_of
-from weir.sim.user.sources import stand_in
+from weir.sim.user.sources import StandInSource
+from weir.sources.coordinator import SourceCoordinator
 from weir.sources.files import FileSource
 from weir.sources.operator import SourceOperator
-from weir.subtasks.worker import SubtaskFunction, key_columns
+from weir.subtasks.worker import key_columns
 
 #: The rows of a step, by tag of its outputs.
 Rows = dict[str, list[pa.RecordBatch]]
@@ -53,27 +53,6 @@ class UserJob:
                 if sink == name:
                     return self.schemas[vertex.name][tag]
         raise InvariantError(f"no vertex has the sink {name}")
-
-    def step(self, name: OperatorId) -> GraphStep:
-        """A step by its id."""
-        return next(
-            step
-            for vertex in self.vertices.values()
-            for step in vertex.steps
-            if step.operator_id == name
-        )
-
-    def function(self, name: OperatorId, operator: Operator, parallelism: int) -> SubtaskFunction:
-        """What runs the subtasks of a step."""
-        schemas = dict(self.schemas[name])
-        return SubtaskFunction(
-            name,
-            operator,
-            output_schema=schemas.pop(MAIN_OUTPUT),
-            side_outputs=schemas,
-            parallelism=parallelism,
-            keys=key_columns(self.steps.operators[name].key_by),
-        )
 
     def has_event_time(self, step: GraphStep) -> bool:
         """Whether a step's input has one."""
@@ -139,13 +118,12 @@ def _file_stand_in(
     source = operator.source
     declared = job.simulation.rows.get(name, source.schema)
     job.stand_ins.append(f"source {name} ({type(source).__name__}): rows of its schema")
-    made = stand_in(
-        source,
-        lambda numbers: job.rows.source(declared, numbers, name),
-        records,
-        operator.watermarks,
+    made = StandInSource(source, lambda numbers: job.rows.source(declared, numbers, name), records)
+    return replace(
+        one,
+        operator=SourceOperator(made, operator.watermarks),
+        coordinator=SourceCoordinator(made),
     )
-    return replace(one, operator=made[0], coordinator=made[1])
 
 
 def _describe(job: UserJob, step: GraphStep) -> None:
@@ -173,9 +151,7 @@ def _describe(job: UserJob, step: GraphStep) -> None:
         if step.kind is StepKind.TRANSFORM:
             job.stand_ins.append(f"step {step.name}: passes its rows on, since none are declared")
     else:
-        sample = pa.RecordBatch.from_arrays(
-            [pa.array([], one.type) for one in given[0]], schema=given[0]
-        )
+        sample = pa.RecordBatch.from_pylist([], schema=given[0])
         job.schemas[name] = {MAIN_OUTPUT: job.rows.transformed(declared, sample, step.name).schema}
     event_time = job.simulation.event_time.get(step.name, event_time)
     main_schema = job.schemas[name][MAIN_OUTPUT]
@@ -283,8 +259,3 @@ def decoded(data: bytes) -> Rows:
             rows.setdefault(tag, []).extend(one.cast(plain) for one in stream)
         at += 8 + size
     return rows
-
-
-def count(rows: Rows) -> int:
-    """How many rows there are, in all outputs."""
-    return sum(batch.num_rows for batches in rows.values() for batch in batches)

@@ -19,12 +19,11 @@ from weir.core.messages.channel import Segment
 from weir.core.messages.task import AnswerPlanning, BatchStaged, StartDrain, TakeSnapshot
 from weir.core.task.plan import TaskPlan
 from weir.core.types import Committable, OperatorId, TaskState, VertexId
-from weir.errors import invariant
 from weir.runtime.ports import PostToTask
 from weir.sim.engine.task_port import Query, Rest, SimTaskPort
 from weir.sim.stores.frame import Frame
 from weir.sim.user.driver import UserDriver
-from weir.sim.user.plan import Rows, count, decoded, encoded, outputs, partitioned
+from weir.sim.user.plan import Rows, decoded, encoded, outputs, partitioned
 from weir.sim.user.subtasks import SimSubtasks
 from weir.sinks.base import Batch
 from weir.subtasks.chain import ENTRY, BatchEnd, OperatorChain, ProcessStep
@@ -88,7 +87,7 @@ class UserQuery(Query):
             )
             self.chain.open(directory, self._position, self._driver.restored_checkpoint_id)
             if self._position >= 0:
-                self._planned()
+                self.chain.planned(self._reached_ms or 0)
                 self.chain.resume_at(self._reached_ms)
         self._opened = True
 
@@ -139,10 +138,10 @@ class UserQuery(Query):
         for step in self._vertex.steps:
             if step.kind is StepKind.SOURCE:
                 before = self._offsets.get(step.operator_id, 0)
-                landed = self._driver.landed(step.operator_id, self._port.loop.now_us)
-                most = before + self._port.random.randint(1, self._driver.batch_rows)
+                landed = self._driver.landed(self._port.loop.now_us)
+                most = before + self._port.random.randint(1, self._driver.draws.batch_rows)
                 ends[step.operator_id] = before if answer.only_events else min(landed, most)
-        total = self._driver.records * len(ends)
+        total = self._driver.draws.records * len(ends)
         read = sum(self._offsets.get(one, 0) for one in ends)
         if read >= total and not forced:
             return False
@@ -245,7 +244,8 @@ class UserQuery(Query):
         return made
 
     def _written(self, rows: Rows, batch: int) -> Segment | None:
-        if not count(rows) or not self._port.consumers(self._vertex.name):
+        any_rows = any(batch.num_rows for batches in rows.values() for batch in batches)
+        if not any_rows or not self._port.consumers(self._vertex.name):
             return None
         return self._emitted(batch, encoded(rows), 1 << 10)
 
@@ -280,7 +280,7 @@ class UserQuery(Query):
         if reached is not None:
             self._reached_ms = max(min(reached, END_OF_TIME_MS), self._reached_ms or 0)
         if self.chain is not None:
-            self._planned()
+            self.chain.planned(self._reached_ms or 0)
         if self._driver.job.event_time.get(self._vertex.name) is None or not self._reached_ms:
             return
         output_ms: int | None = self._reached_ms
@@ -288,11 +288,6 @@ class UserQuery(Query):
             output_ms = self.chain.output_watermark_ms(output_ms)
         if output_ms is not None:
             self._watermark_ms = max(output_ms, self._watermark_ms or 0)
-
-    def _planned(self) -> None:
-        invariant(self.chain is not None, "only operators are planned")
-        if self.chain is not None:
-            self.chain.planned(self._reached_ms or 0)
 
     # -- the end
 

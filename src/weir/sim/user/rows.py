@@ -98,14 +98,12 @@ def as_batch(rows: Any, step: str) -> pa.RecordBatch:
     if isinstance(rows, pa.RecordBatch):
         return rows
     if isinstance(rows, pa.Table):
-        return rows.combine_chunks().to_batches()[0] if len(rows) else _empty(rows.schema)
+        if not len(rows):
+            return pa.RecordBatch.from_pylist([], schema=rows.schema)
+        return rows.combine_chunks().to_batches()[0]
     if isinstance(rows, list) and rows and all(isinstance(one, dict) for one in rows):
         return pa.RecordBatch.from_pylist(rows)
     raise PipelineError(
         f"The function for the rows of step {step!r} returned a {type(rows).__name__}: return an"
         " Arrow record batch or table, or a list of dicts with at least one row."
     )
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], one.type) for one in schema], schema=schema)

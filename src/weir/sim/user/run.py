@@ -11,13 +11,13 @@ only if more records follow was held back, and must be emitted at the end too.
 
 from __future__ import annotations
 
-import os
 import random as global_random
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, chdir, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -31,7 +31,7 @@ from weir.sim.stores.audit import Ledger
 from weir.sim.stores.placing import kind_of, patient
 from weir.sim.user.code import UserCode, enumerators
 from weir.sim.user.coordinators import splits_lost
-from weir.sim.user.driver import Content, Traced, UserRun
+from weir.sim.user.driver import Content, Draws, Traced, UserRun
 from weir.sim.user.files import CrashingFiles, machine
 from weir.sim.user.interleaving import Interleaving, interleaved
 from weir.sim.user.loader import LoadJob, Pipeline
@@ -68,7 +68,46 @@ def prepared(load: LoadJob, spec: str) -> Simulated:
     Raises ``PipelineError`` if the simulator cannot run it.
     """
     simulated = Simulated(Pipeline(load, spec))
-    _prepare(simulated)
+    runs: dict[int, list[UserRun]] = {}
+    contents: dict[int, list[Content]] = {}
+    for records, (batch_rows, parallelism, seed) in product(_RECORDS, _CALM):
+        draws = Draws(
+            pipeline=simulated.pipeline,
+            records=records,
+            batch_rows=batch_rows,
+            pace_us=1,
+            share=0.0,
+            expected={},
+            random=Random(seed),
+            parallelism=parallelism,
+            calm=True,
+        )
+        stage = UserStage(draws)
+        with stage.running(), closing(World(seed, seconds=0.2, stage=stage)) as world:
+            result = world.run()
+            if result.violation is not None:
+                simulated.violation = f"without any fault: {result.violation}"
+                return simulated
+            assert stage.run is not None
+            job = stage.run.load()
+            contents.setdefault(records, []).append(stage.run.content(world.shown, job))
+            runs.setdefault(records, []).append(stage.run)
+            if not simulated.notes:
+                simulated.notes = [*job.stand_ins, *_unread(stage.run)]
+    for records in _RECORDS:
+        first, *others = contents[records]
+        same = {
+            name: rows
+            for name, rows in first.items()
+            if all(other.get(name) == rows for other in others)
+        }
+        for name in first.keys() - same.keys():
+            note = f"sink {name}: its rows depend on how records are cut into batches or ordered"
+            if note not in simulated.notes:
+                simulated.notes.append(note)
+        simulated.expected[records] = same
+    fewer, more = (runs[one][1].traced for one in _RECORDS)
+    simulated.violation = _forgotten(fewer, more) or _lost_splits(runs[_RECORDS[0]][0])
     return simulated
 
 
@@ -76,8 +115,8 @@ def run_pipeline_seed(simulated: Simulated, seed: int) -> RunResult:
     """Run one seed of a pipeline."""
     random = Random(f"pipeline {seed}")
     records = random.choice(_RECORDS)
-    stage = UserStage(
-        simulated.pipeline,
+    draws = Draws(
+        pipeline=simulated.pipeline,
         records=records,
         batch_rows=random.choice((1, 3, 10)),
         pace_us=random.choice(_PACES_US),
@@ -85,6 +124,7 @@ def run_pipeline_seed(simulated: Simulated, seed: int) -> RunResult:
         expected=simulated.expected[records],
         random=random,
     )
+    stage = UserStage(draws)
     with stage.running(), closing(World(seed, seconds=3.0, stage=stage)) as world:
         return world.run()
 
@@ -92,35 +132,15 @@ def run_pipeline_seed(simulated: Simulated, seed: int) -> RunResult:
 class UserStage(Stage):
     """Implements ``weir.sim.world.Stage`` for one run of a pipeline."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        *,
-        records: int,
-        batch_rows: int,
-        pace_us: int,
-        share: float,
-        expected: Content,
-        random: Random,
-        parallelism: int | None = None,
-        calm: bool = False,
-    ) -> None:
-        self.calm = calm
-        self._pipeline = pipeline
-        self._records = records
-        self._batch_rows = batch_rows
-        self._pace_us = pace_us
-        self._share = share
-        self._expected = expected
-        self._random = random
-        self._parallelism = parallelism
+    def __init__(self, draws: Draws) -> None:
+        self.calm = draws.calm
+        self._draws = draws
         self._files: CrashingFiles | None = None
         self.run: UserRun | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Have a fresh current directory, and chance that follows from the seed."""
-        before = Path.cwd()
         state = global_random.getstate()
         with tempfile.TemporaryDirectory(prefix="weir-sim-") as name, ExitStack() as stack:
             root, pins = Path(name).resolve() / "run", Path(name).resolve() / "pins"
@@ -129,11 +149,8 @@ class UserStage(Stage):
             self._files = CrashingFiles(root, pins)
             stack.enter_context(self._files.watched())
             stack.enter_context(machine(urandom=global_random.randbytes))
-            os.chdir(root)
-            try:
-                yield
-            finally:
-                os.chdir(before)
+            stack.enter_context(chdir(root))
+            yield
         global_random.setstate(state)
 
     def settings(self, job: SimJob) -> SimJob:
@@ -149,34 +166,29 @@ class UserStage(Stage):
         """More kills, crashes and late executors than in Weir's own jobs, which are far more."""
         if self.calm:
             return {}
+        random = self._draws.random
         more = {
-            one: self._random.uniform(100.0, 1_500.0)
+            one: random.uniform(100.0, 1_500.0)
             for one in (Fault.DRIVER_KILLED, Fault.MACHINE_CRASHED)
-            if self._random.random() < _KILLED
+            if random.random() < _KILLED
         }
-        if self._random.random() < _KILLED:
-            more[Fault.LATE_WRITE] = self._random.random()
+        if random.random() < _KILLED:
+            more[Fault.LATE_WRITE] = random.random()
         return {**drawn, **more}
 
     def begin(self, world: World, settings: SimJob) -> tuple[Code, RowLaws]:
         """Make what all drivers of the run share."""
         assert self._files is not None
         self._files.tears = Random(f"tears {world.seed}")
-        interleaving = Interleaving(world.loop, Random(self._random.random()), self._share)
+        draws = self._draws
+        interleaving = Interleaving(world.loop, Random(draws.random.random()), draws.share)
         ledger = Ledger(world.tell, world.broken, interleaving.undisturbed)
         self.run = UserRun(
-            pipeline=self._pipeline,
-            records=self._records,
-            batch_rows=self._batch_rows,
-            pace_us=self._pace_us,
+            draws=draws,
             settings=settings,
-            parallelism=self._parallelism,
-            calm=self.calm,
             ledger=ledger,
             interleaving=interleaving,
             disk=world.disk,
-            random=self._random,
-            expected=self._expected,
         )
         sinks = self.run.load().steps.sinks
         at_stores = [name for name, sink in sinks.items() if kind_of(sink) is not None]
@@ -184,60 +196,15 @@ class UserStage(Stage):
             self.run.stores = world.open_stores(at_stores, ledger)
         return UserCode(self.run), self.run
 
-    @contextmanager
-    def interleaved(self) -> Iterator[None]:
+    def interleaved(self) -> AbstractContextManager[None]:
         """Interrupt the user's code while the world runs."""
         assert self.run is not None
-        with interleaved(self.run.interleaving):
-            yield
+        return interleaved(self.run.interleaving)
 
     def crashed(self, random: Random, repeated: set[int]) -> None:
         """Lose what was not synced."""
         assert self.run is not None and self._files is not None
         self.run.ledger.crashed(repeated, self._files.crash(random))
-
-
-def _prepare(simulated: Simulated) -> None:
-    runs: dict[int, list[UserRun]] = {}
-    contents: dict[int, list[Content]] = {}
-    for records in _RECORDS:
-        for batch_rows, parallelism, seed in _CALM:
-            stage = UserStage(
-                simulated.pipeline,
-                records=records,
-                batch_rows=batch_rows,
-                pace_us=1,
-                share=0.0,
-                expected={},
-                random=Random(seed),
-                parallelism=parallelism,
-                calm=True,
-            )
-            with stage.running(), closing(World(seed, seconds=0.2, stage=stage)) as world:
-                result = world.run()
-                if result.violation is not None:
-                    simulated.violation = f"without any fault: {result.violation}"
-                    return
-                assert stage.run is not None
-                job = stage.run.load()
-                contents.setdefault(records, []).append(stage.run.content(world.shown, job))
-                runs.setdefault(records, []).append(stage.run)
-                if not simulated.notes:
-                    simulated.notes = [*job.stand_ins, *_unread(stage.run)]
-    for records in _RECORDS:
-        first, *others = contents[records]
-        same = {
-            name: rows
-            for name, rows in first.items()
-            if all(other.get(name) == rows for other in others)
-        }
-        for name in first.keys() - same.keys():
-            note = f"sink {name}: its rows depend on how records are cut into batches or ordered"
-            if note not in simulated.notes:
-                simulated.notes.append(note)
-        simulated.expected[records] = same
-    fewer, more = (runs[one][1].traced for one in _RECORDS)
-    simulated.violation = _forgotten(fewer, more) or _lost_splits(runs[_RECORDS[0]][0])
 
 
 def _unread(run: UserRun) -> list[str]:
@@ -281,9 +248,7 @@ def _distinct(values: list[object]) -> bool:
 
 def _lost_splits(run: UserRun) -> str | None:
     """Whether an enumerator forgets splits that it gets back."""
-    with tempfile.TemporaryDirectory() as name:
-        before = Path.cwd()
-        os.chdir(name)
+    with tempfile.TemporaryDirectory() as name, chdir(name):
         try:
             for source, coordinator in enumerators(run.load()).items():
                 wrong = splits_lost(source, coordinator.source)
@@ -291,6 +256,4 @@ def _lost_splits(run: UserRun) -> str | None:
                     return wrong
         except Exception as error:
             raise PipelineError(f"An enumerator cannot be simulated: {error}") from error
-        finally:
-            os.chdir(before)
     return None

@@ -19,10 +19,7 @@ from weir.sources.base import (
     decode_splits,
     encode_splits,
 )
-from weir.sources.coordinator import SourceCoordinator
-from weir.sources.operator import SourceOperator
 from weir.sources.split_reader import Fetched, SplitReader
-from weir.sources.watermarks import Watermarks
 
 _SPLITS = 4
 _ROWS_AT_ONCE = 3
@@ -104,14 +101,3 @@ class _Reader(SplitReader[_Range]):
         end = min(split.end, split.at + max_rows)
         rows = self._source.rows(range(split.at, end)) if end > split.at else None
         return Fetched(batch=rows, split=replace(split, at=end) if end < split.end else None)
-
-
-def stand_in(
-    source: Source[Any],
-    rows: Callable[[Sequence[int]], pa.RecordBatch],
-    records: int,
-    watermarks: Watermarks | None,
-) -> tuple[SourceOperator[Any], SourceCoordinator[Any]]:
-    """Both sides of a stand-in for a source."""
-    made = StandInSource(source, rows, records)
-    return SourceOperator(made, watermarks), SourceCoordinator(made)
