@@ -432,11 +432,10 @@ class World:
             loop=self._loop,
             disk=self._disk,
             random=Random(self._of_stores.random()),
-            until_us=self._plan.until_us,
+            until_us=0 if self._is_calm else self._plan.until_us,
             ledger=ledger,
             tell=self._store_failed,
             commits=self._commit_begins,
-            calm=self._is_calm,
         )
         self._auditor.stores.update(dict.fromkeys(sinks, stores.shown))
         return stores
@@ -628,7 +627,7 @@ class World:
         self._auditor.damaged(record, refused.damaged)
         self._goes_back_to(refused.known)
         if self.stores is not None:
-            self.stores.give_up(self._job_id, refused.known)
+            self.stores.ledger.give_up(self._job_id, refused.known)
 
     def _shows_beyond(self, known: int) -> bool:
         """Whether readers see rows that a checkpoint of the job does not know."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
 from random import Random
 from typing import Protocol
 
@@ -217,6 +218,22 @@ class Disk:
     def _leave(self, path: str) -> None:
         parent, _, name = path.rpartition("/")
         self._names.get(parent, {}).pop(name, None)
+
+
+class DiskFile(BytesIO):
+    """A new file, which is on the disk once it is closed."""
+
+    def __init__(self, disk: Disk, path: str, *, durable: bool) -> None:
+        super().__init__()
+        self._disk = disk
+        self._path = path
+        self._durable = durable
+
+    def close(self) -> None:
+        """Write it."""
+        if not self.closed:
+            self._disk.put(self._path, self.getvalue(), durable=self._durable)
+        super().close()
 
 
 class StorageFaults(Protocol):

@@ -58,14 +58,10 @@ class Bucket:
     def put(self, key: str, stored: Stored, *, create: bool) -> None:
         """Carry out a put. A conditional put raises ``AlreadyExistsError`` if the name is taken."""
         path = self._root + key
-        if create:
-            if path in self._disk.files:
-                raise exceptions.AlreadyExistsError(f"{key} exists")
-            self._attributes[path] = stored.attributes
-            self._disk.create(path, stored.data)
-            return
+        if create and path in self._disk.files:
+            raise exceptions.AlreadyExistsError(f"{key} exists")
         self._attributes[path] = stored.attributes
-        self._disk.write(path, stored.data)
+        (self._disk.create if create else self._disk.write)(path, stored.data)
 
     def get(self, key: str) -> Stored | None:
         """An object; None if there is none."""
@@ -195,24 +191,13 @@ def _ask(bucket: Bucket, what: str, request: Callable[[], T]) -> T:
         network.travel()
         # Keys may have random parts, which the story must not have.
         outcome = network.outcome(f"{what.split(maxsplit=1)[0]} of an object")
-        if outcome is Outcome.LATE:
-            network.later(lambda: _tried(request))
-        elif outcome is Outcome.ANSWER_LOST:
-            _tried(request)
-        elif outcome is Outcome.ANSWERED:
+        if outcome is Outcome.ANSWERED:
             answer = request()
             network.travel()
             return answer
+        network.unanswered(outcome, request, exceptions.BaseError, FileNotFoundError)
     network.travel()
     raise exceptions.GenericError(f"Simulated: no answer to {what}")
-
-
-def _tried(request: Callable[[], Any]) -> None:
-    """Carry out a request whose answer nobody gets."""
-    try:
-        request()
-    except (exceptions.BaseError, FileNotFoundError):
-        return
 
 
 def _pages(bucket: Bucket, prefix: str) -> Iterator[list[str]]:

@@ -50,7 +50,6 @@ class DeltaLog(Store):
     ) -> None:
         """See ``Store``."""
         super().__init__(network, disk, root, changed)
-        self.network = network
         self._directory = f"{root}/_delta_log"
         #: As the first version has them: the schema as JSON, and the partition columns.
         self.schema = ""

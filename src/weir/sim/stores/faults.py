@@ -14,6 +14,9 @@ from greenlet import getcurrent
 from weir.sim.engine.auditor import AuditError
 from weir.sim.engine.loop import Loop, Process
 
+#: After how many virtual microseconds a late request is carried out.
+_LATE_US = (2_000, 3_000_000)
+
 
 class Outcome(enum.Enum):
     """What becomes of one request."""
@@ -53,16 +56,14 @@ class Network:
         #: Carries out what arrives whatever becomes of its sender.
         self.outside = Process("stores")
         self._rates = rates
-        #: When faults cease, in virtual microseconds.
-        self.until_us = rates.until_us
-        self._tell = tell
+        self.tell = tell
         #: How many requests will still be carried out, though their sender has given them up.
         self.in_flight = 0
 
     @property
     def over(self) -> bool:
         """Whether faults have ceased."""
-        return self.loop.now_us >= self.until_us
+        return self.loop.now_us >= self._rates.until_us
 
     def travel(self) -> None:
         """Let a request or an answer travel. The sender may be killed or paused meanwhile."""
@@ -91,9 +92,24 @@ class Network:
         """Whether another writer, who is not Weir, commits first."""
         return not self.over and self.random.random() < self._rates.others
 
-    def later(
-        self, function: Callable[[], object], *, least_us: int = 2_000, most_us: int = 3_000_000
+    def unanswered(
+        self, outcome: Outcome, request: Callable[[], object], *refusals: type[Exception]
     ) -> None:
+        """Carry out a request that gets no answer: now, later or never.
+
+        ``refusals``: the errors that would be the answer.
+        """
+
+        def tried() -> None:
+            with suppress(*refusals):
+                request()
+
+        if outcome is Outcome.LATE:
+            self.later(tried)
+        elif outcome is Outcome.ANSWER_LOST:
+            tried()
+
+    def later(self, function: Callable[[], object]) -> None:
         """Carry out a late request, whatever becomes of its sender."""
 
         def arrive() -> None:
@@ -103,11 +119,7 @@ class Network:
                 function()
 
         self.in_flight += 1
-        self.loop.at(self.random.randrange(least_us, most_us), self.outside, arrive)
-
-    def tell(self, what: str) -> None:
-        """Add a line to the story."""
-        self._tell(what)
+        self.loop.at(self.random.randrange(*_LATE_US), self.outside, arrive)
 
 
 def calling_process() -> Process:

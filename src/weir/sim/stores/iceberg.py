@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +33,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 
-from weir.sim.engine.disk import Disk
+from weir.sim.engine.disk import Disk, DiskFile
 from weir.sim.stores.faults import Network, Outcome
 from weir.sim.stores.store import Store, lacks_of_tables
 from weir.sinks.iceberg.sink import IcebergTable
@@ -64,23 +65,11 @@ class _File(InputFile, OutputFile):
 
     def create(self, overwrite: bool = False) -> Any:
         """A stream that writes the file when it is closed."""
-        return _Written(self._disk, self.location)
+        return DiskFile(self._disk, self.location, durable=True)
 
     def to_input_file(self) -> InputFile:
         """The file itself."""
         return self
-
-
-class _Written(io.BytesIO):
-    def __init__(self, disk: Disk, location: str) -> None:
-        super().__init__()
-        self._disk = disk
-        self._location = location
-
-    def close(self) -> None:
-        if not self.closed:
-            self._disk.put(self._location, self.getvalue(), durable=True)
-        super().close()
 
 
 class DiskIO(FileIO):
@@ -138,7 +127,7 @@ class IcebergCatalog(Store, NoopCatalog):
 
     def strike(self) -> str | None:
         """Roll the table back, if it has an older state."""
-        back = min(self._network.random.randint(1, _BACK_MAX), len(self.states) - 1)
+        back = min(self.network.random.randint(1, _BACK_MAX), len(self.states) - 1)
         if back < 1:
             return None
         del self.states[-back:]
@@ -150,7 +139,7 @@ class IcebergCatalog(Store, NoopCatalog):
         self._ask("load the table")
         if not self.states:
             raise NoSuchTableError("Simulated: there is no table")
-        self._network.travel()
+        self.network.travel()
         return self._table(self.states[-1])
 
     def namespace_exists(self, namespace: Any) -> bool:
@@ -171,7 +160,7 @@ class IcebergCatalog(Store, NoopCatalog):
             self._root,
             dict(properties),
             # Payloads name it.
-            UUID(int=self._network.random.getrandbits(128)),
+            UUID(int=self.network.random.getrandbits(128)),
         )
         self._put(metadata)
         return self._table(metadata)
@@ -181,7 +170,7 @@ class IcebergCatalog(Store, NoopCatalog):
         metadata = new_table_metadata(
             schema, PartitionSpec(), UNSORTED_SORT_ORDER, self._root, {"format-version": "2"}
         )
-        return _Staged(metadata)
+        return SimpleNamespace(table_metadata=metadata)
 
     def commit_table(
         self,
@@ -199,21 +188,21 @@ class IcebergCatalog(Store, NoopCatalog):
             self._changed()
             return self.states[-1]
 
-        self._network.travel()
-        outcome = self._network.outcome("a commit in the catalog")
+        self.network.travel()
+        outcome = self.network.outcome("a commit in the catalog")
         if outcome is Outcome.REFUSED:
             raise ServiceUnavailableError("Simulated: the catalog does not answer")
-        if outcome is Outcome.LATE:
-            self._network.later(lambda: _tried(land))
-            raise CommitStateUnknownException("Simulated: nobody knows")
-        if outcome is Outcome.ANSWER_LOST:
-            _tried(land)
+        if outcome is not Outcome.ANSWERED:
+            # The catalog refuses a commit by either error.
+            self.network.unanswered(outcome, land, CommitFailedException, ValueError)
+            if outcome is Outcome.LATE:
+                raise CommitStateUnknownException("Simulated: nobody knows")
             says = (CommitStateUnknownException, CommitFailedException)
-            raise self._network.random.choice(says)("Simulated: the answer was lost")
-        if self._network.others_commit():
+            raise self.network.random.choice(says)("Simulated: the answer was lost")
+        if self.network.others_commit():
             self._other_commit()
         metadata = land()
-        self._network.travel()
+        self.network.travel()
         return _response(metadata, f"{self._root}/metadata/v")
 
     def _other_commit(self) -> None:
@@ -229,8 +218,8 @@ class IcebergCatalog(Store, NoopCatalog):
         self.states.append(metadata)
 
     def _ask(self, what: str) -> None:
-        self._network.travel()
-        if self._network.outcome(what) is not Outcome.ANSWERED:
+        self.network.travel()
+        if self.network.outcome(what) is not Outcome.ANSWERED:
             raise ServiceUnavailableError("Simulated: the catalog does not answer")
 
     def _table(self, metadata: TableMetadata) -> Table:
@@ -267,20 +256,5 @@ class _AtOnce(NoopCatalog):
         return _response(self._catalog.states[-1], table.metadata_location)
 
 
-class _Staged:
-    """Stands in for a transaction that creates a table."""
-
-    def __init__(self, metadata: TableMetadata) -> None:
-        self.table_metadata = metadata
-
-
 def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
     return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": location})
-
-
-def _tried(land: Callable[[], object]) -> None:
-    """Carry out a commit whose answer nobody gets. The catalog refuses it by either error."""
-    try:
-        land()
-    except (CommitFailedException, ValueError):
-        return

@@ -140,15 +140,14 @@ class Stores:
         ledger: Ledger,
         tell: Callable[[str], None],
         commits: Callable[[OperatorId, JobId, int, int], None],
-        calm: bool = False,
     ) -> None:
-        """``tell`` gets each fault. ``calm``: there are none.
+        """Faults strike until ``until_us``, and ``tell`` gets each.
 
         ``commits`` gets sink, job, epoch and attempt of each commit that begins.
         """
-        self._ledger = ledger
+        self.ledger = ledger
         self._commits = commits
-        self.network = Network(loop, random, _rates(random, 0 if calm else until_us), tell)
+        self.network = Network(loop, random, _rates(random, until_us), tell)
         self.by_sink: dict[OperatorId, Store] = {}
         self._disk = disk
         self._sinks: dict[OperatorId, StoreSink] = {}
@@ -191,7 +190,7 @@ class Stores:
             name,
             sink,
             store=store,
-            ledger=self._ledger,
+            ledger=self.ledger,
             fails=environment.strikes[Fault.COMMIT_FAILED],
             executors=Executors(self.network, environment.executors),
             commits=partial(self._commits, name),
@@ -207,14 +206,10 @@ class Stores:
         """Whether readers see rows of a later epoch of a job."""
         for name, store in self.by_sink.items():
             shown = {shaped(row, named=True) for row in store.rows()}
-            later = self._ledger.beyond(name, job_id, epoch)
+            later = self.ledger.beyond(name, job_id, epoch)
             if any(shaped(row, named=True) in shown for row in later):
                 return True
         return False
-
-    def give_up(self, job_id: JobId, epoch: int) -> None:
-        """A job goes back to an epoch."""
-        self._ledger.give_up(job_id, epoch)
 
     @property
     def noticed(self) -> bool:
@@ -225,7 +220,7 @@ class Stores:
         """Something happens to one of the stores; whether it did."""
         name = self.network.random.choice(list(self.by_sink))
         if (what := self.by_sink[name].strike()) is not None:
-            self._ledger.tell(f"FAULT {what}, of {name}")
+            self.ledger.tell(f"FAULT {what}, of {name}")
         return what is not None
 
     def _look(self, name: OperatorId) -> None:

@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -85,12 +87,8 @@ def _time(unit: str, kind: str, data: bytes) -> datetime:
 Values = tuple[bytes | None, ...]
 
 _STAGING = r'weir\."(s_[0-9a-f]{16}_[0-9]+_[0-9]+)"'
-_COPY = re.compile(rf"COPY {_STAGING} \(.*\) FROM STDIN \(FORMAT binary\)")
 _COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_END = b"\xff\xff"
-_COUNT = re.compile(rf"SELECT weir_writer, count\(\*\) FROM {_STAGING} GROUP BY")
-_CREATE = re.compile(rf"CREATE TABLE IF NOT EXISTS {_STAGING}")
-_DROP = re.compile(rf"DROP TABLE IF EXISTS {_STAGING}")
 _PART = re.compile(rf"FROM {_STAGING}(?: WHERE weir_writer = ANY \('{{([0-9,]*)}}'::bigint\[\]\))?")
 
 #: A row of ``weir.commits``: the epoch and what else the sink enters.
@@ -137,7 +135,6 @@ class Server(Store):
     ) -> None:
         """See ``Store``; nothing of it is on the simulated disk."""
         super().__init__(network, disk, root, changed)
-        self.network = network
         self._columns = {"id": "int64"}
         self.database = Database()
         #: What was committed before, for a standby that lags behind.
@@ -250,22 +247,18 @@ class Server(Store):
         session.end()
         self._changed()
 
-    def _holds(self, session: Session, lock: object, table: str | None) -> bool:
-        """Whether another session holds a lock or uses a table."""
-        return any(
-            lock in other.locks or (table is not None and table in other.uses)
-            for other in self.live()
-            if other is not session
-        )
+    def others(self, session: Session) -> list[Session]:
+        """The other sessions that are not over."""
+        return [other for other in self.live() if other is not session]
 
-    def lock(self, session: Session, lock: object, *, table: str | None = None) -> None:
-        """Wait for a lock. ``table``: it is a table that nobody else may use.
+    def lock(self, session: Session, lock: object) -> None:
+        """Wait for a row of the ledger, or for a table that nobody else may use then.
 
         Raises psycopg's ``LockNotAvailable``.
         """
         loop = self.network.loop
         until_us = loop.now_us + session.lock_timeout_us
-        while self._holds(session, lock, table):
+        while any(lock in one.locks or lock in one.uses for one in self.others(session)):
             if loop.now_us >= until_us:
                 raise _error("55P03", "canceling statement due to lock timeout")
             loop.sleep(calling_process(), _LOOK_US)
@@ -294,19 +287,17 @@ class _Result:
         return self._rows[0] if self._rows else None
 
 
-class _Info:
-    server_version = 150_000
-
-
 class Connection:
     """Stands in for ``psycopg.Connection``: one transaction, which leaving the block commits."""
 
-    info = _Info()
+    info = SimpleNamespace(server_version=150_000)
 
     def __init__(self, server: Server, name: str) -> None:
         self._server = server
         self._network = server.network
-        self._arrive("connect")
+        self._network.travel()
+        if self._network.outcome("connect") is not Outcome.ANSWERED:
+            raise psycopg.OperationalError("Simulated: the server does not answer")
         self.session = Session(name, self._network.loop.now_us)
         server._sessions.append(self.session)
         self._network.travel()
@@ -342,11 +333,8 @@ class Connection:
             self._check_alive()
             commit()
             return
-        if outcome is Outcome.ANSWER_LOST:
-            commit()
-        elif outcome is Outcome.LATE:
-            self._network.later(commit)
-        else:
+        self._network.unanswered(outcome, commit)
+        if outcome is Outcome.REFUSED:
             self._orphaned()
         raise psycopg.OperationalError("Simulated: the connection was lost with COMMIT")
 
@@ -363,9 +351,7 @@ class Connection:
 
     def copied(self, statement: str, rows: Sequence[Values]) -> None:
         """Carry out ``COPY``."""
-        found = _COPY.match(statement)
-        assert found is not None, statement
-        table = found[1]
+        table = _staging_table(statement)
         with self._statement("COPY"):
             self._use(table)
             # The last two columns are Weir's own.
@@ -392,11 +378,6 @@ class Connection:
             self._orphaned()
             raise
 
-    def _arrive(self, what: str) -> None:
-        self._network.travel()
-        if self._network.outcome(what) is not Outcome.ANSWERED:
-            raise psycopg.OperationalError("Simulated: the server does not answer")
-
     def _check_alive(self) -> None:
         if self.session not in self._server.live():
             raise psycopg.OperationalError("Simulated: the server closed the connection")
@@ -408,13 +389,9 @@ class Connection:
         delay_us = random.choice((0, random.randrange(_ORPHAN_US)))
         self._network.loop.at(delay_us, self._network.outside, session.end)
 
-    def _others(self) -> list[Session]:
-        """The other sessions that are not over."""
-        return [other for other in self._server.live() if other is not self.session]
-
     def _use(self, table: str) -> None:
         """Use a table until the end of the transaction."""
-        while any(table in other.locks for other in self._others()):
+        while any(table in other.locks for other in self._server.others(self.session)):
             self._network.loop.sleep(calling_process(), _LOOK_US)
         if table not in self._server.seen_by(self.session).staging:
             raise _error("42P01", f"the relation {table} does not exist")
@@ -471,13 +448,10 @@ class Connection:
         return _Result([(found,)] if "IS NOT NULL" in text else [(params[0] if found else None,)])
 
     def _count(self, text: str, params: Any) -> _Result:
-        found = _COUNT.match(text)
-        assert found is not None, text
-        self._use(found[1])
-        counts: dict[int, int] = {}
-        for writer, _ in self._server.seen_by(self.session).staging[found[1]]:
-            counts[writer] = counts.get(writer, 0) + 1
-        return _Result(list(counts.items()))
+        table = _staging_table(text)
+        self._use(table)
+        staged = self._server.seen_by(self.session).staging[table]
+        return _Result([*Counter(writer for writer, _ in staged).items()])
 
     def _insert(self, text: str, params: Any) -> _Result:
         rows: list[Values] = []
@@ -495,17 +469,13 @@ class Connection:
         return _Result([], len(rows))
 
     def _create(self, text: str, params: Any) -> _Result:
-        found = _CREATE.match(text)
-        assert found is not None, text
-        table = found[1]
+        table = _staging_table(text)
         self.session.changes.append(lambda database: _with_rows(database, table, []))
         return _Result([])
 
     def _drop(self, text: str, params: Any) -> _Result:
-        found = _DROP.match(text)
-        assert found is not None, text
-        table = found[1]
-        self._server.lock(self.session, table, table=table)
+        table = _staging_table(text)
+        self._server.lock(self.session, table)
         self.session.changes.append(
             lambda database: replace(
                 database,
@@ -515,18 +485,20 @@ class Connection:
         return _Result([])
 
     def _names_of_others(self, text: str, params: Any) -> _Result:
-        names = {other.name for other in self._others()}
+        names = {other.name for other in self._server.others(self.session)}
         return _Result([(name,) for name in sorted(names)])
 
     def _terminate(self, text: str, params: Any) -> _Result:
-        for other in self._others():
+        for other in self._server.others(self.session):
             if other.name in params[0]:
                 delay_us = self._network.random.randrange(_TERMINATES_US)
                 self._network.loop.at(delay_us, self._network.outside, other.end)
         return _Result([])
 
     def _is_left(self, text: str, params: Any) -> _Result:
-        return _Result([()] * any(other.name in params[0] for other in self._others()))
+        return _Result(
+            [()] * any(other.name in params[0] for other in self._server.others(self.session))
+        )
 
     def _tables(self, text: str, params: Any) -> _Result:
         return _Result([(name,) for name in sorted(self._server.seen_by(self.session).staging)])
@@ -612,6 +584,12 @@ def _connection(server: Server, conninfo: str, **_: object) -> Any:
     """What ``psycopg.connect`` does."""
     found = re.search(r"application_name='(.*?)'", conninfo)
     return Connection(server, "" if found is None else found[1])
+
+
+def _staging_table(statement: str) -> str:
+    """The staging table that a statement names."""
+    [name] = re.findall(_STAGING, statement)
+    return str(name)
 
 
 def _with_rows(database: Database, table: str, rows: list[tuple[int, Values]]) -> Database:

@@ -43,7 +43,7 @@ class Store(abc.ABC):
         self, network: Network, disk: Disk, root: str, changed: Callable[[], object]
     ) -> None:
         """``root``: its directory. ``changed`` is called whenever readers may see other rows."""
-        self._network = network
+        self.network = network
         self._disk = disk
         self._root = root
         self._changed = changed

@@ -16,7 +16,8 @@ from __future__ import annotations
 import random as global_random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from io import BytesIO, IOBase
+from dataclasses import dataclass
+from io import IOBase
 from random import Random
 from typing import Any
 
@@ -27,7 +28,7 @@ from weir.operators.base import Operator
 from weir.operators.state.memory import StateMemory
 from weir.operators.state.store import decode_lists
 from weir.runtime.failures import describe
-from weir.sim.engine.disk import Disk
+from weir.sim.engine.disk import Disk, DiskFile
 from weir.sim.engine.snapshots import LostStateError
 from weir.sim.user.interleaving import Interleaving
 from weir.sources.operator import SourceOperator
@@ -67,7 +68,7 @@ class DiskStateFiles:
 
     def create(self, directory: str, file: str) -> IOBase:
         """A file that is written when it is closed, without a sync."""
-        return _DiskFile(lambda data: self._disk.put(f"{directory}/{file}", data, durable=False))
+        return DiskFile(self._disk, f"{directory}/{file}", durable=False)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
         """Part of a file. Raises ``LostStateError`` if it is gone."""
@@ -80,25 +81,12 @@ class DiskStateFiles:
         return self.read(path, offset, length)
 
 
-class _DiskFile(BytesIO):
-    """Bytes that are written when it is closed."""
-
-    def __init__(self, put: Callable[[bytes], None]) -> None:
-        super().__init__()
-        self._put = put
-
-    def close(self) -> None:
-        if not self.closed:
-            self._put(self.getvalue())
-        super().close()
-
-
+@dataclass(frozen=True, eq=False)
 class Worker:
     """One worker process."""
 
-    def __init__(self, process: WorkerProcess, operators: Mapping[OperatorId, Operator]) -> None:
-        self.process = process
-        self.operators = operators
+    process: WorkerProcess
+    operators: Mapping[OperatorId, Operator]
 
 
 class Workers:
