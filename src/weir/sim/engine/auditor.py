@@ -357,9 +357,9 @@ class Auditor:
         even one whose sync failed. ``undisturbed``: no fault struck the last attempt.
         """
         if canceled:
-            self._check_no_gaps()
+            self._check(self.laws.gaps(self.shown))
         else:
-            self._check_complete()
+            self._check(self.laws.incomplete(self.shown, drained=self._drained))
         if not undisturbed:
             return
         disk, directory = self._disk, f"{self._base}/{job_id}"
@@ -426,9 +426,9 @@ class Auditor:
             # driver that died then.
             account.recorded.add(completed)
         if record.status is RecordStatus.FINISHED:
-            self._check_complete()
+            self._check(self.laws.incomplete(self.shown, drained=self._drained))
         if record.status is RecordStatus.SUSPENDED:
-            self._check_rest()
+            self._check(self.laws.behind(self.shown))
         if before is None or before.checkpoints != record.checkpoints:
             self._retain(record)
 
@@ -545,21 +545,8 @@ class Auditor:
             for origin in origins
         )
 
-    def _check_complete(self) -> None:
-        """Check the rows of a job that has finished."""
-        wrong = self.laws.incomplete(self.shown, drained=self._drained)
-        if wrong is not None:
-            raise self._broken(wrong)
-
-    def _check_rest(self) -> None:
-        """Check the rows of a job that was stopped with a checkpoint."""
-        wrong = self.laws.behind(self.shown)
-        if wrong is not None:
-            raise self._broken(wrong)
-
-    def _check_no_gaps(self) -> None:
-        """Check the rows of a job that was cancelled."""
-        wrong = self.laws.gaps(self.shown)
+    def _check(self, wrong: str | None) -> None:
+        """Raise ``AuditError`` if something is wrong with the rows of a job that is over."""
         if wrong is not None:
             raise self._broken(wrong)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -174,34 +174,11 @@ class CountedRows:
         by then.
         """
         vertices = self._as_read(shown) if drained else self._vertices
-        if vertices is None:
-            return None
-        expected_of = expected_rows(vertices)
-        for vertex, rows, totals in _shown(vertices, shown):
-            expected = expected_of[vertex.name]
-            wrong = _difference(rows, expected)
-            if wrong is not None:
-                return f"{vertex.name} is finished: {wrong}"
-            if totals != [[len(expected), sum(expected)]]:
-                return (
-                    f"{vertex.name} is finished with the totals {totals}, not {len(expected)} and"
-                    f" {sum(expected)}"
-                )
-        return None
+        return _wrong(vertices, shown, "finished", lambda rows: [[len(rows), sum(rows)]])
 
     def behind(self, shown: Shown) -> str | None:
         """Whether a table lacks a record that the sources have read, or has any at the end."""
-        vertices = self._as_read(shown)
-        if vertices is None:
-            return None
-        expected_of = expected_rows(vertices)
-        for vertex, rows, totals in _shown(vertices, shown):
-            wrong = _difference(rows, expected_of[vertex.name])
-            if wrong is not None:
-                return f"{vertex.name} is suspended: {wrong}"
-            if totals:
-                return f"{vertex.name} is suspended, but shows the totals {totals}"
-        return None
+        return _wrong(self._as_read(shown), shown, "suspended", lambda _: [])
 
     def _as_read(self, shown: Shown) -> Sequence[SimVertex] | None:
         """The vertices, with as many records as the sources show; None if that is not known."""
@@ -218,9 +195,8 @@ class CountedRows:
 
         Over several paths from a source, a reader may have got further on one than on another.
         """
-        expected_of = expected_rows(self._vertices)
-        for vertex, rows, totals in _shown(self._vertices, shown):
-            found, expected = Counter(rows), Counter(expected_of[vertex.name])
+        for vertex, rows, totals, all_rows in _shown(self._vertices, shown):
+            found, expected = Counter(rows), Counter(all_rows)
             if not found <= expected or len(totals) > 1:
                 return (
                     f"{vertex.name} is cancelled: {sorted((found - expected).elements())} appear"
@@ -238,13 +214,33 @@ class CountedRows:
 
 def _shown(
     vertices: Sequence[SimVertex], shown: Shown
-) -> Iterator[tuple[SimVertex, list[int], Sequence[object]]]:
-    """The rows and totals of each vertex with sinks, except those that nobody knows."""
+) -> Iterator[tuple[SimVertex, list[int], Sequence[object], list[int]]]:
+    """The rows and totals that each vertex with sinks shows, and the rows of the whole input.
+
+    Vertices are left out of which nobody knows what they should show.
+    """
+    expected = expected_rows(vertices)
     for vertex in vertices:
         if vertex.sinks:
             rows, totals = shown(vertex.sinks[0]), shown(vertex.sinks[1])
             if rows is not None and totals is not None:
-                yield vertex, [*map(_number, rows)], totals
+                yield vertex, [*map(_number, rows)], totals, expected[vertex.name]
+
+
+def _wrong(
+    vertices: Sequence[SimVertex] | None,
+    shown: Shown,
+    state: str,
+    totals_of: Callable[[list[int]], list[list[int]]],
+) -> str | None:
+    """What is wrong with the tables; ``vertices``: None if nobody knows what was read."""
+    for vertex, rows, totals, expected in _shown(vertices or (), shown):
+        wrong = _difference(rows, expected)
+        if wrong is None and totals != totals_of(expected):
+            wrong = f"its totals are {totals}, not {totals_of(expected)}"
+        if wrong is not None:
+            return f"{vertex.name} is {state}: {wrong}"
+    return None
 
 
 def _difference(rows: Sequence[int], expected: Sequence[int]) -> str | None:

@@ -128,28 +128,28 @@ class CountingCoordinator(OperatorCoordinator):
 
     def _send_around(self) -> None:
         """Complete the open snapshots between two sends of one call."""
-        self._send_one()
+        self._send_one(self._answers)
         self._complete_open()
-        self._send_one()
+        self._send_one(self._answers)
 
-    def _send_one(self) -> None:
-        subtask = self._answers.randrange(len(self._sent))
-        if self._sent[subtask] < _MOST_EVENTS:
-            self.context.send_event(subtask, {"number": self._sent[subtask]})
-            self._sent[subtask] += 1
+    def _send_one(self, random: Random) -> bool:
+        """Send a number to some subtask; whether it may have one more."""
+        subtask = random.randrange(len(self._sent))
+        if self._sent[subtask] >= _MOST_EVENTS:
+            return False
+        self.context.send_event(subtask, {"number": self._sent[subtask]})
+        self._sent[subtask] += 1
+        return True
 
     def _later(self) -> None:
         self.context.schedule(self._random.randrange(1, self._pace_ms + 1), self._send)
 
     def _send(self) -> None:
         for _ in range(self._random.choice((1, 1, 3))):
-            subtask = self._random.randrange(len(self._sent))
-            if self._sent[subtask] >= _MOST_EVENTS:
+            if not self._send_one(self._random):
                 # Events force batches: with endless events a query never reaches the end of its
                 # input.
                 return
-            self.context.send_event(subtask, {"number": self._sent[subtask]})
-            self._sent[subtask] += 1
             if self._random.random() < 0.2:
                 self._waits.sleep(self._random.randrange(self._slow_us) / 1e6)
         self._later()
