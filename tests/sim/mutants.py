@@ -84,8 +84,8 @@ def _jobs_with(
     """Jobs with these settings, in which what a variant needs is common."""
     draw_job = world_module.draw_job
 
-    def drawn(random: Random, **streams: Random) -> SimJob:
-        job = draw_job(random, **streams)
+    def drawn(random: Random, stream: Callable[[str], Random]) -> SimJob:
+        job = draw_job(random, stream)
         return replace(
             job,
             upload_us=job.upload_us if upload_us is None else upload_us,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import random as global_random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -162,13 +162,6 @@ class Stage(Protocol):
         ...
 
 
-#: What of a job is drawn from streams of their own, so that older seeds keep their stories.
-_STREAMS = (
-    *("graph", "channels", "unaligned", "partitions", "coordinators", "restarts"),
-    *("forwarders", "retention", "commits", "idle"),
-)
-
-
 class World:
     """One run: its disk, its drivers, their faults and the auditor."""
 
@@ -197,36 +190,35 @@ class World:
         self._random = random
         self._stage = stage
         self._loop = self.loop = Loop()
-        self._plan = draw_plan(random, seconds=seconds, syncs=Random(f"syncs {seed}"))
+        self._plan = draw_plan(random, seconds=seconds, syncs=self._stream("syncs"))
         if stage is not None:
             self._plan = replace(self._plan, rates=stage.rates(self._plan.rates))
         of_injector = Random(random.getrandbits(64))
-        #: Draws whether a stop drains; a separate stream, so that older seeds keep their stories.
-        self._drains = Random(f"drains {seed}")
+        #: Draws whether a stop drains.
+        self._drains = self._stream("drains")
         self._drain_requests: set[str] = set()
-        self._of_stores = Random(f"stores {seed}")
+        self._of_stores = self._stream("stores")
         self._job = self._drawn_job(store)
-        self._resting = draw_resting(self._job.vertices, Random(f"resting {seed}"))
+        self._resting = draw_resting(self._job.vertices, self._stream("resting"))
         self._injector = Injector(self._plan, of_injector, lambda: self._loop.now_us)
         self._story = Story()
-        self._auditor = Auditor(
+        self.auditor = Auditor(
             base_directory=self._job.base_directory,
             laws=CountedRows(self._job.vertices),
             max_concurrent=self._job.config.max_concurrent_checkpoints,
             claims=self._job.claims_snapshot,
             min_pause_ms=self._job.config.min_pause_ms,
         )
-        slow = SlowPhases(Random(f"slow {seed}"), 0 if self._is_calm else self._plan.until_us)
-        tears = Random(f"tears {seed}")
-        self._disk = self.disk = Disk(self._auditor, tears=tears, slow=slow)
-        self._auditor.disk = self._disk
+        slow = SlowPhases(self._stream("slow"), 0 if self._is_calm else self._plan.until_us)
+        self._disk = self.disk = Disk(self.auditor, tears=self._stream("tears"), slow=slow)
+        self.auditor.disk = self._disk
         self.stores: Stores | None = None
         if stage is None and self._job.stores:
-            self.open_stores(self._job.stores, Ledger(self.tell, self._auditor.broken))
+            self.open_stores(self._job.stores, Ledger(self.tell, self.auditor.broken))
         self._own = OwnCode(self._job, self._resting, self.stores)
         self._code: Code = self._own
         if stage is not None:
-            self._code, self._auditor.laws = stage.begin(self, self._job)
+            self._code, self.auditor.laws = stage.begin(self, self._job)
         self._outside = Process("-")
         self._drivers: list[SimDriver] = []
         self._disk.make_directory(self._job.savepoint_directory)
@@ -243,10 +235,8 @@ class World:
         self._master_touched = False
         #: The number of the driver that starts after the faults, if none outlives them.
         self._undisturbed: int | None = None
-        #: A separate stream, so that seeds without mishaps keep their stories.
-        self._mishap_random = Random(f"mishaps {seed}")
-        #: The same for those that came later.
-        self._rare_random = Random(f"rare mishaps {seed}")
+        self._mishap_random = self._stream("mishaps")
+        self._rare_random = self._stream("rare mishaps")
         self._refused: Refused | None = None
         self._backups: list[Backup] = []
         #: For a user's job: the text of the newest failure, and how often no fault explained it
@@ -255,9 +245,12 @@ class World:
         self._unexplained = 0
         self._savepoints: list[CompletedCheckpoint] = []
 
+    def _stream(self, name: str) -> Random:
+        """A separate stream, so that older seeds keep their stories."""
+        return Random(f"{name} {self.seed}")
+
     def _drawn_job(self, store: str | None) -> SimJob:
-        streams = {name: Random(f"{name} {self.seed}") for name in _STREAMS}
-        job = draw_job(self._random, **streams)
+        job = draw_job(self._random, self._stream)
         if self._stage is not None:
             return self._stage.settings(job)
         job = with_stores(job, self._of_stores, store)
@@ -283,19 +276,11 @@ class World:
     def _is_calm(self) -> bool:
         return self._stage is not None and self._stage.calm
 
-    def broken(self, what: str) -> None:
-        """Report a broken law."""
-        self._auditor.broken(what)
-
-    def shown(self, sink: str) -> Sequence[object] | None:
-        """The rows that a table shows; None if nobody knows which it should show."""
-        return self._auditor.shown(sink)
-
     def _run(self) -> RunResult:
         self._supervise()
         for fault in TIMED:
             self._arm(fault)
-        cancel_us = draw_cancel(Random(f"cancels {self.seed}"), self._plan.until_us)
+        cancel_us = draw_cancel(self._stream("cancels"), self._plan.until_us)
         if cancel_us is not None and not self._is_calm:
             self._loop.at(cancel_us, self._outside, partial(self._due, Fault.CANCEL_REQUESTED))
         # A user's sink need not tell who has committed what.
@@ -308,7 +293,7 @@ class World:
                     self._prepare(mishap, when_us, random)
         for when_us in self._disk.slow.begin_us:
             self._loop.at(when_us, self._outside, self._slows_down)
-        of_damage, often = Random(f"damage {self.seed}"), bool(self._job.stores)
+        of_damage, often = self._stream("damage"), bool(self._job.stores)
         for when_us in draw_damage(of_damage, self._plan.until_us, often=often):
             if self._stage is None:
                 self._loop.at(when_us, self._outside, partial(self._damage_soon, of_damage))
@@ -319,24 +304,24 @@ class World:
         patience_s = _PATIENCE_S if self.stores is None else _PATIENCE_OF_STORES_S
         limit_us = self._plan.until_us + patience_s * 1_000_000
         over = self._loop.run(
-            lambda: self._finished or self._is_lost or self._auditor.violation is not None, limit_us
+            lambda: self._finished or self._is_lost or self.auditor.violation is not None, limit_us
         )
-        if not over and self._auditor.violation is None:
+        if not over and self.auditor.violation is None:
             states = [f"{d.process.name}: {d.protocol_state()}" for d in self._drivers if d.is_live]
-            self._auditor.broken(
+            self.auditor.broken(
                 f"the job did not finish within {patience_s} s after the last fault ({states})"
                 f"{self._last_failure}"
             )
-        if self._auditor.violation is None and not self._is_lost:
+        if self.auditor.violation is None and not self._is_lost:
             self._settle()
         self._kill_drivers(executors=True)
-        recorded = sum(len(account.recorded) for account in self._auditor.jobs.values())
+        recorded = sum(len(account.recorded) for account in self.auditor.jobs.values())
         return RunResult(
             seed=self.seed,
-            violation=self._auditor.violation,
+            violation=self.auditor.violation,
             plan=f"{self._job}\n{self._resting or ''}\n{self._plan.describe()}",
             digest=self._story.digest,
-            story=tuple(self._story.lines()) if self._auditor.violation else (),
+            story=tuple(self._story.lines()) if self.auditor.violation else (),
             events=self._events,
             virtual_s=self._loop.now_us / 1e6,
             checkpoints=recorded,
@@ -380,7 +365,7 @@ class World:
             on_effect=self._on_effect,
             on_turn=self._on_turn,
             on_end=self._on_end,
-            broken=self._auditor.broken,
+            broken=self.auditor.broken,
             liveness=Liveness(self._patience_ms),
             connect=self.stores.connect if self.stores is not None and self._job.bucket else None,
         )
@@ -412,9 +397,9 @@ class World:
         self._tell(driver, f"ended: {how}")
         wrong = driver.liveness.ended()
         if isinstance(how, BaseException):
-            self._auditor.broken(f"{driver.process.name}: {type(how).__name__}: {how}")
+            self.auditor.broken(f"{driver.process.name}: {type(how).__name__}: {how}")
         elif wrong is not None:
-            self._auditor.broken(f"{driver.process.name} has ended, but {wrong}")
+            self.auditor.broken(f"{driver.process.name} has ended, but {wrong}")
         elif self._refused is not None and "--accept-duplicates" in (how.failure or ""):
             self._undo_soon()
 
@@ -437,7 +422,7 @@ class World:
             tell=self._store_failed,
             commits=self._commit_begins,
         )
-        self._auditor.stores.update(dict.fromkeys(sinks, stores.shown))
+        self.auditor.stores.update(dict.fromkeys(sinks, stores.shown))
         return stores
 
     def _store_failed(self, what: str) -> None:
@@ -495,7 +480,7 @@ class World:
         self._kill_drivers(executors=True)
         standing = Standing(job_id=self._job_id, from_savepoint=self._from_savepoint)
         backups, directory = self._own_backups, self._directory
-        tables, refused = self._auditor.tables, False
+        tables, refused = self.auditor.tables, False
         match mishap:
             case Mishap.BACKUP_PUT_BACK | Mishap.RECORDS_PUT_BACK:
                 backup = backups[-1]
@@ -505,7 +490,7 @@ class World:
                 refused = beyond(tables, self._job_id, backup.record.completed or 0)
                 refused |= self._left_of(backup.record) == {False}
                 if not refused:
-                    self._auditor.records_put_back(backup.record, self._newest_id())
+                    self.auditor.records_put_back(backup.record, self._newest_id())
                     self._goes_back_to(backup.record.completed or 0)
             case Mishap.SAVEPOINT_AGAIN:
                 savepoint = self._mishap_random.choice(self._savepoints)
@@ -520,13 +505,13 @@ class World:
                 refused = self._refused.must
             case Mishap.SAVEPOINT_ELSEWHERE:
                 savepoint = self._rare_random.choice(self._savepoints)
-                self._auditor.moved(savepoint, self._own.move())
+                self.auditor.moved(savepoint, self._own.move())
                 self._has_moved, self._savepoints = True, []
                 self._restore_from(savepoint.external_path)
             case Mishap.IDS_PUT_BACK:
                 self._put_back(f"{directory}/ids", backups[-1])
                 assert record is not None
-                self._auditor.records_put_back(record, self._newest_id())
+                self.auditor.records_put_back(record, self._newest_id())
                 self._forget_savepoints(record.completed or 0)
             case Mishap.RECORD_MISDIRECTED:
                 older, newest = self._disk.below(f"{directory}/log")[-2:]
@@ -577,7 +562,7 @@ class World:
             self._befall(Mishap.CHECKPOINT_DAMAGED)
 
     def _commit_begins(self, sink: OperatorId, job_id: JobId, epoch: int, attempt: int) -> None:
-        self._auditor.commits(sink, job_id, epoch, attempt)
+        self.auditor.commits(sink, job_id, epoch, attempt)
         if self._damage_waits and self._can_be_damaged(self._record()):
             self._damage_waits = False
             befall = partial(self._befall, Mishap.CHECKPOINT_DAMAGED)
@@ -624,14 +609,14 @@ class World:
     def _give_up(self, refused: Refused, record: JobRecord) -> None:
         """Drivers may go back to the checkpoint before the damaged one."""
         assert refused.known is not None
-        self._auditor.damaged(record, refused.damaged)
+        self.auditor.damaged(record, refused.damaged)
         self._goes_back_to(refused.known)
         if self.stores is not None:
             self.stores.ledger.give_up(self._job_id, refused.known)
 
     def _shows_beyond(self, known: int) -> bool:
         """Whether readers see rows that a checkpoint of the job does not know."""
-        return beyond(self._auditor.tables, self._job_id, known) or (
+        return beyond(self.auditor.tables, self._job_id, known) or (
             self.stores is not None and self.stores.shows_beyond(self._job_id, known)
         )
 
@@ -668,7 +653,7 @@ class World:
         if before.damaged is not None:
             self._disk.put(*before.damaged, durable=True)
         if refused.damaged:
-            self._auditor.repaired(self._job_id)
+            self.auditor.repaired(self._job_id)
         self._story.tell(self._loop.now_us, "-", f"UNDONE {refused.mishap.value}")
 
     def _newest_id(self) -> int:
@@ -693,17 +678,17 @@ class World:
             request = driver.master.coordinator.trigger.in_progress
             is_final = request is not None and request.origin is RequestOrigin.FINAL
             if is_final and not driver.final_waits:
-                self._auditor.asked_final(driver.process.name, driver.clock.now_ms())
+                self.auditor.asked_final(driver.process.name, driver.clock.now_ms())
         if isinstance(effect, DiscardCheckpoint) and effect.checkpoint_id in driver.finals:
             driver.finals.remove(effect.checkpoint_id)
             if not effect.subsumed:
-                self._auditor.final_failed(driver.process.name, driver.clock.now_ms())
+                self.auditor.final_failed(driver.process.name, driver.clock.now_ms())
         if isinstance(effect, AnswerRequest) and effect.checkpoint is not None:
             self._on_answer(effect.request, effect.checkpoint)
-        self._auditor.effect(driver.process.name, driver.job_id, effect, unforced)
+        self.auditor.effect(driver.process.name, driver.job_id, effect, unforced)
         wrong = driver.liveness.effect(effect, driver.clock.now_ms())
         if wrong is not None:
-            self._auditor.broken(wrong)
+            self.auditor.broken(wrong)
 
     def _watch_user(self, driver: SimDriver, effect: object) -> None:
         """Keep why the job failed, and end an endless one."""
@@ -711,7 +696,7 @@ class World:
             self._last_failure = f". It failed last of: {effect.message}"
             self._unexplained = 0 if "imulated" in effect.message else self._unexplained + 1
             if self._unexplained >= (1 if self._is_calm else _UNEXPLAINED):
-                self._auditor.broken(f"the job fails, and no fault explains it: {effect.message}")
+                self.auditor.broken(f"the job fails, and no fault explains it: {effect.message}")
         elif isinstance(effect, ReportCompleted):
             self._unexplained = 0
 
@@ -744,12 +729,12 @@ class World:
 
     def _on_answer(self, request: str, checkpoint: CompletedCheckpoint) -> None:
         if request in self._drain_requests and not checkpoint.drained:
-            self._auditor.broken(
+            self.auditor.broken(
                 f"a stop with drain ended with checkpoint {checkpoint.checkpoint_id}, which is"
                 " not drained"
             )
         if checkpoint.kind.is_savepoint and not self._job.claims_snapshot:
-            self._auditor.savepoint(checkpoint)
+            self.auditor.savepoint(checkpoint)
             self._savepoints.append(checkpoint)
             if self._move_waits:
                 self._move_waits = False
@@ -773,7 +758,7 @@ class World:
         """A job starts over rows that it did not know, unless a store has lost them meanwhile."""
         record = self._record()
         if refused.known is None or record is None or self._shows_beyond(refused.known):
-            self._auditor.broken(f"{refused.mishap.value}: a job starts over unknown rows")
+            self.auditor.broken(f"{refused.mishap.value}: a job starts over unknown rows")
         else:
             self._give_up(refused, record)
 
@@ -782,15 +767,15 @@ class World:
         who, now_ms = driver.process.name, driver.clock.now_ms()
         waits = driver.master.coordinator.trigger.final_waits
         if waits and not driver.final_waits:
-            self._auditor.asked_final(who, now_ms)
+            self.auditor.asked_final(who, now_ms)
         driver.final_waits = waits
         match envelope:
             case CheckpointRecorded(outcome=Recorded.WON, checkpoint=checkpoint):
-                self._auditor.completed(who, now_ms, checkpoint)
+                self.auditor.completed(who, now_ms, checkpoint)
             case LocationAllocated(checkpoint_id=n):
                 for one in driver.master.coordinator.pending:
                     if one.checkpoint_id == n and one.request.origin is RequestOrigin.PERIODIC:
-                        self._auditor.began_periodic(who, n, now_ms)
+                        self.auditor.began_periodic(who, n, now_ms)
                     elif one.checkpoint_id == n and one.request.origin is RequestOrigin.FINAL:
                         driver.finals.add(n)
 
@@ -821,10 +806,10 @@ class World:
         status = None if record is None else record.status
         with contextlib.suppress(AuditError):
             canceled = status is RecordStatus.CANCELED
-            self._auditor.settle(self._job_id, canceled=canceled, undisturbed=undisturbed)
+            self.auditor.settle(self._job_id, canceled=canceled, undisturbed=undisturbed)
         if undisturbed and self._stage is None and status is RecordStatus.FINISHED:
             for vertex in newest.unheard():
-                self._auditor.broken(
+                self.auditor.broken(
                     f"{vertex} has ended, but its listener heard of no checkpoint of this driver"
                 )
 
@@ -925,7 +910,7 @@ class World:
         request = f"r{self._requests}"
         if drain:
             self._drain_requests.add(request)
-            self._auditor.drain_requested = True
+            self.auditor.drain_requested = True
         return SnapshotRequested(
             request=request,
             kind=kind,

@@ -5,7 +5,7 @@ Its graph has sources of numbered records, and vertices that forward what they r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -216,31 +216,17 @@ class SimJob:
         return [vertex for vertex in self.vertices if vertex.subtasks]
 
 
-def draw_job(
-    random: Random,
-    *,
-    graph: Random,
-    channels: Random,
-    unaligned: Random,
-    partitions: Random,
-    coordinators: Random,
-    restarts: Random,
-    forwarders: Random,
-    retention: Random,
-    commits: Random,
-    idle: Random,
-) -> SimJob:
+def draw_job(random: Random, stream: Callable[[str], Random]) -> SimJob:
     """Draw a small job, and the settings that matter.
 
-    Each stream draws what its name says; ``restarts`` also whether checkpoints are incremental,
-    ``forwarders`` which vertices have no sinks, ``retention`` whether a cancellation deletes the
-    checkpoints. Barriers that may overtake (``unaligned``) limit the job to one concurrent
-    checkpoint (PROTOCOL P27). ``idle``: how many drivers stop by themselves.
+    ``stream`` makes the stream that draws what its name says. Barriers that may overtake limit the
+    job to one concurrent checkpoint (PROTOCOL P27).
     """
+    channels, unaligned, restarts = map(stream, ("channels", "unaligned", "restarts"))
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
     restart = _draw_restart(random, restarts)
-    vertices = draw_vertices(random, graph)
+    vertices = draw_vertices(random, stream("graph"))
     timeout_ms_min = _TIMEOUT_MS_MIN if len(vertices) > MOST_SMALL else 0
     config = CheckpointConfig(
         interval_ms=interval_ms,
@@ -250,9 +236,9 @@ def draw_job(
         tolerable_failed_checkpoints=random.choice((0, 2, 8)),
         num_retained=random.choice((1, 1, 2, 3)),
         incremental=restarts.random() < 0.7,
-        retention=retention.choice(_RETENTIONS),
+        retention=stream("retention").choice(_RETENTIONS),
     )
-    vertices = _forwarding(_coordinated(vertices, coordinators), forwarders)
+    vertices = _forwarding(_coordinated(vertices, stream("coordinators")), stream("forwarders"))
     if any(vertex.subtasks for vertex in vertices):
         config = replace(config, timeout_ms=max(_TIMEOUT_MS_MIN, config.timeout_ms))
     reader_us = 0
@@ -281,9 +267,9 @@ def draw_job(
             size=channels.choice((1, 100 << 20, DEFAULT_BOUND.size)),
         ),
         reader_us=reader_us,
-        partitions=partitions.choice(_PARTITIONS),
-        commit_intervals_ms=_draw_commit_intervals(vertices, commits),
-        drivers_until_idle=_draw_drivers_until_idle(vertices, idle),
+        partitions=stream("partitions").choice(_PARTITIONS),
+        commit_intervals_ms=_draw_commit_intervals(vertices, stream("commits")),
+        drivers_until_idle=_draw_drivers_until_idle(vertices, stream("idle")),
     )
 
 

@@ -90,7 +90,7 @@ def prepared(load: LoadJob, spec: str) -> Simulated:
                 return simulated
             assert stage.run is not None
             job = stage.run.load()
-            contents.setdefault(records, []).append(stage.run.content(world.shown, job))
+            contents.setdefault(records, []).append(stage.run.content(world.auditor.shown, job))
             runs.setdefault(records, []).append(stage.run)
             if not simulated.notes:
                 simulated.notes = [*job.stand_ins, *_unread(stage.run)]
@@ -182,7 +182,7 @@ class UserStage(Stage):
         self._files.tears = Random(f"tears {world.seed}")
         draws = self._draws
         interleaving = Interleaving(world.loop, Random(draws.random.random()), draws.share)
-        ledger = Ledger(world.tell, world.broken, interleaving.undisturbed)
+        ledger = Ledger(world.tell, world.auditor.broken, interleaving.undisturbed)
         self.run = UserRun(
             draws=draws,
             settings=settings,
