@@ -120,8 +120,7 @@ class Task:
     def __init__(
         self, loop: Loop, process: Process, function: Callable[[], object], delay_us: int
     ) -> None:
-        self._done = False
-        self._waiters: list[Callable[[], object]] = []
+        self._ended = SimEvent(loop, process)
         self._loop = loop
         self._process = process
         self._function = function
@@ -132,13 +131,11 @@ class Task:
 
     def done(self) -> bool:
         """Whether the function has ended."""
-        return self._done
+        return self._ended.is_set()
 
     def join(self) -> None:
         """Wait until the function has ended."""
-        while not self._done:
-            self._waiters.append(getcurrent().switch)
-            self._loop.wait()
+        self._ended.wait()
 
     def interrupt(self) -> None:
         """Interrupt the function where it yielded, and wait until it has ended."""
@@ -151,16 +148,13 @@ class Task:
         self._over()
 
     def _throw(self) -> None:
-        if not self._done:
+        if not self.done():
             self.greenlet.throw(GreenletExit)
             self._over()
 
     def _over(self) -> None:
-        self._done = True
         self._process.greenlets.pop(self.greenlet, None)
-        for waiter in self._waiters:
-            self._loop.at(0, self._process, waiter)
-        self._waiters.clear()
+        self._ended.set()
 
 
 class SimWorkers:

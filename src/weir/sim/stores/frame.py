@@ -29,19 +29,20 @@ from weir.sinks.staging import NULL_PARTITION
 _TASK_ROWS = 2
 #: The share of Spark tasks that are tried twice.
 _RETRIED = 0.2
-#: Spark's names of Arrow's types; those of decimals and timestamps are made.
-_SPARK_TYPES = {
-    "bool": "boolean",
-    "int8": "byte",
-    "int16": "short",
-    "int32": "integer",
-    "int64": "long",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "binary": "binary",
-    "date32[day]": "date",
+#: Spark's types that have no parameters, and no time zone, as Arrow's.
+SIMPLE_TYPES = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
 }
+_SPARK_NAMES = {kind: name for name, kind in SIMPLE_TYPES.items()}
 
 
 class Row(dict[str, Any]):
@@ -101,9 +102,9 @@ def _spark_type(kind: pa.DataType) -> Any:
         return {"type": "array", "elementType": _spark_type(kind.value_type), "containsNull": True}
     if pa.types.is_struct(kind):
         return json.loads(_spark_json(pa.schema(list(kind))))
-    if str(kind) not in _SPARK_TYPES:
+    if kind not in _SPARK_NAMES:
         raise PipelineError(f"The simulator cannot write {kind} to a simulated store.")
-    return _SPARK_TYPES[str(kind)]
+    return _SPARK_NAMES[kind]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -44,8 +43,12 @@ class Pipeline:
         for name, module in list(sys.modules.items()):
             if isinstance(getattr(module, "__loader__", None), _SteppingLoader):
                 del sys.modules[name]
-        with _finding(_Finder(self._directory)):
+        finder = _Finder(self._directory)
+        sys.meta_path.insert(0, finder)
+        try:
             return self._load(self._spec, loader=_SteppingLoader)
+        finally:
+            sys.meta_path.remove(finder)
 
 
 class _SteppingLoader(SourceFileLoader):
@@ -119,12 +122,3 @@ class _Finder:
             return None
         spec.loader = _SteppingLoader(name, spec.origin)
         return spec
-
-
-@contextmanager
-def _finding(finder: _Finder) -> Iterator[None]:
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)

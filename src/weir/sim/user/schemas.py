@@ -9,24 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import PipelineError
+from weir.sim.stores.frame import SIMPLE_TYPES
 
 _TOKEN = re.compile(r"\s*(?:([A-Za-z_][\w.]*)|(`(?:[^`]|``)+`)|('(?:[^']|'')*')|(\d+)|([<>(),:]))")
 _TYPES = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
+    **SIMPLE_TYPES,
     "tinyint": pa.int8(),
-    "short": pa.int16(),
     "smallint": pa.int16(),
     "int": pa.int32(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
     "bigint": pa.int64(),
-    "float": pa.float32(),
     "real": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ltz": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
