@@ -488,12 +488,16 @@ def test_a_broken_variant_of_what_runs_operators_is_caught(
     raise AssertionError(f"{mutant.name} went through 400 seeds")
 
 
-def test_the_main_example_runs_in_the_simulator() -> None:
-    """``examples/flights.py``, with what it declares, breaks no law."""
+def test_the_main_example_runs_in_the_simulator_and_replays() -> None:
+    """``examples/flights.py``, with what it declares, breaks no law; its tables have paths."""
     simulated = prepared(load_job, str(ROOT / "examples" / "flights.py"))
     assert simulated.violation is None
     assert not [note for note in simulated.notes if note.startswith("sink")]
-    assert [run_pipeline_seed(simulated, seed).violation for seed in range(3)] == [None] * 3
+    results = [run_pipeline_seed(simulated, seed) for seed in range(3)]
+    assert [one.violation for one in results] == [None] * 3
+    assert [run_pipeline_seed(simulated, seed).digest for seed in range(3)] == [
+        one.digest for one in results
+    ]
 
 
 SHOP = """
