@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.kit.place import Place, files_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
 PIPELINE = Path(__file__).with_name("killed_sinks_pipeline.py")
 
@@ -39,8 +39,8 @@ def calls(place: Place, name: str) -> tuple[dict[int, Any], int]:
 @pytest.mark.parametrize(
     ("point", "nth", "repeats"),
     [
-        pytest.param("after-a-call", 1, "calls", marks=pytest.mark.slow),
-        pytest.param("after-a-table", 1, "results", marks=pytest.mark.slow),
+        ("after-a-call", 1, "calls"),
+        ("after-a-table", 1, "results"),
         ("within-one-commit", 2, ""),
     ],
 )

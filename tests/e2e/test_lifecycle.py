@@ -41,6 +41,7 @@ def said(place: Place, run: Run, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.kill
 def test_a_job_whose_driver_died_in_a_stop_goes_on_by_the_same_command(place: Place) -> None:
     """Every row is in the table once, and a second driver is refused while it lives; the JVM of the

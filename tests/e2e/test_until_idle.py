@@ -12,7 +12,7 @@ import pytest
 from tests.kit.place import Place, Rows, assert_same, delta_rows, files_rows
 from tests.kit.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 UNBOUNDED = {"NUMBERS": "unbounded"}
 
@@ -24,7 +24,6 @@ def assert_rests_exactly(place: Place) -> None:
     assert_same(shown, place.closed_minutes(), "the minutes that have closed")
 
 
-@pytest.mark.slow
 @pytest.mark.kill
 def test_runs_of_a_scheduler_are_exact_through_kills_and_a_drain(place: Place) -> None:
     """Five runs with new files between them, two of which die at the worst moments: every row is
@@ -67,7 +66,6 @@ rows.sink("seldom", weir.sinks.Files("seldom"), min_commit_interval="1 h")
 """
 
 
-@pytest.mark.slow
 def test_a_file_source_reads_what_its_listing_finds_in_each_run(place: Place) -> None:
     """Also the first run, which finds nothing; a sink that commits seldom commits at the end."""
     pipeline = place.write("files.py", FILES)
@@ -127,7 +125,6 @@ def test_operators_that_emit_before_a_barrier_do_so_after_spark_has_read_everyth
         assert_same(delta_rows(place.directory / "out"), expected, "the table")
 
 
-@pytest.mark.slow
 @pytest.mark.kill
 def test_a_unit_file_with_the_latest_savepoint_survives_stops_and_crashes(place: Place) -> None:
     """One command for every start: without a savepoint, from it, and past it."""
