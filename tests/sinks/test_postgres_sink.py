@@ -394,11 +394,7 @@ def test_an_upsert_sets_refused_rows_aside_too(database):
 
 
 def test_a_deadlock_passes(table, monkeypatch):
-    """The commit is undone by the server and repeated.
-
-    The rival waits for the ledger before the commit has it, so that the two are locked as soon as
-    the commit waits for the table.
-    """
+    """The commit is undone by the server and repeated."""
     patience = f"'{postgres_session._LOCK_TIMEOUT_MS}'"
     endless = postgres_session._SETTINGS.replace(patience, "'0'")
     monkeypatch.setattr(postgres_session, "_SETTINGS", endless)
@@ -416,6 +412,8 @@ def test_a_deadlock_passes(table, monkeypatch):
         waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'weir.commits'::regclass"
         wait_until(lambda: len(table.sql(waiting)) == length, "they wait for the ledger")
 
+    # The rival waits for the ledger before the commit has it, so that they are locked as soon as
+    # the commit waits for the table.
     with psycopg.connect(table.dsn) as rival:
         rival.execute("SET deadlock_timeout = '1h'")
         rival.execute("LOCK TABLE t")
