@@ -260,6 +260,38 @@ def test_a_commit_is_durable_when_it_returns(spark, tmp_path):
         assert str(tmp_path / "t" / "_delta_log") in file_system.paths("sync")
 
 
+def test_a_commit_whose_log_entry_a_crash_has_emptied_is_made_again(spark, tmp_path):
+    """delta-rs reads such an entry as a version without actions."""
+    sink = opened(tmp_path)
+    sink.commit(1, [flushed(sink, spark.range(3), 0)])
+    payload = flushed(sink, spark.range(3, 5), 1)
+    sink.commit(2, [payload])
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_bytes(b"")
+    sink = opened(tmp_path, attempt=2)
+    assert [commit.checkpoint_id for commit in sink.commits(sink_context())] == [1]
+    assert (sink.commit(2, [payload]), column(tmp_path)) == (2, [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(("version", "left"), [(1, 200), (0, 200), (0, 0)])
+def test_a_log_entry_that_a_crash_has_cut_is_refused_with_the_way_out(
+    spark, tmp_path, version: int, left: int
+):
+    """Once the entry is deleted, what it had is committed again."""
+    sink = opened(tmp_path)
+    payloads = [flushed(sink, spark.range(one, one + 1), one) for one in range(version + 1)]
+    for epoch, payload in enumerate(payloads, 1):
+        sink.commit(epoch, [payload])
+    entry = tmp_path / "_delta_log" / f"{version:020}.json"
+    entry.write_bytes(entry.read_bytes()[:left])
+    with pytest.raises(SinkError, match="delete it: what this job had in it is committed") as said:
+        opened(tmp_path, attempt=2)
+    assert "<unknown>" not in str(said.value)
+    entry.unlink()
+    sink = opened(tmp_path, attempt=2)
+    assert sink.commit(version + 1, [payloads[-1]]) == 1
+    assert column(tmp_path) == list(range(version + 1))
+
+
 def test_a_commit_says_who_made_it(spark, tmp_path):
     """The log entry names the job, its directory, sink, checkpoint and attempt."""
     sink = opened(tmp_path / "t", attempt=3, job_directory=f"/checkpoints/{JOB}")

@@ -6,7 +6,9 @@ What the sink assumes of delta-rs, and what may happen there:
    writer who finds it taken looks at what was written meanwhile, and takes the next version. If
    that has one of its own application transactions, the commit is refused.
 2. The create may succeed, and say that it failed.
-3. An entry is on disk only once it is synced, which delta-rs leaves to the system.
+3. An entry is on disk only once it is synced, which delta-rs leaves to the system. A crash before
+   that may leave it empty: delta-rs then reads a version without actions. (A part of it is refused,
+   and left to the user.)
 """
 
 from __future__ import annotations
@@ -219,7 +221,10 @@ class _SimLog(TableLog):
 
 @cache
 def _decoded(data: bytes) -> Version:
-    return msgspec.json.decode(data, type=Version)
+    try:
+        return msgspec.json.decode(data, type=Version)
+    except msgspec.DecodeError:
+        return Version({}, [], {})
 
 
 def _version(actions: Sequence[Any], properties: Any) -> Version:

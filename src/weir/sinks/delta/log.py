@@ -164,10 +164,7 @@ class TableLog(CommitLog):
         )
 
     def _unreadable(self, error: Exception) -> StorageError:
-        return StorageError(
-            f"The log of {self.place} cannot be read ({error}): check the table and the access"
-            " to it."
-        )
+        return StorageError(unreadable(self.place, error))
 
     def _read(self, version: int) -> Entry:
         commit: Commit | None = None
@@ -221,6 +218,20 @@ def _restored(info: bytes) -> int | None:
         return None
     version = str(said.parameters.get("version"))
     return int(version) if re.fullmatch(r"[0-9]{1,18}", version) else None
+
+
+def unreadable(place: str, error: Exception) -> str:
+    """What to say of a log that delta-rs, whose errors go on with its own stack, does not read."""
+    said = str(error).partition("\n")[0]
+    way_out = "check the table and the access to it"
+    if "Json error" in said or "No table metadata" in said:
+        # It was written, and perhaps read, but not synced: no commit has returned.
+        way_out = (
+            "look at the newest entry in its _delta_log, which a crash of its machine may have cut."
+            " If it does not end with a whole line, delete it: what this job had in it is committed"
+            " again"
+        )
+    return f"The log of {place} cannot be read ({said}): {way_out}."
 
 
 def as_dict(options: Mapping[str, str] | None) -> dict[str, str] | None:

@@ -66,6 +66,7 @@ from weir.sinks.delta.log import (
     batches_in_log,
     commit_metadata,
     files_in_log,
+    unreadable,
 )
 from weir.sinks.delta.merging import AddedDeltaFile, DeltaMerger, described
 from weir.sinks.delta.partitions import check_directories, check_rows
@@ -388,10 +389,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
                 self._table = self._client.load(self._uri, self._storage_options)
         except (DeltaError, OSError) as error:
             self._table = None
-            raise SinkError(
-                f"The log of {self.describe()} cannot be read ({error}): check the table and the"
-                " access to it."
-            ) from error
+            raise SinkError(unreadable(self.describe(), error)) from error
         self._entry = b""
         if self._table is not None:
             self._target.is_known_by(self.landmark())
