@@ -1,11 +1,14 @@
 """Scripts that are killed, resumed and drained write what they write as a batch computation.
 
 Each is the shape of a script that people have published, from Spark's own examples to books. The
-driver is killed after some checkpoints, with half of the input read; then the other half comes, and
-the same command goes on. All run with ``make test-slow``, one with every change.
+driver is killed twice, at moments that a seed chooses: with half of the input there, and again in
+the run that goes on, after the other half has come. Then the same command goes on. All run with
+``make test-slow``; one runs with every change, and is killed once.
 """
 
 from __future__ import annotations
+
+import random
 
 import pytest
 from tests.kit.adopted_script import AdoptedScript, Console, Files, land
@@ -63,20 +66,40 @@ SCRIPTS: dict[str, _Checks] = {
     "quality_metrics.py": (Files(path="valid"), Files(path="metrics")),
     "settings_upsert.py": (Files(path="logins", doubled=True),),
 }
-#: Run with every change: several queries of one reading.
-_FAST = ("two_queries.py",)
+#: Run with every change, and killed once there: several queries of one reading.
+_FAST = "two_queries.py"
+#: What the moments of the kills are drawn from, for each script others.
+_SEED = 1
+#: A driver is killed after at most so many checkpoints, and so many seconds later.
+_CHECKPOINTS_MAX = 4
+_LATER_MAX_S = 1.0
 
 
-@pytest.mark.parametrize(
-    "script",
-    [pytest.param(name, marks=() if name in _FAST else pytest.mark.slow) for name in SCRIPTS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_writes_what_it_writes_as_a_batch_computation(place: Place, script: str) -> None:
+    """Killed twice, each time resumed by the same command, and drained."""
+    check_after_kills(place, script, kills=2)
+
+
+def test_queries_of_one_reading_write_what_they_write_as_batch_computations(place: Place) -> None:
     """Killed with half of the input, resumed by the same command with the rest, and drained."""
+    check_after_kills(place, _FAST, kills=1)
+
+
+def check_after_kills(place: Place, script: str, *, kills: int) -> None:
+    """Run a script through kills to its end, and compare."""
+    chance = random.Random(f"{_SEED} {script}")
     adopted = AdoptedScript(place, script)
-    land(adopted.world, 0)
-    adopted.kill_after_checkpoints(3)
-    land(adopted.world, 1)
+    for kill in range(kills):
+        land(adopted.world, kill)
+        # The first has something to resume from; the second may come while the job resumes.
+        adopted.kill(
+            after_checkpoints=chance.randint(1 - kill, _CHECKPOINTS_MAX),
+            later_s=chance.uniform(0, _LATER_MAX_S),
+        )
+    if kills == 1:
+        land(adopted.world, 1)
     adopted.drain()
     made, expected = adopted.output(), adopted.expected()
     for check in SCRIPTS[script]:

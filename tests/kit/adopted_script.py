@@ -1,7 +1,7 @@
 """Runs a script under Weir through kills, and compares it with itself as a batch computation.
 
 The inputs of all scripts are one *world*: folders of Parquet files with Kafka's columns, or with
-lines, and JSON files. It lands in two halves: the driver is killed between them. What the script
+lines, and JSON files. It lands in two halves; the driver is killed after each. What the script
 has written is then compared with what ``batch_script`` makes of the whole world:
 
 - directories by their rows;
@@ -294,15 +294,17 @@ class AdoptedScript:
         """Start ``weir run``."""
         return self.place.start(*options, "--", *self.arguments, pipeline=self.path)
 
-    def kill_after_checkpoints(self, number: int) -> None:
-        """Run until so many checkpoints have completed, and kill the driver."""
+    def kill(self, *, after_checkpoints: int, later_s: float) -> None:
+        """Run until so many checkpoints have completed, and kill the driver so much later."""
         run = self.start()
         with self._job(run) as job:
             wait_until(
-                lambda: job.overview().completed_checkpoints >= number, "checkpoints complete"
+                lambda: job.overview().completed_checkpoints >= after_checkpoints,
+                "checkpoints complete",
             )
+        time.sleep(later_s)
         run.process.send_signal(signal.SIGKILL)
-        run.wait()
+        assert run.wait() == -signal.SIGKILL, run.story()
 
     def drain(self) -> Run:
         """Run until nothing more is read, and drain the job; returns the run."""
