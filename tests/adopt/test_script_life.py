@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -23,7 +23,7 @@ from weir.adopt import script as script_module
 from weir.adopt.jobs import Display
 from weir.adopt.script import ScriptRun
 from weir.core.status import JobStatus
-from weir.errors import PipelineError
+from weir.errors import JobError, PipelineError
 from weir.launch.options import JobResult
 from weir.spark.adopt.query import Place, StartedQuery
 from weir.spark.adopt.session import ScriptSession
@@ -40,6 +40,8 @@ class FakeJob:
         self.name = name
         self.places = [query.place.line for query in queries]
         self.ended_by = ""
+        #: The batches whose output the next checkpoints have as not yet committed.
+        self.staged: list[list[int] | None] = []
         self._over = threading.Event()
 
     def vertex_of(self, index: int) -> str:
@@ -54,6 +56,17 @@ class FakeJob:
 
     def view(self) -> FakeJob:
         return self
+
+    def trigger_checkpoint(self) -> Future[Any]:
+        """Each checkpoint has the next of ``staged``; None of these is a checkpoint that fails."""
+        positions = self.staged.pop(0)
+        taken: Future[Any] = Future()
+        if positions is None:
+            taken.set_exception(JobError("no checkpoint"))
+        else:
+            output = [SimpleNamespace(sink="out", position=one) for one in positions]
+            taken.set_result(SimpleNamespace(tasks=[SimpleNamespace(committables=output)]))
+        return taken
 
     def stop_with_checkpoint(self) -> Future[None]:
         self.end("rest")
@@ -332,6 +345,23 @@ def test_any_termination_is_that_of_a_query_that_is_not_forgotten(world: Worlds)
 
     made = world(code)
     assert made.run.run() == 0
+
+
+def test_a_script_that_waits_for_all_rows_waits_for_their_commit(world: Worlds) -> None:
+    """Until a checkpoint has none of the output that the first one had; that a sink which commits
+    at intervals has newer output, or that a checkpoint fails, changes nothing."""
+
+    def code(made: World) -> None:
+        query = made.start(1)
+        assert query.isActive
+        (job,) = made.jobs
+        job.staged += [[3, 4], [3, 4, 5], None, [4, 5], [5], [6]]
+        query.processAllAvailable()
+        assert job.staged == [[6]]
+
+    made = world(code)
+    assert made.run.run() == 0
+    assert made.jobs[0].ended_by == "rest"
 
 
 def test_a_script_that_fails_suspends_its_jobs(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,7 @@ from weir.launch.options import JobResult, RunListener
 from weir.runtime.failures import describe
 
 if TYPE_CHECKING:
-    from weir.core.types import VertexId
+    from weir.core.types import OperatorId, Position, VertexId
     from weir.gateway.job_gateway import JobGateway
     from weir.spark.adopt.handles import AdoptedQuery
     from weir.spark.adopt.query import StartedQuery
@@ -31,6 +31,9 @@ _TURN_S = 0.2
 #: be.
 _SETTLE_POLL_S = 0.25
 _SETTLED_S = 1.5
+#: The first and the longest pause between two checkpoints that show what is committed by then.
+_COMMIT_PAUSE_S = 0.1
+_COMMIT_PAUSE_MAX_S = 5.0
 #: For how long a job that is to rest may fail to take its last checkpoint.
 _REST_S = 60.0
 
@@ -185,7 +188,8 @@ class ScriptJob:
     def settle(self) -> None:
         """Wait until all rows that its sources have now are committed.
 
-        A row is taken to be the last if none follows for more than a second.
+        A row is taken to be the last if none follows for more than a second. A sink that commits at
+        intervals (``processingTime``) is waited for, as in Spark.
         """
         self.begin()
         quiet_since, seen = time.monotonic(), -1
@@ -199,20 +203,32 @@ class ScriptJob:
             started = all(vertex.batches or vertex.rested_ms for vertex in vertices)
             if rows != seen or not started:
                 quiet_since, seen = time.monotonic(), rows
-            elif time.monotonic() - quiet_since > _SETTLED_S and self._is_settled(gateway, rows):
-                return
+            elif time.monotonic() - quiet_since > _SETTLED_S:
+                staged = self._staged(gateway)
+                # A batch that took long has been counted by then.
+                rows_now = sum(vertex.records_in for vertex in gateway.view().vertices)
+                if staged is not None and rows_now == rows:
+                    self._wait_until_committed(gateway, staged)
+                    return
+
+    def _wait_until_committed(
+        self, gateway: JobGateway, staged: Set[tuple[OperatorId, Position]]
+    ) -> None:
+        """Wait until a checkpoint has none of this output any more, or the job has ended."""
+        pause_s = _COMMIT_PAUSE_S
+        while staged and not self._is_over.wait(pause_s):
+            left = self._staged(gateway)
+            staged = staged if left is None else staged & left
+            pause_s = min(2 * pause_s, _COMMIT_PAUSE_MAX_S)
 
     @staticmethod
-    def _is_settled(gateway: JobGateway, rows: int) -> bool:
-        """Take a checkpoint, whose rows the sinks commit; whether it has only these rows.
-
-        A batch that took long has been counted by then.
-        """
+    def _staged(gateway: JobGateway) -> Set[tuple[OperatorId, Position]] | None:
+        """The output that a checkpoint, taken now, has as not yet committed; None if it fails."""
         try:
-            gateway.trigger_checkpoint().result()
+            taken = gateway.trigger_checkpoint().result()
         except JobError:
-            return False
-        return sum(vertex.records_in for vertex in gateway.view().vertices) == rows
+            return None
+        return {(one.sink, one.position) for task in taken.tasks for one in task.committables}
 
     # -- ending
 
