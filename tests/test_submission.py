@@ -190,7 +190,7 @@ def test_a_running_or_failed_job_continues(base: str, status: RecordStatus) -> N
 def test_a_stopped_job_refuses_and_names_its_savepoint(base: str) -> None:
     """A job stopped with a savepoint resumes from it only on request."""
     record(run(base), RecordStatus.STOPPED, savepoint="/savepoints/savepoint-1")
-    with pytest.raises(JobEndedError, match="--from-savepoint /savepoints/savepoint-1"):
+    with pytest.raises(JobEndedError, match=r"latest \(/savepoints/savepoint-1\)"):
         run(base)
 
 
@@ -198,7 +198,7 @@ def test_a_savepoint_that_is_gone_is_not_advised_as_it_is(base: str, tmp_path: P
     """It was moved, or deleted."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     record(run(base), RecordStatus.STOPPED, savepoint=savepoint)
-    with pytest.raises(JobEndedError, match=f"savepoint: resume with --from-savepoint {savepoint}"):
+    with pytest.raises(JobEndedError, match=rf"resume with --from-savepoint latest \({savepoint}"):
         run(base)
     shutil.rmtree(savepoint)
     with pytest.raises(JobEndedError, match=f"put back {savepoint}, which is gone, and resume"):

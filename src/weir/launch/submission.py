@@ -424,7 +424,8 @@ def _check_resumable(
         return
     newest = record.checkpoints[-1].path if record.checkpoints else None
     if record.status is RecordStatus.STOPPED:
-        way = _way(storage, "resume with", record.savepoint)
+        shown = f"{LATEST_SAVEPOINT} ({record.savepoint})"
+        way = _way(storage, "resume with", record.savepoint, shown=shown)
         raise JobEndedError(
             f"Job {name!r} was stopped with a savepoint: {way}start from scratch with --fresh."
         )
@@ -440,11 +441,16 @@ def _check_resumable(
         )
 
 
-def _way(storage: CheckpointStorage, how: str, path: str | None) -> str:
-    """The advice to go on from a snapshot, which may be gone; empty if there is none."""
+def _way(
+    storage: CheckpointStorage, how: str, path: str | None, *, shown: str | None = None
+) -> str:
+    """The advice to go on from a snapshot, which may be gone; empty if there is none.
+
+    ``shown``: what to give instead of its path.
+    """
     if path is None:
         return ""
-    way = f"{how} --from-savepoint {path}, or "
+    way = f"{how} --from-savepoint {shown or path}, or "
     try:
         storage.checksum(path)
     except CheckpointNotFoundError:
