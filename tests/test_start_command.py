@@ -70,6 +70,18 @@ def test_another_directory_is_said(here: str) -> None:
     )
 
 
+def test_other_checkpoint_locations_are_said(here: str) -> None:
+    """A script's author expects another run of another location; secrets are masked."""
+    before = command_of([], {"raw": "/ck/raw"})
+    record = recorded(before)
+    assert list(notes(before, record, script=None)) == []
+    moved = command_of([], {"raw": "s3a://me:hunter2@ck/new", "clean": "/ck/clean"})
+    assert list(notes(moved, record, script=None)) == [
+        "checkpointLocation: /ck/clean of clean, s3a://******@ck/new of raw; at the last start:"
+        " /ck/raw of raw. The job goes on all the same: its checkpoints are not there"
+    ]
+
+
 def test_a_first_start_in_another_directory_than_the_files_is_said(here: str) -> None:
     """The next start may be in the file's, and then find neither records nor input."""
     assert said(None, script=Path(here, "jobs", "orders.py")) == (

@@ -58,7 +58,9 @@ class Assembly:
         adopted = self._job_of(name, queries, options)
         for sentence in adopted.says:
             self._say_once(sentence)
-        return AssembledRun(adopted, options)
+        return AssembledRun(
+            adopted, replace(options, checkpoint_locations=adopted.checkpoint_locations)
+        )
 
     def job_of(self, name: str, queries: Sequence[StartedQuery]) -> AdoptedJob:
         """The job of these queries; raises as ``run_of``."""

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 #: Sinks that show what has changed, one row after the other, and keep no table.
 _SHOW_CHANGES = ("console", "kafka")
 _BOUNDED = (TriggerKind.AVAILABLE_NOW, TriggerKind.ONCE)
+_LOCATION = "checkpointlocation"
 #: Options that together name the table of a connector's sink.
 _TABLE_OPTIONS = ("keyspace", "database", "dbtable", "table", "collection")
 
@@ -111,6 +112,8 @@ class AdoptedJob:
     job: Job
     #: For each query, by its number, the step whose Spark query computes it.
     steps: Mapping[int, OperatorId]
+    #: By the names of the queries that have one.
+    checkpoint_locations: Mapping[str, str]
     #: What people should know, a sentence each.
     says: tuple[str, ...]
 
@@ -193,8 +196,16 @@ def job_of(
     for one in adopted:
         stream = _add_query(job, one, streams, names[one.step.uid])
         says += _add_sink(stream, one, sink_of, names, directory)
-    steps = {number: one.step.uid for number, one in enumerate(adopted)}
-    return AdoptedJob(job=job, steps=steps, says=tuple(says))
+    return AdoptedJob(
+        job=job,
+        steps={number: one.step.uid for number, one in enumerate(adopted)},
+        checkpoint_locations={
+            names[one.step.uid]: one.query.options[_LOCATION]
+            for one in adopted
+            if _LOCATION in one.query.options
+        },
+        says=tuple(says),
+    )
 
 
 # -- queries ---------------------------------------------------------------------------------------
@@ -277,7 +288,7 @@ def _traits(query: StartedQuery) -> QueryTraits:
         name=query.name,
         target=None if kind.startswith("foreach") else _target(query),
         kind=kind,
-        checkpoint_location=query.options.get("checkpointlocation"),
+        checkpoint_location=query.options.get(_LOCATION),
         function=None if function == "<lambda>" else function,
         columns=tuple(query.frame.columns),
     )

@@ -44,6 +44,8 @@ class RunOptions:
     name: str | None = None
     #: The arguments of the program, which the job's records keep without secrets.
     arguments: tuple[str, ...] = ()
+    #: The checkpoint locations of a script's queries, which the job's records keep in the same way.
+    checkpoint_locations: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, code: RunOptions) -> RunOptions:
         """These options of a command line, completed by those that the code gives to ``run()``."""

@@ -62,7 +62,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
             clock=clock,
             listener=listener,
             changes=_changes(job, options, listener),
-            command=command_of(options.arguments),
+            command=command_of(options.arguments, options.checkpoint_locations),
         )
         submission = _submit(environment, rest)
         if submission.sinks is None:

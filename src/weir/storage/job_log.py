@@ -147,6 +147,8 @@ class StartCommand:
     arguments: str
     #: The current directory, where relative paths start.
     directory: str
+    #: The checkpoint locations of a script's queries, in words.
+    checkpoint_locations: str = ""
 
 
 _NO_EPOCHS: Mapping[OperatorId, SinkEpoch] = MappingProxyType({})
