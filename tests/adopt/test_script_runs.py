@@ -9,7 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from tests.kit.adopted_script import AdoptedScript, Files, Output, land
-from tests.kit.place import Place, environment_of
+from tests.kit.place import Place, environment_of, files_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -104,7 +104,7 @@ def test_what_spark_refuses_is_refused_at_the_scripts_line(place: Place) -> None
 
 def test_a_signal_suspends_the_job_and_then_unwinds_the_script(place: Place) -> None:
     """SIGTERM: the job is suspended, the script's ``finally`` runs, the exit code is the signal's;
-    the same command resumes it."""
+    the same command resumes it, and its input, Spark's ``rate``, goes on where it was."""
     code = """
 from pyspark.sql import SparkSession
 
@@ -124,9 +124,11 @@ finally:
     assert run.wait() == 128 + signal.SIGTERM, run.story()
     assert "unwound False" in run.output
     again = place.start(pipeline=path)
-    again.wait_for(r"recovered from checkpoint")
+    again.wait_for(r"recovered from checkpoint[\s\S]*checkpoint \d+ completed")
     again.process.send_signal(signal.SIGINT)
     assert again.wait() == 128 + signal.SIGINT, again.story()
+    values = sorted(value for _, value in files_rows(place.directory / "rows").elements())
+    assert values and values == list(range(len(values)))
 
 
 def test_a_failure_is_raised_where_the_script_waits(place: Place) -> None:
