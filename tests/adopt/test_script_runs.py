@@ -14,6 +14,7 @@ from tests.kit.place import Place, environment_of, files_rows
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
+@pytest.mark.slow
 def test_a_script_that_stops_its_query_goes_on_with_the_same_command(place: Place) -> None:
     """A Python source, some seconds, ``query.stop()``: the second start continues, without a gap
     and without a row twice."""
