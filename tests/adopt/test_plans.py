@@ -241,6 +241,7 @@ def by_window(words: DataFrame) -> DataFrame:
         (lambda words: by_word(words).select(F.col("word").alias("w"), "count"), ("w",)),
         (lambda words: by_word(words).where("count > 3"), ("word",)),
         (lambda words: by_word(words).orderBy(F.desc("count")), ("word",)),
+        (lambda words: by_word(words).repartition("word").orderBy("count").coalesce(1), ("word",)),
         (lambda words: by_word(words).select("count"), None),
         (lambda words: by_word(words).select(F.upper("word").alias("word"), "count"), None),
         (lambda words: words.groupBy(F.upper("word").alias("w")).count(), ("w",)),
@@ -323,6 +324,7 @@ def test_complete_mode_as_updates_has_neither_sort_nor_watermark(
             "it has Deduplicate with a watermark before its aggregation",
         ),
         (lambda words: by_word(words.dropDuplicates(["word"])), None),
+        (lambda words: by_word(words).orderBy("count").coalesce(1), None),
     ],
 )
 def test_complete_mode_is_not_run_as_updates_if_these_make_another_table(

@@ -17,10 +17,11 @@ plan that asks for them. The reading of several queries is the widest of their l
 
 *Complete mode.* Spark shows the whole result at each trigger, and keeps all of its state, whatever
 the watermark. In update mode the same aggregation emits what has changed, of which a sink with a
-key keeps the newest rows: the same table. That holds if no more than projections and a sort are
-above the aggregation (a row that a filter no longer passes would stay in the table, and so would
-one that a limit pushes out). ``QueryPlan.as_updates`` leaves out the sort, which orders what is
-shown, and the watermarks, which would drop late rows and old state in update mode.
+key keeps the newest rows: the same table. That holds if no more than projections, a sort and
+repartitions are above the aggregation (a row that a filter no longer passes would stay in the
+table, and so would one that a limit pushes out). ``QueryPlan.as_updates`` leaves out the sort,
+which orders what is shown, and the watermarks, which would drop late rows and old state in update
+mode.
 
 Each call to the JVM takes 0.1 ms, so a plan is walked once, and not below what does not stream.
 """
@@ -53,8 +54,10 @@ _EMITS_CHANGES = frozenset(
         "TransformWithStateInPySpark",
     }
 )
-#: What makes one row of each row of an aggregation, or none.
-_ARRANGES = frozenset({"Filter", "Project", "Sort", "SubqueryAlias"})
+#: What makes one row of each row of an aggregation, or none. ``coalesce(n)`` is a repartition.
+_ARRANGES = frozenset(
+    {"Filter", "Project", "Repartition", "RepartitionByExpression", "Sort", "SubqueryAlias"}
+)
 #: Marks the column of a time window.
 _TIME_WINDOW = "spark.timeWindow"
 #: Functions of the file that Spark is reading, which has another name behind a channel.
