@@ -16,7 +16,7 @@ from tests.kit.place import Place
 from tests.kit.waiting import wait_until
 
 import weir
-from weir.adopt.landing import landed
+from weir.adopt.landing import Receiver, landed
 from weir.errors import InputError, PipelineError
 
 pytestmark = pytest.mark.spark
@@ -51,7 +51,8 @@ def landed_lines(directory: Path) -> list[str]:
 def test_lines_are_rows_once_through_a_failure_and_another_run(
     spark: SparkSession, tmp_path: Path, server: socket.socket
 ) -> None:
-    """The job fails after the lines were received: nobody sends them again."""
+    """The job fails after the lines were received: nobody sends them again. Between the runs, the
+    files that were read are deleted."""
     place = Place(tmp_path)
     out = tmp_path / "out"
     fails = RaiseOnce(OSError("the disk is away"))
@@ -65,6 +66,8 @@ def test_lines_are_rows_once_through_a_failure_and_another_run(
             peer.sendall(f"line {number}\nline again\n".encode())
             expected.update([f"line {number}", "line again"])
         wait_until(lambda: shown(spark, out) == expected, "every line is committed")
+    for file in (tmp_path / "landing").glob("*.json"):
+        file.unlink()
     again = landed(*address(server), False, str(tmp_path / "landing"))
     job = weir.Job("words")
     job.source("lines", again).sink("out", weir.sinks.Files(str(out)))
@@ -105,16 +108,20 @@ def test_lines_are_landed_as_they_are_and_the_end_is_said(
 
 
 def test_lines_of_a_driver_that_was_replaced_and_goes_on_are_kept(
-    spark: SparkSession, tmp_path: Path, server: socket.socket
+    tmp_path: Path, server: socket.socket
 ) -> None:
-    """Both count from the same number; neither writes over the other's file."""
-    landed(*address(server), False, str(tmp_path))(spark)
-    peer, _ = server.accept()
-    (tmp_path / "0000000000.json").write_text('{"value": "of the other"}\n')
-    with peer:
-        peer.sendall(b"mine\n")
-        wait_until(lambda: len(landed_lines(tmp_path)) == 2, "the line is landed")
-    assert landed_lines(tmp_path) == ["of the other", "mine"]
+    """Both write to one directory; neither writes over the other's files."""
+    peers = []
+    for _ in range(2):
+        Receiver(address(server), tmp_path)
+        peers.append(server.accept()[0])
+    for number in range(5):
+        for peer in peers:
+            peer.sendall(f"{number}\n".encode())
+    wait_until(lambda: len(landed_lines(tmp_path)) == 10, "all lines are landed")
+    for peer in peers:
+        peer.close()
+    assert Counter(landed_lines(tmp_path)) == {str(number): 2 for number in range(5)}
 
 
 def test_a_socket_that_cannot_be_connected_is_named(spark, tmp_path):

@@ -7,7 +7,12 @@ is processed exactly once. Lines that the peer has sent and that are not in a fi
 the process, as in Spark.
 
 The socket is connected when the source is first read, and again in each attempt whose connection
-has ended. The files stay: they are the job's input.
+has ended.
+
+The files stay: they are the job's input, which a start from an older checkpoint, from a savepoint
+or from nothing reads again, and nobody knows which savepoints are kept. Whoever deletes old ones
+must not meet their names again, since Spark ignores a name that it has read: so no two files ever
+have the same, whatever was deleted, and whichever driver still receives.
 """
 
 from __future__ import annotations
@@ -20,7 +25,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -89,7 +93,6 @@ class Receiver:
             ) from error
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._number = 1 + max(map(int, self._stems()), default=-1)
         self._thread = threading.Thread(target=self._run, name="weir-socket", daemon=True)
         self._thread.start()
 
@@ -97,9 +100,6 @@ class Receiver:
     def is_alive(self) -> bool:
         """Whether lines are still received."""
         return self._thread.is_alive()
-
-    def _stems(self) -> Iterator[str]:
-        return (file.stem for file in self._directory.glob(f"[0-9]*{_SUFFIX}"))
 
     def _run(self) -> None:
         received = 0
@@ -146,29 +146,21 @@ class Receiver:
 
     def _land(self, lines: list[bytes]) -> None:
         """Write lines to the next file, durably, before it gets its name."""
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        now = datetime.now(UTC)
+        received = now.isoformat(timespec="milliseconds")
         rows = (
-            {"value": line.removesuffix(b"\r").decode(errors="replace"), "timestamp": now}
+            {"value": line.removesuffix(b"\r").decode(errors="replace"), "timestamp": received}
             for line in lines
         )
-        hidden = self._directory / f".{uuid.uuid4().hex}"
+        name = f"{now:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex}{_SUFFIX}"
+        hidden = self._directory / f".{name}"
         with hidden.open("w", encoding="ascii") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
             file.flush()
             os.fsync(file.fileno())
-        self._name(hidden)
-        hidden.unlink()
+        hidden.rename(self._directory / name)
         handle = os.open(self._directory, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-    def _name(self, hidden: Path) -> None:
-        """Give the file the next number that is free: a driver that was replaced may go on."""
-        is_named = False
-        while not is_named:
-            with suppress(FileExistsError):
-                os.link(hidden, self._directory / f"{self._number:010}{_SUFFIX}")
-                is_named = True
-            self._number += 1
