@@ -35,7 +35,14 @@ class FakeJob:
     status = JobStatus.RUNNING
     vertices = ()
 
-    def __init__(self, name: str, queries: Sequence[StartedQuery], submits_after_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        queries: Sequence[StartedQuery],
+        submits_after_s: float,
+        refusal: JobError | None,
+    ) -> None:
+        self.refusal = refusal
         self._submits_after_s = submits_after_s
         self.name = name
         self.places = [query.place.line for query in queries]
@@ -49,6 +56,8 @@ class FakeJob:
 
     def run(self, listener: Any) -> JobResult:
         threading.Event().wait(self._submits_after_s)
+        if self.refusal is not None:
+            raise self.refusal
         listener.submitted("id", self, "http://nowhere")
         self._over.wait()
         status = JobStatus.FINISHED if self.ended_by == "end" else JobStatus.SUSPENDED
@@ -93,6 +102,13 @@ class FakeDisplay:
     def note(self, message: str) -> None: ...
 
 
+class FakeException(Exception):
+    """In place of ``StreamingQueryException``."""
+
+    def __init__(self, **known: str) -> None:
+        super().__init__(known["desc"])
+
+
 class FakeSession:
     """A session that is never made."""
 
@@ -110,6 +126,7 @@ class World:
         self.jobs: list[FakeJob] = []
         self.killed: list[int] = []
         self.submits_after_s = 0.0
+        self.refusal: JobError | None = None
         self.path = path
         self.module = ModuleType("__main__")
         self._code = code
@@ -137,7 +154,7 @@ class World:
         self.jobs[0].end()
 
     def _assembled(self, name: str, queries: Sequence[StartedQuery]) -> FakeJob:
-        self.jobs.append(FakeJob(name, queries, self.submits_after_s))
+        self.jobs.append(FakeJob(name, queries, self.submits_after_s, self.refusal))
         return self.jobs[-1]
 
     @contextmanager
@@ -345,6 +362,27 @@ def test_any_termination_is_that_of_a_query_that_is_not_forgotten(world: Worlds)
 
     made = world(code)
     assert made.run.run() == 0
+
+
+def test_a_start_that_is_refused_is_reported_without_the_frames_of_the_script(
+    world: Worlds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as after ``weir stop``. The script that waits gets Spark's exception, and may catch it;
+    if it does not, the command reports what was refused."""
+    # Spark's own asks the JVM for its stack.
+    monkeypatch.setattr("weir.spark.adopt.handles.StreamingQueryException", FakeException)
+    refusal = JobError("it was stopped with a savepoint")
+
+    def code(made: World) -> None:
+        made.refusal = refusal
+        try:
+            made.start(1).awaitTermination()
+        except FakeException as error:
+            raise PipelineError("script.py, line 1: it failed") from error
+
+    with pytest.raises(JobError) as caught:
+        world(code).run.run()
+    assert caught.value is refusal
 
 
 def test_a_script_that_waits_for_all_rows_waits_for_their_commit(world: Worlds) -> None:

@@ -115,6 +115,7 @@ class _NoJob:
 
     is_running = True
     failure = None
+    error = None
     status = "planned"
 
     def __init__(self, look: Callable[[], None]) -> None:

@@ -138,11 +138,13 @@ class ScriptRun:
             return _code_of(exit_)
         except PipelineError as error:
             cause = error.__cause__
-            if isinstance(cause, WeirError):
-                # It has a line of its own, if any.
-                raise cause from None
             if cause is None:
                 raise
+            # What Weir refuses says all that a user needs, also what it refuses as a job starts,
+            # for which the script then waits in vain.
+            for refused in (cause, cause.__cause__):
+                if isinstance(refused, WeirError):
+                    raise refused from None
             # A script's own error is shown as Python shows it.
             traceback.print_exception(_without_weir(cause))
             return 1
@@ -387,6 +389,10 @@ class _Watched:
     def failure(self) -> str | None:
         self._job.is_failure_known = True
         return self._job.failure
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._job.error
 
     @property
     def status(self) -> str:

@@ -51,6 +51,11 @@ class QueryJob(Protocol):
         ...
 
     @property
+    def error(self) -> BaseException | None:
+        """What was raised because it could not start."""
+        ...
+
+    @property
     def status(self) -> str:
         """Its status, for people."""
         ...
@@ -160,10 +165,13 @@ class AdoptedQuery(StreamingQuery):
         return None if timeout is None else ended
 
     def raise_failure(self) -> None:
-        """Raise ``StreamingQueryException`` if the job failed for good."""
+        """Raise ``StreamingQueryException`` if the job failed for good.
+
+        Its cause is what refused the start, if anything did.
+        """
         failed = self.exception()
         if failed is not None:
-            raise failed
+            raise failed from self._job.error
 
     def processAllAvailable(self) -> None:
         """Wait until the rows that the sources have now are committed."""
