@@ -14,7 +14,7 @@ from weir.adopt.naming import checkpoint_directory
 from weir.adopt.outputs.places import check_not_deleted, check_places
 from weir.adopt.outputs.sinks import AdoptedSink, sink_of
 from weir.config import Configuration
-from weir.config.options import CHECKPOINT_DIR
+from weir.config.options import CHECKPOINT_DIR, SAVEPOINT_DIR
 from weir.job import definition_of
 from weir.launch.options import JobResult, RunListener, RunOptions
 from weir.launch.runner import run_job
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 #: The session's setting for the checkpoint locations of queries that have none of their own.
 _LOCATION = "spark.sql.streaming.checkpointLocation"
-#: Below the checkpoint directory: what the sinks of a script's jobs stage.
+#: Below the checkpoint directory: what the sinks of a script's jobs stage, and savepoints, unless
+#: they have a directory of their own.
 _STAGING = "scripts"
+_SAVEPOINTS = "savepoints"
 
 
 class Assembly:
@@ -74,6 +76,7 @@ class Assembly:
             found = checkpoint_directory(queries, str(conf.get(_LOCATION, "")))
             if found is not None:
                 conf[CHECKPOINT_DIR.key] = found
+                conf[SAVEPOINT_DIR.key] = join(found, _SAVEPOINTS)
                 self._say_once(
                     f"checkpoints are in {found}, beside the script's checkpoint locations."
                 )
