@@ -326,8 +326,9 @@ class AdoptedScript:
         directory.mkdir()
         arguments = [str(directory) if one == str(self.out) else one for one in self.arguments]
         environment = environment_of({"WAREHOUSE": str(directory / "warehouse")})
-        root = str(Path(__file__).parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join([root, environment["PYTHONPATH"]])
+        # Workers find the modules beside the script, as under spark-submit.
+        paths = [str(Path(__file__).parents[2]), str(SCRIPTS), environment["PYTHONPATH"]]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
         done = subprocess.run(
             [sys.executable, "-m", "tests.kit.batch_script", str(self.path), *arguments],
             cwd=directory,

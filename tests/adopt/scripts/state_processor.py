@@ -8,8 +8,12 @@ from pyspark.sql.functions import explode, split
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 spark = (
-    SparkSession.builder.appName("tws").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    SparkSession.builder.appName("tws")
+    .config("spark.sql.shuffle.partitions", "2")
+    .config("spark.sql.streaming.stateStore.providerClass", PROVIDER)
+    .getOrCreate()
 )
 
 
