@@ -83,8 +83,10 @@ def test_a_script_writes_what_it_writes_as_a_batch_computation(place: Place, scr
 
 
 def test_queries_of_one_reading_write_what_they_write_as_batch_computations(place: Place) -> None:
-    """Killed with half of the input, resumed by the same command with the rest, and drained."""
+    """Killed with half of the input, resumed by the same command with the rest, and drained, with a
+    savepoint beside the checkpoints."""
     check_after_kills(place, _FAST, kills=1)
+    assert list(place.directory.glob("out/chk-point-dir/_weir/savepoints/savepoint-*"))
 
 
 def check_after_kills(place: Place, script: str, *, kills: int) -> None:

@@ -311,7 +311,7 @@ class AdoptedScript:
         run = self.start()
         with self._job(run) as job:
             self._wait_until_read(job)
-            job.stop(str(self.place.directory / "savepoints"), drain=True)
+            job.stop(None, drain=True)
         assert run.wait() == 0, run.story()
         return run
 
