@@ -89,7 +89,7 @@ class Receiver:
         except OSError as error:
             raise InputError(
                 f"The socket {self._shown} cannot be connected ({error.strerror or error}): start"
-                " the program that sends lines, such as 'nc -lk PORT', before the job."
+                " the program that sends lines, such as 'nc -lk PORT'."
             ) from error
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
