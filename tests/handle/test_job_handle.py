@@ -19,6 +19,7 @@ from tests.kit.waiting import PATIENCE_S, wait_until
 
 import weir
 from weir.core.status import JobStatus
+from weir.core.types import CheckpointFailureReason
 from weir.errors import (
     ConfigurationError,
     JobAlreadyRunningError,
@@ -306,6 +307,22 @@ def test_a_notebook_draws_the_table_again_until_the_job_has_ended(
     assert [one.name for one in threading.enumerate()].count("weir-view") == 1
     handle.suspend()
     wait_until(lambda: "SUSPENDED" in drawn[-1][1], "the end is drawn")
+
+
+def test_a_job_that_was_suspended_or_drained_shows_no_failure_and_no_year_9999() -> None:
+    """A checkpoint that was under way then did not fail for a reason that anyone looks for."""
+    stats = replace(
+        VIEW.checkpoints,
+        latest_trigger_failure=CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.message,
+    )
+    drained = replace(VIEW.vertices[0], watermark_ms=253_402_300_799_000)
+    view = replace(VIEW, checkpoints=stats, vertices=(drained,))
+    progress = progress_of(view)
+    assert progress.failure is None
+    html = as_html("orders", JOB_ID, None, progress, JobStatus.SUSPENDED)
+    assert "end of input" in html and "9999" not in html
+    failed = replace(view, checkpoints=replace(stats, latest_trigger_failure="no space left"))
+    assert progress_of(failed).failure == "no space left"
 
 
 def test_the_table_of_a_notebook_needs_nothing_else_and_escapes_what_it_shows() -> None:

@@ -8,9 +8,13 @@ from datetime import UTC, datetime
 from html import escape
 
 from weir.core.status import JobStatus
-from weir.core.types import TaskStatus
+from weir.core.types import CheckpointFailureReason, TaskStatus
 from weir.errors import JobError
 from weir.monitoring.views import JobView, VertexView
+
+_SUSPENDED = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.message
+#: The watermark after a drain: Spark's timestamps end there.
+_END_OF_TIME = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,8 @@ class QueryProgress:
     rows_committed: int
     #: Rows that its sources had beyond the newest batch; None if they do not say.
     rows_pending: int | None
-    #: As of the newest batch, in UTC; None if it has no event time, or nothing has come yet.
+    #: As of the newest batch, in UTC; None if it has no event time, or nothing has come yet. After
+    #: a drain it is at the end of the year 9999.
     watermark: datetime | None
 
 
@@ -77,9 +82,15 @@ def progress_of(view: JobView) -> JobProgress:
             if newest is None
             else _time(newest.trigger_timestamp_ms + newest.end_to_end_duration_ms)
         ),
-        failure=view.failure or view.checkpoints.newest_failure,
+        failure=view.failure or _checkpoint_failure(view),
         queries=tuple(_query(vertex) for vertex in view.vertices),
     )
+
+
+def _checkpoint_failure(view: JobView) -> str | None:
+    """Why the newest failed checkpoint failed; None also if the job was suspended meanwhile."""
+    failure = view.checkpoints.newest_failure
+    return None if failure is None or failure.startswith(_SUSPENDED) else failure
 
 
 def _query(vertex: VertexView) -> QueryProgress:
@@ -152,7 +163,7 @@ def _table(queries: Sequence[QueryProgress]) -> str:
             f"{query.rows_in:,}",
             f"{query.rows_per_second:,.0f}",
             f"{query.rows_committed:,}",
-            "" if watermark is None else f"{watermark:%Y-%m-%d %H:%M:%S}",
+            _shown(watermark),
         )
         cells = (
             _cell("td", text, style) for text, (_, style) in zip(values, _COLUMNS, strict=True)
@@ -162,6 +173,12 @@ def _table(queries: Sequence[QueryProgress]) -> str:
         '<table style="border-collapse:collapse;border:0;margin:4px 0">'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     )
+
+
+def _shown(watermark: datetime | None) -> str:
+    if watermark is None:
+        return ""
+    return "end of input" if watermark >= _END_OF_TIME else f"{watermark:%Y-%m-%d %H:%M:%S}"
 
 
 def _cell(tag: str, text: str, style: str) -> str:

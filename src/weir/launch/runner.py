@@ -162,7 +162,7 @@ def _started(
     running: contextlib.ExitStack,
 ) -> JobRun:
     """Wire the run and start its REST server; ``running`` gets what closes them."""
-    environment.listener.phase("loading libraries")
+    environment.listener.phase("loading further libraries")
     from weir.launch.metrics_file import write_metrics
     from weir.launch.wiring import JobRun
     from weir.spark.session.cluster import SparkCluster
