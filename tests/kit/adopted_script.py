@@ -329,6 +329,7 @@ class AdoptedScript:
         # Workers find the modules beside the script, as under spark-submit.
         paths = [str(Path(__file__).parents[2]), str(SCRIPTS), environment["PYTHONPATH"]]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
+        environment["PYSPARK_PYTHON"] = sys.executable
         done = subprocess.run(
             [sys.executable, "-m", "tests.kit.batch_script", str(self.path), *arguments],
             cwd=directory,
