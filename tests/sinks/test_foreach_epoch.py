@@ -107,6 +107,28 @@ def test_rows_that_are_gone_are_not_passed_in_part(spark, tmp_path):
     assert calls.seen == []
 
 
+def test_rows_that_another_driver_passes_and_deletes_meanwhile_are_not_lost(
+    spark, tmp_path, monkeypatch
+):
+    """P18: it commits between a late driver's look at the ledger and at the files."""
+    calls = Calls()
+    late = opened(tmp_path / "s", calls)
+    payload = flushed(late, spark.range(3), 0)
+    look = late._look
+
+    def look_slowly(payloads: Any) -> Any:
+        monkeypatch.setattr(late, "_look", look)
+        found = look(payloads)
+        successor = opened(tmp_path / "s", calls, attempt=2)
+        assert successor.commit(7, [payload]) == 3
+        successor.clean(2)
+        return found
+
+    monkeypatch.setattr(late, "_look", look_slowly)
+    assert late.commit(7, [payload]) == 0
+    assert len(calls.seen) == 1
+
+
 def test_rows_that_cannot_be_read_are_not_left_out(spark, tmp_path):
     """The user's settings let sources skip such files: the epoch would lack their rows."""
     calls = Calls()

@@ -527,7 +527,13 @@ class FileSink(Sink, Generic[P, T]):
                 # carry the epoch to later attempts.
                 self._newest = max(self._newest, epoch)
                 return 0
-            self._check_whole(epoch, payloads)
+            if (damage := next(filter(None, map(self._damage, payloads)), None)) is not None:
+                self._target.check(self._file_system)
+                _, committed = self._look(payloads)
+                if committed < epoch:
+                    raise lost_rows(self.describe(), epoch, damage)
+                # Another driver has committed the epoch meanwhile, and cleaned up.
+                continue
             try:
                 rows = self._add(target, epoch, payloads)
                 self._newest = max(self._newest, epoch)
@@ -639,12 +645,6 @@ class FileSink(Sink, Generic[P, T]):
         file_system = self._context.file_system(self._root_of(payload))
         sizes = [file.size for file in payload.files]
         return damaged_file(file_system, dict(zip(self._paths(payload), sizes, strict=True)))
-
-    def _check_whole(self, epoch: int, payloads: Iterable[P]) -> None:
-        """Raise ``LostRowsError`` if a staged file of the epoch is gone or has changed."""
-        if (damage := next(filter(None, map(self._damage, payloads)), None)) is not None:
-            self._target.check(self._file_system)
-            raise lost_rows(self.describe(), epoch, damage)
 
     def _clean_attempt(self, directory: str, is_left_over: Callable[[str], bool]) -> None:
         """Delete what a dead attempt has left over, and its directory if that empties it.
