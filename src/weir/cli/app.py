@@ -1,7 +1,8 @@
 """The command line: ``weir run`` and the other commands, as a typer application.
 
-``weir run`` runs a pipeline in this process; ``list``, ``checkpoint``, ``checkpoints``,
-``savepoint``, ``stop``, ``cancel``, ``send`` and ``top`` talk to a running job's driver.
+``weir init`` writes a pipeline, ``weir run`` runs one in this process; ``list``, ``checkpoint``,
+``checkpoints``, ``savepoint``, ``stop``, ``cancel``, ``send`` and ``top`` talk to a running job's
+driver.
 
 Every ``WeirError`` is shown as one line ``weir: error: <sentence>`` on stderr, with exit code 1; a
 wrong command line has exit code 2. With the environment variable WEIR_DEBUG=1 the stack trace is
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -139,6 +141,24 @@ def _common(
     ] = False,
 ) -> None:
     pass
+
+
+@app.command(epilog="Example: weir init orders")
+def init(
+    directory: Annotated[
+        Path, typer.Argument(metavar="NAME", help="Directory to create; its name is the job's.")
+    ],
+) -> None:
+    """Write a pipeline that runs as it stands.
+
+    With its input, a test, a systemd unit, and a README with the commands to run it, kill it and
+    run it again.
+    """
+    from weir.cli.project import write_project
+
+    for path in write_project(directory):
+        typer.echo(f"{directory / path.name}{'/' if path.is_dir() else ''}")
+    typer.echo(f"Next: cd {shlex.quote(str(directory))}; weir run pipeline.py")
 
 
 @app.command(epilog="Example: weir run pipeline.py --conf execution.checkpointing.interval=5s")
