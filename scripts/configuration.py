@@ -18,7 +18,9 @@ Keys are Flink's where Flink has them; `spark.*` keys go to the Spark session. L
 `weir.Job(conf={...})`, a file (`weir run --config FILE`, lines of `key: value`), `--conf
 KEY=VALUE`. A key that does not exist, a value that cannot be read, and values at odds with each
 other are refused before anything runs. Defaults are Flink's; where one differs, its description has
-Flink's. Written by `scripts/configuration.py` from the table that is read.
+Flink's.
+
+<!-- Written by scripts/configuration.py from the table that is read. -->
 
 | key | values | default | |
 | --- | --- | --- | --- |

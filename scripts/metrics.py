@@ -27,7 +27,8 @@ scrape_configs:
 
 A scrape reads the job's published view and, at most every 5 s, its JVM; batches do not notice.
 Its figures are those of the look before (at most 10 s old) while the next one is under way.
-`monitoring/alerts.yml` has alerts and `monitoring/grafana.json` a dashboard for Grafana.
+[alerts.yml](../monitoring/alerts.yml) has alerts, and [grafana.json](../monitoring/grafana.json) is
+a dashboard for Grafana.
 
 A job that ends before anything scrapes it leaves its last metrics in a file:
 `--conf weir.metrics.file=/var/lib/node_exporter/orders.prom`. When the job has finished, or was
@@ -49,7 +50,7 @@ and those named below. A label is a name of the graph, a status or a pool, so th
 bounded. Counters start again with the driver. The driver's Python process has the standard metrics
 `process_resident_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds` and so on.
 
-Written by `scripts/metrics.py` from the table that the server uses.
+<!-- Written by scripts/metrics.py from the table that the server uses. -->
 
 | metric | type | labels | in Flink | |
 | --- | --- | --- | --- | --- |

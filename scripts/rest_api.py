@@ -62,7 +62,7 @@ remain:
 | a savepoint's path | `file:/...` | a plain path, if it is local |
 | a `CANONICAL` savepoint | another format | taken as `NATIVE`, the only format |
 
-Written by `scripts/rest_api.py` from the schema that server and client share.
+<!-- Written by scripts/rest_api.py from the schema that server and client share. -->
 
 | method | path | body | answer | |
 | --- | --- | --- | --- | --- |

@@ -240,8 +240,9 @@ class Job:
         event_time: Mapping[str, str] | None = None,
         visible: Mapping[str, Callable[[Any], Iterable[Any]]] | None = None,
     ) -> None:
-        """Declare what ``weir sim`` cannot know; nothing else reads it (docs/SIMULATOR.md).
+        """Declare what ``weir sim`` cannot know; nothing else reads it.
 
+        The documentation's page SIMULATOR has an example.
         ``rows``: by the name of a source or transformation, what its rows are like: a schema (DDL,
         ``StructType`` or Arrow), or a function that makes them. ``event_time``: the column with the
         event time of a step's rows. ``visible``: by the name of a sink, a function that gets the

@@ -554,7 +554,7 @@ def sim(  # noqa: PLR0917 - typer makes an option of each parameter
 
     With a pipeline, its own operators, coordinators, sources, hooks, listeners and sinks are run,
     each run in an empty current directory. Spark is not: job.simulation says what rows are like and
-    how a sink's target is read (docs/SIMULATOR.md).
+    how a sink's target is read (the documentation's page SIMULATOR).
     """
     from weir.cli.simulate import run_simulation
 

@@ -190,7 +190,7 @@ def _option(key: str) -> ConfigOption[Any]:
             if key in _FORMER_KEYS
             else difflib.get_close_matches(key, _BY_KEY, 1, 0.5)
         )
-        hint = f"did you mean {near[0]}?" if near else "see docs/CONFIGURATION.md for all keys."
+        hint = f"did you mean {near[0]}?" if near else "see the documentation's page CONFIGURATION."
         raise ConfigurationError(f"Unknown configuration key {key!r}: {hint}")
     return option
 

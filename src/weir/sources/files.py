@@ -52,9 +52,9 @@ class FileSource(Source[FileSplit]):
     Args:
         path: A local directory.
         format: ``parquet``, ``json`` (one object per line), ``csv`` (with a header) or ``ipc``
-            (Arrow's file format). ``docs/SOURCES.md`` says what each format makes of each type.
-            Columns are matched by name, in any case; a column that a file lacks is null, and a file
-            with none of them is unreadable.
+            (Arrow's file format). The documentation's page SOURCES says what each format makes
+            of each type. Columns are matched by name, in any case; a column that a file lacks is
+            null, and a file with none of them is unreadable.
         schema: The schema of the rows, as a Spark ``StructType`` or DDL.
         discovery_interval: Seconds between two listings of the directory.
         recursive: Read the files in directories below, too. The names of directories such as
