@@ -1,8 +1,9 @@
 """Writes requirements.lock: exact versions of all packages for development, tests and demo.
 
-Resolves the project with its extras and its ``dev`` group in an empty virtual environment,
-without installing the packages, and writes ``name==version`` lines. No index, host or file address
-is recorded, so the lock file works with whatever package index the reader's pip uses. Run it with
+Resolves the project with its extras and its groups ``dev`` and ``docs`` in an empty virtual
+environment, without installing the packages, and writes ``name==version`` lines. No index, host or
+file address is recorded, so the lock file works with whatever package index the reader's pip uses.
+Run it with
 ``make lock``, and ``make test-slow`` after it: what other packages do is tested there.
 """
 
@@ -37,11 +38,9 @@ def resolve() -> dict[str, str]:
         subprocess.run([*pip, "install", "--upgrade", "pip"], check=True)
         report = Path(scratch, "report.json")
         command = [*pip, "install", "--dry-run", "--ignore-installed", "--report", str(report)]
-        subprocess.run(
-            [*command, ".[demo,objectstore,postgres,iceberg,lineage]", "--group", "dev"],
-            check=True,
-            cwd=ROOT,
-        )
+        project = [".[demo,objectstore,postgres,iceberg,lineage]"]
+        groups = ["--group", "dev", "--group", "docs"]
+        subprocess.run([*command, *project, *groups], check=True, cwd=ROOT)
         installed = json.loads(report.read_text())["install"]
     versions = {item["metadata"]["name"].lower(): item["metadata"]["version"] for item in installed}
     del versions["weir-spark"]
