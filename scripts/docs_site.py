@@ -108,7 +108,10 @@ API = {
 }
 
 #: Pages that a search shows after others with the same words.
-INSIDE = {"ARCHITECTURE.md", "CHECKPOINT.md", "PROTOCOL.md", "PERFORMANCE.md", "CONTRIBUTING.md"}
+INSIDE = {
+    *("ARCHITECTURE.md", "CHECKPOINT.md", "PROTOCOL.md", "PERFORMANCE.md", "CONTRIBUTING.md"),
+    "REST_MESSAGES.md",
+}
 
 _LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^ *(```|~~~)")
@@ -145,7 +148,8 @@ def _example(source: str, code: str) -> str:
 def _directive(name: str) -> str:
     """What mkdocstrings replaces by the documentation of an object."""
     if name.endswith("()"):
-        return f"::: {name.removesuffix('()')}\n    options:\n      members: false"
+        options = "    options:\n      members: false\n      show_bases: false"
+        return f"::: {name.removesuffix('()')}\n{options}"
     return f"::: {name}"
 
 
@@ -174,6 +178,8 @@ def indented(markdown: str) -> str:
             fenced = not fenced
         if not fenced and re.match(r"\d\. ", line):
             inside = True
+            # Without it, the item would belong to a paragraph before it.
+            lines.append("")
         elif inside and line and not line.startswith("   "):
             inside = False
         lines.append(f" {line}" if inside and line.startswith("   ") else line)

@@ -1,6 +1,7 @@
-"""Writes docs/REST.md from the schema that server and client use (``weir.rest.schema``).
+"""Writes docs/REST.md and docs/REST_MESSAGES.md from the schema that server and client use.
 
-``python scripts/rest_api.py`` rewrites the page; a test fails if page and schema differ.
+``python scripts/rest_api.py`` rewrites the pages; a test fails if pages and ``weir.rest.schema``
+differ.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import msgspec
 from weir.rest.schema.base import Endpoint, Errors, Message, Operation, Text
 from weir.rest.schema.endpoints import ENDPOINTS
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "REST.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+MESSAGES = "REST_MESSAGES.md"
 
 HEAD = """# REST
 
@@ -68,6 +70,14 @@ remain:
 | --- | --- | --- | --- | --- |
 """
 
+MESSAGES_HEAD = """# REST messages
+
+What the [endpoints](REST.md) take and answer, in JSON.
+
+<!-- Written by scripts/rest_api.py from the schema that server and client share. -->
+
+"""
+
 _PRIMITIVES: dict[object, str] = {
     str: "text",
     int: "integer",
@@ -80,17 +90,32 @@ _PRIMITIVES: dict[object, str] = {
 }
 
 
-def page() -> str:
-    """The whole page, as Markdown."""
+def pages() -> dict[str, str]:
+    """Both pages as Markdown, by the names of their files."""
+    return {"REST.md": _endpoints(), MESSAGES: _messages()}
+
+
+def _endpoints() -> str:
+    """The introduction and the table of endpoints."""
     rows = [
-        f"| {one.method} | `{one.path}{_query(one)}` | {_type(one.body) if one.body else ''} |"
-        f" {_type(one.answer)} | {one.summary} |"
+        f"| {one.method} | `{one.path}{_query(one)}` | {_linked(one.body) if one.body else ''} |"
+        f" {_linked(one.answer)} | {one.summary} |"
         for one in ENDPOINTS
     ]
+    return HEAD + "\n".join(rows) + "\n"
+
+
+def _linked(kind: object) -> str:
+    """A type, with links to the other page."""
+    return _type(kind).replace("](#", f"]({MESSAGES}#")
+
+
+def _messages() -> str:
+    """All messages, by name."""
     named = dict.fromkeys(found for one in ENDPOINTS for found in _messages_of(one))
     named[Errors] = None
     sections = [_section(message) for message in sorted(named, key=lambda one: one.__name__)]
-    return HEAD + "\n".join(rows) + "\n\n## Messages\n\n" + "\n".join(sections)
+    return MESSAGES_HEAD + "\n".join(sections)
 
 
 def _query(endpoint: Endpoint[typing.Any]) -> str:
@@ -112,7 +137,7 @@ def _messages_of(endpoint: Endpoint[typing.Any]) -> Iterator[type[Message]]:
 def _section(message: type[Message]) -> str:
     comments = _comments(message)
     text = " ".join((inspect.getdoc(message) or "").replace("``", "`").split())
-    lines = [f"### {message.__name__}\n", f"{text}\n", "| field | | |", "| --- | --- | --- |"]
+    lines = [f"## {message.__name__}\n", f"{text}\n", "| field | | |", "| --- | --- | --- |"]
     for field in msgspec.structs.fields(message):
         lines.append(
             f"| `{field.encode_name}` | {_type(field.type)} | {comments.get(field.name, '')} |"
@@ -159,4 +184,5 @@ def _plain(kind: object) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for name, text in pages().items():
+        (DOCS / name).write_text(text)

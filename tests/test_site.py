@@ -67,7 +67,7 @@ def test_code_in_a_numbered_item_is_indented_further() -> None:
     """Code elsewhere is as it was, whatever it looks like."""
     item = "1. A\n\n   ```\n   code\n\n     more\n   ```\n\nB\n\n```\n1. x\n   y\n```\n"
     assert docs_site.indented(item) == (
-        "1. A\n\n    ```\n    code\n\n      more\n    ```\n\nB\n\n```\n1. x\n   y\n```\n"
+        "\n1. A\n\n    ```\n    code\n\n      more\n    ```\n\nB\n\n```\n1. x\n   y\n```\n"
     )
 
 

@@ -1,6 +1,6 @@
 """The schema of the REST API: its messages and its endpoints, for server, client and documentation.
 
-The server encodes the messages, the client decodes and checks them, and ``docs/REST.md`` lists
+The server encodes the messages, the client decodes and checks them, and ``docs/REST*.md`` list
 them, so that a field or a path is written down once. Paths, names and spellings in JSON are
 Flink's. Conventions:
 
