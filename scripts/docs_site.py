@@ -29,6 +29,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+from scripts.docs_docstrings import markdown
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "build" / "docs"
 SITE = ROOT / "build" / "site"
@@ -130,7 +132,7 @@ def assemble(target: Path) -> None:
     for page in target.rglob("*.md"):
         place = str(page.relative_to(target))
         text = indented(with_links_of_site(page.read_text(), place))
-        page.write_text(f"---\nsearch:\n  boost: 0.2\n---\n{text}" if place in INSIDE else text)
+        page.write_text(_settings(place, text) + text)
     (target / "api").mkdir()
     for name, (introduction, objects) in API.items():
         directives = "\n\n".join(map(_directive, objects))
@@ -138,11 +140,20 @@ def assemble(target: Path) -> None:
         (target / "api" / f"{name}.md").write_text(text)
 
 
+def _settings(place: str, text: str) -> str:
+    """What the generator reads above a page: its rank in a search, and no empty contents."""
+    settings = ["search:", "  boost: 0.2"] if place in INSIDE else []
+    if not re.search(r"^## ", text, re.MULTILINE):
+        settings += ["hide:", "  - toc"]
+    return "\n".join(["---", *settings, "---", ""]) if settings else ""
+
+
 def _example(source: str, code: str) -> str:
-    """A page with an example's docstring and all of its code."""
-    docstring = ast.get_docstring(ast.parse(code)) or ""
-    summary = docstring.partition("\n")[0]
-    return f"# {posixpath.basename(source)}\n\n{summary}\n\n```python\n{code}```\n"
+    """A page with an example's docstring and its code."""
+    tree = ast.parse(code)
+    text = markdown(ast.get_docstring(tree) or "")
+    after = "".join(code.splitlines(keepends=True)[tree.body[0].end_lineno :]).lstrip("\n")
+    return f"# {posixpath.basename(source)}\n\n{text}\n\n```python\n{after}```\n"
 
 
 def _directive(name: str) -> str:

@@ -42,6 +42,8 @@ failures, rows, failed checkpoints) is as of the newest archive that it wrote: a
 each change of the job's status, and once a minute. Without one, configurations are answered with
 404.
 
+## Flink's clients
+
 Flink's own dashboard and command line, its Kubernetes operator and exporters find all that they ask
 for. What has no meaning here answers as an idle Flink cluster does, and says *empty* below.
 
@@ -65,6 +67,8 @@ remain:
 | a `CANONICAL` savepoint | another format | taken as `NATIVE`, the only format |
 
 <!-- Written by scripts/rest_api.py from the schema that server and client share. -->
+
+## Endpoints
 
 | method | path | body | answer | |
 | --- | --- | --- | --- | --- |
