@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 120
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup packages lint test house test-fast test-slow test-flink demo docs sim bench soak screenshots lock clean
+.PHONY: help setup packages lint test house test-fast test-slow test-flink demo first-minutes docs sim bench soak screenshots lock clean
 
 # Hundreds of processes of a test run would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,6 +57,9 @@ test-flink: setup ## fetch Flink (330 MB) and run its own command line and dashb
 demo: ## kill a running job three times; prove that no row is lost or duplicated
 	@scripts/setup.sh demo
 	$(BIN)/weir demo --kill 3
+
+first-minutes: packages ## measure how long a new user needs to a job that was killed: at most two minutes
+	$(BIN)/python -m scripts.first_minutes
 
 docs: packages ## build the documentation site into build/site, and check its links
 	$(BIN)/python -m scripts.docs_site
