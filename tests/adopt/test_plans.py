@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from weir.errors import PipelineError
+from weir.spark.adopt.frames import ordering
 from weir.spark.adopt.plans import QueryPlan, is_read_twice, reading_of
 from weir.spark.java import Jvm
 
@@ -307,6 +308,22 @@ def test_complete_mode_as_updates_has_neither_sort_nor_watermark(
     text = made._jdf.queryExecution().analyzed().toString()
     assert "Sort" not in text
     assert "Watermark" not in text
+
+
+@pytest.mark.parametrize(
+    ("query", "columns"),
+    [
+        (by_word, 0),
+        (lambda words: by_word(words).orderBy(F.desc("count"), "word"), 2),
+        (lambda words: by_word(words).orderBy("count").coalesce(1), 1),
+        (lambda words: by_word(words).orderBy("count").repartition(2), 0),
+    ],
+)
+def test_the_order_in_which_a_script_sorts_at_last_is_known(
+    stream: DataFrame, query: Callable[[DataFrame], DataFrame], columns: int
+) -> None:
+    """Also if it coalesces after that; a repartition has no order."""
+    assert len(ordering(query(stream))) == columns
 
 
 @pytest.mark.parametrize(

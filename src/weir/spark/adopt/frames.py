@@ -33,6 +33,9 @@ def ordering(frame: DataFrame) -> list[Column]:
     Empty if it does not, or by what is not one of its columns.
     """
     plan: Any = frame._jdf.queryExecution().analyzed()
+    while plan.nodeName() == "Repartition" and not plan.shuffle():
+        # ``coalesce`` keeps the order.
+        plan = plan.child()
     if plan.nodeName() != "Sort":
         return []
     names = {attribute.exprId().id(): attribute.name() for attribute in _each(plan.output())}
