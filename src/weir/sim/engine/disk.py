@@ -100,6 +100,9 @@ class Disk:
         """Create or replace a file; durably, unless its sync fails."""
         self.put(path, data, durable=synced)
         if not synced:
+            # The content is synced before the file has its name (``LocalFileSystem``): a crash may
+            # lose the name, and tears nothing.
+            self._unsynced.discard(self._newest_id)
             self.fail_sync(path)
 
     def make_directory(self, path: str) -> None:
