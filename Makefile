@@ -13,7 +13,7 @@ SOAK_MINUTES ?= 120
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup packages lint test house test-fast test-slow test-flink demo first-minutes docs sim bench soak screenshots lock clean
+.PHONY: help setup packages lint test house test-fast test-slow test-flink test-kafka demo first-minutes docs sim bench soak screenshots lock clean
 
 # Hundreds of processes of a test run would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,7 +45,7 @@ house: packages ## report the size and shape of the source tree
 	@$(BIN)/python -m scripts.house
 
 test-fast: setup ## only tests without a JVM or killed processes: seconds
-	$(BIN)/pytest -m "not spark and not kill and not slow and not flink"
+	$(BIN)/pytest -m "not spark and not kill and not slow and not flink and not kafka"
 
 test-slow: setup ## the slow tests, including 200 stops with a random kill: over an hour
 	$(BIN)/pytest -m slow
@@ -53,6 +53,10 @@ test-slow: setup ## the slow tests, including 200 stops with a random kill: over
 test-flink: setup ## fetch Flink (330 MB) and run its own command line and dashboard against jobs: minutes
 	$(BIN)/python -m tests.flink.distribution
 	$(BIN)/pytest -m flink
+
+test-kafka: packages ## fetch a Kafka broker (64 MB, with Maven) and test what reads and writes topics: minutes
+	$(BIN)/python -m tests.kafka.jars
+	$(BIN)/pytest -m kafka
 
 demo: ## kill a running job three times; prove that no row is lost or duplicated
 	@scripts/setup.sh demo
