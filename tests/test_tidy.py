@@ -38,6 +38,9 @@ SRC = ROOT / "src"
 #: What is in none of them stands above all: the user's API, command line, demo.
 LOWER = {"errors", "json_values", "kernel", "masking", "core"}
 SINKS = LOWER | {"storage", "lineage", "sinks"}
+SOURCES = LOWER | {
+    *("runtime", "storage", "lineage", "coordinators", "operators", "sources", "sources.formats"),
+}
 SPARK = LOWER | {
     *("runtime", "monitoring", "storage", "lineage", "config", "subtasks", "operators"),
     *("coordinators", "sources", "sinks", "durable", "spark"),
@@ -82,8 +85,9 @@ ROOMS: dict[str, set[str]] = {
         "sinks.postgres",
     },
     "sources.formats": {"errors", "operators"},
-    "sources": LOWER
-    | {"runtime", "storage", "lineage", "coordinators", "operators", "sources.formats"},
+    "sources": SOURCES,
+    "sources.topics": SOURCES | {"sources"},
+    "sources.__init__": {"sources", "sources.topics"},
     "subtasks": LOWER | {"runtime", "storage", "operators", "sources"},
     "durable": LOWER | {"runtime", "monitoring", "storage", "sinks"},
     "spark": SPARK,

@@ -9,6 +9,7 @@ the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, nev
     ├── WeirError
     │   ├── ConfigurationError           a wrong key, value or relation between values
     │   ├── InputError                   a file or a split of the input cannot be read
+    │   │   └── LostInputError           rows that were to be read are gone
     │   ├── PipelineError                the pipeline file or its graph cannot run
     │   ├── UnsupportedEnvironmentError  Java, Spark or a file system is missing or unsupported
     │   ├── StorageError                 a path cannot be used
@@ -57,6 +58,10 @@ class UnsupportedEnvironmentError(WeirError):
 
 class InputError(WeirError):
     """A file or a split of the input cannot be read: never an outage of Weir's own storage."""
+
+
+class LostInputError(InputError):
+    """Rows that were to be read are gone, or the input is another: a retry cannot help."""
 
 
 class StorageError(WeirError):

@@ -80,7 +80,14 @@ class EnumeratorRun:
     def call_async(
         self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]
     ) -> None:
-        self.work.append(lambda: then(work(), None))
+        def run() -> None:
+            try:
+                result, error = work(), None
+            except Exception as raised:
+                result, error = None, raised
+            then(result, error)
+
+        self.work.append(run)
 
     def schedule(self, delay_ms: int, function: Callable[[], None]) -> None:
         self.timers.append(function)
@@ -121,8 +128,10 @@ class FakeJob:
         *,
         schema: pa.Schema,
         watermarks: Watermarks | None = None,
+        available_now: bool = False,
     ) -> None:
         self.source = source
+        self.available_now = available_now
         self.schema = schema
         self.watermarks = watermarks
         #: The rows emitted, those of a restored checkpoint included.
@@ -154,7 +163,7 @@ class FakeJob:
         #: Checkpoints up to this one are over for readers that induce them.
         self.induced_over = 0 if checkpoint is None else self._checkpoint
         self.run = EnumeratorRun(self.parallelism)
-        self.coordinator = SourceCoordinator(self.source)
+        self.coordinator = SourceCoordinator(self.source, available_now=self.available_now)
         self.coordinator.start(self.run)
         self.coordinator.reset_to_checkpoint(
             None if checkpoint is None else checkpoint.number,

@@ -18,12 +18,14 @@ from weir.sources.base import (
 )
 from weir.sources.files import FileSource
 from weir.sources.split_reader import Fetched, SplitReader
+from weir.sources.topics.topic import KafkaTopic
 from weir.sources.watermarks import Watermarks
 
 __all__ = [
     "ExternallyInducedSourceReader",
     "Fetched",
     "FileSource",
+    "KafkaTopic",
     "Source",
     "SourceReader",
     "SourceReaderContext",

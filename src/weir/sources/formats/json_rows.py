@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from operator import attrgetter
@@ -78,6 +78,16 @@ class JsonRows:
             self._others = _first_keys(lines)
         return batch
 
+    def parse_values(self, values: Sequence[bytes]) -> pa.RecordBatch:
+        """The row of each value, which is a JSON text by itself.
+
+        Raises ``ValueError`` if one is bad.
+        """
+        batch = self.parse(b"\n".join(map(_in_a_line, values)))
+        if batch.num_rows != len(values):
+            raise ValueError("it is empty")
+        return batch
+
     def check(self) -> None:
         """Raise ``ValueError`` if no record had any of the schema's keys, but others."""
         if self._others and not self._found:
@@ -101,6 +111,16 @@ class JsonRows:
 @lru_cache(maxsize=8)
 def _compiled(schema: pa.Schema) -> tuple[Callable[[bytes], Any], Keys]:
     return msgspec.json.Decoder(_object(list(schema))).decode, Keys(schema)
+
+
+def _in_a_line(value: bytes) -> bytes:
+    """A JSON text without line breaks. Raises ``ValueError`` if it is bad, as they may show."""
+    if b"\n" not in value and b"\r" not in value:
+        return value
+    try:
+        return msgspec.json.format(value, indent=-1)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
 
 
 def _quoted(match: re.Match[bytes]) -> bytes:

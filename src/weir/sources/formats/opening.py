@@ -25,19 +25,22 @@ _SIMPLE = (
 )  # fmt: skip
 
 
-def check_schema(schema: pa.Schema, format: str) -> None:
-    """Raise ``PipelineError`` for a schema that no file of the format can have."""
+def check_schema(schema: pa.Schema, format: str, *, source: str = "FileSource") -> None:
+    """Raise ``PipelineError`` for a schema that no input of the format can have.
+
+    ``source`` is the class that reads it, for messages.
+    """
     names: dict[str, str] = {}
     for field in schema:
         other = names.setdefault(folded(field.name), field.name)
         if other != field.name or schema.names.count(field.name) > 1:
             raise PipelineError(
-                f"The schema of a FileSource has the columns {other!r} and {field.name!r}, which"
+                f"The schema of a {source} has the columns {other!r} and {field.name!r}, which"
                 " differ in case only: rename one of them."
             )
         if format in ("csv", "json") and not _has_text(field.type, format):
             raise PipelineError(
-                f"A FileSource cannot read column {field.name!r} of type {field.type} from"
+                f"A {source} cannot read column {field.name!r} of type {field.type} from"
                 f" {format.upper()}: leave it out, or read it as a string."
             )
 

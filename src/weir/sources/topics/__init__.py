@@ -1,0 +1,1 @@
+"""Weir's own reader of Kafka topics: ``KafkaTopic``."""
