@@ -9,7 +9,7 @@ the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, nev
     ├── WeirError
     │   ├── ConfigurationError           a wrong key, value or relation between values
     │   ├── InputError                   a file or a split of the input cannot be read
-    │   │   └── LostInputError           rows that were to be read are gone
+    │   │   └── LostInputError           rows that a job has not read are gone
     │   ├── PipelineError                the pipeline file or its graph cannot run
     │   ├── UnsupportedEnvironmentError  Java, Spark or a file system is missing or unsupported
     │   ├── StorageError                 a path cannot be used
@@ -61,7 +61,7 @@ class InputError(WeirError):
 
 
 class LostInputError(InputError):
-    """Rows that were to be read are gone, or the input is another: a retry cannot help."""
+    """Rows of an input that a job has not read are gone: a retry cannot help."""
 
 
 class StorageError(WeirError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from weir.sources.topics.client import BEGINNING, END, Polled, Topic
 from weir.sources.topics.splits import Partition
 
-_clusters: dict[int, FakeCluster] = {}
+_clusters: dict[int, FakeKafka] = {}
 _numbers = itertools.count()
 
 
@@ -79,7 +79,7 @@ class Log:
         )
 
 
-class FakeCluster:
+class FakeKafka:
     """``Cluster``; a copy, also by pickle, is the same cluster."""
 
     def __init__(self) -> None:
@@ -157,14 +157,14 @@ class FakeCluster:
             raise self.error
 
 
-def _cluster(number: int) -> FakeCluster:
+def _cluster(number: int) -> FakeKafka:
     return _clusters[number]
 
 
 class FakeConsumer:
     """``Consumer``, which gives rows of one partition after another."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(self, cluster: FakeKafka) -> None:
         self._cluster = cluster
         self._positions: dict[Partition, int] = {}
         #: Where the end was reported.

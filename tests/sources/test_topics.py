@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StructField, StructType
 from tests.kit.source_job import Checkpoint, FakeJob
-from tests.kit.topics import FakeCluster
+from tests.kit.topics import FakeKafka
 
 from weir.errors import InputError, LostInputError, PipelineError
 from weir.runtime.failures import is_fatal
@@ -34,14 +34,14 @@ SPARK = pa.schema(
 
 
 @pytest.fixture
-def cluster() -> FakeCluster:
+def cluster() -> FakeKafka:
     """A cluster with the topic ``t`` of two partitions."""
-    made = FakeCluster()
+    made = FakeKafka()
     made.create("t", 2)
     return made
 
 
-def source(cluster: FakeCluster, topics: Any = "t", **options: Any) -> KafkaTopic:
+def source(cluster: FakeKafka, topics: Any = "t", **options: Any) -> KafkaTopic:
     """A source over the cluster, whatever its servers are."""
     made = KafkaTopic(topics, servers="broker", **options)
     made.cluster = cluster
@@ -49,7 +49,7 @@ def source(cluster: FakeCluster, topics: Any = "t", **options: Any) -> KafkaTopi
 
 
 def job_of(
-    cluster: FakeCluster,
+    cluster: FakeKafka,
     topics: Any = "t",
     *,
     parallelism: int = 1,
@@ -84,7 +84,7 @@ def look_again(job: FakeJob) -> None:
 # -- what is read
 
 
-def test_rows_have_the_columns_of_sparks_connector(cluster: FakeCluster) -> None:
+def test_rows_have_the_columns_of_sparks_connector(cluster: FakeKafka) -> None:
     """With their types; a record without a time has none."""
     cluster.put("t", 1, b"a", time_ms=1_500)
     cluster.put("t", 1, None)
@@ -97,7 +97,7 @@ def test_rows_have_the_columns_of_sparks_connector(cluster: FakeCluster) -> None
     assert job.rows == [first, second]
 
 
-def test_values_of_json_are_columns_with_kafkas_own_after_them(cluster: FakeCluster) -> None:
+def test_values_of_json_are_columns_with_kafkas_own_after_them(cluster: FakeKafka) -> None:
     """A tombstone is a row of nulls, and a value may have several lines."""
     cluster.put("t", 0, b'{"id": 1}', b'{\n"id":\r\n2}\n', None, b'{"ID": 3, "more": 0}')
     schema = pa.schema([("id", pa.int64()), ("headers", HEADERS), ("offset", pa.int64())])
@@ -112,7 +112,7 @@ def test_values_of_json_are_columns_with_kafkas_own_after_them(cluster: FakeClus
 
 @pytest.mark.parametrize("bad", [b"", b"17", b'{"id": "x"}', b'{"id": 1}{"id": 2}', b'{"\n": 1}'])
 def test_a_value_that_is_not_json_of_the_schema_fails_the_job_by_its_offset(
-    cluster: FakeCluster, bad: bytes
+    cluster: FakeKafka, bad: bytes
 ) -> None:
     """The message says how to go on."""
     cluster.put("t", 1, b'{"id": 1}', bad, b'{"id": 2}')
@@ -135,7 +135,7 @@ def test_the_schema_has_the_fields_of_the_values_and_then_kafkas_columns() -> No
     assert by_struct.schema.simpleString() == f"struct<id:bigint,{typed}>"
 
 
-def test_rows_of_aborted_and_open_transactions_are_not_read(cluster: FakeCluster) -> None:
+def test_rows_of_aborted_and_open_transactions_are_not_read(cluster: FakeKafka) -> None:
     """Those of an open one are, once it is committed."""
     cluster.put("t", 0, b"a", state="committed")
     cluster.put("t", 0, b"x", state="aborted")
@@ -160,7 +160,7 @@ def test_rows_of_aborted_and_open_transactions_are_not_read(cluster: FakeCluster
     ],
 )
 def test_a_job_starts_where_it_is_asked_to(
-    cluster: FakeCluster, start: Any, expected: list[bytes]
+    cluster: FakeKafka, start: Any, expected: list[bytes]
 ) -> None:
     """What comes later is read in any case."""
     for number, time_ms in enumerate((1_000, 2_000, 3_000)):
@@ -172,13 +172,13 @@ def test_a_job_starts_where_it_is_asked_to(
     assert read(job) == [*expected, b"later"]
 
 
-def test_start_offsets_must_be_given_for_all_partitions(cluster: FakeCluster) -> None:
+def test_start_offsets_must_be_given_for_all_partitions(cluster: FakeKafka) -> None:
     """The others have no obvious one."""
     with pytest.raises(PipelineError, match="none for t-1: give each"):
         job_of(cluster, start={"t": {0: 2}}).coordinate()
 
 
-def test_new_partitions_are_read_from_their_beginning(cluster: FakeCluster) -> None:
+def test_new_partitions_are_read_from_their_beginning(cluster: FakeKafka) -> None:
     """Also if the job started at the end, and if they are found after a restore."""
     cluster.put("t", 0, b"before")
     job = job_of(cluster, start="latest", parallelism=2)
@@ -198,7 +198,7 @@ def test_new_partitions_are_read_from_their_beginning(cluster: FakeCluster) -> N
 
 def test_a_pattern_finds_new_topics_and_no_internal_ones() -> None:
     """It matches whole names."""
-    cluster = FakeCluster()
+    cluster = FakeKafka()
     for name in ("orders-a", "my-orders-a", "__orders-a"):
         cluster.create(name)
         cluster.put(name, 0, name.encode())
@@ -211,7 +211,7 @@ def test_a_pattern_finds_new_topics_and_no_internal_ones() -> None:
     assert read(job) == [b"orders-a", b"new"]
 
 
-def test_a_topic_that_is_taken_out_of_the_source_is_not_read_on(cluster: FakeCluster) -> None:
+def test_a_topic_that_is_taken_out_of_the_source_is_not_read_on(cluster: FakeKafka) -> None:
     """Put in again, it is read on where it stopped."""
     cluster.create("u")
     job = job_of(cluster, ["t", "u"])
@@ -231,7 +231,7 @@ def test_a_topic_that_is_taken_out_of_the_source_is_not_read_on(cluster: FakeClu
 # -- ends
 
 
-def test_a_bounded_input_ends_at_the_stable_ends_of_the_start(cluster: FakeCluster) -> None:
+def test_a_bounded_input_ends_at_the_stable_ends_of_the_start(cluster: FakeKafka) -> None:
     """Not at what is committed, added or found while it is read; also over a restore."""
     cluster.put("t", 0, b"a", b"b", b"c", b"d", state="committed")
     cluster.put("t", 1, b"e", state="aborted")
@@ -247,7 +247,7 @@ def test_a_bounded_input_ends_at_the_stable_ends_of_the_start(cluster: FakeClust
 
 
 def test_what_is_available_now_is_read_and_the_next_run_reads_what_has_come_since(
-    cluster: FakeCluster,
+    cluster: FakeKafka,
 ) -> None:
     """Whether it reads to its end or for ever."""
     cluster.put("t", 0, b"a", state="committed")
@@ -265,7 +265,7 @@ def test_what_is_available_now_is_read_and_the_next_run_reads_what_has_come_sinc
     assert read(job) == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_a_run_that_was_cut_short_goes_on_to_the_ends_of_the_next(cluster: FakeCluster) -> None:
+def test_a_run_that_was_cut_short_goes_on_to_the_ends_of_the_next(cluster: FakeKafka) -> None:
     """The readers still have partitions with the stops of that run."""
     cluster.per_poll = 1
     cluster.put("t", 0, *(b"%d" % number for number in range(9)))
@@ -282,7 +282,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_ends_of_the_next(cluster: FakeC
 @settings(max_examples=100, deadline=None)
 def test_no_row_is_lost_doubled_or_out_of_order_whatever_happens(data: st.DataObject) -> None:
     """Transactions, new partitions, kills, other parallelisms, runs with an end and without."""
-    cluster, expected = FakeCluster(), defaultdict[int, list[bytes]](list)
+    cluster, expected = FakeKafka(), defaultdict[int, list[bytes]](list)
     cluster.create("t")
     cluster.per_poll = data.draw(st.integers(1, 4))
     job = job_of(cluster, parallelism=2, max_rows_per_batch=3)
@@ -342,7 +342,7 @@ def test_no_row_is_lost_doubled_or_out_of_order_whatever_happens(data: st.DataOb
 
 
 def test_a_slow_partition_holds_the_watermark_until_it_has_been_idle_for_long(
-    cluster: FakeCluster,
+    cluster: FakeKafka,
 ) -> None:
     """Spark's connector has one watermark for all partitions, and its older rows are late."""
     watermarks = Watermarks(column="timestamp", idle_after_ms=10_000)
@@ -360,7 +360,7 @@ def test_a_slow_partition_holds_the_watermark_until_it_has_been_idle_for_long(
     assert job.time.watermark_ms == 700_000
 
 
-def test_a_partition_whose_end_is_not_known_is_not_read_without_rows(cluster: FakeCluster) -> None:
+def test_a_partition_whose_end_is_not_known_is_not_read_without_rows(cluster: FakeKafka) -> None:
     """Nor a paused one: neither becomes idle."""
     cluster.per_poll = 1
     cluster.put("t", 0, *[b"a"] * 9, time_ms=100_000)
@@ -382,7 +382,7 @@ def test_a_partition_whose_end_is_not_known_is_not_read_without_rows(cluster: Fa
 
 
 def test_retention_that_has_passed_the_position_is_refused_and_not_retried(
-    cluster: FakeCluster,
+    cluster: FakeKafka,
 ) -> None:
     """The message says how many rows are gone at most, and the way out."""
     cluster.put("t", 1, *[b"a"] * 9)
@@ -397,9 +397,13 @@ def test_retention_that_has_passed_the_position_is_refused_and_not_retried(
     with pytest.raises(LostInputError, match=lost) as raised:
         steps(job)
     assert is_fatal(raised.value)
+    job.source.accepts_lost_rows = True  # type: ignore[attr-defined]
+    job.restore(checkpoint)
+    steps(job)
+    assert len(job.rows) == offset + 18 - (offset + 5)
 
 
-def test_a_partition_that_ends_before_the_position_is_refused(cluster: FakeCluster) -> None:
+def test_a_partition_that_ends_before_the_position_is_refused(cluster: FakeKafka) -> None:
     """As after an unclean election of a leader."""
     cluster.put("t", 0, *[b"a"] * 9)
     job = job_of(cluster)
@@ -413,7 +417,7 @@ def test_a_partition_that_ends_before_the_position_is_refused(cluster: FakeClust
 
 @pytest.mark.parametrize("restores", [True, False])
 def test_a_topic_made_again_is_refused_before_a_row_of_it_is_emitted(
-    cluster: FakeCluster, restores: bool
+    cluster: FakeKafka, restores: bool
 ) -> None:
     """While the job runs, and after a restore; it may have more rows than the former had."""
     cluster.put("t", 0, b"a")
@@ -433,7 +437,7 @@ def test_a_topic_made_again_is_refused_before_a_row_of_it_is_emitted(
         job.coordinate()
 
 
-def test_a_topic_that_is_not_found_is_looked_for_twice(cluster: FakeCluster) -> None:
+def test_a_topic_that_is_not_found_is_looked_for_twice(cluster: FakeKafka) -> None:
     """Before it is said to be deleted, or not to exist."""
     job = job_of(cluster, ["t", "u"])
     job.coordinate()
@@ -452,7 +456,7 @@ def test_a_topic_that_is_not_found_is_looked_for_twice(cluster: FakeCluster) -> 
         look_again(job)
 
 
-def test_a_cluster_that_does_not_answer_fails_only_the_start(cluster: FakeCluster) -> None:
+def test_a_cluster_that_does_not_answer_fails_only_the_start(cluster: FakeKafka) -> None:
     """Later, the readers wait for it, and new partitions are found when it is back."""
     cluster.error = InputError("Kafka at broker does not answer.")
     with pytest.raises(InputError, match="does not answer"):

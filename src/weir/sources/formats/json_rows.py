@@ -83,7 +83,10 @@ class JsonRows:
 
         Raises ``ValueError`` if one is bad.
         """
-        batch = self.parse(b"\n".join(map(_in_a_line, values)))
+        data = b"\n".join(values)
+        if data.count(b"\n") != len(values) - 1 or b"\r" in data:
+            data = b"\n".join(map(_in_a_line, values))
+        batch = self.parse(data)
         if batch.num_rows != len(values):
             raise ValueError("it is empty")
         return batch
@@ -115,8 +118,6 @@ def _compiled(schema: pa.Schema) -> tuple[Callable[[bytes], Any], Keys]:
 
 def _in_a_line(value: bytes) -> bytes:
     """A JSON text without line breaks. Raises ``ValueError`` if it is bad, as they may show."""
-    if b"\n" not in value and b"\r" not in value:
-        return value
     try:
         return msgspec.json.format(value, indent=-1)
     except msgspec.MsgspecError as error:

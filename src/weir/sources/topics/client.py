@@ -25,7 +25,7 @@ Conf: TypeAlias = Mapping[str, str | int | float | bool]
 #: In place of a time: the first offset that a partition still has, and its end.
 BEGINNING, END = -2, -1
 #: How long an answer of the brokers is waited for.
-_PATIENCE_S = 30.0
+_PATIENCE_S = 10.0
 #: What a user may change by ``conf``. The rest decides what the reader's positions mean.
 _DEFAULTS: Conf = {
     "group.id": "weir",

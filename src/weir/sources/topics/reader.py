@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,6 +29,8 @@ from weir.sources.topics.splits import KafkaSplit, Partition
 if TYPE_CHECKING:
     from weir.sources.topics.rows import RecordRows
 
+_log = logging.getLogger(__name__)
+
 #: How many records are taken from the consumer at once, and the bytes of values after which a read
 #: takes no more.
 _CHUNK_ROWS = 10_000
@@ -40,10 +43,19 @@ _READ_S = 2.0
 class KafkaReader(SourceReader[KafkaSplit]):
     """Reads partitions. The module's docstring has the rules."""
 
-    def __init__(self, context: SourceReaderContext, cluster: Cluster, rows: RecordRows) -> None:
+    def __init__(
+        self,
+        context: SourceReaderContext,
+        cluster: Cluster,
+        rows: RecordRows,
+        *,
+        accepts_lost_rows: bool,
+    ) -> None:
+        """With ``accepts_lost_rows``, it goes on where retention has passed its position."""
         self._context = context
         self._cluster = cluster
         self._rows = rows
+        self._accepts_lost_rows = accepts_lost_rows
         self._consumer: Consumer = cluster.consumer()
         self._splits: dict[Partition, KafkaSplit] = {}
         #: The partitions that are read: not paused, not finished.
@@ -83,7 +95,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         if polled.records or polled.out_of_range:
             self._check_topics()
         for place in polled.out_of_range & self._active:
-            self._raise_lost(self._splits[place])
+            self._lose(self._splits[place])
         for place, records in polled.records.items():
             if place in self._active:
                 yield from self._emitted(self._splits[place], records)
@@ -145,11 +157,21 @@ class KafkaReader(SourceReader[KafkaSplit]):
             if found[name].topic_id != topic_id:
                 raise losses.made_again(name, topic_id, found[name].topic_id)
 
-    def _raise_lost(self, split: KafkaSplit) -> None:
+    def _lose(self, split: KafkaSplit) -> None:
+        """Go on at the first offset that is there, if the user accepts that; raise otherwise."""
         earliest = self._cluster.offsets([split.place], BEGINNING)[split.place]
-        if split.offset < earliest:
+        if split.offset >= earliest:
+            raise losses.cut(split, self._cluster.offsets([split.place], END)[split.place])
+        if not self._accepts_lost_rows:
             raise losses.gone(split, earliest, self._context.operator_id)
-        raise losses.cut(split, self._cluster.offsets([split.place], END)[split.place])
+        _log.warning(
+            "Topic %r has lost up to %d rows of partition %d that the job had not read: it goes on"
+            " at offset %d without them, as --accept-lost-rows says.",
+            *(split.topic, earliest - split.offset, split.partition, earliest),
+        )
+        self._consumer.unassign({split.place})
+        self._consumer.assign({split.place: earliest})
+        self._splits[split.place] = replace(split, offset=earliest)
 
     def _emitted(self, split: KafkaSplit, records: Sequence[Message]) -> Iterator[SplitRecords]:
         last = records[-1].offset()

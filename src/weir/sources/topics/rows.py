@@ -7,6 +7,7 @@ and types of Spark's connector.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, TypeAlias
 
 from weir.errors import InputError
@@ -50,15 +51,23 @@ _WRITTEN: Mapping[str, object] = {
 #: Those of Spark's connector, unless it is asked for the headers, too.
 SPARK_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 _OF_RECORD: Mapping[str, Callable[[Sequence[Message]], _Values]] = {
-    "key": lambda records: [record.key() for record in records],
-    "value": lambda records: [record.value() for record in records],
+    "key": lambda records: list(map(methodcaller("key"), records)),
+    "value": lambda records: list(map(methodcaller("value"), records)),
     "topic": lambda records: [records[0].topic()] * len(records),
     "partition": lambda records: [records[0].partition()] * len(records),
-    "offset": lambda records: [record.offset() for record in records],
-    "timestamp": lambda records: [_time_us(record) for record in records],
+    "offset": lambda records: list(map(methodcaller("offset"), records)),
+    "timestamp": lambda records: [
+        time_ms * 1_000 if kind else None
+        for kind, time_ms in map(methodcaller("timestamp"), records)
+    ],
     # Spark counts from -1 for no time, the client from 0.
-    "timestampType": lambda records: [record.timestamp()[0] - 1 for record in records],
-    "headers": lambda records: [_headers(record) for record in records],
+    "timestampType": lambda records: [
+        kind - 1 for kind, _ in map(methodcaller("timestamp"), records)
+    ],
+    "headers": lambda records: [
+        [{"key": key, "value": value} for key, value in headers] if headers else None
+        for headers in map(methodcaller("headers"), records)
+    ],
 }
 
 
@@ -133,13 +142,3 @@ def _field(name: str) -> dict[str, object]:
     """A column as a ``StructType`` writes it."""
     written: object = _WRITTEN.get(COLUMNS[name], COLUMNS[name])
     return {"name": name, "type": written, "nullable": True, "metadata": {}}
-
-
-def _time_us(record: Message) -> int | None:
-    kind, time_ms = record.timestamp()
-    return time_ms * 1000 if kind else None
-
-
-def _headers(record: Message) -> list[dict[str, object]] | None:
-    headers = record.headers()
-    return None if not headers else [{"key": key, "value": value} for key, value in headers]

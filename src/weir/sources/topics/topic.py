@@ -69,6 +69,9 @@ class KafkaTopic(Source[KafkaSplit]):
     """
 
     supports_available_now = True
+    #: Whether it goes on without the rows that retention has deleted before they were read
+    #: (``--accept-lost-rows``).
+    accepts_lost_rows: bool = False
 
     def __init__(
         self,
@@ -160,7 +163,7 @@ class KafkaTopic(Source[KafkaSplit]):
     def create_reader(self, context: SourceReaderContext) -> KafkaReader:
         """The reader of a subtask."""
         rows = RecordRows(context.schema, parses=self._parses, columns=self._columns)
-        return KafkaReader(context, self.cluster, rows)
+        return KafkaReader(context, self.cluster, rows, accepts_lost_rows=self.accepts_lost_rows)
 
 
 def _checked_topics(topics: str | Sequence[str] | Pattern[str]) -> Topics:
