@@ -116,12 +116,12 @@ class FakeKafka:
             log.entries.append(Entry(None, "mark"))
 
     def settle(self, name: str, partition: int, state: str) -> None:
-        """Commit or abort the open transactions of a partition."""
+        """Commit or abort the open transaction of a partition, if there is one."""
         log = self.logs[name][partition]
-        for entry in log.entries:
-            if entry.state == "open":
-                entry.state = state
-        log.entries.append(Entry(None, "mark"))
+        opened = [entry for entry in log.entries if entry.state == "open"]
+        for entry in opened:
+            entry.state = state
+        log.entries += [Entry(None, "mark")] if opened else []
 
     # -- ``Cluster``
 

@@ -233,14 +233,15 @@ def test_a_topic_that_is_taken_out_of_the_source_is_not_read_on(cluster: FakeKaf
 
 def test_a_bounded_input_ends_at_the_stable_ends_of_the_start(cluster: FakeKafka) -> None:
     """Not at what is committed, added or found while it is read; also over a restore."""
-    cluster.put("t", 0, b"a", b"b", b"c", b"d", state="committed")
+    cluster.put("t", 0, b"a", b"b", b"c", b"d")
     cluster.put("t", 1, b"e", state="aborted")
     cluster.put("t", 1, b"later", state="open")
-    job = job_of(cluster, bounded=True, parallelism=2)
-    job.step()
+    job = job_of(cluster, bounded=True, parallelism=2, max_rows_per_batch=3)
+    job.coordinate()
     cluster.settle("t", 1, "committed")
-    cluster.put("t", 0, b"later")
+    cluster.put("t", 0, b"later", b"later")
     cluster.add_partition("t")
+    job.batch()
     job.restore(job.checkpoint(), 3)
     job.finish()
     assert read(job) == [b"a", b"b", b"c", b"d"]
