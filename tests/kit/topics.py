@@ -89,6 +89,8 @@ class FakeKafka:
         self.logs: dict[str, list[Log]] = {}
         #: How many rows of a partition a poll gives, at most.
         self.per_poll = 3
+        #: Topics that the broker that is asked does not know yet.
+        self.unknown: set[str] = set()
         #: Raised by whoever asks, if set.
         self.error: Exception | None = None
 
@@ -134,7 +136,7 @@ class FakeKafka:
         return {
             name: Topic(topic_id=self._ids[name], partitions=len(self.logs[name]))
             for name in names
-            if name in self.logs
+            if name in self.logs.keys() - self.unknown
         }
 
     def offsets(self, partitions: Iterable[Partition], at_ms: int) -> dict[Partition, int]:

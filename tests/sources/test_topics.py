@@ -457,6 +457,19 @@ def test_a_topic_that_is_not_found_is_looked_for_twice(cluster: FakeKafka) -> No
         look_again(job)
 
 
+def test_a_reader_that_does_not_find_its_topic_leaves_the_decision_to_the_enumerator(
+    cluster: FakeKafka,
+) -> None:
+    """The broker that it asked may not know the topic yet."""
+    job = job_of(cluster)
+    steps(job)
+    cluster.put("t", 0, b"a")
+    cluster.unknown.add("t")
+    with pytest.raises(InputError, match="'t' is not found") as raised:
+        job.batch()
+    assert not is_fatal(raised.value)
+
+
 def test_a_cluster_that_does_not_answer_fails_only_the_start(cluster: FakeKafka) -> None:
     """Later, the readers wait for it, and new partitions are found when it is back."""
     cluster.error = InputError("Kafka at broker does not answer.")

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weir.core.types import Payload
+from weir.errors import InputError
 from weir.sources.base import SourceReader, SourceReaderContext, SplitRecords
 from weir.sources.topics import losses
 from weir.sources.topics.client import BEGINNING, END, Cluster, Consumer, Message, Polled
@@ -153,7 +154,8 @@ class KafkaReader(SourceReader[KafkaSplit]):
         found = self._cluster.topics(known.keys())
         for name, topic_id in known.items():
             if name not in found:
-                raise losses.deleted(name)
+                # That it is gone for good, the enumerator finds out.
+                raise InputError(f"Topic {name!r} is not found.")
             if found[name].topic_id != topic_id:
                 raise losses.made_again(name, topic_id, found[name].topic_id)
 
