@@ -46,9 +46,10 @@ The same figures answer the queries of Flink's REST API under Flink's names, in 
 `numRecordsInPerSecond` and `busyTimeMsPerSecond`.
 
 Every series has the labels `job_name` and `job_id`, which stay the same when the job is run again,
-and those named below. A label is a name of the graph, a status or a pool, so their number is
-bounded. Counters start again with the driver. The driver's Python process has the standard metrics
-`process_resident_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds` and so on.
+and those named below. A label is a name of the graph, a topic with its partition, a status or a
+pool, so their number is bounded. Counters start again with the driver. The driver's Python process
+has the standard metrics `process_resident_memory_bytes`, `process_cpu_seconds_total`,
+`process_open_fds` and so on.
 
 <!-- Written by scripts/metrics.py from the table that the server uses. -->
 

@@ -16,6 +16,7 @@ from weir.metrics.definitions import METRICS, Kind
 from weir.metrics.readings import Readings, read
 from weir.monitoring.recorder import COUNTERS, Sample
 from weir.monitoring.views import ChannelView, JobView
+from weir.runtime.ports import StateView
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOW_MS = 100_000
@@ -73,10 +74,25 @@ def test_series_of_a_vertex_a_channel_and_a_status() -> None:
     """Each has its labels; what is not known has no series."""
     first, *rest = VIEW.vertices
     outputs = (ChannelView(consumer="revenue", segments=3, size=300),)
-    first = replace(first, watermark_ms=90_000, outputs=outputs, pending_records=75)
+    first = replace(
+        first,
+        watermark_ms=90_000,
+        outputs=outputs,
+        pending_records=75,
+        lags={"orders": {"0": 75, "1": 0}},
+        state=(StateView(name="stateStoreSave", rows=9, size=900, late=4),),
+    )
     view = replace(VIEW, vertices=(first, *rest))
     readings = read(view, [], now_ms=NOW_MS)
     assert values(readings, "weir_source_backlog_records") == {("clean",): 75.0}
+    assert values(readings, "weir_source_lag_records") == {
+        ("clean", "orders", "0"): 75.0,
+        ("clean", "orders", "1"): 0.0,
+    }
+    assert values(readings, "weir_task_late_records_dropped_total")[("clean",)] == 4
+    assert values(readings, "weir_operator_late_records_dropped_total") == {
+        ("clean", "0 stateStoreSave"): 4.0
+    }
     assert values(readings, "weir_task_watermark_lag_seconds") == {("clean",): 10.0}
     assert values(readings, "weir_channel_bytes") == {("clean", "revenue"): 300.0}
     assert values(readings, "weir_task_records_in_total")[("clean",)] == 1_000

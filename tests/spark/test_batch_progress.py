@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from weir.spark.query.counters import QueryCounters
 from weir.spark.query.progress import BatchProgress, decoded
 
 
@@ -41,11 +43,14 @@ FILES = {"endOffset": {"logOffset": 3}, "latestOffset": None, "numInputRows": 7}
 
 
 @pytest.mark.parametrize(
-    ("sources", "pending"),
+    ("sources", "lags"),
     [
-        ([KAFKA], 75),
-        ([KAFKA, FILES, {**KAFKA, "latestOffset": {"orders": {"0": 101, "1": 51}}}], 77),
-        ([{**KAFKA, "latestOffset": {"orders": {"0": 5, "1": 55}}}], 5),
+        ([KAFKA], {"orders": {"0": 75, "1": 0}}),
+        (
+            [KAFKA, FILES, {**KAFKA, "latestOffset": {"orders": {"0": 101, "1": 51}}}],
+            {"orders": {"0": 76, "1": 1}},
+        ),
+        ([{**KAFKA, "latestOffset": {"orders": {"0": 5, "1": 55}}}], {"orders": {"0": 0, "1": 5}}),
         ([FILES], None),
         ([{**KAFKA, "latestOffset": {"orders": {"0": 175}}}], None),
         ([{"endOffset": {}, "latestOffset": {}}], None),
@@ -54,8 +59,51 @@ FILES = {"endOffset": {"logOffset": 3}, "latestOffset": None, "numInputRows": 7}
     ],
 )
 def test_the_backlog_of_sources_is_known_if_their_offsets_count_records(
-    sources: list[dict[str, Any]], pending: int | None
+    sources: list[dict[str, Any]], lags: dict[str, dict[str, int]] | None
 ) -> None:
-    """Of the others it is unknown, not zero."""
+    """By topic and partition; of the others it is unknown, not zero."""
     report = json.dumps({"batchId": 3, "sources": sources})
-    assert decoded(SimpleNamespace(json=lambda: report)).pending_records == pending
+    assert decoded(SimpleNamespace(json=lambda: report)).lags == lags
+
+
+def running(*reports: dict[str, Any]) -> Any:
+    """A query that has made these reports, from batch 0 on."""
+    entries = [
+        SimpleNamespace(
+            batchId=lambda batch=batch: batch,
+            json=lambda batch=batch, report=report: json.dumps({"batchId": batch, **report}),
+        )
+        for batch, report in enumerate(reports)
+    ]
+    query = MagicMock()
+    query._jsq.recentProgress.return_value = entries
+    return query
+
+
+def test_rows_dropped_as_late_add_up_by_operator_and_are_said_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Spark reports them by batch, and only there; what is read twice counts once."""
+
+    def dropped(*rows: int) -> dict[str, Any]:
+        names = ("stateStoreSave", "symmetricHashJoin")
+        operators = [
+            {"operatorName": name, "numRowsDroppedByWatermark": number}
+            for name, number in zip(names, rows, strict=True)
+        ]
+        return {"stateOperators": operators, "sources": [KAFKA]}
+
+    counters = QueryCounters("sums")
+    counters.count(running(dropped(0, 0)), 0)
+    assert not caplog.records
+    query = running(dropped(0, 0), dropped(2, 0), dropped(3, 7))
+    counters.count(query, 2)
+    counters.count(query, 2)
+    found = counters.metrics(2, {})
+    assert [(state.name, state.late) for state in found.state] == [
+        ("stateStoreSave", 5),
+        ("symmetricHashJoin", 7),
+    ]
+    assert (found.records_in, found.pending_records) == (80, 75)
+    (said,) = caplog.records
+    assert "sums has dropped 12 rows as late" in said.getMessage()

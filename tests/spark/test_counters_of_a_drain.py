@@ -21,12 +21,9 @@ VERTEX = SimpleNamespace(
 
 def progress(batch: int, rows: int) -> Any:
     """Spark's progress of one batch."""
-    source = MagicMock()
-    source.numInputRows.return_value = rows
     entry = MagicMock()
     entry.batchId.return_value = batch
-    entry.json.return_value = json.dumps({"batchId": batch})
-    entry.sources.return_value = [source]
+    entry.json.return_value = json.dumps({"batchId": batch, "sources": [{"numInputRows": rows}]})
     return entry
 
 

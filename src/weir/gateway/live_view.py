@@ -177,6 +177,7 @@ class LiveView:
             records_in=metrics.records_in,
             records_in_per_second=metrics.records_in_per_second,
             pending_records=metrics.pending_records,
+            lags=metrics.lags,
             records_committed=metrics.records_committed,
             batches=timeline.batches,
             batch_ms=timeline.batch_ms,

@@ -4,8 +4,9 @@ Names, units and labels follow Prometheus' conventions (base units: seconds, byt
 the metric, ``flink`` is its name in Flink's REST API, whose times are milliseconds. Every series
 has the labels ``job_name`` and ``job_id``, which stay the same when a job is run again.
 
-The number of series is bounded by the job's graph: a metric has one series, or a series for each
-vertex, channel, status or memory pool. No label holds a path, an error or a checkpoint's id.
+The number of series is bounded by the job's graph and inputs: a metric has one series, or a series
+for each vertex, channel, partition of a topic, status or memory pool. No label holds a path, an
+error or a checkpoint's id.
 """
 
 from __future__ import annotations
@@ -179,6 +180,19 @@ def _channels(field: str) -> Callable[[Readings], Iterator[Series]]:
     return read
 
 
+def _lags(readings: Readings) -> Iterator[Series]:
+    for vertex in readings.vertices:
+        for topic, partitions in vertex.view.lags.items():
+            for partition, records in partitions.items():
+                yield (vertex.view.vertex, topic, partition), float(records)
+
+
+def _late(readings: Readings) -> Iterator[Series]:
+    for vertex in readings.vertices:
+        for number, state in enumerate(vertex.view.state):
+            yield (vertex.view.vertex, f"{number} {state.name}"), float(state.late)
+
+
 def _part(
     value: Callable[[TaskCheckpointStats], float],
 ) -> Callable[[VertexReading], float | None]:
@@ -348,6 +362,27 @@ METRICS: tuple[Metric, ...] = (
         labels=("vertex",),
         flink="pendingRecords",
         read=_of_vertices(lambda vertex: vertex.view.pending_records),
+    ),
+    Metric(
+        name="weir_source_lag_records",
+        kind=Kind.GAUGE,
+        help="The same by topic and partition.",
+        labels=("vertex", "topic", "partition"),
+        read=_lags,
+    ),
+    _vertex(
+        "late_records_dropped_total",
+        "Rows that its stateful operators have dropped, since the watermark had passed them.",
+        lambda vertex: sum(state.late for state in vertex.view.state),
+        kind=Kind.COUNTER,
+        flink="numLateRecordsDropped",
+    ),
+    Metric(
+        name="weir_operator_late_records_dropped_total",
+        kind=Kind.COUNTER,
+        help="The same by Spark's stateful operator: its number in the query, and Spark's name.",
+        labels=("vertex", "operator"),
+        read=_late,
     ),
     _vertex(
         "records_committed_total",

@@ -64,6 +64,8 @@ class VertexView:
     records_in_per_second: float = 0.0
     #: Records that its sources had beyond the newest batch; None if they do not say.
     pending_records: Count | None = None
+    #: The same by topic and partition, for sources that have them.
+    lags: Mapping[str, Mapping[str, Count]] = field(default_factory=dict)
     #: Rows that sinks committed since the driver started.
     records_committed: Count = 0
     #: Batches that have ended since the driver started, and how long the newest took.

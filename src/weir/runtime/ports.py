@@ -86,6 +86,8 @@ class StateView:
     rows: Count
     #: Bytes of memory.
     size: Count
+    #: Rows that it has dropped since the driver started, since the watermark had passed them.
+    late: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,8 @@ class VertexMetrics:
     parallelism: int = 1
     #: Records that its sources had beyond its newest batch; None if unknown.
     pending_records: int | None = None
+    #: The same by topic and partition, for sources that have them.
+    lags: Mapping[str, Mapping[str, Count]] = field(default_factory=dict)
     #: The query's watermark as of its newest batch; None if it has none.
     watermark_ms: int | None = None
     state: tuple[StateView, ...] = ()

@@ -51,6 +51,8 @@ class PageVertexLive(PageMessage, frozen=True, kw_only=True):
     watermark: int | None
     #: Records that its sources had beyond the newest batch; None if they do not say.
     pending: int | None
+    #: Rows dropped as late since the driver started.
+    late: int
 
 
 class PageVertex(PageMessage, frozen=True, kw_only=True):
@@ -325,6 +327,16 @@ class PageEngineState(PageMessage, frozen=True, kw_only=True):
     name: str
     rows: int
     bytes: int
+    #: Rows that it has dropped as late since the driver started.
+    late: int
+
+
+class PageLag(PageMessage, frozen=True, kw_only=True):
+    """What a source had in one partition of a topic beyond the newest batch."""
+
+    topic: str
+    partition: str
+    records: int
 
 
 class PageSubtask(PageMessage, frozen=True, kw_only=True):
@@ -344,6 +356,8 @@ class PageVertexDetail(PageMessage, frozen=True, kw_only=True):
     vertex: str
     state: tuple[PageStatePart, ...]
     engine_state: tuple[PageEngineState, ...]
+    #: Only of the partitions that lag, the most first.
+    lags: tuple[PageLag, ...]
     #: The checkpoint that ``state`` is of; None without a completed checkpoint.
     checkpoint: int | None
     #: How long each sink staged the newest batch, the computation of its rows included.

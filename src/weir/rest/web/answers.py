@@ -38,6 +38,8 @@ _SKEW = 4
 _SKEW_FLOOR_MS = 200
 #: Up to so many times the median of its siblings, a subtask has read as many rows as they.
 _ALIKE = 1.25
+#: How many partitions that lag are shown.
+_LAGS = 20
 #: A sink that stages for so many times the longest Spark task is called slow, above this.
 _SLOW_SINK_MS = 1_000
 #: How many tasks a sentence names.
@@ -184,6 +186,7 @@ def _vertex_live(
         snapshot=shares["snapshot_ms"],
         watermark=vertex.watermark_ms,
         pending=vertex.pending_records,
+        late=sum(state.late for state in vertex.state),
     )
 
 
@@ -450,9 +453,12 @@ def vertex_detail(
         vertex=vertex.vertex,
         state=() if kept is None else _state_parts(kept),
         engine_state=tuple(
-            page.PageEngineState(name=state.name, rows=state.rows, bytes=state.size)
+            page.PageEngineState(
+                name=state.name, rows=state.rows, bytes=state.size, late=state.late
+            )
             for state in vertex.state
         ),
+        lags=_lags(vertex),
         checkpoint=None if completed is None else completed.checkpoint_id,
         staging_ms=dict(vertex.staging_ms),
         stage=subtasks[0].stage if subtasks else None,
@@ -470,6 +476,16 @@ def vertex_detail(
         finding=_skew(subtasks) or _slow_sink(vertex, subtasks),
         failures=failures(view, recorder, vertex.vertex),
     )
+
+
+def _lags(vertex: VertexView) -> tuple[page.PageLag, ...]:
+    lags = [
+        page.PageLag(topic=topic, partition=partition, records=records)
+        for topic, partitions in vertex.lags.items()
+        for partition, records in partitions.items()
+        if records
+    ]
+    return tuple(sorted(lags, key=lambda lag: -lag.records)[:_LAGS])
 
 
 def _state_parts(task: TaskState) -> tuple[page.PageStatePart, ...]:

@@ -1,15 +1,16 @@
-"""``QueryCounters``: the rows that one task has read, from Spark's reports of its batches."""
+"""``QueryCounters``: what one task has read and dropped, from Spark's reports of its batches."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from weir.core.types import OperatorId
+from weir.core.types import OperatorId, VertexId
+from weir.monitoring.log_lines import place
 from weir.runtime.ports import VertexMetrics
-from weir.spark.control_input import CONTROL_INPUT
 from weir.spark.query.progress import BatchProgress, decoded
 
 if TYPE_CHECKING:
@@ -17,15 +18,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: How often at most a task says that it drops more rows as late, in seconds.
+_LATE_S = 60.0
+
 
 class QueryCounters:
     """Counts each batch of a task once. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: VertexId) -> None:
+        self._name = name
         self._lock = threading.Lock()
         #: The last batch of each query that was counted; a drain has a query of its own.
         self._counted: dict[StreamingQuery, int] = {}
         self._records_in = 0
+        #: Rows that each stateful operator has dropped as late, how many of them were said, and
+        #: when.
+        self._late: list[int] = []
+        self._late_said = 0
+        self._late_said_s = 0.0
         #: Spark's report of the newest batch that was counted; None before the first.
         self._newest: BatchProgress | None = None
 
@@ -47,13 +57,17 @@ class QueryCounters:
         """The counters, with the task's position and how long each sink staged."""
         with self._lock:
             newest = self._newest
+            lags = None if newest is None else newest.lags
             return VertexMetrics(
                 position=position,
                 records_in=self._records_in,
                 records_in_per_second=0.0 if newest is None else newest.processed_rows_per_second,
-                pending_records=None if newest is None else newest.pending_records,
+                pending_records=None
+                if lags is None
+                else sum(sum(partitions.values()) for partitions in lags.values()),
+                lags=lags or {},
                 watermark_ms=None if newest is None else newest.watermark_ms,
-                state=() if newest is None else newest.state,
+                state=() if newest is None else newest.state(self._late),
                 staging_ms=staging_ms,
             )
 
@@ -61,24 +75,35 @@ class QueryCounters:
         counted = self._counted.get(query, -1)
         if counted >= position:
             return
-        newest, rows = counted, 0
         entries = query._jsq.recentProgress()
+        newest: BatchProgress | None = None
         for index in range(len(entries) - 1, -1, -1):
-            batch = int(entries[index].batchId())
-            if batch <= counted:
+            if int(entries[index].batchId()) <= counted:
                 break
-            if index == len(entries) - 1:
-                newest = batch
-                self._newest = decoded(entries[index])
-            rows += _rows_read(entries[index].sources())
-        self._records_in += rows
-        self._counted[query] = newest
+            batch = decoded(entries[index])
+            newest = newest or batch
+            self._records_in += batch.rows_read
+            dropped = [one.num_rows_dropped_by_watermark for one in batch.state_operators]
+            self._late += [0] * (len(dropped) - len(self._late))
+            for number, rows in enumerate(dropped):
+                self._late[number] += rows
+        if newest is not None:
+            self._newest = newest
+            self._counted[query] = newest.batch_id
+            self._say_late(newest)
 
-
-def _rows_read(sources: Any) -> int:
-    """The rows of a batch by Spark's progress of each source, without the control input's."""
-    return sum(
-        int(source.numInputRows())
-        for source in sources
-        if str(source.description()) != CONTROL_INPUT
-    )
+    def _say_late(self, newest: BatchProgress) -> None:
+        dropped = sum(self._late)
+        if dropped == self._late_said or (
+            self._late_said and time.monotonic() - self._late_said_s < _LATE_S
+        ):
+            return
+        self._late_said, self._late_said_s = dropped, time.monotonic()
+        with place(task=self._name):
+            _log.warning(
+                "%s has dropped %s rows as late so far: the watermark (%s now) had passed their"
+                " event times. A longer delay of withWatermark keeps such rows.",
+                self._name,
+                f"{dropped:,}",
+                newest.event_time.get("watermark", "unknown"),
+            )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from weir.runtime.ports import StateView, SubtaskView
+from weir.spark.control_input import CONTROL_INPUT
 from weir.storage.records import prepare
 
 if TYPE_CHECKING:
@@ -23,18 +26,21 @@ class StateProgress(msgspec.Struct, frozen=True, rename="camel"):
     operator_name: str = ""
     num_rows_total: int = 0
     memory_used_bytes: int = 0
+    num_rows_dropped_by_watermark: int = 0
 
 
 class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
     """One source in a batch. Each source has its own form of offsets."""
 
+    description: str = ""
+    num_input_rows: int = 0
     end_offset: Any = None
     #: The newest offset when the batch was planned; None if the source does not report it.
     latest_offset: Any = None
 
     @property
-    def pending_records(self) -> int | None:
-        """Records that the source had beyond the batch.
+    def lags(self) -> dict[str, dict[str, int]] | None:
+        """Records that the source had beyond the batch, by topic and partition.
 
         None unless its offsets number the records of each partition of each topic, as Kafka's do.
         """
@@ -49,11 +55,13 @@ class SourceProgress(msgspec.Struct, frozen=True, rename="camel"):
         }:
             return None
         # A topic that was deleted and made again begins at 0.
-        return sum(
-            max(0, newest - end[topic][partition])
+        return {
+            topic: {
+                partition: max(0, newest - end[topic][partition])
+                for partition, newest in offsets.items()
+            }
             for topic, offsets in latest.items()
-            for partition, newest in offsets.items()
-        )
+        }
 
 
 class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
@@ -65,24 +73,36 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
     state_operators: tuple[StateProgress, ...] = ()
     sources: tuple[SourceProgress, ...] = ()
 
-    @property
-    def state(self) -> tuple[StateView, ...]:
-        """What the stateful operators hold after the batch."""
+    def state(self, late: Sequence[int]) -> tuple[StateView, ...]:
+        """What the stateful operators hold after the batch; ``late``: what each has dropped."""
         return tuple(
             StateView(
                 name=operator.operator_name,
                 rows=operator.num_rows_total,
                 size=operator.memory_used_bytes,
+                late=dropped,
             )
-            for operator in self.state_operators
+            for operator, dropped in zip(self.state_operators, late, strict=False)
         )
 
     @property
-    def pending_records(self) -> int | None:
-        """Records that wait in the sources that say so; None if none does."""
-        known = [source.pending_records for source in self.sources]
-        counts = [count for count in known if count is not None]
-        return sum(counts) if counts else None
+    def lags(self) -> dict[str, dict[str, int]] | None:
+        """Records that wait in the sources that say so, by topic and partition; None if none does.
+
+        A topic that several sources read counts once for each.
+        """
+        known = [lags for source in self.sources if (lags := source.lags) is not None]
+        summed: dict[str, Counter[str]] = defaultdict(Counter)
+        for topic, partitions in (item for lags in known for item in lags.items()):
+            summed[topic].update(partitions)
+        return {topic: dict(lags) for topic, lags in summed.items()} if known else None
+
+    @property
+    def rows_read(self) -> int:
+        """Rows that the batch has read, without those of Weir's own input, which has none."""
+        return sum(
+            source.num_input_rows for source in self.sources if source.description != CONTROL_INPUT
+        )
 
     @property
     def watermark_ms(self) -> int | None:

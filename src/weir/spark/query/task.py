@@ -90,7 +90,7 @@ class QueryTask:
         self._calls = PlanningCalls(query)
         self._watermarks = OutputWatermarks(query, position, watermark_ms)
         self._owners = PlanOwners(query, position)
-        self._counters = QueryCounters()
+        self._counters = QueryCounters(query.name)
         self._failures = failures
         #: Why a batch failed, kept until Spark reports that the query failed.
         self._failure: TaskErrored | None = None

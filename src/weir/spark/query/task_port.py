@@ -452,9 +452,19 @@ class SparkTaskPort:
             before = self._metrics.get(vertex, VertexMetrics())
             task = self._tasks.get(vertex)
         if task is None:
-            return replace(before, records_in_per_second=0.0, pending_records=None)
+            return replace(before, records_in_per_second=0.0, pending_records=None, lags={})
         now = task.metrics()
-        return replace(now, records_in=before.records_in + now.records_in)
+        late = [state.late for state in before.state]
+        late += [0] * (len(now.state) - len(late))
+        return replace(
+            now,
+            records_in=before.records_in + now.records_in,
+            state=tuple(
+                replace(state, late=state.late + earlier)
+                for state, earlier in zip(now.state, late, strict=False)
+            )
+            or before.state,
+        )
 
 
 def _with_fingerprints(

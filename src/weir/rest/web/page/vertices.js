@@ -67,7 +67,7 @@ const liveCards = (live, now, wide) => [
   card("Committed", count(live.recordsCommitted), `${rate(live.rateCommitted)} per second`),
   card("Newest batch", live.batches ? duration(live.batchMs) : "-", `${count(live.batches)} batches since the driver started`),
   card("Watermark", live.watermark === null ? "none" : `${duration(Math.max(0, now - live.watermark))} behind`,
-    live.watermark === null ? "no event time" : moment(live.watermark)),
+    [live.watermark === null ? "no event time" : moment(live.watermark), live.late ? `; ${count(live.late)} rows dropped as late` : ""]),
   card("Backpressure", `held ${percent(live.held)}`, [`busy ${percent(live.busy)}, rested ${percent(live.rested)} `, shareBar(wide, live)]),
 ];
 
@@ -104,6 +104,15 @@ function states(detail, tall) {
         { title: "Operator", cell: (row) => row.name },
         { title: "Rows", num: true, cell: (row) => count(row.rows) },
         { title: "Memory", num: true, cell: (row) => bytes(row.bytes) },
+        { title: "Late rows dropped", num: true, cell: (row) => count(row.late) },
+      ],
+    }) : null,
+    detail.lags.length ? table({
+      caption: "Partitions that its sources have not read up", rows: detail.lags, key: (row) => `${row.topic} ${row.partition}`,
+      columns: [
+        { title: "Topic", cell: (row) => row.topic },
+        { title: "Partition", num: true, cell: (row) => row.partition },
+        { title: "Records", num: true, cell: (row) => count(row.records) },
       ],
     }) : null,
   ];
