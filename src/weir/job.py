@@ -262,6 +262,7 @@ class Job:
         takeover: bool = False,
         accept_duplicates: bool = False,
         accept_changed_state: Sequence[str] = (),
+        accept_lost_rows: Sequence[str] = (),
         until_idle: bool = False,
         drain: bool = False,
     ) -> JobResult:
@@ -288,6 +289,7 @@ class Job:
             takeover=takeover,
             accept_duplicates=accept_duplicates,
             accept_changed_state=tuple(accept_changed_state),
+            accept_lost_rows=tuple(accept_lost_rows),
             arguments=script_arguments(),
             until_idle=until_idle,
             drain=drain,
@@ -306,6 +308,7 @@ class Job:
         takeover: bool = False,
         accept_duplicates: bool = False,
         accept_changed_state: Sequence[str] = (),
+        accept_lost_rows: Sequence[str] = (),
         until_idle: bool = False,
         drain: bool = False,
     ) -> JobHandle:
@@ -329,6 +332,7 @@ class Job:
             takeover=takeover,
             accept_duplicates=accept_duplicates,
             accept_changed_state=tuple(accept_changed_state),
+            accept_lost_rows=tuple(accept_lost_rows),
             arguments=script_arguments(),
             until_idle=until_idle,
             drain=drain,

@@ -393,7 +393,7 @@ def test_every_keyword_of_run_holds_unless_the_command_says_otherwise() -> None:
     """No option that the code gives is lost; the command's name and arguments stay."""
     keywords = inspect.signature(Job.run).parameters.keys() - {"self"}
     values = {"master": "m", "conf": {"k": "v"}, "from_savepoint": "/s"}
-    values |= dict.fromkeys(("accept_changed_state",), ("step",))
+    values |= dict.fromkeys(("accept_changed_state", "accept_lost_rows"), ("step",))
     code = RunOptions(**{name: values.get(name, True) for name in keywords})  # type: ignore[arg-type]
     command = RunOptions(name="n", arguments=("a",))
     assert command.over(code) == replace(code, name="n", arguments=("a",))

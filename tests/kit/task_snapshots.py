@@ -117,6 +117,7 @@ def task_snapshots(
             watermark_ms=lambda position: None,
             snapshot_operators=snapshot_operators,
             layout=lambda: None,
+            entries={},
         ),
         storage=storage,
         flush=flush,

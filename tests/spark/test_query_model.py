@@ -73,6 +73,7 @@ from weir.sim.own.code import CountedRows
 from weir.sim.own.marks import Marks
 from weir.sim.own.queries import SimQueries
 from weir.sinks.base import Batch, Sink
+from weir.spark.kafka.inputs import KafkaInputs
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.task_port import SparkTaskPort
 from weir.storage.checkpoints import CheckpointStorage
@@ -270,6 +271,7 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
         working_directory=str(directory / "work"),
         clock=SystemClock(),
         changes=changes_of(job),
+        kafka=KafkaInputs(session, accepted=frozenset(), group=None, note=print),
     )
     script = Script(port, task_plan("out"), storage)
     try:

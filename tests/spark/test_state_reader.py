@@ -163,6 +163,7 @@ class Saved:
                 watermark_ms=lambda position: None,
                 snapshot_operators=None,
                 layout=lambda: None,
+                entries={},
             ),
             storage=storage,
             flush=lambda committables, *_: tuple(committables),

@@ -30,6 +30,7 @@ from weir.cli import tables
 from weir.cli.options import (
     AcceptChangedState,
     AcceptDuplicates,
+    AcceptLostRows,
     Address,
     AllowNonRestoredState,
     Arguments,
@@ -188,6 +189,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     ] = False,
     accept_duplicates: AcceptDuplicates = False,
     accept_changed_state: AcceptChangedState = None,
+    accept_lost_rows: AcceptLostRows = None,
     read_apart: ReadApart = None,
     rest_port: RestPort = None,
     log_format: LogFormatOption = None,
@@ -250,6 +252,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         takeover=takeover,
         accept_duplicates=accept_duplicates,
         accept_changed_state=tuple(accept_changed_state or ()),
+        accept_lost_rows=tuple(accept_lost_rows or ()),
         read_apart=tuple(read_apart or ()),
         name=single("--name", name),
         arguments=tuple(arguments or ()),

@@ -238,6 +238,17 @@ AcceptChangedState = Annotated[
         ),
     ),
 ]
+AcceptLostRows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--accept-lost-rows",
+        metavar="STEP",
+        help=(
+            "Let this source go on at the earliest rows that are there, although rows that it has"
+            " not read are gone: deleted by Kafka's retention, or with their topic; repeatable."
+        ),
+    ),
+]
 ReadApart = Annotated[
     list[str] | None,
     typer.Option(

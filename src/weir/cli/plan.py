@@ -25,9 +25,10 @@ from rich.text import Text
 from weir.cli.loading.load import checked
 from weir.cli.loading.needed_session import session_beside
 from weir.cli.loading.program import Program
-from weir.core.graph import ChainEnd, GraphStep, Vertex
+from weir.core.graph import ChainEnd, GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId
 from weir.job import Job, definition_of
+from weir.spark.kafka.code import UNCOMMITTED, is_uncommitted
 
 #: Width of the label column, so that the values of all vertices line up.
 _LABEL_WIDTH = 24
@@ -71,7 +72,8 @@ def plan_text(job: Job) -> Group:
 
     Raises ``PipelineError`` like ``weir run``.
     """
-    vertices = definition_of(job).vertices()
+    definition = definition_of(job)
+    vertices = definition.vertices()
     shown = _shown(vertices)
     channels = sum(len(vertex.inputs) for vertex in vertices)
     head = (
@@ -85,6 +87,11 @@ def plan_text(job: Job) -> Group:
         table.add_column(overflow="fold")
         for label, value in _rows(vertex, vertices, shown):
             table.add_row(f"  {label}", Text(value))
+        for step in vertex.steps:
+            if step.kind is StepKind.SOURCE and is_uncommitted(
+                definition.functions.get(step.operator_id)
+            ):
+                table.add_row("  note", Text(f"{shown[step.operator_id]} {UNCOMMITTED}"))
         title = f"\n{shown[vertex.name]} ({_extent(vertex)})"
         parts += [Text(title, style="bold"), table]
     return Group(*parts)

@@ -29,6 +29,8 @@ from weir.launch.options import JobResult, RunOptions
 from weir.spark.adopt.handles import describe_target
 from weir.spark.adopt.query import StartedQuery
 from weir.spark.adopt.session import ScriptSession
+from weir.spark.kafka.code import ISOLATION, UNCOMMITTED, artifacts_in
+from weir.spark.query.source_leaves import streaming_leaves
 from weir.spark.session import class_archive
 from weir.storage.paths import temporary_directory
 
@@ -122,9 +124,8 @@ def planned_script(program: Program, say: Callable[[str], None]) -> PlannedScrip
                 raise PipelineError(f"{program.path} starts no streaming query: nothing to show.")
             name = session.app_name or program.path.stem
             adopted = Assembly(RunOptions(), session, said.append).job_of(name, found.queries)
-            details = Group(
-                *_queries(found), *(Text(f"note: {line}") for line in (*said, *adopted.says))
-            )
+            lines = (*said, *adopted.says, *_uncommitted(found))
+            details = Group(*_queries(found), *(Text(f"note: {line}") for line in lines))
             return PlannedScript(job=adopted.job, details=details)
 
 
@@ -134,6 +135,7 @@ def _session(program: Program, options: RunOptions, say: Callable[[str], None]) 
         master=options.master,
         conf=options.conf,
         say=say,
+        artifacts=artifacts_in(program.path),
     )
 
 
@@ -149,6 +151,13 @@ def _queries(found: FoundQueries) -> Iterator[RenderableType]:
         yield table
     if found.end is not None:
         yield Text(f"Not executed: what comes after {found.end}.")
+
+
+def _uncommitted(found: FoundQueries) -> Iterator[str]:
+    for query in found.queries:
+        leaves = streaming_leaves(query.frame)
+        if any(source == "kafka" and ISOLATION not in options for source, options in leaves):
+            yield f"{query.place}: the query {UNCOMMITTED}"
 
 
 def _rows(query: StartedQuery) -> Iterator[tuple[str, str]]:

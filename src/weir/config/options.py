@@ -371,6 +371,13 @@ COMMIT_MAX_BACKOFF = ConfigOption(
     "10 s",
     "Maximum delay between two attempts to commit.",
 )
+KAFKA_GROUP = ConfigOption(
+    "weir.kafka.group",
+    TEXT.or_none("none"),
+    "none",
+    "Consumer group of Kafka, without members, that gets the offsets of each completed checkpoint,"
+    " for tools that watch the lag. A source may name its own, as an option of this name.",
+)
 LINEAGE_URL = ConfigOption(
     "weir.lineage.url",
     URL.or_none("none"),

@@ -38,6 +38,8 @@ class RunOptions:
     accept_duplicates: bool = False
     #: Names or uids of steps that go on with their state although they have changed.
     accept_changed_state: tuple[str, ...] = ()
+    #: Names or uids of sources that go on without rows that are gone and that they have not read.
+    accept_lost_rows: tuple[str, ...] = ()
     #: Names of a script's queries that are to read from the start of their input.
     read_apart: tuple[str, ...] = ()
     #: Takes the place of the job's name.
@@ -61,6 +63,7 @@ class RunOptions:
             takeover=self.takeover or code.takeover,
             accept_duplicates=self.accept_duplicates or code.accept_duplicates,
             accept_changed_state=(*self.accept_changed_state, *code.accept_changed_state),
+            accept_lost_rows=(*self.accept_lost_rows, *code.accept_lost_rows),
         )
 
     def going_on(self) -> RunOptions:
@@ -72,6 +75,7 @@ class RunOptions:
             takeover=False,
             accept_duplicates=False,
             accept_changed_state=(),
+            accept_lost_rows=(),
         )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from weir.launch.wiring import JobRun
     from weir.rest.server.server import RestServer
     from weir.runtime.concurrency import Clock
+    from weir.spark.session.start import LazySession
     from weir.storage.checkpoints import CheckpointStorage
     from weir.storage.job_log import JobRecord
 
@@ -53,6 +54,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
         session = LazySession(job.name, options.master, configuration, note=listener.note)
         running = stack.enter_context(contextlib.ExitStack())
         running.callback(session.close)
+        _provide_connector(job, session, listener)
         environment = RunEnvironment(
             job=job,
             options=options,
@@ -119,18 +121,22 @@ def _submit(environment: RunEnvironment, rest: RestServer) -> Submission:
 def _changes(job: JobDefinition, options: RunOptions, listener: RunListener) -> Changes:
     """Compares the job with a checkpoint.
 
-    Raises ``PipelineError`` if the user accepts changes of a step that the job does not have.
+    Raises ``PipelineError`` if the user accepts something of a step that the job does not have.
     """
     from weir.definition import declared_operators
     from weir.durable.changes import Changes
 
     operators = declared_operators(job)
     names = {*operators, *(operator.name for operator in operators.values())}
-    for name in options.accept_changed_state:
+    accepted = {
+        "--accept-changed-state": options.accept_changed_state,
+        "--accept-lost-rows": options.accept_lost_rows,
+    }
+    for option, name in ((option, name) for option, given in accepted.items() for name in given):
         if name not in names:
             raise PipelineError(
-                f"--accept-changed-state names {name!r}, but job {job.name!r} has no such step:"
-                f" its steps are {', '.join(sorted(one.name for one in operators.values()))}."
+                f"{option} names {name!r}, but job {job.name!r} has no such step: its steps are"
+                f" {', '.join(sorted(one.name for one in operators.values()))}."
             )
     return Changes(
         operators=operators, accepted=frozenset(options.accept_changed_state), note=listener.note
@@ -181,6 +187,15 @@ def _started(
         environment.clock,
     )
     return run
+
+
+def _provide_connector(job: JobDefinition, session: LazySession, listener: RunListener) -> None:
+    """Have the session made with Spark's Kafka connector if the job's code needs it."""
+    from weir.spark.kafka.code import artifacts_of
+    from weir.spark.kafka.connector import provide
+
+    functions = (*job.functions.values(), *(sink.function for sink in job.sinks.values()))
+    provide(session, artifacts_of(functions), listener.note)
 
 
 def _check(configuration: Configuration, rest: RestServer) -> None:

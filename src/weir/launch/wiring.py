@@ -12,6 +12,7 @@ from weir.config import Configuration
 from weir.config.options import (
     DEFAULT_PARALLELISM,
     IGNORE_UNCLAIMED_STATE,
+    KAFKA_GROUP,
     LEASE_INTERVAL,
     LEASE_TIMEOUT,
     LOG_FORMAT,
@@ -54,6 +55,7 @@ from weir.operators.state.types import KEY_GROUPS
 from weir.rest.past.archive import JobArchive
 from weir.runtime.concurrency import ThreadWaits, ThreadWorkers
 from weir.runtime.watching import Watchers
+from weir.spark.kafka.inputs import KafkaInputs
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import plan_layouts
 from weir.spark.query.task_port import SparkTaskPort
@@ -297,6 +299,12 @@ def _task_port(
         working_directory=environment.working_directory(submission.job_id),
         clock=environment.clock,
         changes=environment.changes,
+        kafka=KafkaInputs(
+            environment.session.get(),
+            accepted=frozenset(environment.options.accept_lost_rows),
+            group=environment.configuration.value(KAFKA_GROUP),
+            note=environment.listener.note,
+        ),
     )
 
 

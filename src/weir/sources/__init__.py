@@ -1,4 +1,4 @@
-"""Sources that Weir reads itself, for ``Job.source``; all others are Spark's.
+"""Sources that Weir reads itself, for ``Job.source``; all others are Spark's, as ``kafka``.
 
 ``Source`` and what belongs to it are the contract of sources of your own (``docs/SOURCES.md``).
 """
@@ -17,6 +17,7 @@ from weir.sources.base import (
     encode_splits,
 )
 from weir.sources.files import FileSource
+from weir.sources.kafka_connector import KafkaSource, kafka
 from weir.sources.split_reader import Fetched, SplitReader
 from weir.sources.topics.topic import KafkaTopic
 from weir.sources.watermarks import Watermarks
@@ -25,6 +26,7 @@ __all__ = [
     "ExternallyInducedSourceReader",
     "Fetched",
     "FileSource",
+    "KafkaSource",
     "KafkaTopic",
     "Source",
     "SourceReader",
@@ -38,4 +40,5 @@ __all__ = [
     "Watermarks",
     "decode_splits",
     "encode_splits",
+    "kafka",
 ]

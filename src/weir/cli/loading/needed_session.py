@@ -33,6 +33,8 @@ def needed_session(
 
     def lazy() -> LazySession:
         # Not at the top: most files need no session.
+        from weir.spark.kafka.code import artifacts_in
+        from weir.spark.kafka.connector import provide
         from weir.spark.session.start import LazySession
 
         given = {
@@ -40,7 +42,9 @@ def needed_session(
             for key, value in conf.items()
             if key.startswith(SPARK_PREFIX) or key in _KEYS
         }
-        return LazySession(name or program.path.stem, master, Configuration.load(None, given))
+        made = LazySession(name or program.path.stem, master, Configuration.load(None, given))
+        provide(made, artifacts_in(program.path), say)
+        return made
 
     def asked(frame: FrameType) -> str:
         place = program.place(frame)

@@ -15,13 +15,14 @@ from __future__ import annotations
 import re
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from weir.config import SPARK_PREFIX, Configuration
 from weir.errors import ConfigurationError, PipelineError, invariant
 from weir.masking import masked
 from weir.spark.adopt.query import Place
+from weir.spark.kafka.connector import provide
 from weir.spark.session.settings import REQUIRED, SHUFFLE_PARTITIONS
 from weir.spark.session.start import LazySession
 from weir.storage.filesystem import FileSystem
@@ -35,6 +36,7 @@ _PACKAGES = "spark.jars.packages"
 _REMOTE = "spark.remote"
 #: The only Scala for which Spark 4 exists.
 _SCALA = "2.13"
+_GROUP = "org.apache.spark"
 #: The name of an artifact that ends with a version of Scala.
 _SCALA_NAME = re.compile(r"(?P<name>.+)_(?P<scala>2\.\d+)")
 #: The name of an artifact that is for one release of Spark, as Iceberg's are.
@@ -53,11 +55,14 @@ class ScriptSession:
         master: str | None,
         conf: Mapping[str, str | float | bool],
         say: Callable[[str], None],
+        artifacts: Sequence[str] = (),
     ) -> None:
         """``name`` is the application's name unless the script gives one.
 
-        ``master`` and ``conf`` are the command line's.
+        ``master`` and ``conf`` are the command line's. ``artifacts`` are those of Spark that the
+        script's code needs.
         """
+        self._artifacts = artifacts
         self._name = name
         self._master = master
         self._conf = {key: str(value) for key, value in conf.items()}
@@ -138,6 +143,7 @@ class ScriptSession:
     def _made(self, place: Place) -> LazySession:
         configuration = Configuration({**self._spark_settings(self._script), **self._conf})
         made = LazySession(self.app_name or self._name, self._master, configuration)
+        provide(made, self._artifacts, self._say)
         # A context that is made on the main thread replaces the handler.
         on_main = threading.current_thread() is threading.main_thread()
         interrupt = signal.getsignal(signal.SIGINT) if on_main else None
@@ -193,9 +199,15 @@ def fitting(package: str) -> str:
     renamed = _RENAMED.get(name, name)
     if renamed != name:
         version = "VERSION"
-    if group == "org.apache.spark" and version and version != spark:
+    if group == _GROUP and version and not _serves(version, spark):
         version = spark
     return ":".join(filter(None, (group, f"{renamed}_{_SCALA}", version)))
+
+
+def _serves(version: str, spark: str) -> bool:
+    """Whether an artifact of this release serves Spark: the same, or a lower one of its major."""
+    numbers = [[int(part) for part in re.findall(r"\d+", text)] for text in (version, spark)]
+    return numbers[0][:1] == numbers[1][:1] and numbers[0] <= numbers[1]
 
 
 def _text(value: Any) -> str:

@@ -32,12 +32,14 @@ from weir.spark.channels import (
 from weir.spark.control_input import CHANNEL_SCHEMA
 from weir.spark.failures import first_cause, read_error
 from weir.spark.java import Jvm
+from weir.spark.kafka.connector import packages_option
+from weir.spark.kafka.topics import KafkaPlace
 from weir.spark.operators.outputs import declared_schema, output_of
 from weir.spark.operators.subtasks import SparkSubtasks
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.inputs import OnCall, QueryInputs
 from weir.spark.query.plan_checks import check_result, check_source
-from weir.spark.query.source_leaves import read_identity
+from weir.spark.query.source_leaves import read_identity, streaming_leaves
 from weir.spark.state.plan_layout import (
     CONTROL,
     PlanLayout,
@@ -126,6 +128,28 @@ class Frames:
         with self._lock:
             self.of(name)
             return self._layouts[name]
+
+    def kafka_places(self, name: VertexId) -> tuple[KafkaPlace, ...]:
+        """Where the plan of a vertex reads Kafka; none if its layout is not known."""
+        layout = self.layout(name)
+        inputs = () if layout is None else layout.inputs
+        steps = {step.operator_id: step.name for step in self._pipeline.vertices[name].steps}
+        leaves = {
+            owner: streaming_leaves(frame)
+            for owner, frame in self._sources.items()
+            if owner in steps
+        }
+        found = []
+        for number, one in enumerate(inputs):
+            own = sorted({other.number for other in inputs if other.owner == one.owner})
+            of_owner = leaves.get(one.owner, [])
+            if not of_owner or len(own) != len(of_owner):
+                continue
+            source, options = of_owner[own.index(one.number)]
+            if source == "kafka":
+                step = steps[one.owner]
+                found.append(KafkaPlace(step=one.owner, name=step, number=number, options=options))
+        return tuple(found)
 
     def fingerprints(self, name: VertexId) -> dict[OperatorId, Fingerprint]:
         """What Spark's plan says of the steps of a vertex (``durable/changes.py``).
@@ -325,8 +349,14 @@ def _called(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except Exception as error:
         raise PipelineError(
-            f"The function of step {name!r} raised {_described(error)}. Fix it and run again."
+            f"The function of step {name!r} raised {_described(error)}. {_way(error)}"
         ) from error
+
+
+def _way(error: Exception) -> str:
+    if "data source: kafka" not in str(error):
+        return "Fix it and run again."
+    return f"Give Spark's connector with --packages {packages_option()}."
 
 
 def _described(error: Exception) -> str:

@@ -25,14 +25,19 @@ _PLACES = ("path", "table", "topic", "streamname", "url")
 _KAFKA_TOPICS = ("subscribe", "subscribepattern", "assign")
 
 
+def streaming_leaves(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
+    """Short name and options of each streaming source of a frame, in the order of its plan."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    found = (leaf_source(leaves.apply(number)) for number in range(leaves.size()))
+    return [(name, options) for name, options in found if name]
+
+
 def read_identity(frame: DataFrame) -> str:
     """What a source's frame reads, the same in every run: ``json files at /data/landing``.
 
     Empty if it has no streaming source that is known; asks the JVM.
     """
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-    found = (leaf_source(leaves.apply(number)) for number in range(leaves.size()))
-    return " and ".join(_identity(name, options) for name, options in found if name)
+    return " and ".join(_identity(name, options) for name, options in streaming_leaves(frame))
 
 
 def _identity(source: str, options: dict[str, str]) -> str:

@@ -50,6 +50,7 @@ from weir.runtime.failures import describe
 from weir.runtime.ports import AttemptStart, PostToTask, SubtaskView, Unread, VertexMetrics
 from weir.spark.channels import OutputSegments
 from weir.spark.failures import TaskFailures
+from weir.spark.kafka.inputs import KafkaInputs
 from weir.spark.operators.subtasks import check_directory
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.datasets import job_datasets
@@ -105,10 +106,12 @@ class SparkTaskPort:
         working_directory: str,
         clock: Clock,
         changes: Changes,
+        kafka: KafkaInputs,
     ) -> None:
         """``working_directory`` is ``<weir.working-dir>/<job id>``.
 
-        ``changes`` compares the plans with the checkpoint that an attempt restores.
+        ``changes`` compares the plans with the checkpoint that an attempt restores, and ``kafka``
+        the topics.
         """
         self._session = session
         self._pipeline = pipeline
@@ -117,6 +120,7 @@ class SparkTaskPort:
         self._working_directory = working_directory
         self._clock = clock
         self._changes = changes
+        self._kafka = kafka
         self._transfer = Transfer(storage.fs)
         self._lock = threading.Lock()
         self._tasks: dict[VertexId, QueryTask] = {}
@@ -196,6 +200,8 @@ class SparkTaskPort:
             self._pipeline.check_in_flight(restored)
             restored = rebased(self._session, directory, restored)
             restored = self._partitions.restored(vertex.name, directory, restored)
+        places = current.frames.kafka_places(vertex.name)
+        entries = self._kafka.start(vertex.name, places, directory, restored)
         position = restored.position if restored is not None else -1
         query = VertexQuery(
             session=self._session,
@@ -219,7 +225,7 @@ class SparkTaskPort:
             failures=TaskFailures(self._session, vertex, self._pipeline, self._log),
             post=post,
         )
-        snapshots = self._task_snapshots(plan, query, task, restored, base)
+        snapshots = self._task_snapshots(plan, query, task, restored, base=base, entries=entries)
         with self._lock:
             if self._attempt is not current:
                 return
@@ -306,7 +312,9 @@ class SparkTaskPort:
 
     def continue_snapshot(self, effect: ContinueSnapshot) -> tuple[TaskState, SnapshotMetrics]:
         """Run the asynchronous part of a snapshot."""
-        return self._snapshots[effect.vertex].proceed(effect.checkpoint_id)
+        state, metrics = self._snapshots[effect.vertex].proceed(effect.checkpoint_id)
+        self._kafka.acknowledged(effect.checkpoint_id, state)
+        return state, metrics
 
     def drop_snapshot(self, effect: DropSnapshot) -> None:
         """Forget a snapshot and delete its files."""
@@ -318,6 +326,7 @@ class SparkTaskPort:
         Unless it is a savepoint, the next incremental snapshot is based on it.
         """
         self._snapshots[vertex].confirm(checkpoint_id)
+        self._kafka.completed(vertex, checkpoint_id)
         operators = self._operators(vertex)
         if operators is not None:
             operators.completed.append(checkpoint_id)
@@ -349,9 +358,14 @@ class SparkTaskPort:
         query: VertexQuery,
         task: QueryTask,
         restored: TaskState | None,
+        *,
         base: tuple[StateHandle, ...],
+        entries: Mapping[str, str],
     ) -> TaskSnapshots:
-        """``base`` are the files that the first incremental snapshot may share."""
+        """``base`` are the files that the first incremental snapshot may share.
+
+        ``entries`` are those of all its snapshots.
+        """
         operators = query.operators
         return TaskSnapshots(
             vertex=query.name,
@@ -364,6 +378,7 @@ class SparkTaskPort:
                 watermark_ms=task.watermark_ms,
                 snapshot_operators=None if operators is None else operators.snapshot,
                 layout=task.layout,
+                entries=entries,
             ),
             storage=self._storage,
             flush=self._sinks.flush,

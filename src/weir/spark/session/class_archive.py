@@ -132,7 +132,7 @@ def location() -> Path:
 
     Raises ``UnsupportedEnvironmentError`` if Java, Spark or a home directory is missing.
     """
-    java, jars = find_java(), _jars()
+    java, jars = find_java(), jars_of_spark()
     if java is None or jars is None:
         raise UnsupportedEnvironmentError(
             f"{'Java' if java is None else 'Spark'} is missing: install it first."
@@ -149,7 +149,7 @@ def location() -> Path:
     )
     version = re.search(r'^JAVA_VERSION="([\w.+-]+)"', release, re.MULTILINE)
     name = f"spark-{spark[1] if spark else 'x'}-java-{version[1] if version else 'x'}-{fingerprint}"
-    return _cache_directory() / name
+    return cache_directory() / name
 
 
 def find() -> Path | None:
@@ -287,7 +287,11 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """Where Weir keeps what it can make again.
+
+    Raises ``UnsupportedEnvironmentError`` if there is no home directory.
+    """
     configured = os.environ.get("XDG_CACHE_HOME", "")
     # The specification says to ignore relative paths.
     if configured.startswith("/"):
@@ -300,7 +304,7 @@ def _cache_directory() -> Path:
         ) from error
 
 
-def _jars() -> Path | None:
+def jars_of_spark() -> Path | None:
     """The directory of Spark's jars, without importing PySpark."""
     home = spark_home()
     return home / "jars" if home is not None and (home / "jars").is_dir() else None

@@ -46,13 +46,14 @@ from weir.storage.paths import as_spark_path, join
 from weir.storage.paths import is_local as is_local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     from weir.config import Configuration
 
+_JARS = "spark.jars"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 #: The settings in which users give the driver's JVM options.
 _JAVA_OPTION_KEYS = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
@@ -61,6 +62,7 @@ _JAVA_OPTION_KEYS = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
 _FROM_DEFAULTS_FILE = (
     "spark.master",
     "spark.driver.memory",
+    _JARS,
     *_JAVA_OPTION_KEYS,
     *(key for key in DEFAULTS if key != RETAINED),
 )
@@ -303,6 +305,11 @@ class LazySession:
         active = SparkContext._active_spark_context
         planned = self._master or self._conf.get("spark.master") or DEFAULT_MASTER
         return is_local_master(planned if active is None else str(active.master))
+
+    def add_jars(self, jars: Sequence[str]) -> None:
+        """Add jars to those of the user. Call it before the session is made or prepared."""
+        own = self._conf.get(_JARS, "")
+        self._conf = {**self._conf, _JARS: ",".join(filter(None, (own, *jars)))}
 
     def prepare(self) -> None:
         """Start the JVM in the background, which takes seconds.

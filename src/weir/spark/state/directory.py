@@ -22,7 +22,8 @@ maximal watermark and be dropped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from weir.errors import StorageError, invariant
 from weir.spark.offsets import is_control
@@ -120,6 +121,15 @@ class QueryDirectory:
             return ()
         offsets = self._offset_entry(position - 1).offsets
         return tuple(offset for offset in offsets if not is_control(offset))
+
+    def offsets(self, position: int) -> tuple[str, ...]:
+        """The offset of each source after the batch; empty before the first batch."""
+        return () if position < 0 else self._offset_entry(position).offsets
+
+    def replace_offsets(self, position: int, offsets: Sequence[str]) -> None:
+        """Make the query go on from other offsets after the batch."""
+        entry = self._offset_entry(position)
+        self._write_offsets(position, replace(entry, offsets=tuple(offsets)))
 
     def prune_sources(self, position: int) -> None:
         """Remove entries of file sources' logs above those the batch admitted (PROTOCOL P3)."""

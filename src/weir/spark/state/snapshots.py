@@ -16,7 +16,7 @@ else could give it to consumers (PROTOCOL P25).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from weir.core.messages.task import TakeSnapshot
@@ -49,18 +49,21 @@ class QueryState:
         watermark_ms: Callable[[int], int | None],
         snapshot_operators: SnapshotOperators | None,
         layout: Callable[[], PlanLayout | None],
+        entries: Mapping[str, str],
     ) -> None:
         """``restored`` is the state that the query started from; None if it started without.
 
         ``watermark_ms`` returns the query's output watermark after a batch. While the query rests,
         ``snapshot_operators`` takes the snapshots of its Python operators, and ``layout`` returns
-        the owners in its plan after the last batch, None if they are not known.
+        the owners in its plan after the last batch, None if they are not known. ``entries`` are the
+        same in all of its snapshots.
         """
         self._directory = directory
         self._transfer = transfer
         self._watermark_ms = watermark_ms
         self._snapshot_operators = snapshot_operators
         self._layout = layout
+        self._entries = entries
         self._restored_layout = None if restored is None else restored.entries.get(PLAN_ENTRY)
         self._state_files = StateFiles(
             directory,
@@ -85,7 +88,7 @@ class QueryState:
         if effect.finished:
             return kept, keys
         inline, sources = self._directory.source_entries(position)
-        entries = self._directory.log_entries(position) | inline | kept
+        entries = self._directory.log_entries(position) | inline | kept | dict(self._entries)
         watermark_ms = self._watermark_ms(position)
         if watermark_ms is not None:
             entries[WATERMARK_ENTRY] = str(watermark_ms)

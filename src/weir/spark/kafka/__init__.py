@@ -1,0 +1,1 @@
+"""Kafka through Spark's connector: its jars, topics and offsets."""

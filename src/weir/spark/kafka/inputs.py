@@ -1,0 +1,215 @@
+"""``KafkaInputs``: what a job does about Kafka besides reading it.
+
+A start compares topics with the checkpoint (``topics.py``). After each completed checkpoint its
+offsets are committed to the consumer group that the user names, for tools that watch the lag: on a
+thread of its own, one commit at a time, so that brokers that do not answer hold up nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+
+from weir.core.types import OperatorId, TaskState, VertexId
+from weir.errors import CheckpointDamagedError, InputError
+from weir.runtime.concurrency import in_background
+from weir.sources.kafka_connector import GROUP
+from weir.spark.failures import first_cause
+from weir.spark.kafka.admin import Brokers, Offsets
+from weir.spark.kafka.code import UNCOMMITTED
+from weir.spark.kafka.topics import TOPICS_ENTRY, KafkaPlace, KnownTopics, check_place, with_lost
+from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.log_entries import decode_offsets
+from weir.storage.records import decoded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Commit:
+    group: str
+    options: Mapping[str, str]
+    offsets: Offsets
+
+
+class KafkaInputs:
+    """The places of a job's plans that read Kafka."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        *,
+        accepted: frozenset[str],
+        group: str | None,
+        note: Callable[[str], None],
+    ) -> None:
+        """``accepted``: names and ids of steps that go on without rows that are gone.
+
+        ``group`` is that of sources that name none of their own. ``note`` gets lines for users.
+        """
+        self._session = session
+        self._accepted = accepted
+        self._group = group
+        self._note = note
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+        self._places: dict[VertexId, tuple[KafkaPlace, ...]] = {}
+        self._acknowledged: dict[tuple[VertexId, int], tuple[_Commit, ...]] = {}
+        #: What the thread that commits has to do next, by vertex; and whether there is one.
+        self._due: dict[VertexId, tuple[_Commit, ...]] = {}
+        self._is_committing = False
+
+    def start(
+        self,
+        vertex: VertexId,
+        places: Sequence[KafkaPlace],
+        directory: QueryDirectory,
+        restored: TaskState | None,
+    ) -> dict[str, str]:
+        """Check the places of a query that is about to start in this directory.
+
+        Returns the entries that its snapshots have besides their own. Raises ``LostInputError`` if
+        rows are gone that it would read.
+        """
+        self._places[vertex] = tuple(places)
+        if not places:
+            return {}
+        position = -1 if restored is None else restored.position
+        known = KnownTopics() if restored is None else _known(restored)
+        texts = list(directory.offsets(position))
+        ids: dict[OperatorId, dict[str, str]] = {}
+        lost = known.lost
+        for place in places:
+            self._say_isolation(place)
+            offsets = _offsets(texts[place.number]) if texts else {}
+            found, kept, given_up = self._checked(place, offsets, known.ids.get(place.step, {}))
+            ids[place.step] = ids.get(place.step, {}) | found
+            lost = with_lost(lost, given_up)
+            if given_up is not None:
+                self._say(f"given up, as accepted: {given_up}")
+                texts[place.number] = msgspec.json.encode(kept).decode()
+        if texts != list(directory.offsets(position)):
+            directory.replace_offsets(position, texts)
+        return {TOPICS_ENTRY: msgspec.json.encode(KnownTopics(ids=ids, lost=lost)).decode()}
+
+    def acknowledged(self, checkpoint_id: int, state: TaskState) -> None:
+        """A snapshot of a task is done: remember its offsets."""
+        text = state.entries.get(f"offsets/{state.position}")
+        groups = [
+            (place, group)
+            for place in self._places.get(state.vertex, ())
+            if (group := place.options.get(GROUP, self._group))
+        ]
+        if text is None or not groups:
+            return
+        offsets = decode_offsets(text).offsets
+        with self._lock:
+            self._acknowledged[state.vertex, checkpoint_id] = tuple(
+                _Commit(group=group, options=place.options, offsets=found)
+                for place, group in groups
+                if (found := _offsets(offsets[place.number]))
+            )
+
+    def completed(self, vertex: VertexId, checkpoint_id: int) -> None:
+        """A checkpoint has completed: commit its offsets in the background."""
+        with self._lock:
+            due = self._acknowledged.pop((vertex, checkpoint_id), ())
+            for older in [key for key in self._acknowledged if key[0] == vertex]:
+                if older[1] < checkpoint_id:
+                    del self._acknowledged[older]
+            if due:
+                self._due[vertex] = due
+                if not self._is_committing:
+                    self._is_committing = True
+                    in_background(self._commit)
+
+    def _commit(self) -> None:
+        while True:
+            with self._lock:
+                if not self._due:
+                    self._is_committing = False
+                    return
+                _, commits = self._due.popitem()
+            for commit in commits:
+                try:
+                    with Brokers(self._session.sparkContext, commit.options) as brokers:
+                        brokers.commit(commit.group, commit.offsets)
+                except Exception as error:
+                    # The next checkpoint makes up for it.
+                    _log.warning(
+                        "Cannot commit offsets to the consumer group %r: %s",
+                        commit.group,
+                        first_cause(error),
+                    )
+
+    def _checked(
+        self, place: KafkaPlace, offsets: Offsets, before: Mapping[str, str]
+    ) -> tuple[dict[str, str], Offsets, str | None]:
+        try:
+            with Brokers(self._session.sparkContext, place.options) as brokers:
+                return check_place(
+                    replace(place, options=_named(place, brokers)),
+                    brokers,
+                    offsets,
+                    before,
+                    accepted=bool(self._accepted & {place.step, place.name}),
+                )
+        except Py4JJavaError as error:
+            raise InputError(
+                f"Cannot ask the brokers at {place.options.get('kafka.bootstrap.servers')} for the"
+                f" topics of source {place.name!r}: {first_cause(error)}."
+            ) from error
+
+    def _say_isolation(self, place: KafkaPlace) -> None:
+        if not place.is_committed:
+            self._say(f"source {place.name!r} {UNCOMMITTED}")
+
+    def _say(self, line: str) -> None:
+        """Once, however many attempts there are."""
+        if line not in self._said:
+            self._said.add(line)
+            self._note(line)
+
+
+def _known(restored: TaskState) -> KnownTopics:
+    text = restored.entries.get(TOPICS_ENTRY)
+    try:
+        return KnownTopics() if text is None else decoded(text, KnownTopics)
+    except ValueError as error:
+        raise CheckpointDamagedError(
+            f"The entry {TOPICS_ENTRY} of vertex {restored.vertex!r} is not as it was written"
+            f" ({error}): use another checkpoint.",
+            path="",
+            file=TOPICS_ENTRY,
+        ) from error
+
+
+def _offsets(text: str) -> Offsets:
+    try:
+        return decoded(text, Offsets)
+    except ValueError:
+        # Before its first batch with data, a source has no offset.
+        return {}
+
+
+def _named(place: KafkaPlace, brokers: Brokers) -> dict[str, str]:
+    """The options with the topics that a pattern stands for now."""
+    pattern = place.options.get("subscribepattern")
+    if pattern is None:
+        return dict(place.options)
+    try:
+        topics = [topic for topic in brokers.names() if re.fullmatch(pattern, topic)]
+    except re.error:
+        # A pattern that only Java knows.
+        topics = []
+    return {**place.options, "subscribe": ",".join(topics)}
