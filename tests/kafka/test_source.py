@@ -34,8 +34,9 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.fixture(scope="module")
 def admin(broker: KafkaServer) -> AdminClient:
-    """Kafka's admin client."""
+    """Kafka's admin client, which must outlive its answers."""
     return AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
 
 
@@ -88,7 +89,7 @@ def failure_of(place: Place, job: weir.Job) -> str:
 
 
 def test_rows_that_retention_took_fail_the_job_once_and_are_given_up_on_request(
-    broker: KafkaServer, spark: SparkSession, place: Place
+    broker: KafkaServer, admin: AdminClient, spark: SparkSession, place: Place
 ) -> None:
     """The sentence has topic, partition, offsets and how many rows; the checkpoints keep it."""
     topic = broker.create_topic("retention", partitions=2)
@@ -96,7 +97,7 @@ def test_rows_that_retention_took_fail_the_job_once_and_are_given_up_on_request(
     copy_all(place, copying(place, broker, topic, "retention"), 100)
     produce(broker, topic, ((i % 2, {"id": i}) for i in range(100, 200)))
     cut = TopicPartition(topic, 0, 80)
-    admin(broker).delete_records([cut])[cut].result(_PATIENCE_S)
+    admin.delete_records([cut])[cut].result(_PATIENCE_S)
     failure = failure_of(place, copying(place, broker, topic, "retention"))
     assert "30 rows of topic 'retention' that the job has not read are gone" in failure
     assert "partition 0: offsets 50 to 79" in failure
@@ -113,14 +114,14 @@ def test_rows_that_retention_took_fail_the_job_once_and_are_given_up_on_request(
 
 
 def test_a_topic_that_was_made_again_is_noticed_though_it_has_more_rows(
-    broker: KafkaServer, spark: SparkSession, place: Place
+    broker: KafkaServer, admin: AdminClient, spark: SparkSession, place: Place
 ) -> None:
     """Spark compares offsets only, and would go on in the middle of the new topic."""
     topic = broker.create_topic("again")
     produce(broker, topic, ((0, {"id": i}) for i in range(10)))
     copy_all(place, copying(place, broker, topic, "again"), 10)
-    admin(broker).delete_topics([topic])[topic].result(_PATIENCE_S)
-    wait_until(lambda: topic not in admin(broker).list_topics(timeout=10).topics, "it is gone")
+    admin.delete_topics([topic])[topic].result(_PATIENCE_S)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "it is gone")
     failure = failure_of(place, copying(place, broker, topic, "again"))
     assert "topic 'again' is gone, with what the job had not read of it" in failure
     broker.create_topic(topic, partitions=2)
@@ -132,7 +133,7 @@ def test_a_topic_that_was_made_again_is_noticed_though_it_has_more_rows(
 
 
 def test_offsets_of_checkpoints_are_committed_to_the_group_that_is_named(
-    broker: KafkaServer, spark: SparkSession, place: Place
+    broker: KafkaServer, admin: AdminClient, spark: SparkSession, place: Place
 ) -> None:
     """Tools that watch the lag see how far the job is, though Spark uses groups of its own."""
     topic = broker.create_topic("watched", partitions=2)
@@ -140,7 +141,7 @@ def test_offsets_of_checkpoints_are_committed_to_the_group_that_is_named(
 
     def offsets() -> dict[int, int]:
         asked = ConsumerGroupTopicPartitions("watchers")
-        (answer,) = admin(broker).list_consumer_group_offsets([asked]).values()
+        (answer,) = admin.list_consumer_group_offsets([asked]).values()
         found = answer.result(_PATIENCE_S).topic_partitions
         return {one.partition: one.offset for one in found}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,6 +48,17 @@ def nested(spark: Any) -> Any:
     return reader().load()
 
 
+def labelled(frame: Any) -> Any:
+    return frame.withColumn("from", "kafka")
+
+
+class Reader:
+    """A source function that is an object."""
+
+    def __call__(self, spark: Any) -> Any:
+        return by_hand(spark)
+
+
 def files(spark: Any) -> Any:
     return spark.readStream.format("parquet").load("kafka-archive")
 
@@ -59,7 +71,10 @@ def files(spark: Any) -> Any:
         (by_another, (CONNECTOR,), True),
         (nested, (CONNECTOR,), True),
         (committed, (CONNECTOR,), False),
+        (partial(by_another), (CONNECTOR,), True),
+        (Reader(), (CONNECTOR,), True),
         (files, (), False),
+        (labelled, (), False),
         (SimpleNamespace(), (), False),
         (None, (), False),
         (weir.sources.kafka("b:9092", "orders"), (CONNECTOR,), False),

@@ -201,7 +201,7 @@ def _coordinates(artifacts: Sequence[str], version: str) -> list[str]:
 
 def _versions(spark: str) -> list[str]:
     """The release of Spark, then lower ones, as Ivy names them."""
-    major, minor, patch = (int(part) for part in spark.split(".")[:3])
+    major, minor, patch = (int(number) for number in re.findall(r"[0-9]+", spark)[:3])
     lower = [f"{major}.{minor}.{number}" for number in range(patch - 1, -1, -1)]
     return [spark, *lower, *([f"{major}.{minor - 1}.+"] if minor else [])]
 
