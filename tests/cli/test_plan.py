@@ -329,3 +329,19 @@ def test_another_path_of_a_sink_or_of_a_source_of_weirs_own_is_refused_after_the
     assert "chain" in result.stdout
     assert result.exit_code == (0 if said is None else 1)
     assert (said or "") in result.stderr
+
+
+def test_plan_says_that_a_source_by_hand_reads_what_kafka_has_not_committed(
+    weir: Weir, tmp_path: Path
+) -> None:
+    """It is Spark's default; a source of ``weir.sources`` reads committed rows."""
+    text = """
+import weir
+def orders(spark): return spark.readStream.format('kafka').option('subscribe', 'orders').load()
+job = weir.Job('kafka')
+job.source('orders', orders).sink('a', weir.sinks.Files('a'))
+job.source('others', weir.sources.kafka('b:9092', 'others')).sink('b', weir.sinks.Files('b'))
+"""
+    result = weir("plan", written(tmp_path, text))
+    assert result.stdout.count("isolation level read_uncommitted") == 1
+    assert "note                    orders reads Kafka with isolation level" in result.stdout

@@ -6,8 +6,11 @@ come through.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from weir.spark.state.directory import QueryDirectory
 from weir.spark.state.log_entries import (
     decode_commit,
     decode_offsets,
@@ -15,6 +18,7 @@ from weir.spark.state.log_entries import (
     edited_commit,
     edited_operator,
 )
+from weir.storage.local import LocalFileSystem
 
 CONF = '{"spark.sql.shuffle.partitions":"4","spark.sql.session.timeZone":"Europe/Z\\u00fcrich"}'
 METADATA = (
@@ -54,6 +58,19 @@ def test_another_number_of_partitions_changes_only_that_setting() -> None:
     before = decode_offsets(OFFSETS).metadata.conf
     assert edited.metadata.conf == before | {"spark.sql.shuffle.partitions": "8"}
     assert decode_offsets(edited.encode()) == edited
+
+
+def test_a_query_goes_on_from_other_offsets_and_all_else_stays(tmp_path: Path) -> None:
+    """Its watermark and its settings are those of the batch that it restores."""
+    directory = QueryDirectory(LocalFileSystem(), str(tmp_path))
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text(OFFSETS)
+    before = directory.offsets(3)
+    assert before == ('{"logOffset":7}', '{"topic": {"0":5}}', "-")
+    directory.replace_offsets(3, [before[0], '{"topic":{"0":9}}', before[2]])
+    found = (tmp_path / "offsets" / "3").read_text()
+    assert found == OFFSETS.replace('{"topic": {"0":5}}', '{"topic":{"0":9}}')
+    assert directory.offsets(-1) == ()
 
 
 def test_a_commit_gets_another_watermark_and_other_state() -> None:

@@ -52,7 +52,7 @@ _CALL_OF_QUERIES = "latestOffset"
 class JvmClasses:
     """The classes of a context's JVM, and Scala values."""
 
-    def __init__(self, context: SparkContext) -> None:
+    def __init__(self, context: SparkContext | type[SparkContext]) -> None:
         self.gateway: Any = context._gateway
 
     def java_class(self, name: str) -> Any:

@@ -47,20 +47,19 @@ _FETCH_S = 180.0
 def provide(session: LazySession, artifacts: Sequence[str], note: Callable[[str], None]) -> None:
     """Have the session made with these artifacts. Raises ``UnsupportedEnvironmentError``.
 
-    A session that runs cannot get them: there they are missing, or not.
+    A JVM that runs cannot load them: there they are, or not.
     """
     from pyspark import SparkContext
 
-    context = SparkContext._active_spark_context
-    if context is None:
+    if SparkContext._active_spark_context is None:
         session.add_jars(jars(artifacts, session.conf, note))
-    elif artifacts:
-        thread = JvmClasses(context).java_class("java.lang.Thread").currentThread()
+    if SparkContext._gateway is not None and artifacts:
+        thread = JvmClasses(SparkContext).java_class("java.lang.Thread").currentThread()
         if thread.getContextClassLoader().getResource(_PROVIDER) is None:
             raise UnsupportedEnvironmentError(
-                "The Spark session of this process has no connector for Kafka, and cannot get one"
-                f" while it runs: make it with spark.jars.packages={packages_option(artifacts)}, or"
-                " stop it first (spark.stop()), and the job makes one of its own."
+                "The Spark of this process has no connector for Kafka, and cannot get one while it"
+                f" runs: make its first session with spark.jars.packages={packages_option()}, or"
+                " run the job in a process of its own."
             )
 
 
