@@ -11,6 +11,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+
+#: How long the end of a job waits for the commit of its last offsets, in seconds.
+_LAST_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +69,9 @@ class KafkaInputs:
         self._lock = threading.Lock()
         self._places: dict[VertexId, tuple[KafkaPlace, ...]] = {}
         self._acknowledged: dict[tuple[VertexId, int], tuple[_Commit, ...]] = {}
-        #: What the thread that commits has to do next, by vertex; and whether there is one.
+        #: What is to be committed next, by vertex; and the thread that does so, if there is one.
         self._due: dict[VertexId, tuple[_Commit, ...]] = {}
-        self._is_committing = False
+        self._committing: Future[None] | None = None
 
     def start(
         self,
@@ -129,15 +133,20 @@ class KafkaInputs:
                     del self._acknowledged[older]
             if due:
                 self._due[vertex] = due
-                if not self._is_committing:
-                    self._is_committing = True
-                    in_background(self._commit)
+                if self._committing is None:
+                    self._committing = in_background(self._commit)
+
+    def close(self) -> None:
+        """The job has ended: wait a moment for its last offsets, which no other would make up."""
+        committing = self._committing
+        if committing is not None:
+            wait((committing,), timeout=_LAST_S)
 
     def _commit(self) -> None:
         while True:
             with self._lock:
                 if not self._due:
-                    self._is_committing = False
+                    self._committing = None
                     return
                 _, commits = self._due.popitem()
             for commit in commits:

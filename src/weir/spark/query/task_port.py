@@ -141,6 +141,7 @@ class SparkTaskPort:
 
         Call it after ``stop_tasks``.
         """
+        self._kafka.close()
         if self._frames is not None:
             self._abandon(self._frames)
         self._release_frames()
