@@ -84,8 +84,8 @@ class KafkaSource:
         frame = spark.readStream.format("kafka").options(**self.options).load()
         if self._format == "bytes":
             return frame
-        decoded = f"{self._decoded()} AS value"
-        return frame.selectExpr(*(decoded if name == "value" else name for name in frame.columns))
+        decoded = {"value": f"{self._decoded()} AS value"}
+        return frame.selectExpr(*(decoded.get(name, f"`{name}`") for name in frame.columns))
 
     def _decoded(self) -> str:
         """The value as an expression of Spark's SQL."""
