@@ -398,7 +398,7 @@ def test_retention_that_has_passed_the_position_is_refused_and_not_retried(
     with pytest.raises(LostInputError, match=lost) as raised:
         steps(job)
     assert is_fatal(raised.value)
-    job.source.accepts_lost_rows = True  # type: ignore[attr-defined]
+    job.source.accepts_lost_rows = True
     job.restore(checkpoint)
     steps(job)
     assert len(job.rows) == offset + 18 - (offset + 5)

@@ -379,6 +379,9 @@ class Source(abc.ABC, Generic[SplitT]):
     poll_interval_ms: int = 1_000
     #: Whether its readers are ``ExternallyInducedSourceReader``, without exception.
     externally_induced: bool = False
+    #: Whether its readers go on without rows that are gone before they were read. Set when the job
+    #: starts, for the steps of ``--accept-lost-rows``.
+    accepts_lost_rows: bool = False
 
     def dataset(self) -> Dataset | None:
         """The input as OpenLineage names it (``lineage/datasets.py``); None without such a name."""

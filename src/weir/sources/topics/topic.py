@@ -69,9 +69,6 @@ class KafkaTopic(Source[KafkaSplit]):
     """
 
     supports_available_now = True
-    #: Whether it goes on without the rows that retention has deleted before they were read
-    #: (``--accept-lost-rows``).
-    accepts_lost_rows: bool = False
 
     def __init__(
         self,
