@@ -79,10 +79,11 @@ ROOMS: dict[str, set[str]] = {
     "sinks.files": SINKS,
     "sinks.foreach": SINKS | {"sinks.files"},
     "sinks.iceberg": SINKS,
+    "sinks.kafka": SINKS,
     "sinks.postgres": SINKS,
     "sinks.__init__": {
         *("sinks", "sinks.delta", "sinks.files", "sinks.foreach", "sinks.iceberg"),
-        "sinks.postgres",
+        *("sinks.kafka", "sinks.postgres"),
     },
     "sources.formats": {"errors", "operators"},
     "sources": SOURCES,

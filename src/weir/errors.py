@@ -18,6 +18,7 @@ the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, nev
     │   │   ├── CheckpointDamagedError   a file is missing or differs from its checksum
     │   │   └── LostWriteError           the data may be lost, even if a retry succeeds
     │   ├── SinkError                    a sink cannot be opened, staged to or committed to
+    │   │   ├── HangingTransactionError  a broker has lost the end of a transaction
     │   │   ├── LostRowsError            rows of a completed checkpoint are gone
     │   │   └── SinkMismatchError        the target can never take these rows
     │   ├── HookError                    a master hook cannot be called
@@ -102,6 +103,10 @@ class LostWriteError(StorageError):
 
 class SinkError(WeirError):
     """A sink cannot be opened, staged to or committed to."""
+
+
+class HangingTransactionError(SinkError):
+    """A transaction in Kafka will never end by itself: abort it before more is written."""
 
 
 class LostRowsError(SinkError):

@@ -127,6 +127,14 @@ class KafkaServer:
         wait_until(lambda: name in admin.list_topics(timeout=10).topics, f"topic {name}")
         return name
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient(self._client)
+        admin.delete_topics([name])[name].result(_PATIENCE_S)
+        wait_until(lambda: name not in admin.list_topics(timeout=10).topics, f"no topic {name}")
+
     def run(self, main: str, *arguments: str) -> str:
         """Run one of Kafka's own command line tools, by its class; return what it prints."""
         done = subprocess.run(
@@ -141,7 +149,7 @@ class KafkaServer:
         return done.stdout
 
     @property
-    def _client(self) -> dict[str, str | int]:
+    def _client(self) -> dict[str, str | int | float | bool]:
         return {"bootstrap.servers": self.address, "log_level": 0}
 
     def _answers(self) -> bool:

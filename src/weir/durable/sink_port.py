@@ -38,7 +38,9 @@ from weir.core.types import (
 )
 from weir.errors import (
     DuplicatesError,
+    HangingTransactionError,
     JobError,
+    JobFencedError,
     LostRowsError,
     LostWriteError,
     SinkError,
@@ -61,6 +63,15 @@ _log = logging.getLogger(__name__)
 #: How many of the newest epochs of a sink are known to a snapshot that is being flushed. A snapshot
 #: during which more epochs are committed fails where files have been moved.
 _EPOCHS_KNOWN = 1_000
+
+#: Errors of a commit that the same call would meet again.
+_NOT_REPEATED = (
+    DuplicatesError,
+    HangingTransactionError,
+    JobFencedError,
+    LostRowsError,
+    SinkMismatchError,
+)
 
 #: Copies a staged file into a savepoint, given its path and a key unique in the savepoint.
 KeepFile: TypeAlias = Callable[[str, str], StateHandle]
@@ -466,10 +477,7 @@ class SinkPort:
         backoff = tenacity.wait_exponential(multiplier=initial_s)
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(
-                lambda error: (
-                    isinstance(error, Exception)
-                    and not isinstance(error, DuplicatesError | LostRowsError | SinkMismatchError)
-                )
+                lambda error: isinstance(error, Exception) and not isinstance(error, _NOT_REPEATED)
             ),
             stop=lambda state: state.attempt_number >= self._retries.attempts or stopping.is_set(),
             wait=lambda state: min(

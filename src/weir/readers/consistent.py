@@ -2,10 +2,11 @@
 
 A job commits its sinks one after the other, so reading two tables at their newest versions may show
 checkpoint 7 in one and 6 in the other. Every commit of the sinks ``DeltaTable`` and
-``IcebergTable``, and of ``PostgresTable`` with an ``epoch_column``, names its job, the directory of
-the job's records and its checkpoint, and a sink commits its checkpoints in the order of their ids
-(PROTOCOL P13). A version of an Iceberg table is the id of a snapshot, that of a PostgreSQL table
-the checkpoint of its newest rows. So:
+``IcebergTable``, of ``PostgresTable`` with an ``epoch_column`` and of ``KafkaTopic`` names its job,
+the directory of the job's records and its checkpoint, and a sink commits its checkpoints in the
+order of their ids (PROTOCOL P13). A version of an Iceberg table is the id of a snapshot, that of a
+PostgreSQL table the checkpoint of its newest rows, that of a topic the offset of its ledger's
+entry. So:
 
 1. Find the newest job that has committed to every table; ``--fresh`` and ``--from-savepoint`` make
    new jobs. A job that was started from a snapshot is read as soon as it has a checkpoint: in a
@@ -90,6 +91,9 @@ from weir.sinks.commit_log import CommitLog
 from weir.sinks.ddl import columns_ddl
 from weir.sinks.delta.log import TableLog, as_dict
 from weir.sinks.iceberg.sink import IcebergTable
+from weir.sinks.kafka.client import Ends
+from weir.sinks.kafka.log import LedgerLog
+from weir.sinks.kafka.sink import KafkaTopic
 from weir.sinks.postgres.history import HistoryLog
 from weir.sinks.postgres.sink import PostgresTable
 from weir.sinks.staging import STAGED_PATH
@@ -228,7 +232,7 @@ class ConsistentCut:
     #: The job that wrote it.
     job_id: str
     #: The version of each table (in Iceberg, the id of its snapshot; in PostgreSQL, the checkpoint
-    #: of its newest rows), by the caller's name for it.
+    #: of its newest rows; in Kafka, the offset in the ledger), by the caller's name for it.
     versions: Mapping[str, int]
     #: Where each table is; relative paths are made absolute when the cut is taken.
     paths: Mapping[str, str]
@@ -243,6 +247,18 @@ class ConsistentCut:
     icebergs: Mapping[str, IcebergTable] = field(default_factory=dict, repr=False)
     #: SQL for those of the tables that are PostgreSQL's.
     queries: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: Those of the tables that are topics.
+    topics: Mapping[str, LedgerLog] = field(default_factory=dict, repr=False)
+
+    def offsets(self, name: str) -> Ends:
+        """Where to stop reading a topic to see the cut, by topic and partition.
+
+        All committed records before these offsets are part of it, and of the job's records no
+        others. Raises ``StorageError`` if it is not a topic.
+        """
+        if name not in self.topics:
+            raise StorageError(f"The cut has no Kafka topic named {name!r}.")
+        return self.topics[name].ends(self.versions[name])
 
     def scan(self, name: str) -> DataScan:
         """An Iceberg table at its snapshot, for pyiceberg: ``cut.scan("clean").to_arrow()``.
@@ -308,6 +324,11 @@ class ConsistentCut:
             )
         if name in self.queries:
             raise StorageError(f"Table {name!r} is a PostgreSQL table: run cut.query({name!r}).")
+        if name in self.topics:
+            raise StorageError(
+                f"{name!r} is a Kafka topic: read cut.frame({name!r}, spark), or up to"
+                f" cut.offsets({name!r})."
+            )
         if name not in self.versions:
             raise StorageError(
                 f"The cut has no table named {name!r}: its tables are"
@@ -328,12 +349,15 @@ class ConsistentCut:
             ) from error
 
     def frame(self, name: str, spark: SparkSession) -> DataFrame:
-        """A Delta table at its version as a DataFrame.
+        """A Delta table at its version, or a topic up to its offsets, as a DataFrame.
 
         Spark reads the Parquet files and needs no Delta library. Columns have the table's names,
         types and order. Filters on partition columns do not prune files. Raises ``StorageError`` if
-        the table has features that plain Parquet files cannot represent.
+        the table has features that plain Parquet files cannot represent. A topic has the columns of
+        Spark's Kafka connector, which is needed.
         """
+        if name in self.topics:
+            return self.topics[name].frame(self.offsets(name), spark)
         table = self.table(name)
         check_plain(name, table)
         fields = json.loads(table.schema().to_json())["fields"]
@@ -362,7 +386,7 @@ class ConsistentCut:
 
 
 def read_consistent(
-    tables: Mapping[str, str | IcebergTable | PostgresTable],
+    tables: Mapping[str, str | IcebergTable | PostgresTable | KafkaTopic],
     *,
     checkpoint_id: int | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -371,10 +395,10 @@ def read_consistent(
     """The newest versions of ``tables`` that show the same checkpoint of one job.
 
     ``tables``: by name, the path of a Delta table, or the ``IcebergTable`` that a pipeline has as
-    its sink, or its ``PostgresTable`` with an ``epoch_column``. ``checkpoint_id``: show this
-    checkpoint instead, such as that at which a table without versions stands (``weir.commits`` in
-    PostgreSQL). ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads
-    the job's records if they are on HDFS or S3.
+    its sink, or its ``PostgresTable`` with an ``epoch_column``, or its ``KafkaTopic``.
+    ``checkpoint_id``: show this checkpoint instead, such as that at which a table without versions
+    stands (``weir.commits`` in PostgreSQL). ``storage_options``: for delta-rs, as for the
+    ``DeltaTable`` sink. ``spark``: reads the job's records if they are on HDFS or S3.
 
     Raises ``CutNotFoundError`` if a table does not exist or the checkpoint is not visible in all
     tables, both of which may change with time, and ``StorageError`` if a table cannot be read, if
@@ -430,19 +454,22 @@ def read_consistent(
         queries={
             log.name: log.query(found[log.name][0]) for log in logs if isinstance(log, HistoryLog)
         },
+        topics={log.name: log for log in logs if isinstance(log, LedgerLog)},
         fallback=job.fallback,
     )
 
 
 def _log(
     name: str,
-    table: str | IcebergTable | PostgresTable,
+    table: str | IcebergTable | PostgresTable | KafkaTopic,
     storage_options: Mapping[str, str] | None,
 ) -> CommitLog:
     if isinstance(table, str):
         return TableLog(name, table, storage_options)
     if isinstance(table, PostgresTable):
         return table.history(name)
+    if isinstance(table, KafkaTopic):
+        return table.log(name)
     # Not at the top: pyiceberg may not be installed.
     from weir.sinks.iceberg.log import SnapshotLog
 

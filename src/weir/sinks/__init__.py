@@ -1,7 +1,7 @@
 """Two-phase-commit sinks, which write the rows of a stream exactly once (MISSION G4).
 
 ``base`` has the contract, for Weir's own sinks and for users'. Importing this package starts no JVM
-and loads neither delta-rs nor pyiceberg.
+and loads none of the clients that they need.
 """
 
 from weir.sinks.base import Batch, Sink, SinkContext
@@ -11,6 +11,7 @@ from weir.sinks.foreach.batch import ForeachBatch
 from weir.sinks.foreach.epoch import ForeachEpoch
 from weir.sinks.foreach.sink import BatchInfo, CommitInfo, Foreach, SinkInfo
 from weir.sinks.iceberg.sink import IcebergTable
+from weir.sinks.kafka.sink import KafkaTopic
 from weir.sinks.postgres.sink import PostgresTable
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ForeachBatch",
     "ForeachEpoch",
     "IcebergTable",
+    "KafkaTopic",
     "PostgresTable",
     "Sink",
     "SinkContext",

@@ -1,0 +1,1 @@
+"""``KafkaTopic``: a sink that publishes each epoch in one Kafka transaction."""
