@@ -513,6 +513,56 @@ def inspect(
         _show(inspect_command.state_table(path, operator, sql=sql, limit=limit))
 
 
+@app.command(
+    "repair-kafka", epilog="Example: weir repair-kafka broker:9092 weir-ledger.orders.out orders"
+)
+def repair_kafka(  # noqa: PLR0917 - typer makes an option of each parameter
+    servers: Annotated[
+        str, typer.Argument(metavar="SERVERS", help="The brokers: HOST:PORT, or several with ','.")
+    ],
+    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="The sink's ledger.")],
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", help="The topics that the sink writes to.")
+    ],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="End the transactions that hang, without asking.")
+    ] = False,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="K=V", help="Set an option of librdkafka; repeatable."),
+    ] = None,
+    conf_file: Annotated[
+        str | None,
+        typer.Option(
+            "--conf-file", metavar="FILE", help="A file with such options, 'K=V' a line: secrets."
+        ),
+    ] = None,
+) -> None:
+    """Show transactions that hang in topics of KafkaTopic, and end them.
+
+    A broker that is killed just after it has answered a commit may lose the end of the transaction.
+    Stop all drivers of the job first. What readers have seen in part is committed; the rest is
+    aborted, and the job's next start writes its rows again.
+    """
+    from weir.cli.repair_kafka import Repair, options_in, transactions_table
+
+    given = {**options_in(conf_file), **_key_values(conf or [])}
+    repair = Repair(servers, ledger, topics, given)
+    if repair.found:
+        _show(transactions_table(repair.found))
+    if not repair.hanging:
+        typer.echo("No transaction hangs.")
+        return
+    count = len(repair.hanging)
+    if not yes and not (sys.stdin.isatty() and typer.confirm(f"End what hangs ({count})?")):
+        typer.echo("Nothing was changed: repeat the command with --yes.", err=True)
+        raise typer.Exit(1)
+    if left := repair.finish():
+        typer.echo(f"{len(left)} still hang: run the command again.", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"Ended: {count}. Run the job again.")
+
+
 @app.command(epilog="Example: weir warmup")
 def warmup(force: Force = False) -> None:
     """Create the class archive, which halves Spark's startup time.
