@@ -6,6 +6,7 @@ the script writes to  becomes
 delta                 ``DeltaTable``: exactly once; in complete mode by upsert
 parquet, json, csv,   ``Files`` of that format: exactly once
 orc, text
+kafka                 ``KafkaTopic``: exactly once, where confluent-kafka is installed
 ``toTable``           one of these, where the session's catalog has the table
 console               printed at commit
 memory                a temporary view of what was committed (``memory.py``)
@@ -24,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weir.adopt.outputs import shown, targets
+from weir.adopt.outputs import shown, targets, topics
 from weir.adopt.outputs.calls import commit_interval, foreach, foreach_batch, written
 from weir.adopt.outputs.request import Chosen, Request
 from weir.errors import PipelineError, WeirError
@@ -106,5 +107,6 @@ _CHOICES: dict[str, Callable[[Request, str], Chosen]] = {
     "memory": shown.memory,
     "delta": targets.delta,
     "noop": shown.noop,
+    "kafka": topics.topic,
     **dict.fromkeys(targets.FILE_FORMATS, targets.files),
 }
