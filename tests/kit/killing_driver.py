@@ -97,6 +97,13 @@ def _in_catalog(place: Callable[..., None], reached: Reached) -> None:
     place(OneCommit, "commit_table", reached)
 
 
+def _publishing(place: Callable[..., None], step: str, reached: Reached) -> None:
+    """Before or after (``place``) a step of a Kafka transaction."""
+    from weir.sinks.kafka.confluent import _Producer
+
+    place(_Producer, step, reached)
+
+
 def _completes(*arguments: Any) -> bool:
     return arguments[-1].kind is RecordKind.CHECKPOINT_COMPLETED
 
@@ -119,6 +126,9 @@ POINTS: dict[str, Callable[[Reached], None]] = {
     "within-a-transaction": lambda reached: after(Insert, "run", reached),
     "before-a-catalog-commit": lambda reached: _in_catalog(before, reached),
     "after-a-catalog-commit": lambda reached: _in_catalog(after, reached),
+    "before-a-publication": lambda reached: _publishing(before, "begin", reached),
+    "within-a-publication": lambda reached: _publishing(after, "flush", reached),
+    "after-a-publication": lambda reached: _publishing(after, "commit", reached),
     "between-two-sinks": lambda reached: after(
         SinkPort,
         "_commit_one",
