@@ -72,7 +72,7 @@ sim: setup ## run the simulator with SIM_SEEDS seeds: minutes
 	$(BIN)/weir sim --seeds $(SIM_SEEDS)
 
 # A benchmark whose target is missed does not keep the others from running.
-BENCHMARKS := overhead graph backpressure stopping coordinator incremental process keys file_source start memory workers rest file_sizes sinks adoption
+BENCHMARKS := overhead graph backpressure stopping coordinator incremental process keys file_source start memory workers rest file_sizes sinks kafka adoption
 
 bench: setup ## benchmark Weir against plain Structured Streaming, and its startup, memory, backpressure, stops and incremental checkpoints: two hours
 	@missed=; for one in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$one || missed="$$missed $$one"; done; \
