@@ -19,7 +19,13 @@ from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.types import Payload
-from weir.errors import JobFencedError, LostRowsError, SinkError, StorageError
+from weir.errors import (
+    JobFencedError,
+    LostRowsError,
+    SinkError,
+    SinkMismatchError,
+    StorageError,
+)
 from weir.kernel import MACHINE
 from weir.sinks.kafka.client import Partition
 from weir.sinks.kafka.confluent import ConfluentClient
@@ -201,6 +207,14 @@ def test_a_transaction_that_times_out_is_published_again(
     assert "transaction.timeout.ms (1000 ms)" in caplog.text
     raw = records(broker, topic, isolation="read_uncommitted")
     assert len(raw) == 4
+
+
+def test_a_time_out_above_the_brokers_limit_is_refused(broker: KafkaServer, tmp_path: Path) -> None:
+    """By name; without the option, the broker's limit is kept."""
+    topic = broker.create_topic("limit")
+    with pytest.raises(SinkMismatchError, match=r"transaction.max.timeout.ms"):
+        opened(broker, topic, tmp_path, conf={"transaction.timeout.ms": 3_600_000})
+    assert opened(broker, topic, tmp_path)._timeout_ms == 900_000
 
 
 def test_a_failed_commit_leaves_no_transaction_open(broker: KafkaServer, tmp_path: Path) -> None:
