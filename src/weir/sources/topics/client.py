@@ -173,7 +173,7 @@ class ConfluentCluster:
     def offsets(self, partitions: Iterable[Partition], at_ms: int) -> dict[Partition, int]:
         """See ``Cluster``."""
         from confluent_kafka import IsolationLevel, TopicPartition
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+        from confluent_kafka.admin import OffsetSpec
 
         specs: Any = OffsetSpec
         known = {BEGINNING: specs.earliest, END: specs.latest}
