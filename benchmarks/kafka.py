@@ -72,7 +72,7 @@ def by_weir(run: Run) -> float:
     job = weir.Job("kafka")
     sink = weir.sinks.KafkaTopic(
         run.target,
-        bootstrap_servers=run.server.address,
+        servers=run.server.address,
         staging=f"{run.directory}/staged",
         ledger=f"ledger-{run.target}",
     )

@@ -60,16 +60,17 @@ API = {
         "[Sinks](../SINKS.md) says which to use. Your own derive from `Sink`.",
         [
             *("weir.sinks.DeltaTable()", "weir.sinks.IcebergTable()", "weir.sinks.PostgresTable()"),
-            *("weir.sinks.Files()", "weir.sinks.ForeachEpoch()", "weir.sinks.ForeachBatch()"),
-            *("weir.sinks.Foreach()", "weir.sinks.SinkInfo", "weir.sinks.BatchInfo"),
-            *("weir.sinks.CommitInfo", "weir.sinks.Sink", "weir.sinks.SinkContext"),
-            "weir.sinks.Batch",
+            *("weir.sinks.KafkaTopic()", "weir.sinks.Files()", "weir.sinks.ForeachEpoch()"),
+            *("weir.sinks.ForeachBatch()", "weir.sinks.Foreach()", "weir.sinks.SinkInfo"),
+            *("weir.sinks.BatchInfo", "weir.sinks.CommitInfo", "weir.sinks.Sink"),
+            *("weir.sinks.SinkContext", "weir.sinks.Batch"),
         ],
     ),
     "sources": (
         "[Sources](../SOURCES.md) builds one from nothing.",
         [
-            *("weir.sources.FileSource()", "weir.sources.Watermarks", "weir.sources.Source"),
+            *("weir.sources.FileSource()", "weir.sources.kafka", "weir.sources.KafkaSource()"),
+            *("weir.sources.KafkaTopic()", "weir.sources.Watermarks", "weir.sources.Source"),
             *("weir.sources.SourceSplit", "weir.sources.SplitEnumerator"),
             *("weir.sources.SplitEnumeratorContext", "weir.sources.SplitReader"),
             *("weir.sources.Fetched", "weir.sources.SplitRecords", "weir.sources.SourceReader"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -116,6 +116,15 @@ class JobDefinition:
         functions = (self.functions.get(step.operator_id) for step in vertex.steps)
         found = (listener_of(function) for function in functions if function is not None)
         return tuple(listener for listener in found if listener is not None)
+
+
+def accept_lost_rows(definition: JobDefinition, steps: Collection[str]) -> None:
+    """Set which sources that Weir reads go on without rows that are gone, by name or id."""
+    for operator_id, declaration in declared_operators(definition).items():
+        function = definition.operators.get(operator_id)
+        if function is not None and isinstance(function.coordinator, SourceCoordinator):
+            known = {operator_id, declaration.name}
+            function.coordinator.source.accepts_lost_rows = not known.isdisjoint(steps)
 
 
 def declared_operators(definition: JobDefinition) -> dict[OperatorId, DeclaredOperator]:

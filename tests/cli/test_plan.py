@@ -340,7 +340,8 @@ import weir
 def orders(spark): return spark.readStream.format('kafka').option('subscribe', 'orders').load()
 job = weir.Job('kafka')
 job.source('orders', orders).sink('a', weir.sinks.Files('a'))
-job.source('others', weir.sources.kafka('b:9092', 'others')).sink('b', weir.sinks.Files('b'))
+others = job.source('others', weir.sources.kafka('others', servers='b:9092'))
+others.sink('b', weir.sinks.Files('b'))
 """
     result = weir("plan", written(tmp_path, text))
     assert result.stdout.count("isolation level read_uncommitted") == 1

@@ -85,7 +85,7 @@ def write(servers: str, topic: str, directory: Path, rows: int) -> None:
     keep(records_file, state)
     staging = str(directory / "staged")
     conf = {"linger.ms": 2}
-    sink = StagedTopic(topic, bootstrap_servers=servers, staging=staging, conf=conf)
+    sink = StagedTopic(topic, servers=servers, staging=staging, conf=conf)
 
     def connect(_: object) -> KafkaClient:
         return _Told(servers, conf, MACHINE)

@@ -37,9 +37,9 @@ def published(topic: str, key: str) -> weir.sinks.KafkaTopic:
     """A topic with values in JSON."""
     return weir.sinks.KafkaTopic(
         topic,
-        bootstrap_servers=SERVERS,
+        servers=SERVERS,
         staging=f"staged/{topic}",
-        value_format="json",
+        value="json",
         key=key,
     )
 

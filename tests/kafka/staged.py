@@ -46,9 +46,7 @@ def opened(server: KafkaServer, topic: str | None, directory: Path, **given: Any
 
 def made(server: KafkaServer, topic: str | None, directory: Path, **given: Any) -> StagedTopic:
     """A sink."""
-    return StagedTopic(
-        topic, bootstrap_servers=server.address, staging=str(directory / "staged"), **given
-    )
+    return StagedTopic(topic, servers=server.address, staging=str(directory / "staged"), **given)
 
 
 def flushed(

@@ -40,9 +40,7 @@ def published(
     server: KafkaServer, topic: str | None, frame: DataFrame, directory: Path, **given: Any
 ) -> list[Message]:
     """Publish a frame's rows; the records of the topic."""
-    sink = KafkaTopic(
-        topic, bootstrap_servers=server.address, staging=str(directory / "staged"), **given
-    )
+    sink = KafkaTopic(topic, servers=server.address, staging=str(directory / "staged"), **given)
     sink.check(sink_context())
     sink.open(sink_context())
     payload = sink.stage(frame, Batch(batch_id=1))
@@ -78,16 +76,14 @@ def test_values_are_made_of_all_other_columns(
     )
     topic = broker.create_topic("rows-json")
     given: dict[str, Any] = {"key": "id", "tombstone_where": "gone"}
-    found = published(broker, topic, frame, tmp_path / "a", value_format="json", **given)
+    found = published(broker, topic, frame, tmp_path / "a", value="json", **given)
     assert {each.key(): each.value() and json.loads(each.value() or b"") for each in found} == {
         b"1": {"id": 1, "country": "JP", "gone": False},
         b"2": {"id": 2, "country": None, "gone": False},
         b"3": None,
     }
     topic = broker.create_topic("rows-avro")
-    found = published(
-        broker, topic, frame, tmp_path / "b", value_format="avro", schema=SCHEMA, **given
-    )
+    found = published(broker, topic, frame, tmp_path / "b", value="avro", schema=SCHEMA, **given)
     schema = fastavro.parse_schema(json.loads(SCHEMA))
     values = {
         each.key(): each.value()
@@ -100,7 +96,7 @@ def test_values_are_made_of_all_other_columns(
         b"3": None,
     }
     topic = broker.create_topic("rows-text")
-    found = published(broker, topic, frame.select("id"), tmp_path / "c", value_format="text")
+    found = published(broker, topic, frame.select("id"), tmp_path / "c", value="text")
     assert sorted(each.value() or b"" for each in found) == [b"1", b"2", b"3"]
 
 
@@ -152,7 +148,7 @@ def test_rows_without_spark_become_sql() -> None:
     """Names are quoted, and so are the texts of errors."""
     encoding = Encoding(
         topic="it's",
-        value_format="json",
+        value="json",
         key=("a`b", "c"),
         tombstone_where="gone OR c = 'x'",
         rows=None,

@@ -298,17 +298,17 @@ def test_a_topic_is_read_at_a_checkpoint(broker: KafkaServer, tmp_path: Path) ->
 def test_options_that_exactly_once_stands_on_are_refused(name: str, tmp_path: Path) -> None:
     """By name, with the reason."""
     with pytest.raises(SinkError, match=re.escape(repr(name))):
-        KafkaTopic("t", bootstrap_servers="localhost:1", staging=str(tmp_path), conf={name: "x"})
+        KafkaTopic("t", servers="localhost:1", staging=str(tmp_path), conf={name: "x"})
 
 
 def test_a_sink_shows_no_secret(tmp_path: Path) -> None:
     """Neither its description nor its representation."""
     sink = KafkaTopic(
         "t",
-        bootstrap_servers="localhost:1",
+        servers="localhost:1",
         staging=str(tmp_path),
         conf={"sasl.password": "open-sesame"},
-        value_format="avro",
+        value="avro",
         schema_registry={"url": "mock://", "basic.auth.user.info": "me:open-sesame"},
     )
     shown = f"{sink.describe()} {sink.identity()} {sink!r} {sink._encoding!r}"

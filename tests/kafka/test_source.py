@@ -54,7 +54,9 @@ def copying(place: Place, broker: KafkaServer, topic: str, name: str, **options:
     job = weir.Job(name)
     events = job.source(
         "events",
-        weir.sources.kafka(broker.address, topic, value="json", schema="id long", **options),
+        weir.sources.kafka(
+            topic, servers=broker.address, value="json", schema="id long", **options
+        ),
     )
     ids = events.transform("ids", lambda frame: frame.select("value.id"))
     ids.sink("copy", weir.sinks.Files(str(place.directory / "out")))
@@ -196,7 +198,7 @@ def test_a_slow_partition_loses_rows_and_the_job_says_so(
 
     produce(broker, topic, ((0, at(second)) for second in range(600)))
     schema = "id long, ts timestamp"
-    source = weir.sources.kafka(broker.address, topic, value="json", schema=schema)
+    source = weir.sources.kafka(topic, servers=broker.address, value="json", schema=schema)
     job = weir.Job("slow")
     timed = job.source("events", source).transform(
         "timed", lambda frame: frame.select("value.*").withWatermark("ts", "10 seconds")

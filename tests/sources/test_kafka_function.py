@@ -48,18 +48,20 @@ def test_arguments_become_options_of_sparks_reader(
     arguments: dict[str, Any], options: dict[str, str]
 ) -> None:
     """Committed rows only, also if the settings of the client say otherwise."""
-    assert weir.sources.kafka("b:9092", **arguments).options == COMMITTED | options
+    assert weir.sources.kafka(servers="b:9092", **arguments).options == COMMITTED | options
 
 
 def test_the_isolation_level_can_be_lowered_by_name() -> None:
     """Then nothing is said: the user knows."""
-    source = weir.sources.kafka("b:9092", "orders", isolation="read_uncommitted")
+    source = weir.sources.kafka("orders", servers="b:9092", isolation="read_uncommitted")
     assert source.options["kafka.isolation.level"] == "read_uncommitted"
 
 
 def test_a_source_shows_no_settings() -> None:
     """They may hold passwords."""
-    source = weir.sources.kafka("b:9092", "orders", conf={"sasl.jaas.config": "password=hunter2"})
+    source = weir.sources.kafka(
+        "orders", servers="b:9092", conf={"sasl.jaas.config": "password=hunter2"}
+    )
     assert repr(source) == "kafka('b:9092', 'orders')"
 
 
@@ -79,4 +81,4 @@ def test_arguments_that_contradict_each_other_are_refused(
 ) -> None:
     """Before any job runs."""
     with pytest.raises(PipelineError, match=said):
-        weir.sources.kafka("b:9092", **arguments)
+        weir.sources.kafka(servers="b:9092", **arguments)

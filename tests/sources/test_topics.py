@@ -18,8 +18,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tests.kit.source_job import Checkpoint, FakeJob
 from tests.kit.topics import FakeKafka
 
+from weir.definition import accept_lost_rows
 from weir.errors import InputError, LostInputError, PipelineError
+from weir.job import Job, definition_of
 from weir.runtime.failures import is_fatal
+from weir.sinks import DeltaTable
 from weir.sources import KafkaTopic, Watermarks
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -529,3 +532,14 @@ def test_its_name_has_the_topics_and_no_option() -> None:
     assert (dataset.namespace, dataset.name) == ("kafka://b:9093", "t")
     assert several.dataset() is None
     assert KafkaTopic(re.compile("o.*"), servers="b").identity().endswith("/o.*")
+
+
+def test_rows_are_given_up_in_the_steps_that_the_user_names() -> None:
+    """By a step's name or its uid, and no longer once they are not named."""
+    job = Job("orders")
+    sources = [KafkaTopic(name, servers="broker:9092") for name in ("a", "b", "c")]
+    streams = [job.source(one, source) for one, source in zip("abc", sources, strict=True)]
+    streams[0].union(*streams[1:]).sink("out", DeltaTable("out"))
+    for accepted, expected in ((["a", "c"], [True, False, True]), ([], [False] * 3)):
+        accept_lost_rows(definition_of(job), accepted)
+        assert [source.accepts_lost_rows for source in sources] == expected

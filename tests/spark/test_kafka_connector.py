@@ -77,9 +77,9 @@ def files(spark: Any) -> Any:
         (labelled, (), False),
         (SimpleNamespace(), (), False),
         (None, (), False),
-        (weir.sources.kafka("b:9092", "orders"), (CONNECTOR,), False),
+        (weir.sources.kafka("orders", servers="b:9092"), (CONNECTOR,), False),
         (
-            weir.sources.kafka("b:9092", "orders", value="avro", schema="{}"),
+            weir.sources.kafka("orders", servers="b:9092", value="avro", schema="{}"),
             (CONNECTOR, "spark-avro"),
             False,
         ),

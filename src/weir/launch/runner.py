@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weir.core.status import JobStatus
-from weir.definition import JobDefinition
+from weir.definition import JobDefinition, accept_lost_rows
 from weir.errors import ConfigurationError, PipelineError, RestError
 from weir.launch.options import JobResult, RunListener, RunOptions
 
@@ -66,6 +66,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
             changes=_changes(job, options, listener),
             command=command_of(options.arguments, options.checkpoint_locations),
         )
+        accept_lost_rows(job, options.accept_lost_rows)
         submission = _submit(environment, rest)
         if submission.sinks is None:
             _check_finished(environment, submission)

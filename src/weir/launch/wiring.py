@@ -31,7 +31,7 @@ from weir.core.settings import UntilIdle
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
 from weir.core.types import OperatorId, VertexId
-from weir.definition import JobDefinition, declared_operators, task_plan
+from weir.definition import JobDefinition, task_plan
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import SinkPort
@@ -55,7 +55,6 @@ from weir.operators.state.types import KEY_GROUPS
 from weir.rest.past.archive import JobArchive
 from weir.runtime.concurrency import ThreadWaits, ThreadWorkers
 from weir.runtime.watching import Watchers
-from weir.sources.operator import SourceOperator
 from weir.spark.kafka.inputs import KafkaInputs
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import plan_layouts
@@ -387,11 +386,6 @@ def _operators(environment: RunEnvironment) -> Mapping[OperatorId, ProcessStep]:
     configuration = environment.configuration
     default = int(environment.session.get().conf.get(SHUFFLE_PARTITIONS) or 1)
     configured = configuration.value(DEFAULT_PARALLELISM) or default
-    accepted = set(environment.options.accept_lost_rows)
-    for name, declared in declared_operators(environment.job).items():
-        step = environment.job.operators.get(name)
-        if step is not None and isinstance(step.operator, SourceOperator):
-            step.operator.source.accepts_lost_rows = bool(accepted & {name, declared.name})
     return {
         name: ProcessStep(
             operator=step.operator,

@@ -2,7 +2,7 @@
 
 It returns what ``Job.source`` takes, and what can be written by hand as well::
 
-    orders = job.source("orders", weir.sources.kafka("broker:9092", "orders", value="json",
+    orders = job.source("orders", weir.sources.kafka("orders", servers="broker:9092", value="json",
                                                      schema="id long, amount decimal(12,2)"))
 
 The rows have the columns of Spark's connector, with ``value`` decoded. Reads committed rows only,
@@ -124,9 +124,9 @@ def _quoted(text: str) -> str:
 
 
 def kafka(
-    servers: str,
     topics: str | Sequence[str] | None = None,
     *,
+    servers: str,
     pattern: str | None = None,
     start: Start = "earliest",
     value: Format = "bytes",
@@ -142,8 +142,8 @@ def kafka(
     """Read topics of Kafka with Spark's connector: pass the result to ``Job.source``.
 
     Args:
-        servers: The bootstrap servers, ``host:port`` with commas between them.
         topics: A topic or several; or ``pattern``, a Java regular expression of their names.
+        servers: Kafka's ``bootstrap.servers``, ``host:port`` with commas between them.
         start: Where the first start begins; a job that is restored goes on at its checkpoint. A
             time: at the first rows from then on, or at the newest if there are none.
         value: The format of the values. ``bytes`` leaves all columns as Spark has them; of the

@@ -67,7 +67,7 @@ def topic(request: Request, given: str) -> Chosen:
         if option in _NO_EFFECT_OF_SPARK or option.removeprefix(_PREFIX) in _NO_EFFECT
     }
     kind = ChangesTopic if request.updates else KafkaTopic
-    sink = kind(name, bootstrap_servers=servers, staging=request.directory, conf=conf)
+    sink = kind(name, servers=servers, staging=request.directory, conf=conf)
     said = [
         request.said(
             "rows are published once their checkpoint is complete, in one transaction: readers with"

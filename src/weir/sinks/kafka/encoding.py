@@ -57,13 +57,13 @@ class Encoding:
         """Raise ``SinkError`` for arguments that contradict each other."""
         if self.value_format not in (None, *get_args(ValueFormat)):
             raise SinkError(
-                f"{self.place} has the unknown value_format {self.value_format!r}: use one of"
+                f"{self.place} has the unknown value={self.value_format!r}: use one of"
                 f" {get_args(ValueFormat)}, or None for a column 'value'."
             )
         if (self.value_format in ("avro", "protobuf")) != (self.rows is not None):
             raise SinkError(
-                f"{self.place} needs 'schema' or 'schema_registry' with value_format='avro', and"
-                " 'message' with value_format='protobuf', and takes them with no other format."
+                f"{self.place} needs 'schema' or 'schema_registry' with value='avro', and"
+                " 'message' with value='protobuf', and takes them with no other format."
             )
 
     def staged(self, frame: DataFrame, topics: Mapping[str, Topic]) -> DataFrame:
@@ -100,8 +100,7 @@ class Encoding:
             raise self._misfit("have no column 'topic', and the sink names no topic")
         if self.value_format is None and "value" not in types:
             raise self._misfit(
-                "have no column 'value': select one, or give value_format to make values of all"
-                " columns"
+                "have no column 'value': select one, or give value= to make values of all columns"
             )
         if missing := [name for name in self.key if name not in types]:
             raise self._misfit(f"have no column {missing[0]!r}, of which the key is made")
@@ -133,7 +132,7 @@ class Encoding:
             if wanted is None or others[:-1]:
                 raise self._misfit(
                     f"must have one column beside {', '.join(KAFKA_COLUMNS)} for"
-                    f" value_format={self.value_format!r}, not {len(others)}"
+                    f" value={self.value_format!r}, not {len(others)}"
                 )
             if self.value_format == "bytes" and types[wanted] != "binary":
                 raise self._misfit(f"have {types[wanted]} in column {wanted!r}, not binary")

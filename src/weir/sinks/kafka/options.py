@@ -21,7 +21,7 @@ RESERVED = {
     "isolation.level": "the ledger is read committed",
     "max.in.flight": "transactions limit it",
     "max.in.flight.requests.per.connection": "transactions limit it",
-    "metadata.broker.list": "give servers as bootstrap_servers",
+    "metadata.broker.list": "use servers=",
     "transactional.id": "it is made of job and sink, so that a successor fences its predecessor",
 }
 #: Of all clients; the user's come after them.

@@ -109,10 +109,10 @@ class KafkaPayload(FilePayload, kw_only=True):
 class KafkaTopic(FileSink[KafkaPayload, None]):
     """Publishes rows to a topic, exactly once for readers with ``isolation.level=read_committed``.
 
-    ``topic``: None if a column ``topic`` says it, which counts only then. ``bootstrap_servers``: of
+    ``topic``: None if a column ``topic`` says it, which counts only then. ``servers``: of
     the cluster. ``staging``: a directory of this sink alone, which the driver and all executors
     share. Columns have the names of Spark's own sink: ``value``, and ``key``, ``topic``,
-    ``partition``, ``headers``, ``timestamp`` if they are there. ``value_format``: makes values of
+    ``partition``, ``headers``, ``timestamp`` if they are there. ``value``: makes values of
     all other columns: ``"json"``, ``"avro"``, ``"protobuf"``; ``"text"`` or ``"bytes"`` of one.
     ``key``: columns of which the key is made, in place of a column ``key``. A null value is a
     tombstone; ``tombstone_where`` is a condition in SQL for rows that become one.
@@ -137,10 +137,10 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
         self,
         topic: str | None = None,
         *,
-        bootstrap_servers: str,
+        servers: str,
         staging: str,
         mode: Mode = "append",
-        value_format: ValueFormat | None = None,
+        value: ValueFormat | None = None,
         key: str | Sequence[str] = (),
         tombstone_where: str | None = None,
         schema: str | None = None,
@@ -152,7 +152,7 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
     ) -> None:
         check_installed()
         self._topic = topic
-        self._servers = bootstrap_servers
+        self._servers = servers
         self._conf = dict(conf or {})
         self._given_ledger = ledger
         self._mode = mode
@@ -169,10 +169,10 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
         super().__init__(staging, ())
         self._encoding = Encoding(
             topic=topic,
-            value_format=value_format,
+            value_format=value,
             key=(key,) if isinstance(key, str) else tuple(key),
             tombstone_where=tombstone_where,
-            rows=_row_format(value_format, schema, message, schema_registry, serializer_conf),
+            rows=_row_format(value, schema, message, schema_registry, serializer_conf),
             place=self.describe(),
         )
         self._encoding.check()
