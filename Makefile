@@ -48,7 +48,7 @@ test-fast: setup ## only tests without a JVM or killed processes: seconds
 	$(BIN)/pytest -m "not spark and not kill and not slow and not flink and not kafka"
 
 test-slow: setup ## the slow tests, including 200 stops with a random kill: over an hour
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m "slow and not kafka"
 
 test-flink: setup ## fetch Flink (330 MB) and run its own command line and dashboard against jobs: minutes
 	$(BIN)/python -m tests.flink.distribution
@@ -56,7 +56,7 @@ test-flink: setup ## fetch Flink (330 MB) and run its own command line and dashb
 
 test-kafka: packages ## fetch a Kafka broker (64 MB, with Maven) and test what reads and writes topics: minutes
 	$(BIN)/python -m tests.kafka.jars
-	$(BIN)/pytest -m kafka
+	$(BIN)/pytest -m "kafka and not slow"
 
 demo: ## kill a running job three times; prove that no row is lost or duplicated
 	@scripts/setup.sh demo

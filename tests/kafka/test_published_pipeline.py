@@ -14,7 +14,7 @@ from tests.kafka.reading import records
 from tests.kafka.server import KafkaServer
 from tests.kit.place import Place, delta_rows, files_rows
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.kill]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.kill, pytest.mark.slow]
 
 PIPELINE = Path(__file__).with_name("published_pipeline.py")
 _NUMBERS = 2_000

@@ -353,6 +353,7 @@ def kill(run: Run, which: str) -> None:
     run.end()
 
 
+@pytest.mark.slow
 @pytest.mark.kill
 @pytest.mark.parametrize("seed", [1])
 def test_no_row_is_lost_or_doubled_when_drivers_and_jvms_are_killed(

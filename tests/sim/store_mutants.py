@@ -332,14 +332,9 @@ def staged_files_are_not_synced() -> AbstractContextManager[None]:
     return _with(patch.object(FileSink, "_sync", lambda *_: None))
 
 
-def a_renamed_file_looks_gone() -> AbstractContextManager[None]:
-    """Whether a staged file is there is asked twice, and it may be renamed in between (P18)."""
-    find = Files._find
-
-    def twice(self: Files, moves: Sequence[Move]) -> Any:
-        return [(path, self._file_system.status(path)) for path, _ in find(self, moves)]
-
-    return _with(patch.object(Files, "_find", twice))
+def a_late_driver_does_not_look_again() -> AbstractContextManager[None]:
+    """Its successor has committed what it finds gone, and has cleaned up (P18)."""
+    return _with(patch.object(FileSink, "_is_committed", lambda *_: False))
 
 
 # -- object store
@@ -543,10 +538,10 @@ STORE_MUTANTS = [
         known_seed=105,
     ),
     StoreMutant(
-        variant=a_renamed_file_looks_gone,
-        kind="Files",
+        variant=a_late_driver_does_not_look_again,
+        kind="ForeachBatch",
         says=("nothing is lost, but the job says",),
-        known_seed=59,
+        known_seed=237,
     ),
     StoreMutant(
         variant=ones_own_create_counts_as_anothers,

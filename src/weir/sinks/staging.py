@@ -529,8 +529,7 @@ class FileSink(Sink, Generic[P, T]):
                 return 0
             if (damage := next(filter(None, map(self._damage, payloads)), None)) is not None:
                 self._target.check(self._file_system)
-                _, committed = self._look(payloads)
-                if committed < epoch:
+                if not self._is_committed(epoch, payloads):
                     raise lost_rows(self.describe(), epoch, damage)
                 # Another driver has committed the epoch meanwhile, and cleaned up.
                 continue
@@ -645,6 +644,10 @@ class FileSink(Sink, Generic[P, T]):
         file_system = self._context.file_system(self._root_of(payload))
         sizes = [file.size for file in payload.files]
         return damaged_file(file_system, dict(zip(self._paths(payload), sizes, strict=True)))
+
+    def _is_committed(self, epoch: int, payloads: Sequence[P]) -> bool:
+        _, committed = self._look(payloads)
+        return committed >= epoch
 
     def _clean_attempt(self, directory: str, is_left_over: Callable[[str], bool]) -> None:
         """Delete what a dead attempt has left over, and its directory if that empties it.
