@@ -148,7 +148,7 @@ def test_rows_without_spark_become_sql() -> None:
     """Names are quoted, and so are the texts of errors."""
     encoding = Encoding(
         topic="it's",
-        value="json",
+        value_format="json",
         key=("a`b", "c"),
         tombstone_where="gone OR c = 'x'",
         rows=None,

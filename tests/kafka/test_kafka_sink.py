@@ -72,7 +72,7 @@ def test_another_process_finds_a_committed_epoch(broker: KafkaServer, tmp_path: 
 
 def test_a_topic_that_was_created_again_is_refused(broker: KafkaServer, tmp_path: Path) -> None:
     """Its rows are gone; the same for a ledger that lacks an epoch that the job knows."""
-    topic = broker.create_topic("again")
+    topic = broker.create_topic("sink-again")
     sink = opened(broker, topic, tmp_path)
     sink.commit(7, flushed(sink, 1, values("a"), tmp_path))
     later = flushed(sink, 2, values("b"), tmp_path)
@@ -84,7 +84,7 @@ def test_a_topic_that_was_created_again_is_refused(broker: KafkaServer, tmp_path
     accepting = made(broker, topic, tmp_path)
     accepting.open(attempt(3, may_have_gone_back=True))
     assert accepting.commit(8, later) == 1
-    broker.delete_topic("weir-ledger.again.out")
+    broker.delete_topic("weir-ledger.sink-again.out")
     with pytest.raises(LostRowsError, match="checkpoint 8"):
         accepting.commit(9, later)
 
@@ -219,7 +219,7 @@ def test_a_time_out_above_the_brokers_limit_is_refused(broker: KafkaServer, tmp_
 
 def test_a_failed_commit_leaves_no_transaction_open(broker: KafkaServer, tmp_path: Path) -> None:
     """Readers of what other producers write do not wait for the time-out."""
-    topic = broker.create_topic("aborted")
+    topic = broker.create_topic("sink-aborted")
     sink = opened(broker, topic, tmp_path)
     payloads = flushed(sink, 1, values("a"), tmp_path)
     sink._entry = None

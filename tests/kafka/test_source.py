@@ -244,14 +244,18 @@ def test_values_are_decoded_and_confluents_five_bytes_are_cut_off_only_if_they_a
         writer.option("topic", topic).save()
     produce(broker, framed, [(0, None)])
     kafka = weir.sources.kafka
-    found = read(spark, kafka(broker.address, plain, value="avro", schema=AVRO), "avro")
+    found = read(spark, kafka(plain, servers=broker.address, value="avro", schema=AVRO), "avro")
     assert sum(row.value.id for row in found) == 1225
-    source = kafka(broker.address, framed, value="avro-confluent", schema=AVRO)
+    source = kafka(framed, servers=broker.address, value="avro-confluent", schema=AVRO)
     found = read(spark, source, "avro_confluent")
     assert sum(row.value.id for row in found if row.value is not None) == 1225
     assert len(found) == 51
     with pytest.raises(Exception, match="does not begin as those of Confluent"):
-        read(spark, kafka(broker.address, plain, value="avro-confluent", schema=AVRO), "no_avro")
+        read(
+            spark,
+            kafka(plain, servers=broker.address, value="avro-confluent", schema=AVRO),
+            "no_avro",
+        )
 
 
 def test_a_value_that_is_not_json_fails_or_is_null_as_the_source_says(
@@ -261,7 +265,7 @@ def test_a_value_that_is_not_json_fails_or_is_null_as_the_source_says(
     topic = broker.create_topic("not-json")
     produce(broker, topic, [(0, b"{oh"), (0, {"id": 7})])
     kafka = weir.sources.kafka
-    source = kafka(broker.address, topic, value="json", schema="id long", on_error="null")
+    source = kafka(topic, servers=broker.address, value="json", schema="id long", on_error="null")
     assert [row.value and row.value.id for row in read(spark, source, "nulls")] == [None, 7]
     with pytest.raises(Exception, match="MALFORMED_RECORD"):
-        read(spark, kafka(broker.address, topic, value="json", schema="id long"), "fails")
+        read(spark, kafka(topic, servers=broker.address, value="json", schema="id long"), "fails")

@@ -198,7 +198,7 @@ def test_retention_past_the_position_is_refused_with_how_many_rows_are_gone(
     broker: KafkaServer,
 ) -> None:
     """By the reader that has the partition."""
-    topic = broker.create_topic("retention", 1)
+    topic = broker.create_topic("expired", 1)
     Feed(broker, topic).put({0: ids(*range(10))})
     job = FakeJob(source(broker, topic), 1, schema=ID)
     read_until(job, 10)
@@ -238,7 +238,7 @@ def windows(frame: DataFrame) -> DataFrame:
 def test_no_row_of_a_slow_partition_is_late(broker: KafkaServer, place: Place) -> None:
     """Ten minutes of one partition come before older rows of the other. Spark's connector has one
     watermark for both, so that windows drop all rows of the slow one."""
-    topic = broker.create_topic("slow", 2)
+    topic = broker.create_topic("late", 2)
     times = [{"ts": (START + timedelta(seconds=one)).isoformat()} for one in range(600)]
     feed = Feed(broker, topic)
     feed.put({0: list(times)})
