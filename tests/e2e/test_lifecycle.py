@@ -69,7 +69,7 @@ def test_a_stopped_job_goes_on_from_its_savepoint_only(place: Place) -> None:
     assert run.wait() == 0, run.story()
     assert f"Savepoint: {savepoint[1]}" in run.output
     refusal = place.start(environment=UNBOUNDED).error()
-    assert f"--from-savepoint {savepoint[1]}" in refusal
+    assert f"--from-savepoint latest ({savepoint[1]})" in refusal
 
     place.land(2)
     metrics = place.directory / "last.prom"

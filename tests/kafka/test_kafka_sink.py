@@ -119,14 +119,14 @@ def test_partitions_are_those_of_javas_clients(broker: KafkaServer, tmp_path: Pa
 def test_rows_may_name_their_topics(broker: KafkaServer, tmp_path: Path) -> None:
     """All topics of an epoch are in one transaction; the ledger has their ends."""
     topics = [broker.create_topic(f"several-{number}", partitions=2) for number in range(2)]
-    sink = opened(broker, None, tmp_path)
+    sink = opened(broker, None, tmp_path, ledger="several-ledger")
     rows = [{"value": b"%d" % number, "topic": topics[number % 2]} for number in range(10)]
     assert sink.commit(1, flushed(sink, 1, rows, tmp_path)) == 10
     assert [len(records(broker, topic)) for topic in topics] == [5, 5]
     broker.delete_topic(topics[1])
     payloads = flushed(sink, 2, rows, tmp_path)
     sink.close()
-    again = made(broker, None, tmp_path)
+    again = made(broker, None, tmp_path, ledger="several-ledger")
     again.open(attempt(2))
     with pytest.raises(SinkError, match=r"'several-1' .* does not exist"):
         again.commit(2, payloads)
