@@ -9,6 +9,7 @@ import pytest
 from weir.errors import SinkError, SinkMismatchError, StorageError
 from weir.runtime.failures import is_fatal
 from weir.sinks.kafka.client import KafkaFailure
+from weir.sinks.kafka.confluent import _asked
 from weir.sinks.kafka.failures import explained, is_fenced
 
 KINDS = {
@@ -42,3 +43,14 @@ def test_a_fenced_producer_differs_from_a_broker_that_is_away() -> None:
     assert not is_fenced(KafkaFailure("_TIMED_OUT", ""))
     copy = pickle.loads(pickle.dumps(KafkaFailure("_FENCED", "by a newer instance")))
     assert (copy.code, str(copy)) == ("_FENCED", "_FENCED: by a newer instance")
+
+
+def test_a_failure_in_which_librdkafka_loses_the_error_is_a_failure_all_the_same() -> None:
+    """Python says so if a report fails because another has."""
+
+    def call() -> None:
+        raise SystemError("flush returned NULL without setting an exception")
+
+    with pytest.raises(KafkaFailure, match="returned NULL") as failed:
+        _asked(call)
+    assert failed.value.code == "_FATAL"
