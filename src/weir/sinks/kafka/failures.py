@@ -11,7 +11,8 @@ from __future__ import annotations
 from weir.errors import SinkError, SinkMismatchError, StorageError, WeirError
 from weir.sinks.kafka.client import KafkaFailure
 
-_FENCED = frozenset(("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"))
+#: The last stands for a fatal error that Python has lost: the client says only that there was one.
+_FENCED = frozenset(("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_FATAL"))
 UNKNOWN_TOPIC = frozenset(
     ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
 )
