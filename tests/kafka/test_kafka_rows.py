@@ -159,3 +159,28 @@ def test_rows_without_spark_become_sql() -> None:
         "CAST(to_json(named_struct('a`b', `a``b`, 'c', `c`)) AS BINARY)"
     )
     assert encoding._value(types).startswith("CASE WHEN (gone OR c = 'x') THEN NULL ELSE CAST(")
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "columns"),
+    [
+        ("t", ("id",), ["id", "key", "topic", "value"]),
+        ("t", (), ["id", "topic", "value"]),
+        (None, ("id",), ["id", "key", "value"]),
+        ("t", ("timestamp",), ["id", "key", "topic", "timestamp", "value"]),
+    ],
+)
+def test_a_column_that_the_sink_does_not_use_is_in_the_value(
+    topic: str | None, key: tuple[str, ...], columns: list[str]
+) -> None:
+    """No column of the user's is left out because of its name alone."""
+    encoding = Encoding(
+        topic=topic,
+        value_format="json",
+        key=key,
+        tombstone_where=None,
+        rows=None,
+        place="KafkaTopic('t')",
+    )
+    names = ["id", "key", "topic", "timestamp", "value"]
+    assert encoding._value_columns(dict.fromkeys(names, "string")) == columns

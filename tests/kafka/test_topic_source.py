@@ -301,6 +301,8 @@ class SteadyFeed:
     """Writes transactions on a thread of its own, of which every fifth is aborted."""
 
     _ROWS = 200
+    #: However long the job takes to start: what is written must be read, too.
+    _ROWS_MAX = 20_000
 
     def __init__(self, broker: KafkaServer, topic: str, partitions: int) -> None:
         self._broker, self._topic, self.partitions = broker, topic, partitions
@@ -326,6 +328,8 @@ class SteadyFeed:
                 self.partitions += 1
                 add_partition(self._broker, self._topic, self.partitions)
                 feed = Feed(self._broker, self._topic)
+            if id >= self._ROWS_MAX:
+                continue
             aborts = number % 5 == 4
             number += 1
             rows: dict[int, list[object]] = {}

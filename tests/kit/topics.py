@@ -91,7 +91,7 @@ class FakeKafka:
         self.per_poll = 3
         #: Topics that the broker that is asked does not know yet.
         self.unknown: set[str] = set()
-        #: Raised by whoever asks, if set.
+        #: Raised by every request, if set.
         self.error: Exception | None = None
 
     def __reduce__(self) -> object:

@@ -191,7 +191,7 @@ def _started(
 
 
 def _provide_connector(job: JobDefinition, session: LazySession, listener: RunListener) -> None:
-    """Have the session made with Spark's Kafka connector if the job's code needs it."""
+    """Give the session Spark's Kafka connector if the job's code needs it."""
     from weir.spark.kafka.code import artifacts_of
     from weir.spark.kafka.connector import provide
 

@@ -23,6 +23,7 @@ from weir.sinks.kafka.client import (
     Record,
     Topic,
 )
+from weir.sinks.kafka.failures import is_fenced
 from weir.sinks.kafka.options import common, of_producer
 
 if TYPE_CHECKING:
@@ -252,14 +253,10 @@ class _Producer:
         from confluent_kafka import Producer as Handle
 
         self._kernel = kernel
-        # Without this function, a fatal error is raised out of whatever call is under way, which a
-        # delivery report can make a SystemError without a cause.
-        self._handle = _asked(lambda: Handle({**settings, "error_cb": self._noticed}))
+        self._handle = _asked(lambda: Handle(settings))
         self._ends: defaultdict[str, dict[int, int]] = defaultdict(dict)
         #: The first record that was not delivered; what follows it only says that it is so.
         self._failure: KafkaFailure | None = None
-        #: After it, the handle is of no use.
-        self._fatal: KafkaFailure | None = None
         self._sent = 0
         self._patience_ms = int(settings["transaction.timeout.ms"])
         try:
@@ -323,25 +320,15 @@ class _Producer:
         elif self._failure is None and error.name() not in ("_PURGE_QUEUE", "_PURGE_INFLIGHT"):
             self._failure = KafkaFailure(error.name(), error.str())
 
-    def _noticed(self, error: Any) -> None:
-        if error.fatal():
-            self._fatal = KafkaFailure(error.name(), error.str())
-
     def _do(self, call: Callable[[], Any]) -> Any:
         try:
-            result = _asked(call)
+            return _asked(call)
         except KafkaFailure as failure:
             raise self._first(failure) from failure
-        if self._fatal is not None:
-            raise self._fatal
-        return result
 
     def _first(self, failure: KafkaFailure) -> KafkaFailure:
-        """The failure that came first, unless one is fatal or says that the producer is fenced."""
-        if self._fatal is not None:
-            return self._fatal
-        fenced = failure.code in ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
-        return failure if fenced or self._failure is None else self._failure
+        """The failure that came first, unless this one says that the producer is fenced."""
+        return failure if is_fenced(failure) or self._failure is None else self._failure
 
 
 def _failure(error: confluent_kafka.KafkaException) -> KafkaFailure:
@@ -362,7 +349,8 @@ def _asked(call: Callable[[], Any]) -> Any:
     except KafkaException as error:
         raise _failure(error) from error
     except SystemError as error:
-        # One of several reports in a call has failed.
+        # A fatal error is raised out of whatever call is under way, and also if there is a function
+        # for errors. A delivery report in the same call then fails, or takes the error away.
         if isinstance(error.__cause__, KafkaException):
             raise _failure(error.__cause__) from error
         raise KafkaFailure("_FATAL", str(error)) from error

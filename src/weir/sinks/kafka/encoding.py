@@ -111,10 +111,10 @@ class Encoding:
             "partition": ("int",),
             "timestamp": ("timestamp", "timestamp_ntz"),
         }
+        for name in self._named_by_sink:
+            del kinds[name]
         if self.value_format is not None:
             del kinds["value"]
-        if self.key:
-            del kinds["key"]
         for name, allowed in kinds.items():
             if name in types and types[name] not in allowed:
                 raise self._misfit(
@@ -138,7 +138,14 @@ class Encoding:
                 raise self._misfit(f"have {types[wanted]} in column {wanted!r}, not binary")
 
     def _value_columns(self, types: Mapping[str, str]) -> list[str]:
-        return [name for name in types if name not in KAFKA_COLUMNS or name in self.key]
+        taken = set(KAFKA_COLUMNS) - self._named_by_sink
+        return [name for name in types if name not in taken or name in self.key]
+
+    @property
+    def _named_by_sink(self) -> set[str]:
+        """What the sink says itself, so that columns of these names are like any other."""
+        said = {"topic": self.topic is not None, "key": bool(self.key)}
+        return {name for name, is_said in said.items() if is_said}
 
     def _key(self, types: Mapping[str, str]) -> str:
         if not self.key:

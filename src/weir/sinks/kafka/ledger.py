@@ -16,7 +16,7 @@ the stable end must have come up to the end that was seen before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -121,14 +121,7 @@ class Ledger:
 
     def ends(self, topic_ids: dict[str, str]) -> Ends:
         """How far each partition of these topics goes with all entries."""
-        ends: Ends = {}
-        for entry in self._entries.values():
-            for topic, of_topic in entry.ends.items():
-                if entry.topic_ids.get(topic) == topic_ids.get(topic):
-                    known = ends.setdefault(topic, {})
-                    for number, end in of_topic.items():
-                        known[number] = max(known.get(number, 0), end)
-        return ends
+        return ends_of(self._entries.values(), topic_ids)
 
     @staticmethod
     def record(entry: LedgerEntry) -> tuple[bytes, bytes]:
@@ -150,3 +143,15 @@ class Ledger:
                 f" entry ({error}): only Weir may write there. Give the sink another ledger, and"
                 " start a new job."
             ) from error
+
+
+def ends_of(entries: Iterable[LedgerEntry], topic_ids: Mapping[str, str] | None = None) -> Ends:
+    """How far each partition goes with all entries; with ``topic_ids``, of these topics only."""
+    ends: Ends = {}
+    for entry in entries:
+        for topic, of_topic in entry.ends.items():
+            if topic_ids is None or entry.topic_ids.get(topic) == topic_ids.get(topic):
+                known = ends.setdefault(topic, {})
+                for number, end in of_topic.items():
+                    known[number] = max(known.get(number, 0), end)
+    return ends

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from weir.errors import SinkError, StorageError
 from weir.sinks.kafka.client import Ends, KafkaClient, KafkaFailure, OpenTransaction, Partition
-from weir.sinks.kafka.ledger import LedgerEntry
+from weir.sinks.kafka.ledger import LedgerEntry, ends_of
 from weir.storage.records import decoded
 
 _OURS = "weir-"
@@ -76,7 +76,7 @@ def _look(client: KafkaClient, ledger: str, topics: Collection[str]) -> list[Fou
     opened = client.open_transactions(partitions)
     opened.sort(key=lambda each: (partitions.index(each.partition), each.start_offset))
     hanging = [each for each in opened if each.hangs]
-    seen = _ends(decoded(each.value or b"", LedgerEntry) for each in client.read(ledger, 0))
+    seen = ends_of(decoded(each.value or b"", LedgerEntry) for each in client.read(ledger, 0))
     in_ledger = {each.producer_id: each for each in hanging if each.partition.topic == ledger}
     whole = {
         producer: _was_committed(client, entry, hanging, seen)
@@ -121,13 +121,3 @@ def _was_committed(
             " aborted in others: nothing was changed. Compare the topics with the job's input."
         )
     return shown == {True}
-
-
-def _ends(entries: Iterable[LedgerEntry]) -> Ends:
-    ends: Ends = {}
-    for entry in entries:
-        for topic, of_topic in entry.ends.items():
-            known = ends.setdefault(topic, {})
-            for number, end in of_topic.items():
-                known[number] = max(known.get(number, 0), end)
-    return ends

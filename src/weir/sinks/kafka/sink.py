@@ -114,8 +114,8 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
     share. Columns have the names of Spark's own sink: ``value``, and ``key``, ``topic``,
     ``partition``, ``headers``, ``timestamp`` if they are there. ``value``: makes values of
     all other columns: ``"json"``, ``"avro"``, ``"protobuf"``; ``"text"`` or ``"bytes"`` of one.
-    ``key``: columns of which the key is made, in place of a column ``key``. A null value is a
-    tombstone; ``tombstone_where`` is a condition in SQL for rows that become one.
+    ``key``: columns of which the key is made; a column ``key`` is then like any other. A null value
+    is a tombstone; ``tombstone_where`` is a condition in SQL for rows that become one.
     ``mode="upsert"``: takes updates, and publishes of each epoch the newest row of each key, for a
     compacted topic.
 

@@ -45,7 +45,7 @@ _FETCH_S = 180.0
 
 
 def provide(session: LazySession, artifacts: Sequence[str], note: Callable[[str], None]) -> None:
-    """Have the session made with these artifacts. Raises ``UnsupportedEnvironmentError``.
+    """Give the session these artifacts before it is made. Raises ``UnsupportedEnvironmentError``.
 
     A JVM that runs cannot load them: there they are, or not.
     """

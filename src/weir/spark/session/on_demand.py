@@ -134,7 +134,7 @@ class SessionOnDemand:
 
 
 class _Descriptor:
-    """The attribute's value, for whoever reads it."""
+    """The attribute's value."""
 
     def __init__(self, on_demand: SessionOnDemand) -> None:
         self._on_demand = on_demand
