@@ -6,7 +6,7 @@ Commit order, retries, and what is refused.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,29 @@ def test_a_commit_names_every_sink_also_those_without_rows() -> None:
     port.commit(7, {"a": ({"step": 1}, {"step": 2}), "b": ()})
     assert [(call[1], call[2], len(call[3])) for call in calls] == [("a", 7, 2), ("b", 7, 0)]
     assert (port.rows_committed(["a"]), port.rows_committed(["a", "b"])) == (2, 2)
+
+
+class MeetingSink(FakeSink):
+    """Another sink commits while this one is asked for its identity."""
+
+    def __init__(self, name: str, meets: Callable[[], None]) -> None:
+        super().__init__(name)
+        self.newest = 7
+        self._meets = meets
+
+    def identity(self) -> str:
+        self._meets()
+        return self.name
+
+
+def test_the_newest_epochs_can_be_recorded_while_another_sink_commits() -> None:
+    """A first commit of one sink does not disturb the record of the others' epochs (P21)."""
+    first = MeetingSink("a", lambda: port.commit(7, {"b": ({"step": 1},)}))
+    second = FakeSink("b")
+    second.newest = 7
+    port = sink_port(first, second)
+    port.commit(7, {"a": ({"step": 1},)})
+    assert {name: known.epoch for name, known in port.epochs().items()} == {"a": 7, "b": 7}
 
 
 # -- staged files that are gone --------------------------------------------------------------------

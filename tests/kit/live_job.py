@@ -229,6 +229,8 @@ class LiveJob:
     ) -> None:
         if not self._result.done():
             self.gateway.suspend()
+        elif error is not None and (ended := self._result.exception()) is not None:
+            error.add_note(f"The job had ended: {ended}")
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"the job does not end: {self.notes}"
 

@@ -361,8 +361,9 @@ class SinkPort:
     def epochs(self) -> dict[OperatorId, SinkEpoch]:
         """By sink, the newest epoch with rows of this job, and where."""
         return {
-            name: SinkEpoch(target=self._sinks[name].identity(), epoch=epoch)
-            for name, epoch in self._newest.items()
+            name: SinkEpoch(target=sink.identity(), epoch=epoch)
+            for name, sink in self._sinks.items()
+            if (epoch := self._newest.get(name)) is not None
         }
 
     def vanished(self, written: Mapping[OperatorId, str]) -> Iterator[tuple[OperatorId, str]]:

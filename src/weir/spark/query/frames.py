@@ -134,10 +134,11 @@ class Frames:
         layout = self.layout(name)
         inputs = () if layout is None else layout.inputs
         steps = {step.operator_id: step.name for step in self._pipeline.vertices[name].steps}
+        # Other vertices are built meanwhile, so nothing goes through all sources.
         leaves = {
             owner: streaming_leaves(frame)
-            for owner, frame in self._sources.items()
-            if owner in steps
+            for owner in steps
+            if (frame := self._sources.get(owner)) is not None
         }
         found = []
         for number, one in enumerate(inputs):
