@@ -67,6 +67,7 @@ from weir.subtasks.messages import (
     CloseCall,
     FilePart,
     Location,
+    RejectedRow,
     SnapshotCall,
     SubtaskSetup,
     SubtaskState,
@@ -137,6 +138,8 @@ class BatchEnd:
     input_ended: bool = False
     #: Rows that the readers of the source emitted.
     rows_read: int = 0
+    #: The rows that operators have set aside, each with its operator.
+    rejects: tuple[tuple[OperatorId, RejectedRow], ...] = ()
     #: How far readers of the source are that induce checkpoints.
     induced: InducedCheckpoint | None = None
 
@@ -390,6 +393,7 @@ class OperatorChain:
         """
         sent: list[SentEvent] = []
         after: dict[OperatorId, HeldState] = {}
+        rejects: list[tuple[OperatorId, RejectedRow]] = []
         rows_read = 0
         for name, step in self._steps.items():
             found = self._subtasks.results(name, batch)
@@ -408,6 +412,7 @@ class OperatorChain:
                     SentEvent(operator=name, subtask=subtask, payload=event)
                     for event in result.sent
                 ]
+                rejects += [(name, row) for row in result.rejects]
                 rows_read += self._readers.take(name, subtask, result)
         older = {
             position: held for position, held in self._held.items() if position < self._version
@@ -425,6 +430,7 @@ class OperatorChain:
             sent=tuple(sent),
             input_ended=self._readers.input_ended,
             rows_read=rows_read,
+            rejects=tuple(rejects),
             induced=self._readers.induced if self._vertex.is_externally_induced else None,
         )
 

@@ -245,6 +245,15 @@ class CallFailed(Message, frozen=True, kw_only=True, tag_field="answer", tag="fa
 CallResult: TypeAlias = SubtaskState | Closed | CallFailed
 
 
+class RejectedRow(Message, frozen=True, kw_only=True):
+    """A row on which an operator raised."""
+
+    #: For people.
+    error: str
+    #: As JSON.
+    row: str
+
+
 class BatchResult(Message, frozen=True, kw_only=True):
     """What a subtask reports about a batch."""
 
@@ -255,6 +264,8 @@ class BatchResult(Message, frozen=True, kw_only=True):
     rows: Count
     #: None unless the operator reads a source.
     reader: ReaderReport | None
+    #: The rows that it has set aside.
+    rejects: list[RejectedRow] = []
 
 
 BATCH_ORDERS = msgspec.json.Decoder(BatchOrder)

@@ -14,13 +14,14 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import IOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from weir.core.graph import MAIN_OUTPUT
 from weir.core.types import OperatorId
-from weir.errors import OperatorStateError, PipelineError
+from weir.errors import OperatorStateError, PipelineError, WeirError
 from weir.operators.base import (
     ListCheckpointed,
     Operator,
@@ -46,6 +47,7 @@ from weir.subtasks.messages import (
     LayerLocation,
     Location,
     NextTimers,
+    RejectedRow,
     SnapshotCall,
     SubtaskSetup,
     SubtaskState,
@@ -123,6 +125,8 @@ class _Warm:
     attributes: _Attributes
 
 
+#: Passes records to an operator; what it emits.
+Process = Callable[["pa.RecordBatch"], Iterator["pa.RecordBatch"]]
 #: Name -> value, and its length if it is a container that may change in place.
 _Attributes = dict[str, tuple[object, int | None]]
 
@@ -200,10 +204,12 @@ class SubtaskFunction:
         side_outputs: Mapping[str, pa.Schema],
         parallelism: int,
         keys: Mapping[str, str],
+        rejects_max: int | None = None,
     ) -> None:
         """``keys``: the columns of the key, and their names in it; empty without a key.
 
-        With a key, the last column of a batch has the key groups.
+        With a key, the last column of a batch has the key groups. ``rejects_max``: how many rows
+        of a batch it sets aside if the operator raises; None: an error fails the batch.
         """
         self.operator_id = operator_id
         self._operator = operator
@@ -212,6 +218,7 @@ class SubtaskFunction:
         self._outputs = Outputs(operator_id, output_schema, side_outputs)
         self._parallelism = parallelism
         self._keys = keys
+        self._rejects_max = rejects_max
 
     def batch(
         self,
@@ -229,7 +236,12 @@ class SubtaskFunction:
         try:
             warm = run.begin(self._operator)
             rows = 0
-            for tag, emitted in run.batches(warm, (self._split(warm, batch) for batch in batches)):
+            if self._rejects_max is None:
+                found = run.batches(warm, (self._split(warm, batch) for batch in batches))
+            else:
+                apart = SettingAside(run, warm, partial(self._split, warm), self._rejects_max)
+                found = run.batches(warm, batches, apart.rows)
+            for tag, emitted in found:
                 rows += emitted.num_rows
                 yield self._outputs.rows(tag, emitted)
             report(run.result(warm, rows))
@@ -522,39 +534,51 @@ class BatchRun(SubtaskRun):
 
     _order: BatchOrder
 
+    def __init__(self, order: BatchOrder, context: Context, process: WorkerProcess) -> None:
+        super().__init__(order, context, process)
+        #: The rows that were set aside.
+        self.rejects: list[RejectedRow] = []
+
     def batches(
-        self, warm: _Warm, records: Iterable[pa.RecordBatch]
+        self,
+        warm: _Warm,
+        records: Iterable[pa.RecordBatch],
+        process: Process | None = None,
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The output for the records, then that of the end of the input and of a barrier.
 
-        Each batch comes with the tag of its side output, or ``MAIN_OUTPUT``.
+        Each batch comes with the tag of its side output, or ``MAIN_OUTPUT``. ``process`` passes
+        records to the operator; None: as they are.
         """
-        for emitted in self._emitted(warm, records):
+        process = process or partial(self.rows, warm, "process_batch")
+        for emitted in self._emitted(warm, records, process):
             yield from warm.context.taken()
             yield MAIN_OUTPUT, emitted
         yield from warm.context.taken()
 
-    def _emitted(self, warm: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _emitted(
+        self, warm: _Warm, records: Iterable[pa.RecordBatch], process: Process
+    ) -> Iterator[pa.RecordBatch]:
         rows = 0
         for number, batch in enumerate(records):
             self.at = f", its record batch {number} (rows {rows} to {rows + batch.num_rows - 1})"
             self.has_rows |= batch.num_rows > 0
-            yield from self._rows(warm, "process_batch", batch)
+            yield from process(batch)
             rows += batch.num_rows
         self.at = ""
         yield from self._move_time(warm)
         warm.state.end_batch()
-        yield from self._rows(warm, "end_batch")
+        yield from self.rows(warm, "end_batch")
         if isinstance(warm.operator, CoOperator):
             for number in self._order.ended_inputs:
-                yield from self._rows(warm, "end_input_of", number)
+                yield from self.rows(warm, "end_input_of", number)
         if self._order.finish:
-            yield from self._rows(warm, "end_input")
-            yield from self._rows(warm, "finish")
+            yield from self.rows(warm, "end_input")
+            yield from self.rows(warm, "finish")
         if self._order.barrier is not None:
-            yield from self._rows(warm, "prepare_snapshot_pre_barrier", self._order.barrier)
+            yield from self.rows(warm, "prepare_snapshot_pre_barrier", self._order.barrier)
 
-    def _rows(self, warm: _Warm, method: str, *arguments: object) -> Iterator[pa.RecordBatch]:
+    def rows(self, warm: _Warm, method: str, *arguments: object) -> Iterator[pa.RecordBatch]:
         """What a call emits. Raises ``PipelineError`` for anything but record batches."""
         where = f"{type(warm.operator).__name__}.{method}"
         return record_batches(getattr(warm.operator, method)(*arguments), where)
@@ -571,7 +595,7 @@ class BatchRun(SubtaskRun):
         if (watermark_ms := warm.context.watermark_ms) is not None:
             yield from self._fire(warm, TimeDomain.EVENT, watermark_ms)
         if moves_to is not None:
-            yield from self._rows(warm, "on_watermark", moves_to)
+            yield from self.rows(warm, "on_watermark", moves_to)
             # Not before, since timers may be for times at which it was still there.
             warm.state.expire(TimeDomain.EVENT)
 
@@ -582,13 +606,79 @@ class BatchRun(SubtaskRun):
             for due in timers.due(until_ms):
                 warm.state.begin_batch(due.keys, due.groups)
                 batch = pa.RecordBatch.from_arrays([due.keys, due.times_ms], ["key", "time_ms"])
-                yield from self._rows(warm, "on_timer", timers, batch)
+                yield from self.rows(warm, "on_timer", timers, batch)
 
     def result(self, warm: _Warm, rows: int) -> BatchResult:
         """Hand over the subtask, which has emitted this many rows."""
         state = self.handed_over(warm)
         sent, warm.context.sent = warm.context.sent, []
-        return BatchResult(state=state, sent=sent, rows=rows, reader=warm.context.reported)
+        return BatchResult(
+            state=state,
+            sent=sent,
+            rows=rows,
+            reader=warm.context.reported,
+            rejects=self.rejects,
+        )
+
+
+class SettingAside:
+    """Passes records to an operator, and sets aside those on which it raises.
+
+    If it raises, its state, what it has emitted and the events that it has sent are as before, and
+    it gets both halves of the records, and so on. So the rows that are set aside have never come.
+    """
+
+    def __init__(
+        self,
+        run: BatchRun,
+        warm: _Warm,
+        split: Callable[[pa.RecordBatch], pa.RecordBatch],
+        rows_max: int,
+    ) -> None:
+        """``split`` takes the columns of the key off, and tells the state of the key."""
+        self._run = run
+        self._warm = warm
+        self._split = split
+        self._rows_max = rows_max
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What the operator emits for the records. Errors of Weir's own are not of a row."""
+        warm, context = self._warm, self._warm.context
+        emitted, sent = len(context.emitted), len(context.sent)
+        records = self._split(batch)
+        warm.state.mark()
+        try:
+            made = list(self._run.rows(warm, "process_batch", records))
+        except Exception as error:
+            if isinstance(error, WeirError) or not len(batch):
+                raise
+            warm.state.roll_back()
+            del context.emitted[emitted:], context.sent[sent:]
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                yield from self.rows(batch.slice(0, middle))
+                yield from self.rows(batch.slice(middle))
+            else:
+                self._set_aside(records, error)
+        else:
+            warm.state.settle()
+            yield from made
+
+    def _set_aside(self, record: pa.RecordBatch, error: Exception) -> None:
+        from weir.operators.json_rows import rows_as_json
+
+        [row] = rows_as_json(record)
+        self._run.rejects.append(RejectedRow(error=describe(error), row=row))
+        if len(self._run.rejects) > self._rows_max:
+            raise too_many(self._warm.context.operator_id, self._rows_max) from error
+
+
+def too_many(step: str, rows_max: int) -> PipelineError:
+    """The error for a step that sets aside too many rows of a batch."""
+    return PipelineError(
+        f"Step {step!r} raises on more than {rows_max} rows of one batch, so something else than"
+        " the rows is wrong: correct it, or allow more with weir.rejects.max-rows-per-batch."
+    )
 
 
 def close_stale(operator_id: OperatorId, operator: Operator) -> None:

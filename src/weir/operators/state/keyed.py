@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from io import IOBase
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,6 +37,17 @@ _ITEMS = 100_000
 _UNITED = 1 << 20
 #: The columns of a layer with times of use, which have one name for each domain.
 _TIMES = {f"used_{domain.value}_ms" for domain in TimeDomain}
+
+
+class _Before(NamedTuple):
+    """What places had before a change."""
+
+    places: Places
+    live: Mask
+    #: Of those with a value.
+    values: pa.Array
+    #: When they were used, if the state expires.
+    used_ms: Places | None
 
 
 class KeyedState:
@@ -80,6 +91,8 @@ class KeyedState:
         #: The keys of the current batch, and their groups.
         self._current: tuple[pa.Array, np.ndarray[Any, Any]] | None = None
         self._expiry = None if ttl is None else Expiry(ttl, self.memory)
+        #: What places had before each change since ``mark``; None: nobody will roll back.
+        self._before: list[_Before] | None = None
         self._forget()
         for layer in layers:
             self._load(layer)
@@ -122,6 +135,7 @@ class KeyedState:
         touched = ascending(places)
         if len(touched) != len(places):
             raise self._two_values(keys)
+        self._remember(places)
         self._values.set(places, values)
         self._make_live(places)
         self._touched.append(touched)
@@ -186,12 +200,40 @@ class KeyedState:
         """Forget the values at places, each of which has a value."""
         if not len(places):
             return
+        self._remember(places)
         self._live.values[places] = False
         self._values.reset(places)
         self._count -= len(places)
         self._touched.append(places)
-        if len(self._index) > _ITEMS and 2 * self._count < len(self._index):
+        # Remembered places keep their numbers.
+        wasteful = len(self._index) > _ITEMS and 2 * self._count < len(self._index)
+        if wasteful and self._before is None:
             self._compact()
+
+    def mark(self) -> None:
+        """What changes from now on may be rolled back, until ``settle``."""
+        self._before = []
+
+    def settle(self) -> None:
+        """What has changed stays."""
+        self._before = None
+
+    def roll_back(self) -> Places:
+        """Undo what has changed since ``mark``; return the places that have a value again."""
+        before, self._before = self._before or [], None
+        revived = [np.empty(0, np.int64)]
+        for change in reversed(before):
+            revived.append(change.places[change.live & ~self._live.values[change.places]])
+            self._count -= int(np.count_nonzero(self._live.values[change.places]))
+            self._count += int(np.count_nonzero(change.live))
+            self._live.values[change.places] = change.live
+            self._values.reset(change.places[~change.live])
+            self._values.set(change.places[change.live], change.values)
+            if self._expiry is not None and change.used_ms is not None:
+                self._expiry.set(change.places, change.used_ms)
+            self._touched.append(ascending(change.places))
+        places = ascending(*revived)
+        return places[self._live.values[places]]
 
     def live_places(self) -> Iterator[Places]:
         """The places of all keys with a value, ascending, in parts."""
@@ -260,10 +302,18 @@ class KeyedState:
         #: Places with a value.
         self._count = 0
 
+    def _remember(self, places: Places) -> None:
+        """Keep what these places have, if it may be rolled back."""
+        if self._before is not None:
+            live = self._live.values[places].copy()
+            used_ms = None if self._expiry is None else self._expiry.used_ms(places).copy()
+            self._before.append(_Before(places, live, self._values.get(places[live]), used_ms))
+
     def _read(self, places: Places) -> None:
         """Entries at these places, possibly several times, are read."""
         expiry = self._expiry
         if expiry is not None and expiry.ttl.update is TtlUpdate.ON_READ_AND_WRITE:
+            self._remember(ascending(places))
             changed = expiry.use(ascending(places))
             if len(changed):
                 self._touched.append(changed)

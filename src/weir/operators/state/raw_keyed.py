@@ -26,6 +26,8 @@ class RawKeyedState:
         self._bytes = {group: self._decoded(data) for group, data in groups.items()}
         self._changed: set[int] = set()
         self._current: pa.Array | None = None
+        #: What ``roll_back`` returns to.
+        self._marked: tuple[dict[int, bytes], set[int]] = ({}, set())
 
     @property
     def groups(self) -> list[int]:
@@ -67,6 +69,14 @@ class RawKeyedState:
     def begin_batch(self, groups: pa.Array | None) -> None:
         """Records in these key groups are processed from now on; None: no records are."""
         self._current = groups
+
+    def mark(self) -> None:
+        """What changes from now on may be rolled back."""
+        self._marked = dict(self._bytes), set(self._changed)
+
+    def roll_back(self) -> None:
+        """Undo what has changed since ``mark``."""
+        self._bytes, self._changed = self._marked
 
     def changed_groups(self) -> dict[int, bytes]:
         """The groups that were set since the last call, encoded."""

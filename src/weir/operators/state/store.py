@@ -11,6 +11,7 @@ Serializers never use pickle, since other versions read the checkpoints.
 
 from __future__ import annotations
 
+import copy
 import enum
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -184,6 +185,8 @@ class StateStore:
         self._keyed_lists: dict[str, KeyedListState] = {}
         self._raw: dict[str, RawKeyedState] = {}
         self._timers: dict[str, Timers] = {}
+        #: The elements of the lists that ``roll_back`` returns to.
+        self._marked: dict[str, list[Any]] = {}
         #: The time of each domain for state that expires; no event time before the first watermark.
         self._times: dict[TimeDomain, int] = {}
         #: The checkpoint or savepoint that the attempt started from (Flink:
@@ -337,6 +340,28 @@ class StateStore:
             keyed.end_batch()
         for raw in self._raw.values():
             raw.begin_batch(None)
+
+    def mark(self) -> None:
+        """What changes from now on may be rolled back, until ``settle``."""
+        self._marked = {name: copy.deepcopy(one.get()) for name, one in self._lists.items()}
+        for keyed in self._keyed.values():
+            keyed.mark()
+        for raw in self._raw.values():
+            raw.mark()
+
+    def settle(self) -> None:
+        """What has changed stays."""
+        for keyed in self._keyed.values():
+            keyed.settle()
+
+    def roll_back(self) -> None:
+        """Undo what has changed since ``mark``."""
+        for name, elements in self._marked.items():
+            self._lists[name].update(elements)
+        for name, keyed in self._keyed.items():
+            self._timers.get(name, keyed).roll_back()
+        for raw in self._raw.values():
+            raw.roll_back()
 
     def set_time(self, domain: TimeDomain, now_ms: int) -> None:
         """State is used at this time of the domain from now on."""

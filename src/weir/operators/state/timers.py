@@ -95,6 +95,12 @@ class Timers:
         """What a checkpoint keeps of them."""
         return self._state
 
+    def roll_back(self) -> None:
+        """Undo what has changed since the state was marked."""
+        places = self._state.roll_back()
+        # Those that were deleted may have left the runs.
+        self._runs.add(_times(self._state.keys_at(places)), places)
+
     def earliest_ms(self) -> int | None:
         """When the next timer is due; None without timers."""
         return self._runs.first()
