@@ -53,7 +53,7 @@ API = {
         [
             *("weir.Job", "weir.Stream", "weir.JobHandle", "weir.JobProgress"),
             *("weir.QueryProgress", "weir.RunOptions", "weir.JobResult"),
-            *("weir.CheckpointListener", "weir.MasterHook"),
+            *("weir.CheckpointListener", "weir.MasterHook", "weir.expect"),
         ],
     ),
     "sinks": (

@@ -43,7 +43,7 @@ SOURCES = LOWER | {
 }
 SPARK = LOWER | {
     *("runtime", "monitoring", "storage", "lineage", "config", "subtasks", "operators"),
-    *("coordinators", "sources", "sinks", "durable", "spark"),
+    *("coordinators", "sources", "sinks", "durable", "spark", "expectations"),
 }
 REST = LOWER | {
     *("runtime", "monitoring", "gateway", "metrics", "storage", "config", "coordinators"),
@@ -96,7 +96,9 @@ ROOMS: dict[str, set[str]] = {
     "spark.operators": SPARK | {"spark.session"},
     "spark.state": SPARK | {"spark.session", "spark.operators"},
     "spark.kafka": SPARK | {"spark.session", "spark.state"},
-    "spark.query": SPARK | {"spark.session", "spark.operators", "spark.state", "spark.kafka"},
+    "spark.rejects": SPARK,
+    "spark.query": SPARK
+    | {"spark.session", "spark.operators", "spark.rejects", "spark.state", "spark.kafka"},
     "spark.adopt": SPARK | {"spark.session", "spark.query", "spark.state", "spark.kafka"},
     "readers": LOWER | {"storage", "sinks", "operators", "subtasks", "spark"},
     "rest": LOWER | {"config", "storage", "rest.schema"},
@@ -106,6 +108,7 @@ ROOMS: dict[str, set[str]] = {
     "rest.flink": REST | {"rest.past", "rest.handling"},
     "rest.web": REST | {"rest.past", "rest.handling", "rest.flink"},
     "rest.server": REST | {"rest", "rest.past", "rest.handling", "rest.flink", "rest.web"},
+    "expectations": {"errors"},
     "definition": LOWER
     | {"storage", "sinks", "sources", "operators", "coordinators", "durable", "subtasks"},
     "launch": (
@@ -122,7 +125,7 @@ ROOMS: dict[str, set[str]] = {
     "job": (
         LOWER
         | {"storage", "config", "sinks", "sources", "operators", "coordinators", "durable"}
-        | {"launch", "definition", "handle"}
+        | {"launch", "definition", "handle", "expectations"}
     ),
     "adopt": (
         LOWER

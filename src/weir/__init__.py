@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from weir import coordinators, errors, operators, sinks, sources
     from weir.durable.hooks import CheckpointListener, MasterHook
+    from weir.expectations import expect
     from weir.handle.job_handle import JobHandle
     from weir.handle.job_progress import JobProgress, QueryProgress
     from weir.job import Job, Stream
@@ -40,6 +41,7 @@ __all__ = [
     "connect",
     "coordinators",
     "errors",
+    "expect",
     "operators",
     "read_consistent",
     "read_savepoint",
@@ -66,6 +68,7 @@ _PLACES = {
     "Savepoint": "weir.readers.savepoint",
     "Stream": "weir.job",
     "connect": "weir.rest.client",
+    "expect": "weir.expectations",
     "read_consistent": "weir.readers.consistent",
     "read_savepoint": "weir.readers.savepoint",
 }

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 from weir.config.values import DURATION
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import MAIN_OUTPUT, GraphStep, StepKind
-from weir.core.types import NAME
+from weir.core.types import NAME, OperatorId
 from weir.definition import JobDefinition, ProcessFunction, Simulation, checked_name
 from weir.durable.changes import WATERMARK, declared
 from weir.durable.hooks import MasterHook
 from weir.errors import PipelineError
-from weir.operators.base import Operator
+from weir.expectations import Expectations
+from weir.operators.base import ListCheckpointed, Operator
 from weir.operators.connected import CoOperator
 from weir.operators.state.types import KEY_GROUPS
 from weir.sinks.base import Sink
@@ -187,6 +188,7 @@ class Job:
         output_mode: Literal["append", "update"] = "append",
         parallelism: int | None = None,
         uid: str | None = None,
+        on_error: Stream | None = None,
     ) -> Stream:
         """Add a transformation: ``function`` takes one DataFrame per input and returns a DataFrame.
 
@@ -198,6 +200,9 @@ class Job:
         ``parallelism`` is the number of state partitions of the query that the step is chained
         into, and overrides ``parallelism.default``; it may change with each restore. ``uid`` is the
         id by which state is matched (see above).
+
+        ``on_error``, from ``Job.rejects``, gets the rows of the only input on which the step
+        raises, if it makes its rows one by one. Without it, the job fails.
         """
         streams = [inputs] if isinstance(inputs, Stream) else list(inputs)
         if not streams:
@@ -208,6 +213,21 @@ class Job:
                 f"Step {name!r} has the output mode {output_mode!r}: use 'append', or 'update' for"
                 " what changes in each batch."
             )
+        expects = isinstance(function, Expectations)
+        if (on_error is not None or expects) and len(streams) != 1:
+            what = "expectations" if expects else "on_error"
+            raise PipelineError(
+                f"Step {name!r} has {what} and {len(streams)} inputs: only a step with one input"
+                " can look at its rows one by one."
+            )
+        if isinstance(function, Expectations) and function.rejects is (on_error is None):
+            raise PipelineError(
+                f"Step {name!r} has rules of reject, but no on_error: pass job.rejects(name) as"
+                " on_error."
+                if on_error is None
+                else f"Step {name!r} has on_error, but no rule of reject: add one, or remove"
+                " on_error."
+            )
         return self._added(
             GraphStep(
                 name=name,
@@ -216,10 +236,33 @@ class Job:
                 tags=tuple(stream.tag for stream in streams),
                 parallelism=parallelism,
                 emits_updates=output_mode == "update",
+                on_error=self._rejects_of(name, on_error),
                 uid=uid,
             ),
             function,
         )
+
+    def rejects(self, name: str, *, uid: str | None = None) -> Stream:
+        """The rows that steps with ``on_error`` set aside, as a stream (docs/REJECTS.md).
+
+        Its columns are ``step``, ``error``, ``position``, ``event_time`` and ``row``, the step's
+        input row as JSON. ``uid`` is the id by which state is matched (see above).
+        """
+        step = GraphStep(name=name, kind=StepKind.REJECTS, uid=uid)
+        self._definition.graph.add(step)
+        return Stream(self, step)
+
+    def _rejects_of(self, name: str, on_error: Stream | None) -> OperatorId | None:
+        """The id of the step that gets the rejects. Raises ``PipelineError`` for other streams."""
+        if on_error is None:
+            return None
+        self._check_streams(name, [on_error])
+        if not self._definition.graph.is_rejects(on_error.uid):
+            raise PipelineError(
+                f"Step {name!r} has on_error={on_error.name!r}, which is not a stream of rejects:"
+                " make one with job.rejects(name)."
+            )
+        return on_error.uid
 
     def master_hook(self, hook: MasterHook) -> None:
         """Make the state of something outside of Spark part of every checkpoint (MISSION A8).
@@ -364,7 +407,12 @@ class Job:
         return Stream(self, step)
 
     def _processed(
-        self, name: str, stream: Stream, function: ProcessFunction, uid: str | None
+        self,
+        name: str,
+        stream: Stream,
+        function: ProcessFunction,
+        uid: str | None,
+        on_error: Stream | None,
     ) -> Stream:
         self._check_streams(name, [stream])
         operator = function.operator
@@ -374,8 +422,19 @@ class Job:
                 f"The operator of step {name!r} is a {type(operator).__name__}, which has two"
                 " inputs: connect them first, as in orders.connect(limits).process(...)."
             )
+        if on_error is not None and isinstance(operator, ListCheckpointed):
+            raise PipelineError(
+                f"Step {name!r} has on_error, but the state of its {type(operator).__name__} lies"
+                " in attributes (ListCheckpointed), which cannot be put back: keep it in the"
+                " StateStore of initialize_state."
+            )
         step = GraphStep(
-            name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), tags=(stream.tag,), uid=uid
+            name=name,
+            kind=StepKind.PROCESS,
+            inputs=(stream.uid,),
+            tags=(stream.tag,),
+            on_error=self._rejects_of(name, on_error),
+            uid=uid,
         )
         return self._added_operator(step, function)
 
@@ -514,13 +573,20 @@ class Stream:
         output_mode: Literal["append", "update"] = "append",
         parallelism: int | None = None,
         uid: str | None = None,
+        on_error: Stream | None = None,
     ) -> Stream:
         """Apply ``function`` (DataFrame -> DataFrame) as a step of this name.
 
         The keywords are those of ``Job.transform``.
         """
         return self.job.transform(
-            name, self, function, output_mode=output_mode, parallelism=parallelism, uid=uid
+            name,
+            self,
+            function,
+            output_mode=output_mode,
+            parallelism=parallelism,
+            uid=uid,
+            on_error=on_error,
         )
 
     def process(
@@ -532,6 +598,7 @@ class Stream:
         parallelism: int | None = None,
         key_by: str | Sequence[str] | None = None,
         uid: str | None = None,
+        on_error: Stream | None = None,
     ) -> Stream:
         """Process the stream with a Python operator.
 
@@ -541,6 +608,9 @@ class Stream:
         keyed state; the key of several columns is an Arrow struct of them. The event
         time of the output is the column that has the name and type of the input's; without
         such a column it has no watermark. ``uid`` is the id by which state is matched.
+
+        ``on_error``, from ``Job.rejects``, gets the records on which ``process_batch`` raises: the
+        operator's state, output and events are as if they had never come.
         """
         return self.job._processed(
             name,
@@ -552,6 +622,7 @@ class Stream:
                 key_by=(_columns(key_by),) if key_by else (),
             ),
             uid,
+            on_error,
         )
 
     def connect(self, other: Stream) -> ConnectedStreams:

@@ -15,8 +15,8 @@ from weir.metrics import prometheus
 from weir.metrics.definitions import METRICS, Kind
 from weir.metrics.readings import Readings, read
 from weir.monitoring.recorder import COUNTERS, Sample
-from weir.monitoring.views import ChannelView, JobView
-from weir.runtime.ports import StateView
+from weir.monitoring.views import ChannelView, JobView, RowCount
+from weir.runtime.ports import Counted
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOW_MS = 100_000
@@ -80,7 +80,11 @@ def test_series_of_a_vertex_a_channel_and_a_status() -> None:
         outputs=outputs,
         pending_records=75,
         lags={"orders": {"0": 75, "1": 0}},
-        state=(StateView(name="stateStoreSave", rows=9, size=900, late=4),),
+        counted=(
+            RowCount(kind=Counted.LATE, by="0 stateStoreSave", rule="", rows=4),
+            RowCount(kind=Counted.REJECTED, by="price", rule="", rows=2),
+            RowCount(kind=Counted.BROKEN, by="valid", rule="has an id", rows=3),
+        ),
     )
     view = replace(VIEW, vertices=(first, *rest))
     readings = read(view, [], now_ms=NOW_MS)
@@ -92,6 +96,10 @@ def test_series_of_a_vertex_a_channel_and_a_status() -> None:
     assert values(readings, "weir_task_late_records_dropped_total")[("clean",)] == 4
     assert values(readings, "weir_operator_late_records_dropped_total") == {
         ("clean", "0 stateStoreSave"): 4.0
+    }
+    assert values(readings, "weir_step_rejects_total") == {("clean", "price"): 2.0}
+    assert values(readings, "weir_step_broken_rules_total") == {
+        ("clean", "valid", "has an id"): 3.0
     }
     assert values(readings, "weir_task_watermark_lag_seconds") == {("clean",): 10.0}
     assert values(readings, "weir_channel_bytes") == {("clean", "revenue"): 300.0}

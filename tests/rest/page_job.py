@@ -25,8 +25,15 @@ from weir.core.types import (
 )
 from weir.monitoring.recorder import SAMPLES, Failure, Moment, Recorder, Sample, checkpoint_bar
 from weir.monitoring.timeline import Span, SpanKind
-from weir.monitoring.views import ChannelView, CoordinatorView, JobView, VertexView
+from weir.monitoring.views import (
+    ChannelView,
+    CoordinatorView,
+    JobView,
+    RowCount,
+    VertexView,
+)
 from weir.runtime.concurrency import Clock, SystemClock
+from weir.runtime.ports import Counted
 
 _SMALL = {
     "clean": (),
@@ -35,6 +42,12 @@ _SMALL = {
     "audit": ("clean",),
     "alerts": ("score", "orders_by_minute"),
 }
+
+_COUNTED = (
+    RowCount(kind=Counted.LATE, by="0 stateStoreSave", rule="", rows=1_204),
+    RowCount(kind=Counted.REJECTED, by="price", rule="", rows=100),
+    RowCount(kind=Counted.BROKEN, by="valid", rule="has an id", rows=7),
+)
 
 
 def _wide(many: int) -> dict[str, tuple[str, ...]]:
@@ -82,6 +95,7 @@ def _view(graph: dict[str, tuple[str, ...]], slow: str, now_ms: int) -> JobView:
             pending_records=None if inputs else 1_200,
             records_committed=5_000 * SAMPLES,
             watermark_ms=now_ms - 4_000 * (number + 1) if number % 3 else None,
+            counted=_COUNTED if inputs else (),
             outputs=tuple(
                 ChannelView(
                     consumer=one,

@@ -227,6 +227,18 @@ def test_a_vertex_is_reached_and_read_without_a_mouse(open_page: Open) -> None:
 
 
 @pytest.mark.slow
+def test_rejects_and_broken_rules_stand_beside_late_rows(open_page: Open) -> None:
+    """A vertex shows each step and operator that has counted rows, and why."""
+    page = open_page("graph/audit")
+    table = page.get_by_role("table", name=re.compile("^Rows dropped as late, set aside"))
+    rows = table.get_by_role("row")
+    expect(rows.nth(1)).to_have_text(re.compile("0 stateStoreSave.*came late.*1,204"))
+    expect(rows.nth(2)).to_have_text(re.compile("price.*were set aside.*100"))
+    expect(rows.nth(3)).to_have_text(re.compile('valid.*broke "has an id".*7'))
+    expect(page.get_by_text("1,204 rows dropped as late")).to_be_visible()
+
+
+@pytest.mark.slow
 def test_what_happened_at_a_time_of_day(open_page: Open, job: FakeGateway) -> None:
     """The timeline goes there; the checkpoint bars lead to their checkpoints."""
     page = open_page("timeline")

@@ -70,6 +70,16 @@ def test_the_page_needs_nothing_that_the_policy_forbids() -> None:
     assert re.findall(r"<script[^>]*>", page) == ['<script type="module" src="/weir/page/app.js">']
 
 
+def test_a_vertex_shows_rejects_and_broken_rules_beside_late_rows(client: httpx.Client) -> None:
+    """By step or operator, each with its rule."""
+    detail = client.get(f"/weir/vertices/{vertex_id('audit')}").json()
+    assert [tuple(one.values()) for one in detail["counted"]] == [
+        ("0 stateStoreSave", "late", "", 1_204),
+        ("price", "rejected", "", 100),
+        ("valid", "broken", "has an id", 7),
+    ]
+
+
 def test_the_pages_files_need_no_token_but_its_figures_do(job: FakeGateway) -> None:
     """The files are the same for every job; the page asks for the token itself."""
     with served(job, security=RestSecurity(token="secret")) as client:

@@ -570,3 +570,41 @@ def test_an_id_of_foreach_batch_never_names_other_rows(tmp_path: Path) -> None:
     simulated = prepared(load_job, str(file))
     assert (simulated.violation, simulated.notes) == (None, [])
     assert [run_pipeline_seed(simulated, seed).violation for seed in range(60)] == [None] * 60
+
+
+REJECTING = """
+import pyarrow as pa
+import pyarrow.compute as pc
+import weir
+from weir.operators import Operator
+
+class Counting(Operator):
+    output_schema = "id long, n long"
+    transient = ("counts",)
+
+    def initialize_state(self, state):
+        self.counts = state.keyed_state("counts", pa.int64(), 0)
+
+    def process_batch(self, batch):
+        ids, counted = batch["id"], batch["id"].value_counts()
+        n = pc.add(self.counts.get(counted.field("values")), counted.field("counts"))
+        self.counts.put(counted.field("values"), n)
+        if any(number % 5 == 3 for number in ids.to_pylist()):
+            raise ValueError("a three")
+        return [pa.record_batch({"id": counted.field("values"), "n": n})]
+
+job = weir.Job("rejecting")
+bad = job.rejects("bad")
+read = job.source("numbers", lambda spark: None)
+checked = read.transform("checked", lambda frame: frame, on_error=bad)
+checked.process("counting", Counting(), key_by="id", parallelism=2, on_error=bad).sink(
+    "good", weir.sinks.DeltaTable("good"))
+bad.sink("bad_out", weir.sinks.DeltaTable("bad"))
+"""
+
+
+def test_rows_that_operators_set_aside_are_exact_under_faults(tmp_path: Path) -> None:
+    """They go where they go in Spark; a transformation's stand-in says that it has none."""
+    assert first_law(tmp_path, REJECTING, range(4)) is None
+    simulated = prepared(load_job, str(tmp_path / "pipeline.py"))
+    assert any("checked: passes" in note and "sets none aside" in note for note in simulated.notes)

@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from weir.runtime.ports import Counted, RowsOf
 from weir.spark.query.counters import QueryCounters
 from weir.spark.query.progress import BatchProgress, decoded
 
@@ -100,10 +101,10 @@ def test_rows_dropped_as_late_add_up_by_operator_and_are_said_once_a_minute(
     counters.count(query, 2)
     counters.count(query, 2)
     found = counters.metrics(2, {})
-    assert [(state.name, state.late) for state in found.state] == [
-        ("stateStoreSave", 5),
-        ("symmetricHashJoin", 7),
-    ]
+    assert found.counted == {
+        RowsOf(Counted.LATE, "0 stateStoreSave"): 5,
+        RowsOf(Counted.LATE, "1 symmetricHashJoin"): 7,
+    }
     assert (found.records_in, found.pending_records) == (80, 75)
     (said,) = caplog.records
     assert "sums has dropped 12 rows as late" in said.getMessage()

@@ -24,6 +24,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tests.kit.rig import START, Landing, Rows
 from tests.kit.waiting import PATIENCE_S, wait_until
 
+from weir.core.messages.channel import Segment
 from weir.errors import PipelineError
 from weir.spark.channels import (
     EVENT_TIME,
@@ -477,14 +478,30 @@ def test_the_directory_of_an_empty_batch_is_deleted_at_the_next_batch(
 ) -> None:
     """Otherwise a step whose output stays empty would leave a directory for each batch."""
     output = OutputSegments(LocalFileSystem(), str(tmp_path))
-    assert [output.write(spark.range(0), position) for position in range(3)] == [None] * 3
-    segment = output.write(spark.range(5), 3)
-    assert segment is not None
-    assert output.write(spark.range(0), 4) is None
+
+    def written(rows: int, position: int) -> Segment | None:
+        output.write(spark.range(rows), position)
+        return output.segment(position, None)
+
+    assert [written(0, position) for position in range(3)] == [None] * 3
+    assert written(5, 3) is not None
+    assert written(0, 4) is None
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["3", "4"]
     output.release(4)
-    assert output.write(spark.range(5), 5) is not None
+    assert written(5, 5) is not None
     assert [entry.name for entry in tmp_path.iterdir()] == ["5"]
+
+
+def test_what_was_set_aside_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """A segment may have nothing else; without it there is none, and a release deletes it."""
+    output = OutputSegments(LocalFileSystem(), str(tmp_path), has_rows=False, has_rejects=True)
+    assert output.segment(1, None) is None
+    segment = output.segment(2, b"rows")
+    assert segment is not None
+    assert segment.payload["files"] == [str(tmp_path / "2-rejects.parquet")]
+    assert (tmp_path / "2-rejects.parquet").read_bytes() == b"rows"
+    output.release(2)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_segment_whose_file_has_vanished_fails_the_query(

@@ -2,8 +2,9 @@
 
 The file is executed up to its ``job.run()``, and the graph is checked as in ``weir run``, with the
 same errors. The steps' functions are not called, so no JVM starts, unless the file itself needs
-Spark. A script is executed up to where it waits for its queries (``script.py``). Steps and vertices
-are shown by name, and as ``name [uid]`` if the id differs.
+Spark or a step sets rows aside (``guarded_steps.py``). A script is executed up to where it waits
+for its queries (``script.py``). Steps and vertices are shown by name, and as ``name [uid]`` if the
+id differs.
 
 In Mermaid, steps have their own ids and their names are quoted, since a step may be named like a
 Mermaid keyword, such as ``end``. Names need no other escaping: the graph allows only letters,
@@ -22,6 +23,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from weir.cli.guarded_steps import check_rows_apart
 from weir.cli.loading.load import checked
 from weir.cli.loading.needed_session import session_beside
 from weir.cli.loading.program import Program
@@ -46,6 +48,7 @@ def loaded(spec: str, arguments: Sequence[str]) -> Iterator[tuple[Job, Renderabl
             stack.enter_context(session_beside(program))
         try:
             found = _executed(program)
+            check_rows_apart(found[0])
         except SystemExit as error:
             early = program.early_exit(error)
             if early is not None:
@@ -108,6 +111,8 @@ def plan_mermaid(job: Job) -> str:
         steps = [step.operator_id for step in vertex.steps]
         lines += [f'    {ids[step]}["{shown[step]}"]' for step in steps]
         lines += [f'    {ids[sink]}[("{shown[sink]}")]' for sink in vertex.sinks]
+        for rejects in vertex.rejects:
+            channels.append(f"  {ids[vertex.name]} ==>|rejects| {ids[rejects]}")
         for step in vertex.steps:
             for name in dict.fromkeys(step.inputs):
                 if name in vertex.inputs:
@@ -143,6 +148,9 @@ def _rows(
         yield "parallelism", str(vertex.parallelism)
     if vertex.sinks:
         yield "sinks", ", ".join(shown[sink] for sink in vertex.sinks)
+    for rejects in vertex.rejects:
+        steps = [shown[one.operator_id] for one in vertex.steps if one.on_error == rejects]
+        yield f"rejects to {shown[rejects]}", ", ".join(steps)
     if vertex.inputs:
         yield "reads channels of", ", ".join(shown[name] for name in vertex.inputs)
     readers = [other for other in vertices if vertex.name in other.inputs]

@@ -320,6 +320,13 @@ STATE_MEMORY = ConfigOption(
     " lies in files in Spark's local directories ('spark.local.dir') and, as far as there is"
     " room, in the system's cache.",
 )
+REJECTS_MAX = ConfigOption(
+    "weir.rejects.max-rows-per-batch",
+    integer(1, 10_000_000),
+    "100000",
+    "How many rows of one batch a step with 'on_error' sets aside. They pass through the driver's"
+    " memory; if there are more, the job fails.",
+)
 CLASS_ARCHIVE = ConfigOption(
     "weir.class-archive",
     BOOLEAN,

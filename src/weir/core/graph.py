@@ -25,13 +25,16 @@ step that it writes; ids always are.
 
 A source that meets a channel is therefore read by a vertex of its own, through a channel. The same
 cut lets a bounded source meet an unbounded source.
+
+A *rejects* step has the rows that other steps have set aside (``GraphStep.on_error``). They take
+the channel of the vertex in which that happens, whichever of its steps it is, so they cut no chain.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from weir.core.types import NAME, OperatorId, OperatorState, VertexId
@@ -50,6 +53,7 @@ class StepKind(enum.Enum):
     TRANSFORM = "transform"
     UNION = "union"
     PROCESS = "process"
+    REJECTS = "rejects"
     SINK = "sink"
 
 
@@ -92,6 +96,8 @@ class GraphStep:
     idle_after_ms: int | None = None
     #: Whether its query emits what changed instead of what is final (Spark's update mode).
     emits_updates: bool = False
+    #: The rejects step that gets the rows on which it raises; None: an error fails the job.
+    on_error: OperatorId | None = None
     #: Whether it may share a vertex with the steps it reads, and with the step that reads it.
     chains_backward: bool = True
     chains_forward: bool = True
@@ -151,6 +157,11 @@ class Vertex:
     def emits_updates(self) -> bool:
         """Whether its query runs in Spark's update mode."""
         return any(step.emits_updates for step in self.steps)
+
+    @property
+    def rejects(self) -> tuple[OperatorId, ...]:
+        """The rejects steps that get rows of this vertex, each once."""
+        return tuple(dict.fromkeys(step.on_error for step in self.steps if step.on_error))
 
     @property
     def is_externally_induced(self) -> bool:
@@ -244,6 +255,10 @@ class JobGraph:
         """Whether the step is a source."""
         return self._steps[name].kind is StepKind.SOURCE
 
+    def is_rejects(self, name: OperatorId) -> bool:
+        """Whether the step has the rows that others have set aside."""
+        return self._steps[name].kind is StepKind.REJECTS
+
     def has_updates(self, name: OperatorId) -> bool:
         """Whether rows of the step's output may replace earlier rows."""
         return name in self._updated()
@@ -279,17 +294,63 @@ class JobGraph:
         self._check_endless()
         readers = self._readers()
         ends = self._ends(readers)
-        bounded: dict[OperatorId, bool] = {}
         vertices = []
-        for step in self._steps.values():
-            name = step.operator_id
-            bounded[name] = step.bounded or (
-                bool(step.inputs) and all(bounded[before] for before in step.inputs)
-            )
+        for name in readers:
             if name in ends:
                 sinks = [reader for reader in readers[name] if reader.kind is StepKind.SINK]
-                vertices.append(self._vertex(step, sinks, ends, bounded=bounded[name]))
-        return tuple(vertices)
+                vertices.append(self._vertex(self._steps[name], sinks, ends))
+        return self._ordered(vertices)
+
+    def _ordered(self, vertices: Iterable[Vertex]) -> tuple[Vertex, ...]:
+        """The vertices, each after those whose channels it reads, which say whether it ends.
+
+        Raises ``PipelineError`` if a vertex would read what is made of its own rejects.
+        """
+        found: dict[VertexId, Vertex] = {}
+        waiting = {vertex.name: self._with_rejects(vertex, vertices) for vertex in vertices}
+        while waiting:
+            ready = next((one for one in waiting.values() if found.keys() >= {*one.inputs}), None)
+            if ready is None:
+                raise self._circle(waiting)
+            del waiting[ready.name]
+            sources = [step for step in ready.steps if step.kind is StepKind.SOURCE]
+            bounded = all(one.bounded for one in (*sources, *map(found.get, ready.inputs)) if one)
+            found[ready.name] = replace(
+                ready, bounded=bounded, available_now=self.available_now and not bounded
+            )
+        return tuple(found.values())
+
+    def _with_rejects(self, vertex: Vertex, vertices: Iterable[Vertex]) -> Vertex:
+        """The vertex with the channels of those whose rejects it reads.
+
+        Raises ``PipelineError`` if it reads the rejects of no step.
+        """
+        inputs = dict.fromkeys(vertex.inputs)
+        for step in vertex.steps:
+            if step.kind is StepKind.REJECTS:
+                rejecting = [one.name for one in vertices if step.operator_id in one.rejects]
+                if not rejecting:
+                    raise PipelineError(
+                        f"No step sets rows aside to {step.name!r}: pass it to one as on_error, or"
+                        " remove it."
+                    )
+                inputs |= dict.fromkeys(rejecting)
+        return replace(vertex, inputs=tuple(inputs))
+
+    def _circle(self, waiting: Mapping[VertexId, Vertex]) -> PipelineError:
+        """The error for vertices of which each waits for the rejects of another, or of its own."""
+        step = next(
+            step
+            for vertex in waiting.values()
+            for step in vertex.steps
+            if step.on_error and any(step.on_error in _ids(one) for one in waiting.values())
+        )
+        rejects = self._steps[step.on_error or ""].name
+        return PipelineError(
+            f"Step {step.name!r} sets rows aside to {rejects!r}, and its query reads what is made"
+            " of them: call start_new_chain() on the first step that reads both, or set these rows"
+            " aside elsewhere."
+        )
 
     @property
     def available_now(self) -> bool:
@@ -354,10 +415,8 @@ class JobGraph:
         processed: set[OperatorId] = set()
         for name in readers:
             step = self._steps[name]
-            if step.kind is StepKind.SOURCE:
-                # A source with its own readers shares a query with no other input.
-                ordinary = _Roots.BOUNDED if step.bounded else _Roots.UNBOUNDED
-                roots[name] = name if step.enumerated else ordinary
+            if not step.inputs:
+                roots[name] = _root_of(step)
                 continue
             if step.kind is StepKind.PROCESS and len(step.inputs) > 1:
                 # Its inputs end one by one, and only a channel says when.
@@ -382,9 +441,8 @@ class JobGraph:
         end: GraphStep,
         sinks: list[GraphStep],
         ends: dict[OperatorId, ChainEnd],
-        *,
-        bounded: bool,
     ) -> Vertex:
+        """A vertex as its steps make it; ``_ordered`` adds what follows from others."""
         steps: dict[OperatorId, GraphStep] = {}
         inputs: dict[VertexId, None] = {}
 
@@ -404,13 +462,24 @@ class JobGraph:
             sinks=tuple(sink.operator_id for sink in sinks),
             sink_names=tuple(sink.name for sink in sinks),
             sink_tags=tuple(tag for sink in sinks for _, tag in sink.outputs_read),
-            bounded=bounded,
+            bounded=False,
             end=ends[end.operator_id],
-            available_now=self.available_now and not bounded,
             inputs=tuple(inputs),
             parallelism=_parallelism(steps.values()),
             updated=self._updated() & {*steps, *inputs},
         )
+
+
+def _root_of(step: GraphStep) -> _Roots | OperatorId:
+    """What a step without inputs reads: a source with its own readers shares a query with none."""
+    if step.kind is StepKind.REJECTS:
+        return _Roots.CHANNELS
+    ordinary = _Roots.BOUNDED if step.bounded else _Roots.UNBOUNDED
+    return step.operator_id if step.enumerated else ordinary
+
+
+def _ids(vertex: Vertex) -> set[OperatorId]:
+    return {step.operator_id for step in vertex.steps}
 
 
 def _cut_after_operators(

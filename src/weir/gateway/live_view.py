@@ -25,7 +25,14 @@ from weir.core.types import VertexId
 from weir.monitoring.counters import Counters
 from weir.monitoring.recorder import Recorder
 from weir.monitoring.timeline import SpanKind
-from weir.monitoring.views import ChannelView, CoordinatorView, ExceptionView, JobView, VertexView
+from weir.monitoring.views import (
+    ChannelView,
+    CoordinatorView,
+    ExceptionView,
+    JobView,
+    RowCount,
+    VertexView,
+)
 from weir.runtime.concurrency import Clock
 from weir.runtime.driver import JobDriver
 from weir.runtime.ports import TaskPort, VertexMetrics
@@ -188,6 +195,10 @@ class LiveView:
             commit_ms=timeline.commit_ms,
             watermark_ms=metrics.watermark_ms,
             state=metrics.state,
+            counted=tuple(
+                RowCount(kind=of.kind, by=of.by, rule=of.rule, rows=rows)
+                for of, rows in metrics.counted.items()
+            ),
             staging_ms=metrics.staging_ms,
             outputs=_outputs(self._driver.tasks.get(vertex)),
         )

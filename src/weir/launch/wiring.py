@@ -16,6 +16,7 @@ from weir.config.options import (
     LEASE_INTERVAL,
     LEASE_TIMEOUT,
     LOG_FORMAT,
+    REJECTS_MAX,
     REST_LINGER,
     SAVEPOINT_DIR,
     STATE_MEMORY,
@@ -284,6 +285,7 @@ def _pipeline(environment: RunEnvironment) -> Pipeline:
         functions=job.functions,
         sinks=job.sinks,
         operators=_operators(environment),
+        rejects_max=configuration.value(REJECTS_MAX),
         log_form=as_json if log_format is LogFormat.JSON else as_text,
     )
 

@@ -5,8 +5,8 @@ the metric, ``flink`` is its name in Flink's REST API, whose times are milliseco
 has the labels ``job_name`` and ``job_id``, which stay the same when a job is run again.
 
 The number of series is bounded by the job's graph and inputs: a metric has one series, or a series
-for each vertex, channel, partition of a topic, status or memory pool. No label holds a path, an
-error or a checkpoint's id.
+for each vertex, step, rule, channel, partition of a topic, status or memory pool. No label holds a
+path, an error or a checkpoint's id.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from weir.core.checkpoints.stats import CheckpointStats, TaskCheckpointStats
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus
 from weir.metrics.readings import Readings, VertexReading
+from weir.runtime.ports import Counted
 
 #: A value with the values of the metric's labels; a value of None is left out.
 Series = tuple[tuple[str, ...], float | None]
@@ -187,10 +188,15 @@ def _lags(readings: Readings) -> Iterator[Series]:
                 yield (vertex.view.vertex, topic, partition), float(records)
 
 
-def _late(readings: Readings) -> Iterator[Series]:
-    for vertex in readings.vertices:
-        for number, state in enumerate(vertex.view.state):
-            yield (vertex.view.vertex, f"{number} {state.name}"), float(state.late)
+def _counted(kind: Counted) -> Callable[[Readings], Iterator[Series]]:
+    def read(readings: Readings) -> Iterator[Series]:
+        for vertex in readings.vertices:
+            for one in vertex.view.counted:
+                if one.kind is kind:
+                    rule = (one.rule,) if kind is Counted.BROKEN else ()
+                    yield (vertex.view.vertex, one.by, *rule), float(one.rows)
+
+    return read
 
 
 def _part(
@@ -373,7 +379,7 @@ METRICS: tuple[Metric, ...] = (
     _vertex(
         "late_records_dropped_total",
         "Rows that its stateful operators have dropped, since the watermark had passed them.",
-        lambda vertex: sum(state.late for state in vertex.view.state),
+        lambda vertex: vertex.view.late,
         kind=Kind.COUNTER,
         flink="numLateRecordsDropped",
     ),
@@ -382,7 +388,7 @@ METRICS: tuple[Metric, ...] = (
         kind=Kind.COUNTER,
         help="The same by Spark's stateful operator: its number in the query, and Spark's name.",
         labels=("vertex", "operator"),
-        read=_late,
+        read=_counted(Counted.LATE),
     ),
     _vertex(
         "records_committed_total",
@@ -481,6 +487,21 @@ METRICS: tuple[Metric, ...] = (
         "checkpoint_async_seconds",
         "The asynchronous part of its newest snapshot.",
         _part(lambda part: part.metrics.async_duration_ms / 1000),
+    ),
+    Metric(
+        name="weir_step_rejects_total",
+        kind=Kind.COUNTER,
+        help="Rows that a step with on_error has set aside. As all counters, it starts with the"
+        " driver, and counts rows again that are processed again after a failure.",
+        labels=("vertex", "step"),
+        read=_counted(Counted.REJECTED),
+    ),
+    Metric(
+        name="weir_step_broken_rules_total",
+        kind=Kind.COUNTER,
+        help="Rows that break a rule of weir.expect, whatever becomes of them.",
+        labels=("vertex", "step", "rule"),
+        read=_counted(Counted.BROKEN),
     ),
     Metric(
         name="weir_channel_segments",

@@ -23,7 +23,7 @@ from weir.core.types import (
     Timestamp,
     VertexId,
 )
-from weir.runtime.ports import StateView
+from weir.runtime.ports import Counted, StateView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,18 @@ class ChannelView:
     segments: Count
     #: Bytes.
     size: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCount:
+    """Rows of a vertex that were dropped as late or set aside, or that broke a rule."""
+
+    kind: Counted
+    #: The step, or the engine's operator with its number in the query.
+    by: str
+    #: The name of the rule that they broke.
+    rule: str
+    rows: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +95,17 @@ class VertexView:
     watermark_ms: int | None = None
     #: What the engine's stateful operators hold; Python operators keep theirs in checkpoints only.
     state: tuple[StateView, ...] = ()
+    #: Rows dropped as late, rows set aside, and rows that broke a rule, since the driver started.
+    counted: tuple[RowCount, ...] = ()
     #: How long each sink staged the newest batch, by name, the computation of its rows included.
     staging_ms: Mapping[str, Count] = field(default_factory=dict)
     #: Its channels, each with what the consumer has yet to process.
     outputs: tuple[ChannelView, ...] = ()
+
+    @property
+    def late(self) -> int:
+        """Rows that its stateful operators have dropped as late."""
+        return sum(one.rows for one in self.counted if one.kind is Counted.LATE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,11 @@ def tagged_column(tag: str, name: str) -> str:
     return f"__weir_{tag}/{name}"
 
 
+def rejects_tag(rejects: OperatorId) -> str:
+    """The tag of the output that a rejects step reads. No operator's side output has it."""
+    return f"rejects/{rejects}"
+
+
 class Outputs:
     """Makes record batches of one schema from the rows of an operator's outputs.
 

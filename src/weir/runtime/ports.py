@@ -13,10 +13,12 @@ uses both.
 
 from __future__ import annotations
 
+import enum
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from weir.core.messages.channel import ReleaseSegments
 from weir.core.messages.coordination import CoordinatorEffect, CoordinatorEvent
@@ -86,8 +88,27 @@ class StateView:
     rows: Count
     #: Bytes of memory.
     size: Count
-    #: Rows that it has dropped since the driver started, since the watermark had passed them.
-    late: Count = 0
+
+
+class Counted(enum.Enum):
+    """What happened to rows that are counted."""
+
+    #: The engine's stateful operator dropped them, since the watermark had passed them.
+    LATE = "late"
+    #: The step set them aside.
+    REJECTED = "rejected"
+    #: They broke a rule of the step.
+    BROKEN = "broken"
+
+
+class RowsOf(NamedTuple):
+    """What rows are counted by."""
+
+    kind: Counted
+    #: The step, or the engine's operator, such as ``0 stateStoreSave``.
+    by: str
+    #: The name of the rule that they broke.
+    rule: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +144,7 @@ class VertexMetrics:
     #: The query's watermark as of its newest batch; None if it has none.
     watermark_ms: int | None = None
     state: tuple[StateView, ...] = ()
+    counted: Counter[RowsOf] = field(default_factory=Counter)
     #: How long each sink staged the newest batch, by name, the computation of its rows included.
     staging_ms: Mapping[str, int] = field(default_factory=dict)
 

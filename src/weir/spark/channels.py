@@ -23,6 +23,10 @@ that side.
 **Segments** on disk (``OutputSegments``), each written by Spark in the producer's batch::
 
     <attempt>/_channels/<producer>/<position>/part-*.parquet
+    <attempt>/_channels/<producer>/<position>-rejects.parquet
+
+The second file has what the producer's steps have set aside (``weir/spark/rejects``). If nothing
+else is read from the channel, it is all that a segment has.
 
 A segment is deleted once no consumer needs it. Nothing here is durable: a restored job has a new
 attempt directory, and an aligned checkpoint leaves nothing in a channel. Segments overtaken by an
@@ -154,9 +158,15 @@ def _nulls(schema: StructType) -> list[Column]:
     ]
 
 
+def event_time(schema: StructType) -> str | None:
+    """The column with the event time; None if there is none."""
+    timed = (field.name for field in schema.fields if EVENT_TIME in field.metadata)
+    return next(timed, None)
+
+
 def has_event_time(schema: StructType) -> bool:
     """Whether a channel of this schema carries a watermark."""
-    return any(EVENT_TIME in field.metadata for field in schema.fields)
+    return event_time(schema) is not None
 
 
 def with_event_time(step: GraphStep, schema: StructType, column: str) -> StructType:
@@ -281,21 +291,36 @@ def kept_payload(payload: Payload, keys: Iterable[str]) -> Payload:
 class OutputSegments:
     """The segments that one query writes."""
 
-    def __init__(self, fs: FileSystem, path: str, tags: Iterable[str] = ()) -> None:
-        """``tags`` are the side outputs whose rows they hold besides the main ones."""
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        tags: Iterable[str] = (),
+        *,
+        has_rows: bool = True,
+        has_rejects: bool = False,
+    ) -> None:
+        """``tags`` are the side outputs whose rows they hold besides the main ones.
+
+        ``has_rows``: others than those that were set aside, which they have with ``has_rejects``.
+        """
         self._fs = fs
         self._path = path
         self._tags = sorted(tags)
+        self.has_rows = has_rows
+        self._has_rejects = has_rejects
         #: Positions written and not yet released, ascending.
         self._written: deque[int] = deque()
         #: The last position written, if it has no rows: only the vertex's own sinks may read it.
         self._empty: int | None = None
+        #: The files with rows that ``write`` has written, and their sizes.
+        self._rows: dict[str, int] = {}
         self._releasing = threading.Lock()  # for ``_written``
         #: Reads the segments back; all batches have one schema.
         self._reader: DataFrameReader | None = None
 
-    def write(self, frame: DataFrame, position: int) -> Segment | None:
-        """Write a batch's rows in one Spark job; return the segment, None if there are no rows."""
+    def write(self, frame: DataFrame, position: int) -> list[str]:
+        """Write a batch's rows in one Spark job; return their files, which may be none."""
         path = self._directory(position)
         # With the session's codec, since a sink may add these files to its table.
         write_frame(frame, self._fs, path, format_name="parquet")
@@ -308,15 +333,30 @@ class OutputSegments:
             for file in visible_files(self._fs, path)
             if count_rows(self._fs, join(path, file.path)) > 0
         ]
+        if files:
+            self._empty = None
+        self._rows = {join(path, file.path): file.size for file in files}
+        return list(self._rows)
+
+    def segment(self, position: int, rejects: bytes | None) -> Segment | None:
+        """A batch's segment: its rows, if they were written, and the file of what was set aside.
+
+        None if it has neither.
+        """
+        files, self._rows = self._rows, {}
+        if rejects is not None:
+            path = self._rejects(position)
+            self._fs.make_directory(self._path)
+            self._fs.write(path, rejects)
+            files[path] = len(rejects)
         if not files:
             return None
-        self._empty = None
         with self._releasing:
             self._written.append(position)
-        payload: Payload = {"files": [join(path, file.path) for file in files]}
+        payload: Payload = {"files": list(files)}
         if self._tags:
             payload["tags"] = self._tags
-        return Segment(position=position, size=sum(file.size for file in files), payload=payload)
+        return Segment(position=position, size=sum(files.values()), payload=payload)
 
     def read(self, frame: DataFrame, position: int) -> DataFrame:
         """The rows of the frame that ``write`` has written, for the vertex's own sinks.
@@ -336,6 +376,11 @@ class OutputSegments:
                 self._written.popleft()
         for written in released:
             self._fs.delete(self._directory(written))
+            if self._has_rejects:
+                self._fs.delete(self._rejects(written))
+
+    def _rejects(self, position: int) -> str:
+        return join(self._path, f"{position}-rejects.parquet")
 
     def _directory(self, position: int) -> str:
         return join(self._path, str(position))

@@ -10,6 +10,7 @@ from weir.core.graph import Vertex
 from weir.core.types import OperatorId, TaskState, VertexId
 from weir.errors import PipelineError
 from weir.monitoring.log_lines import Form, as_text
+from weir.operators.output import rejects_tag
 from weir.sinks.base import Sink
 from weir.subtasks.chain import ProcessStep
 
@@ -26,11 +27,14 @@ class Pipeline:
     operators: Mapping[OperatorId, ProcessStep] = field(default_factory=dict)
     #: The form of the lines that workers make of what operators log and print.
     log_form: Form = as_text
+    #: How many rows of a batch a step may set aside.
+    rejects_max: int = 100_000
 
     def tags(self, vertex: VertexId) -> tuple[str, ...]:
-        """The side outputs in the rows of a vertex."""
-        last = self.operators.get(vertex)
-        return () if last is None else tuple(last.operator.side_outputs)
+        """The outputs in the rows of a vertex besides the main one; none if there is none."""
+        last, known = self.operators.get(vertex), self.vertices.get(vertex)
+        sides = () if last is None else tuple(last.operator.side_outputs)
+        return (*sides, *map(rejects_tag, () if known is None else known.rejects))
 
     def check_in_flight(self, restored: TaskState) -> None:
         """Check that nobody misses rows that an unaligned checkpoint has in flight (P27).
@@ -50,3 +54,11 @@ class Pipeline:
     def consumers(self, vertex: VertexId) -> tuple[VertexId, ...]:
         """The vertices that read this vertex's channel."""
         return tuple(name for name, other in self.vertices.items() if vertex in other.inputs)
+
+    def row_readers(self, vertex: VertexId) -> tuple[VertexId, ...]:
+        """Those of them that read more than what was set aside."""
+        return tuple(
+            name
+            for name, other in self.vertices.items()
+            if any(vertex in step.inputs for step in other.steps)
+        )

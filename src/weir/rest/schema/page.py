@@ -327,8 +327,6 @@ class PageEngineState(PageMessage, frozen=True, kw_only=True):
     name: str
     rows: int
     bytes: int
-    #: Rows that it has dropped as late since the driver started.
-    late: int
 
 
 class PageLag(PageMessage, frozen=True, kw_only=True):
@@ -337,6 +335,18 @@ class PageLag(PageMessage, frozen=True, kw_only=True):
     topic: str
     partition: str
     records: int
+
+
+class PageCount(PageMessage, frozen=True, kw_only=True):
+    """Rows that were dropped as late or set aside, or that broke a rule."""
+
+    #: The step, or Spark's operator with its number in the query.
+    by: str
+    #: ``late``, ``rejected`` or ``broken``.
+    kind: str
+    #: The name of the rule that they broke; "" for other rows.
+    rule: str
+    rows: int
 
 
 class PageSubtask(PageMessage, frozen=True, kw_only=True):
@@ -358,6 +368,8 @@ class PageVertexDetail(PageMessage, frozen=True, kw_only=True):
     engine_state: tuple[PageEngineState, ...]
     #: Only of the partitions that lag, the most first.
     lags: tuple[PageLag, ...]
+    #: Since the driver started.
+    counted: tuple[PageCount, ...]
     #: The checkpoint that ``state`` is of; None without a completed checkpoint.
     checkpoint: int | None
     #: How long each sink staged the newest batch, the computation of its rows included.

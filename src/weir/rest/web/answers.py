@@ -186,7 +186,7 @@ def _vertex_live(
         snapshot=shares["snapshot_ms"],
         watermark=vertex.watermark_ms,
         pending=vertex.pending_records,
-        late=sum(state.late for state in vertex.state),
+        late=vertex.late,
     )
 
 
@@ -453,12 +453,14 @@ def vertex_detail(
         vertex=vertex.vertex,
         state=() if kept is None else _state_parts(kept),
         engine_state=tuple(
-            page.PageEngineState(
-                name=state.name, rows=state.rows, bytes=state.size, late=state.late
-            )
+            page.PageEngineState(name=state.name, rows=state.rows, bytes=state.size)
             for state in vertex.state
         ),
         lags=_lags(vertex),
+        counted=tuple(
+            page.PageCount(by=one.by, kind=one.kind.value, rule=one.rule, rows=one.rows)
+            for one in vertex.counted
+        ),
         checkpoint=None if completed is None else completed.checkpoint_id,
         staging_ms=dict(vertex.staging_ms),
         stage=subtasks[0].stage if subtasks else None,

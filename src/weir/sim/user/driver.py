@@ -27,7 +27,7 @@ from weir.sim.stores.placing import Stores, kind_of
 from weir.sim.user.coordinators import changed_by_restore
 from weir.sim.user.interleaving import Interleaving
 from weir.sim.user.loader import Pipeline
-from weir.sim.user.plan import Rows, UserJob, planned
+from weir.sim.user.plan import REJECTS_MAX, Rows, UserJob, planned
 from weir.sim.user.subtasks import Workers
 from weir.sinks.base import Sink
 from weir.sources.operator import SourceOperator
@@ -259,6 +259,7 @@ class UserDriver:
             side_outputs=schemas,
             parallelism=one.parallelism or self._default,
             keys=key_columns(one.key_by),
+            rejects_max=None if self.job.step(name).on_error is None else REJECTS_MAX,
         )
 
     def landed(self, now_us: int) -> int:

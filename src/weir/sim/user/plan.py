@@ -30,6 +30,15 @@ from weir.subtasks.worker import key_columns
 Rows = dict[str, list[pa.RecordBatch]]
 
 _ROW = "id long"
+#: How many rows of a batch an operator may set aside, and what these rows have.
+REJECTS_MAX = 100_000
+REJECTS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("step", "error", "position")),
+        ("event_time", pa.timestamp("us", "UTC")),
+        ("row", pa.string()),
+    ]
+)
 
 
 @dataclass
@@ -53,6 +62,15 @@ class UserJob:
                 if sink == name:
                     return self.schemas[vertex.name][tag]
         raise InvariantError(f"no vertex has the sink {name}")
+
+    def step(self, name: OperatorId) -> GraphStep:
+        """A step by its id."""
+        return next(
+            step
+            for vertex in self.vertices.values()
+            for step in vertex.steps
+            if step.operator_id == name
+        )
 
     def has_event_time(self, step: GraphStep) -> bool:
         """Whether a step's input has one."""
@@ -142,6 +160,8 @@ def _describe(job: UserJob, step: GraphStep) -> None:
         job.schemas[name] = schemas
         if isinstance(operator, SourceOperator) and operator.watermarks is not None:
             event_time = operator.watermarks.column
+    elif step.kind is StepKind.REJECTS:
+        job.schemas[name] = {MAIN_OUTPUT: REJECTS}
     elif step.kind is StepKind.SOURCE:
         job.schemas[name] = {MAIN_OUTPUT: job.rows.source(declared or _ROW, [0], step.name).schema}
         if declared is None:
@@ -149,7 +169,10 @@ def _describe(job: UserJob, step: GraphStep) -> None:
     elif declared is None:
         job.schemas[name] = {MAIN_OUTPUT: given[0]}
         if step.kind is StepKind.TRANSFORM:
-            job.stand_ins.append(f"step {step.name}: passes its rows on, since none are declared")
+            aside = ", and sets none aside" if step.on_error else ""
+            job.stand_ins.append(
+                f"step {step.name}: passes its rows on, since none are declared{aside}"
+            )
     else:
         sample = pa.RecordBatch.from_pylist([], schema=given[0])
         job.schemas[name] = {MAIN_OUTPUT: job.rows.transformed(declared, sample, step.name).schema}

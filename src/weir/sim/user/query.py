@@ -19,11 +19,12 @@ from weir.core.messages.channel import Segment
 from weir.core.messages.task import AnswerPlanning, BatchStaged, StartDrain, TakeSnapshot
 from weir.core.task.plan import TaskPlan
 from weir.core.types import Committable, OperatorId, TaskState, VertexId
+from weir.operators.output import rejects_tag
 from weir.runtime.ports import PostToTask
 from weir.sim.engine.task_port import Query, Rest, SimTaskPort
 from weir.sim.stores.frame import Frame
 from weir.sim.user.driver import UserDriver
-from weir.sim.user.plan import Rows, decoded, encoded, outputs, partitioned
+from weir.sim.user.plan import REJECTS, Rows, decoded, encoded, outputs, partitioned
 from weir.sim.user.subtasks import SimSubtasks
 from weir.sinks.base import Batch
 from weir.subtasks.chain import ENTRY, BatchEnd, OperatorChain, ProcessStep
@@ -177,10 +178,10 @@ class UserQuery(Query):
         rows = self._computed(reads, channels)
         self._busy = False
         self._fail_perhaps()
-        segment = self._written(rows, batch)
         committables = self._staged(rows, batch)
         end = BatchEnd() if self.chain is None else self.chain.end_batch(batch)
         self._fail_perhaps()
+        segment = self._written({**rows, **self._rejects(end)}, batch)
         self._post(
             BatchStaged(
                 position=batch,
@@ -215,6 +216,10 @@ class UserQuery(Query):
                     [job.rows.source(declared, range(first, end), step.name)] if first < end else []
                 )
                 found[name] = {MAIN_OUTPUT: made}
+            elif step.kind is StepKind.REJECTS:
+                tag = rejects_tag(name)
+                aside = [one for rows in channels.values() for one in rows.get(tag, [])]
+                found[name] = {MAIN_OUTPUT: aside}
             elif step.kind is StepKind.UNION:
                 schema = job.schemas[name][MAIN_OUTPUT]
                 union = [one.select(schema.names) for batches in inputs for one in batches]
@@ -223,6 +228,16 @@ class UserQuery(Query):
                 found[name] = {MAIN_OUTPUT: self._transformed(step, inputs[0])}
             self._see_time(step, found[name])
         return found[self._vertex.name]
+
+    def _rejects(self, end: BatchEnd) -> Rows:
+        """What the operators have set aside, as the rows of the rejects steps."""
+        found: Rows = {}
+        for name, row in end.rejects:
+            step = self._driver.job.step(name)
+            made = {"step": step.name, "error": row.error, "row": row.row}
+            batch = pa.RecordBatch.from_pylist([made], REJECTS)
+            found.setdefault(rejects_tag(step.on_error or ""), []).append(batch)
+        return found
 
     def _transformed(self, step: GraphStep, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         declared = self._driver.job.simulation.rows.get(step.name)

@@ -78,11 +78,13 @@ class SparkSubtasks:
         vertex: Vertex,
         steps: Mapping[OperatorId, ProcessStep],
         log_form: Form,
+        rejects_max: int,
     ) -> None:
-        """``log_form``: of the workers' lines."""
+        """``log_form``: of the workers' lines. ``rejects_max``: see ``SubtaskFunction``."""
         self._session = session
         self._vertex = vertex
         self._log = WorkerLog(task=vertex.name, form=log_form)
+        self._rejects_max = rejects_max
         self._steps = dict(steps)
         self._results: dict[OperatorId, Accumulator[Results]] = {
             name: session.sparkContext.accumulator({}, _Merge()) for name in steps
@@ -109,6 +111,7 @@ class SparkSubtasks:
             side_outputs=dict(zip(list(schemas)[1:], sides, strict=True)),
             parallelism=one.parallelism,
             keys=key_columns(one.key_by),
+            rejects_max=None if step.on_error is None else self._rejects_max,
         )
         # Enough tasks to reach every Python worker: Spark uses them in turn, and has no more than
         # cores.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from weir.core.types import OperatorId, VertexId
 from weir.monitoring.log_lines import place
-from weir.runtime.ports import VertexMetrics
+from weir.runtime.ports import Counted, RowsOf, VertexMetrics
 from weir.spark.query.progress import BatchProgress, decoded
 
 if TYPE_CHECKING:
@@ -31,18 +32,22 @@ class QueryCounters:
         #: The last batch of each query that was counted; a drain has a query of its own.
         self._counted: dict[StreamingQuery, int] = {}
         self._records_in = 0
-        #: Rows that each stateful operator has dropped as late, how many of them were said, and
-        #: when.
-        self._late: list[int] = []
+        #: What Spark's stateful operators and the steps have counted.
+        self._rows: Counter[RowsOf] = Counter()
+        #: How many rows dropped as late were said, and when.
         self._late_said = 0
         self._late_said_s = 0.0
         #: Spark's report of the newest batch that was counted; None before the first.
         self._newest: BatchProgress | None = None
 
-    def add(self, rows: int) -> None:
-        """Count rows that Weir's own readers have read: Spark does not know them."""
+    def add(self, rows: int, counted: Counter[RowsOf]) -> None:
+        """Count what Spark does not know of a batch.
+
+        That is: rows that Weir's own readers have read, and rows that steps have counted.
+        """
         with self._lock:
             self._records_in += rows
+            self._rows.update(counted)
 
     def count(self, query: StreamingQuery, position: int) -> None:
         """Count the rows of a query's batches up to ``position``."""
@@ -67,7 +72,8 @@ class QueryCounters:
                 else sum(sum(partitions.values()) for partitions in lags.values()),
                 lags=lags or {},
                 watermark_ms=None if newest is None else newest.watermark_ms,
-                state=() if newest is None else newest.state(self._late),
+                state=() if newest is None else newest.state,
+                counted=self._rows.copy(),
                 staging_ms=staging_ms,
             )
 
@@ -83,17 +89,14 @@ class QueryCounters:
             batch = decoded(entries[index])
             newest = newest or batch
             self._records_in += batch.rows_read
-            dropped = [one.num_rows_dropped_by_watermark for one in batch.state_operators]
-            self._late += [0] * (len(dropped) - len(self._late))
-            for number, rows in enumerate(dropped):
-                self._late[number] += rows
+            self._rows.update(batch.late)
         if newest is not None:
             self._newest = newest
             self._counted[query] = newest.batch_id
             self._say_late(newest)
 
     def _say_late(self, newest: BatchProgress) -> None:
-        dropped = sum(self._late)
+        dropped = sum(rows for of, rows in self._rows.items() if of.kind is Counted.LATE)
         if dropped == self._late_said or (
             self._late_said and time.monotonic() - self._late_said_s < _LATE_S
         ):

@@ -20,12 +20,15 @@ from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.types import Fingerprint, OperatorId, VertexId
 from weir.durable.changes import declared
 from weir.errors import PipelineError, WeirError
+from weir.expectations import Expectations
 from weir.monitoring.log_lines import place
+from weir.operators.output import rejects_tag
 from weir.runtime.concurrency import Clock
 from weir.sources.operator import SourceOperator
 from weir.spark.channels import (
     channel_frame,
     check_channel_schema,
+    event_time,
     source_frame,
     with_event_time,
 )
@@ -40,6 +43,9 @@ from weir.spark.pipeline import Pipeline
 from weir.spark.query.inputs import OnCall, QueryInputs
 from weir.spark.query.plan_checks import check_result, check_source
 from weir.spark.query.source_leaves import read_identity, streaming_leaves
+from weir.spark.rejects.expected import kept
+from weir.spark.rejects.gathered import GatheredRejects, GuardedOperator, rejects_schema
+from weir.spark.rejects.guard import GuardedStep, Guarding
 from weir.spark.state.plan_layout import (
     CONTROL,
     PlanLayout,
@@ -52,6 +58,7 @@ from weir.subtasks.chain import OperatorChain, process_steps
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 _log = logging.getLogger(__name__)
@@ -85,6 +92,8 @@ class Frames:
         self._layouts: dict[VertexId, PlanLayout | None] = {}
         self._marks: dict[VertexId, PlanMarks] = {}
         self._words: dict[VertexId, PlanWords] = {}
+        #: The steps that set rows aside, by vertex.
+        self._guarded: dict[VertexId, list[GuardedStep | GuardedOperator]] = {}
         #: The sources' own frames.
         self._sources: dict[OperatorId, DataFrame] = {}
         steps = {
@@ -93,7 +102,13 @@ class Frames:
             if process_steps(vertex)
         }
         self._subtasks = {
-            name: SparkSubtasks(session, pipeline.vertices[name], of_vertex, pipeline.log_form)
+            name: SparkSubtasks(
+                session,
+                pipeline.vertices[name],
+                of_vertex,
+                pipeline.log_form,
+                pipeline.rejects_max,
+            )
             for name, of_vertex in steps.items()
         }
         self._operators = {
@@ -178,6 +193,16 @@ class Frames:
                 _log.warning("Cannot say in words what the steps of %r do.", name, exc_info=True)
                 return {}
 
+    def rejects(self, name: VertexId) -> GatheredRejects:
+        """What the steps of the vertex set aside in its batches."""
+        found = self._guarded[name]
+        return GatheredRejects(
+            self._jvm,
+            [one for one in found if isinstance(one, GuardedStep)],
+            {one.step.operator_id: one for one in found if isinstance(one, GuardedOperator)},
+            self._pipeline.rejects_max,
+        )
+
     def operators(self, name: VertexId) -> OperatorChain | None:
         """The Python operators of a vertex; None if it has none."""
         return self._operators.get(name)
@@ -212,9 +237,16 @@ class Frames:
         self._jvm.activate_session()
         marks = PlanMarks(self._jvm)
         frames = self._channels(vertex, marks)
+        self._guarded[vertex.name] = []
         needs_control = not vertex.inputs
         for step in vertex.steps:
-            inputs = [output_of(frames[name], tag) for name, tag in step.outputs_read]
+            if step.kind is StepKind.REJECTS:
+                inputs = [
+                    output_of(frames[name], rejects_tag(step.operator_id))
+                    for name in self._rejecting(vertex, step)
+                ]
+            else:
+                inputs = [output_of(frames[name], tag) for name, tag in step.outputs_read]
             frame = self._apply(vertex, step, inputs)
             marks.mark(step.operator_id, frame)
             if step.kind is StepKind.SOURCE:
@@ -232,13 +264,13 @@ class Frames:
         self._marks[vertex.name] = marks
         if layout is not None:
             _check_updates(vertex, layout)
-        if self._pipeline.consumers(vertex.name):
+        if self._pipeline.row_readers(vertex.name):
             check_channel_schema(vertex.name, frame.schema)
         return frame
 
     def _channels(self, vertex: Vertex, marks: PlanMarks) -> dict[OperatorId, DataFrame]:
         inputs = self._inputs[vertex.name]
-        schemas = {name: self.of(name).schema for name in vertex.inputs}
+        schemas = {name: self._channel_schema(vertex, name) for name in vertex.inputs}
         if not schemas:
             return {}
         control = inputs.control(CHANNEL_SCHEMA)
@@ -251,23 +283,58 @@ class Frames:
             marks.mark(channel_owner(name), frames[name])
         return frames
 
+    def _channel_schema(self, vertex: Vertex, name: VertexId) -> StructType:
+        """The columns of a channel that the vertex reads."""
+        from pyspark.sql.types import StructType
+
+        rows = self.of(name).schema
+        producer = self._pipeline.vertices[name]
+        if not producer.rejects:
+            return rows
+        own = {step.operator_id for step in vertex.steps if step.kind is StepKind.REJECTS}
+        rejects = rejects_schema([one for one in producer.rejects if one in own])
+        if vertex.name not in self._pipeline.row_readers(name):
+            return rejects
+        known = [one for one in rejects.fields if one.name not in rows.names]
+        return StructType([*rows.fields, *known])
+
+    def _rejecting(self, vertex: Vertex, step: GraphStep) -> list[VertexId]:
+        """The vertices whose rejects a step has."""
+        vertices = self._pipeline.vertices
+        return [name for name in vertex.inputs if step.operator_id in vertices[name].rejects]
+
     def _apply(self, vertex: Vertex, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
-        if step.kind is StepKind.UNION:
+        if step.kind in (StepKind.UNION, StepKind.REJECTS):
             union = inputs[0]
             for other in inputs[1:]:
                 union = union.unionByName(other)
             return union
         if step.kind is StepKind.PROCESS:
+            if step.on_error is not None:
+                timed = event_time(inputs[0].schema)
+                self._guarded[vertex.name].append(GuardedOperator(step, timed))
             return self._processed(vertex, step, inputs)
         if step.enumerated:
             return self._enumerated(vertex, step)
         function = self._pipeline.functions[step.operator_id]
+        if isinstance(function, Expectations):
+            frame, expected = kept(self._jvm, step, inputs[0], function, self._pipeline.rejects_max)
+            self._guarded[vertex.name].append(expected)
+            return frame
         arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
+        guarding = None
+        if step.on_error is not None:
+            guarding = Guarding(self._jvm, step, self._pipeline.rejects_max)
+            guarding.mark(inputs[0])
         with place(task=vertex.name, step=step.operator_id):
             frame = _called(step.name, function, *arguments)
         if step.kind is StepKind.SOURCE:
             return check_source(step.name, frame)
-        return check_result(step.name, frame)
+        frame = check_result(step.name, frame)
+        if guarding is not None:
+            frame, guarded = guarding.guarded(frame)
+            self._guarded[vertex.name] += [] if guarded is None else [guarded]
+        return frame
 
     def _enumerated(self, vertex: Vertex, step: GraphStep) -> DataFrame:
         operator = self._pipeline.operators[step.operator_id].operator

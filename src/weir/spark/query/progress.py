@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weir.runtime.ports import StateView, SubtaskView
+from weir.runtime.ports import Counted, RowsOf, StateView, SubtaskView
 from weir.spark.control_input import CONTROL_INPUT
 from weir.storage.records import prepare
 
@@ -73,16 +72,28 @@ class BatchProgress(msgspec.Struct, frozen=True, rename="camel"):
     state_operators: tuple[StateProgress, ...] = ()
     sources: tuple[SourceProgress, ...] = ()
 
-    def state(self, late: Sequence[int]) -> tuple[StateView, ...]:
-        """What the stateful operators hold after the batch; ``late``: what each has dropped."""
+    @property
+    def state(self) -> tuple[StateView, ...]:
+        """What the stateful operators hold after the batch."""
         return tuple(
             StateView(
                 name=operator.operator_name,
                 rows=operator.num_rows_total,
                 size=operator.memory_used_bytes,
-                late=dropped,
             )
-            for operator, dropped in zip(self.state_operators, late, strict=False)
+            for operator in self.state_operators
+        )
+
+    @property
+    def late(self) -> Counter[RowsOf]:
+        """Rows that the stateful operators have dropped as late in the batch."""
+        return Counter(
+            {
+                RowsOf(
+                    Counted.LATE, f"{number} {one.operator_name}"
+                ): one.num_rows_dropped_by_watermark
+                for number, one in enumerate(self.state_operators)
+            }
         )
 
     @property

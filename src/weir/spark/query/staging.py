@@ -12,20 +12,24 @@ segment's files get a second name in the sink's staging directory.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from weir.core.messages.task import BatchStaged
 from weir.core.types import Committable, OperatorId
 from weir.monitoring.log_lines import place
+from weir.runtime.ports import RowsOf
 from weir.sinks.base import Batch, Sink
 from weir.spark.channels import OutputSegments
 from weir.spark.operators.outputs import has_side_outputs, output_of
 from weir.spark.query.vertex_query import VertexQuery
+from weir.spark.rejects.gathered import GatheredRejects, Reject, parquet_of
 from weir.subtasks.chain import BatchEnd
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class BatchStaging:
@@ -49,32 +53,41 @@ class BatchStaging:
         self.finish = finish
         #: Whether the rows of several outputs share the query's frame.
         self._has_side_outputs = False
+        #: What the steps set aside; known once there is a plan.
+        self._rejects: GatheredRejects | None = None
+        #: How many rows of the newest batch were set aside, by step, or broke a rule.
+        self.counted: Counter[RowsOf] = Counter()
         #: How long each sink staged the newest batch.
         self.staging_ms: dict[OperatorId, int] = {}
 
     @property
-    def writes_channel(self) -> bool:
+    def writes_rows(self) -> bool:
         """Whether another query reads the rows."""
-        return self._output is not None
+        return self._output is not None and self._output.has_rows
 
     def plan(self, frame: DataFrame) -> None:
         """Prepare for the batches of a query with this plan."""
         self._has_side_outputs = has_side_outputs(frame)
+        self._rejects = self._query.frames.rejects(self._query.name)
 
     def release(self, position: int) -> None:
         """Delete the segments up to ``position``: no consumer needs them any more."""
         if self._output is not None:
             self._output.release(position)
 
-    def stage(self, frame: DataFrame, batch: int) -> tuple[BatchStaged, int]:
-        """Stage a batch; return its event, and how many rows Weir's own readers have read."""
+    def stage(
+        self, frame: DataFrame, batch: int, running: StreamingQuery | None
+    ) -> tuple[BatchStaged, int]:
+        """Stage a batch; return its event, and how many rows Weir's own readers have read.
+
+        ``running`` is the query whose batch it is.
+        """
         operators = self._query.operators
         if operators is not None:
             operators.begin_batch(batch)
         segment, files = None, None
-        if self._output is not None:
-            segment = self._output.write(frame, batch)
-            files = () if segment is None else tuple(segment.payload["files"])
+        if self._output is not None and self._output.has_rows:
+            files = tuple(self._output.write(frame, batch))
             if self._has_side_outputs:
                 # They hold the rows of all outputs.
                 files = None
@@ -82,6 +95,12 @@ class BatchStaging:
                 frame = self._output.read(frame, batch)
         committables = self._staged(frame, Batch(batch_id=batch, files=files))
         end = BatchEnd() if operators is None else operators.end_batch(batch)
+        rejects: list[Reject] = []
+        self.counted = Counter()
+        if self._rejects is not None:
+            rejects, self.counted = self._rejects.of_batch(running, end.rejects)
+        if self._output is not None:
+            segment = self._output.segment(batch, parquet_of(rejects) if rejects else None)
         staged = BatchStaged(
             position=batch,
             committables=committables,
@@ -95,7 +114,13 @@ class BatchStaging:
 
     def _staged(self, frame: DataFrame, batch: Batch) -> tuple[Committable, ...]:
         """Run phase one of every sink."""
-        several = len(self._sinks) > 1 and self._output is None
+        # A user's function may compute its frame several times, or not to its end.
+        often = (
+            self._rejects is not None
+            and self._rejects.observes
+            and any(sink.function is not None for sink in self._sinks.values())
+        )
+        several = not self.writes_rows and (often or len(self._sinks) > 1)
         if several:
             # Recomputing could give two sinks different rows, and would run the state operators
             # twice.

@@ -124,7 +124,7 @@ class QueryTask:
             # The attempt ended while the task waited for its turn.
             return
         frame = self._query.frames.of(self._query.name)
-        self._watermarks.is_read = self._staging.writes_channel and has_event_time(frame.schema)
+        self._watermarks.is_read = self._staging.writes_rows and has_event_time(frame.schema)
         self._staging.plan(frame)
         self._calls.resume(self._position)
         if not self._runs.stopping:
@@ -298,7 +298,7 @@ class QueryTask:
     def _stage(self, frame: DataFrame, batch: int) -> None:
         """Run phase one of every sink, inside the batch (``foreachBatch``)."""
         try:
-            staged, rows_read = self._staging.stage(frame, batch)
+            staged, rows_read = self._staging.stage(frame, batch, self._runs.known())
         except Exception as error:
             if self._runs.stopping:
                 raise QueryInterruptedError from None
@@ -309,7 +309,7 @@ class QueryTask:
             # character, and a Java stack in the text overflows the thread's stack.
             raise SinkError(f"Batch {batch} failed.") from None
         self._post(staged)
-        self._counters.add(rows_read)
+        self._counters.add(rows_read, self._staging.counted)
         self._position = batch
 
     def _ended(self, running: StreamingQuery, error: Exception | None) -> None:

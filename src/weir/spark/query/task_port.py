@@ -345,7 +345,13 @@ class SparkTaskPort:
         output = None
         if self._pipeline.consumers(name):
             channel = join(current.directory, _CHANNELS, name)
-            output = OutputSegments(query.directory.fs, channel, self._pipeline.tags(name))
+            output = OutputSegments(
+                query.directory.fs,
+                channel,
+                self._pipeline.tags(name),
+                has_rows=bool(self._pipeline.row_readers(name)),
+                has_rejects=bool(query.vertex.rejects),
+            )
         return BatchStaging(
             query,
             sinks={sink: self._pipeline.sinks[sink] for sink in sinks},
@@ -470,17 +476,9 @@ class SparkTaskPort:
         if task is None:
             return replace(before, records_in_per_second=0.0, pending_records=None, lags={})
         now = task.metrics()
-        late = [state.late for state in before.state]
-        late += [0] * (len(now.state) - len(late))
-        return replace(
-            now,
-            records_in=before.records_in + now.records_in,
-            state=tuple(
-                replace(state, late=state.late + earlier)
-                for state, earlier in zip(now.state, late, strict=False)
-            )
-            or before.state,
-        )
+        counted = before.counted.copy()
+        counted.update(now.counted)
+        return replace(now, records_in=before.records_in + now.records_in, counted=counted)
 
 
 def _with_fingerprints(

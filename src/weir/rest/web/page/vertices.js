@@ -104,7 +104,6 @@ function states(detail, tall) {
         { title: "Operator", cell: (row) => row.name },
         { title: "Rows", num: true, cell: (row) => count(row.rows) },
         { title: "Memory", num: true, cell: (row) => bytes(row.bytes) },
-        { title: "Late rows dropped", num: true, cell: (row) => count(row.late) },
       ],
     }) : null,
     detail.lags.length ? table({
@@ -113,6 +112,15 @@ function states(detail, tall) {
         { title: "Topic", cell: (row) => row.topic },
         { title: "Partition", num: true, cell: (row) => row.partition },
         { title: "Records", num: true, cell: (row) => count(row.records) },
+      ],
+    }) : null,
+    detail.counted.length ? table({
+      caption: "Rows dropped as late, set aside, or against a rule, since the driver started", rows: detail.counted,
+      key: (row) => `${row.by}/${row.kind}/${row.rule}`,
+      columns: [
+        { title: "Step or operator", cell: (row) => row.by },
+        { title: "Rows that", cell: (row) => ({ late: "came late", rejected: "were set aside", broken: `broke "${row.rule}"` })[row.kind] },
+        { title: "Rows", num: true, cell: (row) => count(row.rows) },
       ],
     }) : null,
   ];

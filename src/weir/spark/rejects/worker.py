@@ -1,0 +1,422 @@
+"""The user's Python functions in Spark's workers, in wrappers that find the rows they raise on.
+
+A function comes as PySpark has pickled it. It is unpickled in the worker, where its broadcasts are.
+
+*A UDF* returns its value and an error, of which at most one is not null. A row that has an error
+already is not passed to it. A function of many rows, in pandas or Arrow, is called with the whole
+batch; if it raises, with both halves, and so on.
+
+*A function of batches* (``mapInPandas``, ``mapInArrow``) is a running generator, and may keep what
+it likes between two batches. What it emits between two pulls belongs to the batch that it has
+pulled last. If it raises, these rows are dropped, a new generator goes on with the next batch, and
+generators of their own get the halves of the batch that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from weir.operators.json_rows import rows_as_json
+from weir.runtime.failures import describe
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+#: The last columns of what a function of batches emits: the error, and its row as JSON.
+ERROR = "__weir_error"
+ROW = "__weir_row"
+
+B = TypeVar("B")
+T = TypeVar("T")
+
+
+def pickler() -> Any:
+    """What PySpark pickles functions with."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    made: Any = CloudPickleSerializer
+    return made()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wrapper:
+    """A wrapper; ``around`` makes it complete."""
+
+    command: bytes = b""
+
+    def around(self, command: bytes) -> Self:
+        """The wrapper of this function, pickled with its type."""
+        return replace(self, command=command)
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The user's function."""
+        from pyspark.worker_util import read_command
+
+        function: Callable[..., Any] = read_command(pickler(), self.command)[0]
+        return function
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Udf(_Wrapper):
+    #: Whether the first argument says if a row has no error yet.
+    flagged: bool
+    #: The type of the value.
+    value_type: Any
+
+
+class RowUdf(_Udf):
+    """A UDF of one row."""
+
+    @cached_property
+    def _convert(self) -> Callable[[Any], Any] | None:
+        return self.value_type.toInternal if self.value_type.needConversion() else None
+
+    def __call__(self, *arguments: Any, **named: Any) -> tuple[Any, str | None]:
+        if self.flagged:
+            good, *arguments = arguments  # type: ignore[assignment]
+            if not good:
+                return None, None
+        try:
+            value = self.function(*arguments, **named)
+            if self._convert is not None:
+                # Spark does so later, where it would fail the batch.
+                self._convert(value)
+        except Exception as error:
+            return None, describe(error)
+        return value, None
+
+
+class _BatchUdf(_Udf):
+    """A UDF of many rows."""
+
+    def _values(
+        self, part: Callable[[Any, int, int], Any], columns: Sequence[Any], named: dict[str, Any]
+    ) -> list[tuple[int, int, Any, str | None]]:
+        """The values of ranges of rows, in order: start, end, values, or the error of one row."""
+        length = len([*columns, *named.values()][0])
+        found: list[tuple[int, int, Any, str | None]] = []
+
+        def call(start: int, end: int) -> None:
+            try:
+                values = self.function(
+                    *(part(one, start, end) for one in columns),
+                    **{name: part(one, start, end) for name, one in named.items()},
+                )
+                if len(values) != end - start:
+                    raise ValueError(f"it returned {len(values)} values for {end - start} rows")
+            except Exception as error:
+                if end - start == 1:
+                    found.append((start, end, None, describe(error)))
+                    return
+                middle = (start + end) // 2
+                call(start, middle)
+                call(middle, end)
+            else:
+                found.append((start, end, values, None))
+
+        if length:
+            call(0, length)
+        return found
+
+
+class PandasUdf(_BatchUdf):
+    """A UDF of pandas series."""
+
+    def __call__(self, *columns: pd.Series[Any], **named: pd.Series[Any]) -> pd.DataFrame:
+        import numpy as np
+        import pandas as pd
+
+        length = len([*columns, *named.values()][0])
+        rows = np.arange(length)
+        if self.flagged:
+            good, *columns = columns  # type: ignore[assignment]
+            if not good.all():
+                rows = rows[good.to_numpy(dtype=bool)]
+                columns = tuple(one.iloc[rows].reset_index(drop=True) for one in columns)
+                named = {k: one.iloc[rows].reset_index(drop=True) for k, one in named.items()}
+
+        def part(one: Any, start: int, end: int) -> Any:
+            if (start, end) == (0, len(one)):
+                return one
+            return one.iloc[start:end].reset_index(drop=True)
+
+        errors: pd.Series[Any] = pd.Series([None] * length, dtype=object)
+        found = self._values(part, columns, named)
+        if len(found) == 1 and found[0][3] is None and len(rows) == length:
+            return pd.DataFrame({"value": _series(found[0][2]), "error": errors})
+        values: pd.Series[Any] = pd.Series([None] * length, dtype=object)
+        for start, end, made, error in found:
+            if error is None:
+                # As objects, since a null would make floats of integers.
+                values.iloc[rows[start:end]] = _series(made).astype(object).to_numpy()
+            else:
+                errors.iloc[rows[start]] = error
+        return pd.DataFrame({"value": values, "error": errors})
+
+
+class ArrowUdf(_BatchUdf):
+    """A UDF of Arrow arrays."""
+
+    def __call__(self, *columns: pa.Array, **named: pa.Array) -> pa.Array:
+        import numpy as np
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        length = len([*columns, *named.values()][0])
+        rows = np.arange(length)
+        if self.flagged:
+            good, *columns = columns  # type: ignore[assignment]
+            rows = np.flatnonzero(good.to_numpy(zero_copy_only=False))
+            columns = tuple(one.take(pa.array(rows)) for one in columns)
+            named = {name: one.take(pa.array(rows)) for name, one in named.items()}
+        kind = to_arrow_type(self.value_type, timezone="UTC")
+        parts, places = [pa.nulls(1, kind)], np.zeros(length, dtype=np.int64)
+        errors: list[str | None] = [None] * length
+        at = 1
+        for start, end, made, error in self._values(
+            lambda one, start, end: one.slice(start, end - start), columns, named
+        ):
+            if error is not None:
+                errors[rows[start]] = error
+                continue
+            array = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+            parts.append(array if array.type == kind else array.cast(kind))
+            places[rows[start:end]] = np.arange(at, at + end - start)
+            at += end - start
+        whole = len(parts) == 2 and at == length + 1
+        values = parts[1] if whole else pa.concat_arrays(parts).take(pa.array(places))
+        return pa.StructArray.from_arrays(
+            [values, pa.array(errors, pa.string())], ["value", "error"]
+        )
+
+
+def _series(made: Any) -> Any:
+    """The values of a pandas UDF as one column: those of a struct come as a frame."""
+    import pandas as pd
+
+    if isinstance(made, pd.DataFrame):
+        return pd.Series(made.to_dict("records"), dtype=object)
+    return made if isinstance(made, pd.Series) else pd.Series(made)
+
+
+# -- functions of batches --------------------------------------------------------------------------
+
+
+class _Feed(Generic[B, T]):
+    """Gives a function its batches, and keeps apart what it emits for each."""
+
+    def __init__(self, batches: Iterator[B]) -> None:
+        self._batches = batches
+        #: The batch pulled last; None before the first, and after the end.
+        self.newest: B | None = None
+        #: What was emitted for it, and for those before it.
+        self.held: list[T] = []
+        self.ready: list[T] = []
+        #: Whether it was the batches that raised.
+        self.broken = False
+
+    def __iter__(self) -> Iterator[B]:
+        return self
+
+    def __next__(self) -> B:
+        self.ready += self.held
+        self.held = []
+        self.newest = None
+        try:
+            self.newest = next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException:
+            self.broken = True
+            raise
+        return self.newest
+
+
+def each_batch(
+    function: Callable[[Iterator[B]], Iterable[T]], batches: Iterable[B]
+) -> Iterator[T | tuple[B, Exception]]:
+    """What a function of batches emits, and each batch on which it raises, with the error.
+
+    Raises what it raises before it has pulled a batch, or when there are no more.
+    """
+    source = iter(batches)
+    while True:
+        feed: _Feed[B, T] = _Feed(source)
+        failed: tuple[B, Exception] | None = None
+        try:
+            for emitted in function(feed):
+                yield from feed.ready
+                feed.ready = []
+                feed.held.append(emitted)
+        except Exception as error:
+            if feed.broken or feed.newest is None:
+                raise
+            failed = feed.newest, error
+            feed.held = []
+        yield from (*feed.ready, *feed.held)
+        if failed is None:
+            return
+        yield failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Map(_Wrapper):
+    """A function of batches. Those that it gets have columns that the user does not see."""
+
+    #: How many columns the user sees, the first ones.
+    visible: int
+    #: The names and places of the columns of the step's input row.
+    row: tuple[tuple[str, int], ...]
+    #: The place of the column with the error; None if there is none yet.
+    error: int | None
+    #: The types of these columns.
+    row_types: tuple[Any, ...]
+    #: The type of what it emits, with ``ERROR`` and ``ROW``.
+    returned: Any
+
+    def _emitted(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """What the function emits, and for rows that raise ``(batch, errors)``."""
+        failed: list[tuple[Any, list[str]]] = []
+
+        def good_rows() -> Iterator[Any]:
+            for batch in batches:
+                if self.error is None:
+                    yield batch
+                    continue
+                good, bad, errors = self._divided(batch, self.error)
+                if errors:
+                    failed.append((bad, errors))
+                yield good
+
+        yield from self._found(good_rows())
+        yield from failed
+
+    def _found(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for found in each_batch(self._on_visible, batches):
+            if isinstance(found, tuple):
+                yield from self._split(*found)
+            else:
+                yield found
+
+    def _on_visible(self, batches: Iterator[Any]) -> Iterable[Any]:
+        return self.function(self._seen(batch) for batch in batches)  # type: ignore[no-any-return]
+
+    def _split(self, batch: Any, error: Exception) -> Iterator[Any]:
+        length = len(batch)
+        if length == 0:
+            # It does not like the end of its input.
+            raise error
+        if length == 1:
+            yield batch, [describe(error)]
+        else:
+            middle = length // 2
+            for half in (self._part(batch, 0, middle), self._part(batch, middle, length)):
+                yield from self._found([half])
+
+    def _seen(self, batch: Any) -> Any:
+        raise NotImplementedError
+
+    def _part(self, batch: Any, start: int, end: int) -> Any:
+        raise NotImplementedError
+
+    def _divided(self, batch: Any, place: int) -> tuple[Any, Any, list[str]]:
+        """The rows without and with an error, and these errors."""
+        raise NotImplementedError
+
+
+class ArrowMap(_Map):
+    """The function of ``mapInArrow``."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        schema = to_arrow_schema(self.returned, timezone="UTC")
+        for found in self._emitted(batches):
+            if not isinstance(found, tuple):
+                nothing = pa.nulls(found.num_rows, pa.string())
+                yield found.append_column(ERROR, nothing).append_column(ROW, nothing)
+                continue
+            batch, errors = found
+            row = pa.RecordBatch.from_arrays(
+                [batch.column(place) for _, place in self.row], [name for name, _ in self.row]
+            )
+            given = {ERROR: errors, ROW: rows_as_json(row)}
+            columns = [
+                pa.array(given.get(one.name, [None] * len(errors)), one.type) for one in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema.names)
+
+    def _seen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.select(list(range(self.visible)))
+
+    def _part(self, batch: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+        return batch.slice(start, end - start)
+
+    def _divided(
+        self, batch: pa.RecordBatch, place: int
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch, list[str]]:
+        import pyarrow.compute as pc
+
+        good = pc.is_null(batch.column(place))
+        bad = batch.filter(pc.invert(good))
+        return batch.filter(good), bad, bad.column(place).to_pylist()
+
+
+class PandasMap(_Map):
+    """The function of ``mapInPandas``."""
+
+    def __call__(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        import pandas as pd
+
+        names = self.returned.names
+        for found in self._emitted(batches):
+            if not isinstance(found, tuple):
+                # Spark takes columns by position if none has a name.
+                named = any(isinstance(name, str) for name in found.columns)
+                good = found.copy(deep=False)
+                for name in (ERROR, ROW) if named else (len(names) - 2, len(names) - 1):
+                    good[name] = None
+                yield good
+                continue
+            batch, errors = found
+            given = {ERROR: errors, ROW: rows_as_json(self._rows(batch))}
+            nothing = [None] * len(errors)
+            yield pd.DataFrame(
+                {name: pd.Series(given.get(name, nothing), dtype=object) for name in names}
+            )
+
+    def _rows(self, batch: pd.DataFrame) -> pa.RecordBatch:
+        """The rows of the step's input: with nulls, pandas has made floats of integers."""
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_type
+
+        columns = []
+        for (_, place), kind in zip(self.row, self.row_types, strict=True):
+            values = batch.iloc[:, place]
+            try:
+                made = pa.Array.from_pandas(values, type=to_arrow_type(kind, timezone="UTC"))
+            except (pa.ArrowException, TypeError):
+                made = pa.array([None if one is None else str(one) for one in values], pa.string())
+            columns.append(made)
+        return pa.RecordBatch.from_arrays(columns, [name for name, _ in self.row])
+
+    def _seen(self, batch: pd.DataFrame) -> pd.DataFrame:
+        return batch.iloc[:, : self.visible] if batch.shape[1] > self.visible else batch
+
+    def _part(self, batch: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
+        return batch.iloc[start:end].reset_index(drop=True)
+
+    def _divided(
+        self, batch: pd.DataFrame, place: int
+    ) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+        good = batch.iloc[:, place].isna()
+        if good.all():
+            return batch, batch.iloc[:0], []
+        bad = batch[~good].reset_index(drop=True)
+        return batch[good].reset_index(drop=True), bad, list(bad.iloc[:, place])
