@@ -77,7 +77,7 @@ def test_each_row_is_in_one_table_or_the_other_over_a_failover(place: Place) -> 
         assert result.status is JobStatus.FINISHED, result.failure
         view = live.gateway.view()
     assert_exact(place, out)
-    counted = {(c.step, c.rule): c.rows for v in view.vertices for c in v.counted}
+    counted = {(c.by, c.rule): c.rows for v in view.vertices for c in v.counted}
     each = 3 * ROWS_PER_FILE // 10
     expected = {
         **{(step, ""): each for step, _ in BY_DIGIT.values()},

@@ -23,7 +23,8 @@ from weir.expectations import Expectations
 from weir.spark.java import Jvm
 from weir.spark.rejects.expected import kept
 from weir.spark.rejects.gathered import GatheredRejects, Reject
-from weir.spark.rejects.guard import GuardedStep, Guarding
+from weir.spark.rejects.guard import Guarding
+from weir.spark.rejects.observation import GuardedStep
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -56,8 +57,7 @@ def given(spark: SparkSession) -> DataFrame:
 
 
 def guarded(given: DataFrame, step: Step) -> tuple[DataFrame, GuardedStep | None]:
-    guarding = Guarding(Jvm(given.sparkSession), STEP, ROWS)
-    guarding.mark(given)
+    guarding = Guarding(Jvm(given.sparkSession), STEP, given, ROWS)
     return guarding.guarded(step(given))
 
 
@@ -71,9 +71,9 @@ def computed(
         streamingQuery=lambda: SimpleNamespace(lastExecution=lambda: execution)
     )
     running: Any = SimpleNamespace(_jsq=streaming)
-    gathered = GatheredRejects(Jvm(frame.sparkSession), steps, {}, rows_max)
+    gathered = GatheredRejects(Jvm(frame.sparkSession), steps, rows_max)
     rejects, counts = gathered.of_batch(running, ())
-    return rows, rejects, dict(counts)
+    return rows, rejects, {(of.by, of.rule): number for of, number in counts.items()}
 
 
 # -- forms of steps, each with what a batch computation makes of a good row ------------------------
@@ -289,8 +289,7 @@ def test_too_many_rows_fail_the_batch(given: DataFrame) -> None:
     """No more than so many rows come to the driver."""
     frame, made = guarded(given, cast)
     assert made is not None
-    guarding = Guarding(Jvm(given.sparkSession), STEP, 99)
-    guarding.mark(given)
+    guarding = Guarding(Jvm(given.sparkSession), STEP, given, 99)
     frame, made = guarding.guarded(cast(given))
     assert made is not None
     with pytest.raises(PipelineError, match="more than 99 rows of one batch"):

@@ -1,4 +1,4 @@
-"""Functions of batches that raise, without Spark (weir/spark/rejects/worker.py)."""
+"""Functions of batches that raise, without Spark (weir/spark/rejects/maps.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from weir.spark.rejects.worker import each_batch
+from weir.spark.rejects.maps import each_batch
 
 Batches = Iterable[list[int]]
 

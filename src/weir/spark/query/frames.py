@@ -44,8 +44,9 @@ from weir.spark.query.inputs import OnCall, QueryInputs
 from weir.spark.query.plan_checks import check_result, check_source
 from weir.spark.query.source_leaves import read_identity, streaming_leaves
 from weir.spark.rejects.expected import kept
-from weir.spark.rejects.gathered import GatheredRejects, GuardedOperator, rejects_schema
-from weir.spark.rejects.guard import GuardedStep, Guarding
+from weir.spark.rejects.gathered import GatheredRejects, rejects_schema
+from weir.spark.rejects.guard import Guarding
+from weir.spark.rejects.observation import GuardedStep
 from weir.spark.state.plan_layout import (
     CONTROL,
     PlanLayout,
@@ -92,8 +93,8 @@ class Frames:
         self._layouts: dict[VertexId, PlanLayout | None] = {}
         self._marks: dict[VertexId, PlanMarks] = {}
         self._words: dict[VertexId, PlanWords] = {}
-        #: The steps that set rows aside, by vertex.
-        self._guarded: dict[VertexId, list[GuardedStep | GuardedOperator]] = {}
+        #: The steps that set rows aside or count them, by vertex.
+        self._guarded: dict[VertexId, list[GuardedStep]] = {}
         #: The sources' own frames.
         self._sources: dict[OperatorId, DataFrame] = {}
         steps = {
@@ -195,13 +196,7 @@ class Frames:
 
     def rejects(self, name: VertexId) -> GatheredRejects:
         """What the steps of the vertex set aside in its batches."""
-        found = self._guarded[name]
-        return GatheredRejects(
-            self._jvm,
-            [one for one in found if isinstance(one, GuardedStep)],
-            {one.step.operator_id: one for one in found if isinstance(one, GuardedOperator)},
-            self._pipeline.rejects_max,
-        )
+        return GatheredRejects(self._jvm, self._guarded[name], self._pipeline.rejects_max)
 
     def operators(self, name: VertexId) -> OperatorChain | None:
         """The Python operators of a vertex; None if it has none."""
@@ -311,8 +306,8 @@ class Frames:
             return union
         if step.kind is StepKind.PROCESS:
             if step.on_error is not None:
-                timed = event_time(inputs[0].schema)
-                self._guarded[vertex.name].append(GuardedOperator(step, timed))
+                operator = GuardedStep(step=step, event_time=event_time(inputs[0].schema))
+                self._guarded[vertex.name].append(operator)
             return self._processed(vertex, step, inputs)
         if step.enumerated:
             return self._enumerated(vertex, step)
@@ -324,8 +319,7 @@ class Frames:
         arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
         guarding = None
         if step.on_error is not None:
-            guarding = Guarding(self._jvm, step, self._pipeline.rejects_max)
-            guarding.mark(inputs[0])
+            guarding = Guarding(self._jvm, step, inputs[0], self._pipeline.rejects_max)
         with place(task=vertex.name, step=step.operator_id):
             frame = _called(step.name, function, *arguments)
         if step.kind is StepKind.SOURCE:

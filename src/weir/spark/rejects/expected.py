@@ -1,8 +1,8 @@
 """``kept``: the plan of a step with expectations (``weir/expectations.py``).
 
 One projection adds a number whose bits are the rules that a row breaks. An observation counts rows
-by rule, and collects what is set aside (``guard.py``); a filter drops rows, and raises for rules
-that fail the job.
+by rule, and collects what is set aside (``observation.py``); a filter drops rows, and raises for
+rules that fail the job.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from weir.errors import PipelineError
 from weir.expectations import Action, Expectations
 from weir.spark.channels import event_time
 from weir.spark.java import Jvm
-from weir.spark.rejects.guard import (
+from weir.spark.rejects.observation import (
     JSON_OPTIONS,
     GuardedStep,
-    PlanParts,
-    classes_of,
+    collected,
+    observation_of,
     reject_of,
     rule_count,
 )
+from weir.spark.rejects.parts import PlanParts, classes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,55 +44,42 @@ def kept(
     """
     parts = PlanParts(jvm)
     columns = [F.col("`" + name.replace("`", "``") + "`") for name in given.columns]
+    bits = {name: 1 << number for number, name in enumerate(expected.rules)}
     broken = F.lit(0).cast("long")
-    for number, (name, (_, rule)) in enumerate(expected.rules.items()):
+    for name, (_, rule) in expected.rules.items():
         keeps = F.coalesce(_tried(parts, given, step, name, rule), F.lit(False))
-        broken = broken.bitwiseOR(F.when(keeps, 0).otherwise(1 << number).cast("long"))
+        broken = broken.bitwiseOR(F.when(keeps, 0).otherwise(bits[name]).cast("long"))
     frame = given.select(*columns, broken.alias(_BROKEN))
 
-    def breaks(*actions: Action) -> Column:
-        bits = sum(
-            1 << number
-            for number, (action, _) in enumerate(expected.rules.values())
-            if action in actions
-        )
-        return F.col(_BROKEN).bitwiseAND(F.lit(bits)) != 0
+    def rules(*actions: Action) -> list[str]:
+        return [name for name, (action, _) in expected.rules.items() if action in actions]
 
-    row = F.to_json(F.struct(*columns), JSON_OPTIONS)
-    names = [
-        (F.lit(1 << number), name, action)
-        for number, (name, (action, _)) in enumerate(expected.rules.items())
-    ]
+    def breaks(*names: str) -> Column:
+        return F.col(_BROKEN).bitwiseAND(F.lit(sum(bits[name] for name in names))) != 0
 
-    def said(*actions: Action) -> Column:
-        found = [
-            F.when(F.col(_BROKEN).bitwiseAND(bit) != 0, F.lit(repr(name)))
-            for bit, name, action in names
-            if action in actions
-        ]
+    def said(*names: str) -> Column:
+        found = [F.when(breaks(name), F.lit(repr(name))) for name in names]
         return F.concat(F.lit("breaks "), F.concat_ws(", ", *found))
 
-    counted = [
-        F.count_if(F.col(_BROKEN).bitwiseAND(bit) != 0).alias(rule_count(number))
-        for number, (bit, _, _) in enumerate(names)
+    row = F.to_json(F.struct(*columns), JSON_OPTIONS)
+    observed = [
+        F.count_if(breaks(name)).alias(rule_count(number))
+        for number, name in enumerate(expected.rules)
     ]
-    if expected.rejects:
-        reject = F.when(breaks(Action.REJECT), reject_of(said(Action.REJECT), row))
+    if rejecting := rules(Action.REJECT):
+        reject = F.when(breaks(*rejecting), reject_of(said(*rejecting), row))
         frame = frame.withColumn(_REJECT, reject)
-        counted.append(
-            parts.collected(frame._jdf.queryExecution().analyzed().output().last(), rows_max + 1)
-        )
-    name = f"weir-rejects-{step.operator_id}"
-    frame = frame.observe(name, *counted)
-    good = ~breaks(Action.DROP, Action.REJECT)
-    if any(action is Action.FAIL for action, _ in expected.rules.values()):
-        text = F.concat(F.lit(f"Step {step.name!r}: a row "), said(Action.FAIL), F.lit(": "), row)
-        good = F.when(breaks(Action.FAIL), F.raise_error(text).cast("boolean")).otherwise(good)
+        column = frame._jdf.queryExecution().analyzed().output().last()
+        observed.append(collected(parts, column, rows_max))
+    frame = frame.observe(observation_of(step), *observed)
+    good = ~breaks(*rules(Action.DROP, Action.REJECT))
+    if failing := rules(Action.FAIL):
+        text = F.concat(F.lit(f"Step {step.name!r}: a row "), said(*failing), F.lit(": "), row)
+        good = F.when(breaks(*failing), F.raise_error(text).cast("boolean")).otherwise(good)
     guarded = GuardedStep(
         step=step,
-        observation=name,
-        guards=(),
         event_time=event_time(given.schema),
+        observation=observation_of(step),
         rules=tuple(expected.rules),
     )
     return frame.filter(good).select(*columns), guarded

@@ -7,16 +7,16 @@ have raised, an error:
 1. *Expressions*, such as an ANSI cast. Those of a projection that can raise become the fields of a
    struct below ``TryEval``, which is null exactly if one of them has raised. Rows that have an
    error already are not evaluated. Spark's message is gone then: the error has the values that the
-   expressions had, and the driver evaluates them again (``gathered.py``).
-2. *Python UDFs* return their value or an error (``worker.py``). Their arguments, and what is made
+   expressions had, and the driver evaluates them again (``messages.py``).
+2. *Python UDFs* return their value or an error (``udfs.py``). Their arguments, and what is made
    of their values, are expressions in projections of their own.
 3. *Filters* let rows with an error pass.
-4. ``mapInPandas`` and ``mapInArrow`` emit the rows on which they raise with the error. What they
-   emit is no longer a row of the step's input, so nothing that follows in the step may raise.
+4. ``mapInPandas`` and ``mapInArrow`` emit the rows on which they raise with the error
+   (``maps.py``). What they emit is no longer a row of the step's input, so nothing that follows in
+   the step may raise.
 
-At the end, a row with an error becomes a struct, which an observation collects (``CollectMetrics``,
-as in ``DataFrame.observe``): its rows come to the driver with the batch that wrote the others, so
-nothing is computed twice, and rows without an error cost one projection. A filter drops the others.
+At the end, a row with an error becomes a struct, which an observation collects
+(``observation.py``); rows without an error cost one projection. A filter drops the others.
 Whatever works on several rows at once is refused by name.
 
 An observation is also a barrier: Spark pushes no later filter below it.
@@ -26,48 +26,46 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.classic.column import Column as ClassicColumn
-from pyspark.sql.types import (
-    StringType,
-    StructField,
-    StructType,
-    _parse_datatype_json_string,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from weir.core.graph import GraphStep
 from weir.errors import PipelineError
 from weir.spark.channels import event_time
 from weir.spark.java import Jvm
-from weir.spark.rejects.worker import (
-    ERROR,
-    ROW,
-    ArrowMap,
-    ArrowUdf,
-    PandasMap,
-    PandasUdf,
-    RowUdf,
-    pickler,
+from weir.spark.rejects.maps import ERROR, ROW, ArrowMap, PandasMap
+from weir.spark.rejects.observation import (
+    JSON_OPTIONS,
+    UNSAID,
+    Guard,
+    GuardedStep,
+    collected,
+    observation_of,
+    reject_of,
 )
+from weir.spark.rejects.parts import (
+    EXPRESSIONS,
+    LOGICAL,
+    PlanParts,
+    casts,
+    classes_of,
+    id_of,
+    innermost_udfs,
+    is_alias,
+    kind_of,
+    listed,
+    type_of,
+)
+from weir.spark.rejects.udfs import ArrowUdf, PandasUdf, RowUdf
+from weir.spark.rejects.wrapper import pickler
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: What begins an error whose message the driver finds: the number of a guard and values follow.
-UNSAID = "\x01"
-#: The rejects in an observation.
-REJECTS = "rejects"
-#: Options of JSON texts: all fields, and times to the microsecond.
-JSON_OPTIONS = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS" + 3 * "X",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 #: Expressions that never raise, whatever the values are.
 _SAFE = frozenset(
     {
@@ -104,54 +102,23 @@ _WORDS = {
     "Union": "unites (union)",
     "Window": "looks at several rows (window functions)",
 }
-_LOGICAL = "catalyst.plans.logical."
-_EXPRESSIONS = "catalyst.expressions."
 
 _numbers = itertools.count(1)
 
 
-@dataclass(frozen=True)
-class Guard:
-    """Expressions of which some raised, for the message."""
-
-    #: They in Java, as the fields of a struct, and the columns that they are made of.
-    struct: Any
-    columns: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class GuardedStep:
-    """What the driver must know about a step that sets rows aside."""
-
-    step: GraphStep
-    #: The name of its observation.
-    observation: str
-    guards: tuple[Guard, ...]
-    #: The column with the event time of its input; None if it has none.
-    event_time: str | None
-    #: The names of its expectations, in the order of their counts in the observation.
-    rules: tuple[str, ...] = ()
-
-
-@dataclass
 class Guarding:
-    """Guards one step: ``mark`` its input before the user's function is called."""
+    """Guards one step. Make it before the user's function is called."""
 
-    jvm: Jvm
-    step: GraphStep
-    #: How many rows of a batch it sets aside; the batch fails if there are more.
-    rows_max: int
-    _given: Any = field(init=False, default=None)
-    _tag: Any = field(init=False, default=None)
-    _event_time: str | None = field(init=False, default=None)
-
-    def mark(self, given: DataFrame) -> None:
-        """Mark where the plan of the step will begin."""
-        tag = self.jvm.sql_class("catalyst.trees.TreeNodeTag")
-        self._tag = tag(f"weir-guarded-{next(_numbers)}")
-        self._given = given._jdf.queryExecution().analyzed()
-        self._given.setTagValue(self._tag, "")
+    def __init__(self, jvm: Jvm, step: GraphStep, given: DataFrame, rows_max: int) -> None:
+        """``rows_max``: how many rows of a batch it sets aside; if there are more, it fails."""
+        self._jvm = jvm
+        self._step = step
+        self._rows_max = rows_max
         self._event_time = event_time(given.schema)
+        # Marks where the plan of the step begins.
+        tag = jvm.sql_class("catalyst.trees.TreeNodeTag")
+        self._tag = tag(f"weir-guarded-{next(_numbers)}")
+        given._jdf.queryExecution().analyzed().setTagValue(self._tag, "")
 
     def guarded(self, frame: DataFrame) -> tuple[DataFrame, GuardedStep | None]:
         """The step's frame with rows set aside; None if nothing in it can raise.
@@ -160,69 +127,33 @@ class Guarding:
         """
         nodes = []
         node = frame._jdf.queryExecution().analyzed()
-        output = _listed(node.output())
+        output = listed(node.output())
         while node.getTagValue(self._tag).isEmpty():
-            children = _listed(node.children())
+            children = listed(node.children())
             kind = str(node.nodeName())
             if len(children) != 1 or kind in _WORDS:
                 raise self._refused(_WORDS.get(kind, f"has {kind}"))
             nodes.append((kind, node))
             [node] = children
-        rebuilt = _Rebuilt(self.jvm, node, self._refused)
+        rebuilt = _Rebuilt(self._jvm, node, self._refused)
         for kind, user in reversed(nodes):
             rebuilt.add(kind, user)
         if rebuilt.error is None:
             return frame, None
-        name = f"weir-rejects-{self.step.operator_id}"
+        name = observation_of(self._step)
         guarded = GuardedStep(
-            step=self.step,
+            step=self._step,
+            event_time=self._event_time,
             observation=name,
             guards=tuple(rebuilt.guards),
-            event_time=self._event_time,
         )
-        return rebuilt.observed(name, output, self.rows_max + 1), guarded
+        return rebuilt.observed(name, output, self._rows_max), guarded
 
     def _refused(self, what: str) -> PipelineError:
         return PipelineError(
-            f"Step {self.step.name!r} has on_error, but {what}: put what it does row by row into a"
+            f"Step {self._step.name!r} has on_error, but {what}: put what it does row by row into a"
             " step of its own."
         )
-
-
-class PlanParts:
-    """Makes expressions of Spark's plans from PySpark's columns, and columns from expressions."""
-
-    def __init__(self, jvm: Jvm) -> None:
-        self._jvm = jvm
-        self._utils = jvm.sql_class("classic.ExpressionUtils")
-
-    def expression(self, name: str) -> Any:
-        """The class of an expression."""
-        return self._jvm.sql_class(_EXPRESSIONS + name)
-
-    def java(self, column: Column) -> Any:
-        """The expression of a column."""
-        classic: Any = column
-        return self._jvm.java_session.converter().apply(classic._jc.node())
-
-    def column(self, expression: Any) -> Column:
-        """An expression as a column."""
-        return ClassicColumn(self._utils.column(expression))
-
-    def tried(self, expression: Any, good: Column | None = None) -> Column:
-        """The value of an expression; null if it raises, and if ``good`` is false.
-
-        Below a condition that it cannot know, Spark evaluates no part of the expression elsewhere,
-        as it else does with what occurs twice.
-        """
-        always = F.spark_partition_id() >= 0
-        tried = self.column(self.expression("TryEval")(expression))
-        return F.when(always if good is None else good, tried)
-
-    def collected(self, reject: Any, rows_max: int) -> Column:
-        """Not more than so many rejects, to be observed; ``reject`` is the column's expression."""
-        newest = self.expression("aggregate.CollectTopK")(reject, rows_max, True, 0, 0)
-        return self.column(newest.toAggregateExpression()).alias(REJECTS)
 
 
 class _Rebuilt:
@@ -234,7 +165,7 @@ class _Rebuilt:
         self._refused = refused
         self._plan = given
         #: The columns of the step's input, which all rows keep.
-        self._row = _listed(given.output())
+        self._row = listed(given.output())
         #: The columns that the user's plan has here.
         self._visible = list(self._row)
         #: Columns that only the node which is being built needs.
@@ -250,22 +181,22 @@ class _Rebuilt:
     def add(self, kind: str, node: Any) -> None:
         """Add a node of the user's plan. Raises ``PipelineError`` if it is not row by row."""
         if kind == "Project":
-            self._add_projection(_listed(node.projectList()))
+            self._add_projection(listed(node.projectList()))
         elif kind == "Filter":
             self._add_filter(node.condition())
         elif kind in _MAPS:
             self._add_map(kind, node)
         elif kind in _PASSING:
             self._plan = node.withNewChildren(self._jvm.seq([self._plan]))
-            self._visible = _listed(node.output())
+            self._visible = listed(node.output())
         elif kind != "SubqueryAlias":
             raise self._refused(_WORDS.get(kind, f"has {kind}"))
 
     def _add_projection(self, named: Sequence[Any]) -> None:
-        bodies = [one.child() if _is_alias(one) else one for one in named]
+        bodies = [one.child() if is_alias(one) else one for one in named]
         bodies = self._guarded(self._without_udfs(bodies))
         columns = [
-            self._alias(body, one.name(), like=one) if _is_alias(one) else body
+            self._alias(body, one.name(), like=one) if is_alias(one) else body
             for one, body in zip(named, bodies, strict=True)
         ]
         self._between = []
@@ -277,7 +208,7 @@ class _Rebuilt:
             has_error = self._parts.expression("IsNotNull")(self.error)
             condition = self._parts.expression("Or")(has_error, condition)
         self._between = []
-        node = self._jvm.sql_class(_LOGICAL + "Filter")(condition, self._plan)
+        node = self._jvm.sql_class(LOGICAL + "Filter")(condition, self._plan)
         self._plan = self._analyzed(node)
 
     def _add_map(self, kind: str, node: Any) -> None:
@@ -285,7 +216,7 @@ class _Rebuilt:
         if self._row_json is not None:
             raise self._refused(f"has a second function of many rows ({kind})")
         columns = self._project(self._visible, ends=True)
-        ids = [_id(one) for one in columns]
+        ids = [id_of(one) for one in columns]
         given = json.loads(node.functionExpr().dataType().json())
         schema = StructType.fromJson(given)
         returned = StructType(
@@ -295,14 +226,14 @@ class _Rebuilt:
         names = [str(one.name()) for one in self._row]
         function = _MAPS[kind](
             visible=len(self._visible),
-            row=tuple(zip(names, (ids.index(_id(one)) for one in self._row), strict=True)),
-            row_types=tuple(_type_of(one.dataType()) for one in self._row),
-            error=None if self.error is None else ids.index(_id(self.error)),
+            row=tuple(zip(names, (ids.index(id_of(one)) for one in self._row), strict=True)),
+            row_types=tuple(type_of(one.dataType()) for one in self._row),
+            error=None if self.error is None else ids.index(id_of(self.error)),
             returned=returned,
         )
         udf = self._wrapped(node.functionExpr(), function, returned, columns)
         extra = [self._attribute(name, StringType()) for name in (ERROR, ROW)]
-        own = [one.withNullability(True) for one in _listed(node.output())]
+        own = [one.withNullability(True) for one in listed(node.output())]
         self._plan = self._analyzed(
             node.copy(
                 udf,
@@ -312,7 +243,7 @@ class _Rebuilt:
                 node.profile(),
             )
         )
-        *self._visible, self.error, self._row_json = _listed(self._plan.output())
+        *self._visible, self.error, self._row_json = listed(self._plan.output())
         self._row = []
 
     # -- what can raise
@@ -320,10 +251,10 @@ class _Rebuilt:
     def _without_udfs(self, bodies: Sequence[Any]) -> list[Any]:
         """The expressions with the values of Python UDFs in their places, innermost first."""
         found = list(bodies)
-        while udfs := _innermost(found):
+        while udfs := innermost_udfs(found):
             if self._row_json is not None:
                 raise self._refused("calls a UDF after a function of many rows (mapInPandas)")
-            arguments = [list(_listed(udf.children())) for udf in udfs]
+            arguments = [list(listed(udf.children())) for udf in udfs]
             guarded = iter(self._guarded([one for given in arguments for one in given]))
             flags = [] if self.error is None else [self._parts.expression("IsNull")(self.error)]
             columns = []
@@ -331,7 +262,7 @@ class _Rebuilt:
                 kind = _UDFS.get(int(udf.evalType()))
                 if kind is None:
                     raise self._refused(f"calls {udf.name()!r}, a function of iterators")
-                value_type = _type_of(udf.dataType())
+                value_type = type_of(udf.dataType())
                 returned = StructType(
                     [StructField("value", value_type), StructField("error", StringType())]
                 )
@@ -363,7 +294,7 @@ class _Rebuilt:
         for number in failing:
             parts += [self._parts.java(F.lit(f"f{number}")), bodies[number]]
         struct = self._parts.expression("CreateNamedStruct")(self._jvm.seq(parts))
-        attributes = tuple(_listed(struct.references().toSeq()))
+        attributes = tuple(listed(struct.references().toSeq()))
         good = None if self.error is None else self._parts.column(self.error).isNull()
         tried = self._parts.tried(struct, good)
         columns = [self._alias(self._parts.java(tried), "__weir_guard")]
@@ -398,7 +329,7 @@ class _Rebuilt:
             raise self._refused(f"has a subquery ({asked})")
         if "Cast" not in names:
             return not names <= _SAFE
-        return not names <= _SAFE | {"Cast"} or any(map(self._may_fail, _casts(expression)))
+        return not names <= _SAFE | {"Cast"} or any(map(self._may_fail, casts(expression)))
 
     def _may_fail(self, cast: Any) -> bool:
         """Whether a cast fails for some values."""
@@ -421,11 +352,11 @@ class _Rebuilt:
             ends=True,
             bare=True,
         )
-        collected = self._parts.collected(columns[-1], rows_max)
-        frame = self._jvm.frame(self._plan).observe(name, collected)
+        rejects = collected(self._parts, columns[-1], rows_max)
+        frame = self._jvm.frame(self._plan).observe(name, rejects)
         good = frame.filter(self._parts.column(columns[-1]).isNull())
-        ids = {_id(one): one for one in columns}
-        return good.select(*[self._parts.column(ids[_id(one)]) for one in output])
+        ids = {id_of(one): one for one in columns}
+        return good.select(*[self._parts.column(ids[id_of(one)]) for one in output])
 
     def _named_row(self) -> list[Column]:
         return [self._parts.column(one).alias(str(one.name())) for one in self._row]
@@ -440,14 +371,14 @@ class _Rebuilt:
         """
         hidden = [] if bare else [*self._row, *filter(None, [self.error, self._row_json])]
         named = list(columns)
-        have = {_id(one) for one in named}
+        have = {id_of(one) for one in named}
         for one in (*([] if ends else [*self._visible, *self._between]), *hidden):
-            if _id(one) not in have:
-                have.add(_id(one))
+            if id_of(one) not in have:
+                have.add(id_of(one))
                 named.append(one)
-        node = self._jvm.sql_class(_LOGICAL + "Project")(self._jvm.seq(named), self._plan)
+        node = self._jvm.sql_class(LOGICAL + "Project")(self._jvm.seq(named), self._plan)
         self._plan = self._analyzed(node)
-        return _listed(self._plan.output())
+        return listed(self._plan.output())
 
     def _analyzed(self, node: Any) -> Any:
         return self._jvm.rows(node).queryExecution().analyzed()
@@ -456,7 +387,7 @@ class _Rebuilt:
         """A named expression; ``like`` is one whose identity it takes over."""
         jvm = self._jvm
         if like is None:
-            ids = jvm.sql_class(_EXPRESSIONS + "NamedExpression").newExprId()
+            ids = jvm.sql_class(EXPRESSIONS + "NamedExpression").newExprId()
             parts = (ids, jvm.seq(()), jvm.none, jvm.seq(()))
         else:
             parts = (
@@ -468,7 +399,7 @@ class _Rebuilt:
         return self._parts.expression("Alias")(body, name, *parts)
 
     def _attribute(self, name: str, kind: StringType) -> Any:
-        [made] = _listed(
+        [made] = listed(
             self._jvm.attributes(self._jvm.schema(StructType([StructField(name, kind)])))
         )
         return made
@@ -478,13 +409,13 @@ class _Rebuilt:
 
     def _replaced(self, expression: Any, values: dict[str, Any]) -> Any:
         """The expression with the values of UDFs in their places."""
-        if _kind(expression) == "PythonUDF":
+        if kind_of(expression) == "PythonUDF":
             found = values.get(str(expression.resultId().id()))
             if found is not None:
                 return found
         if "PythonUDF" not in classes_of(expression):
             return expression
-        children = [self._replaced(one, values) for one in _listed(expression.children())]
+        children = [self._replaced(one, values) for one in listed(expression.children())]
         return expression.withNewChildren(self._jvm.seq(children))
 
     def _wrapped(self, udf: Any, function: Any, returned: StructType, arguments: list[Any]) -> Any:
@@ -511,70 +442,3 @@ class _Rebuilt:
             False,
             udf.resultId(),
         )
-
-
-def reject_of(error: Column, row: Column) -> Column:
-    """A row to set aside. ``row`` is its JSON.
-
-    Its id is the same if its partition is computed again: the nth number that is drawn for the nth
-    reject. Streams may not have ``monotonically_increasing_id``.
-    """
-    drawn = F.format_string("%d/%s", F.spark_partition_id(), F.rand(1))
-    return F.struct(drawn.alias("id"), error.alias("error"), row.alias("row"))
-
-
-def rule_count(number: int) -> str:
-    """The name of the count of a rule in an observation."""
-    return f"rule {number}"
-
-
-def _listed(seq: Any) -> list[Any]:
-    return [seq.apply(number) for number in range(seq.size())]
-
-
-def _id(named: Any) -> str:
-    """What identifies a named expression within a plan."""
-    return str(named.exprId().id())
-
-
-def _kind(expression: Any) -> str:
-    return str(expression.getClass().getSimpleName())
-
-
-def _is_alias(expression: Any) -> bool:
-    return _kind(expression) == "Alias"
-
-
-def classes_of(expression: Any) -> set[str]:
-    """The classes of an expression and all that it is made of."""
-    nodes = json.loads(str(expression.toJSON()))
-    return {str(node["class"]).rpartition(".")[2] for node in nodes}
-
-
-def _casts(expression: Any) -> Iterator[Any]:
-    """The casts in an expression."""
-    if _kind(expression) == "Cast":
-        yield expression
-    for child in _listed(expression.children()):
-        yield from _casts(child)
-
-
-def _innermost(expressions: Iterable[Any]) -> list[Any]:
-    """The Python UDFs in the expressions that have none below them, each once."""
-    found: dict[str, Any] = {}
-
-    def search(expression: Any) -> bool:
-        if "PythonUDF" not in classes_of(expression):
-            return False
-        below = [search(child) for child in _listed(expression.children())]
-        if _kind(expression) == "PythonUDF" and not any(below):
-            found.setdefault(str(expression.resultId().id()), expression)
-        return True
-
-    for one in expressions:
-        search(one)
-    return list(found.values())
-
-
-def _type_of(java_type: Any) -> Any:
-    return _parse_datatype_json_string(str(java_type.json()))

@@ -1,210 +1,31 @@
-"""The user's Python functions in Spark's workers, in wrappers that find the rows they raise on.
+"""Functions of batches (``mapInPandas``, ``mapInArrow``) that find the rows on which they raise.
 
-A function comes as PySpark has pickled it. It is unpickled in the worker, where its broadcasts are.
-
-*A UDF* returns its value and an error, of which at most one is not null. A row that has an error
-already is not passed to it. A function of many rows, in pandas or Arrow, is called with the whole
-batch; if it raises, with both halves, and so on.
-
-*A function of batches* (``mapInPandas``, ``mapInArrow``) is a running generator, and may keep what
-it likes between two batches. What it emits between two pulls belongs to the batch that it has
-pulled last. If it raises, these rows are dropped, a new generator goes on with the next batch, and
-generators of their own get the halves of the batch that failed.
+Such a function is a running generator, and may keep what it likes between two batches. What it
+emits between two pulls belongs to the batch that it has pulled last. If it raises, these rows are
+dropped, a new generator goes on with the next batch, and generators of their own get the halves of
+the batch that failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weir.operators.json_rows import rows_as_json
 from weir.runtime.failures import describe
+from weir.spark.rejects.wrapper import Wrapper
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-#: The last columns of what a function of batches emits: the error, and its row as JSON.
+#: The last columns of what such a function emits: the error, and its row as JSON.
 ERROR = "__weir_error"
 ROW = "__weir_row"
 
 B = TypeVar("B")
 T = TypeVar("T")
-
-
-def pickler() -> Any:
-    """What PySpark pickles functions with."""
-    from pyspark.serializers import CloudPickleSerializer
-
-    made: Any = CloudPickleSerializer
-    return made()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Wrapper:
-    """A wrapper; ``around`` makes it complete."""
-
-    command: bytes = b""
-
-    def around(self, command: bytes) -> Self:
-        """The wrapper of this function, pickled with its type."""
-        return replace(self, command=command)
-
-    @cached_property
-    def function(self) -> Callable[..., Any]:
-        """The user's function."""
-        from pyspark.worker_util import read_command
-
-        function: Callable[..., Any] = read_command(pickler(), self.command)[0]
-        return function
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Udf(_Wrapper):
-    #: Whether the first argument says if a row has no error yet.
-    flagged: bool
-    #: The type of the value.
-    value_type: Any
-
-
-class RowUdf(_Udf):
-    """A UDF of one row."""
-
-    @cached_property
-    def _convert(self) -> Callable[[Any], Any] | None:
-        return self.value_type.toInternal if self.value_type.needConversion() else None
-
-    def __call__(self, *arguments: Any, **named: Any) -> tuple[Any, str | None]:
-        if self.flagged:
-            good, *arguments = arguments  # type: ignore[assignment]
-            if not good:
-                return None, None
-        try:
-            value = self.function(*arguments, **named)
-            if self._convert is not None:
-                # Spark does so later, where it would fail the batch.
-                self._convert(value)
-        except Exception as error:
-            return None, describe(error)
-        return value, None
-
-
-class _BatchUdf(_Udf):
-    """A UDF of many rows."""
-
-    def _values(
-        self, part: Callable[[Any, int, int], Any], columns: Sequence[Any], named: dict[str, Any]
-    ) -> list[tuple[int, int, Any, str | None]]:
-        """The values of ranges of rows, in order: start, end, values, or the error of one row."""
-        length = len([*columns, *named.values()][0])
-        found: list[tuple[int, int, Any, str | None]] = []
-
-        def call(start: int, end: int) -> None:
-            try:
-                values = self.function(
-                    *(part(one, start, end) for one in columns),
-                    **{name: part(one, start, end) for name, one in named.items()},
-                )
-                if len(values) != end - start:
-                    raise ValueError(f"it returned {len(values)} values for {end - start} rows")
-            except Exception as error:
-                if end - start == 1:
-                    found.append((start, end, None, describe(error)))
-                    return
-                middle = (start + end) // 2
-                call(start, middle)
-                call(middle, end)
-            else:
-                found.append((start, end, values, None))
-
-        if length:
-            call(0, length)
-        return found
-
-
-class PandasUdf(_BatchUdf):
-    """A UDF of pandas series."""
-
-    def __call__(self, *columns: pd.Series[Any], **named: pd.Series[Any]) -> pd.DataFrame:
-        import numpy as np
-        import pandas as pd
-
-        length = len([*columns, *named.values()][0])
-        rows = np.arange(length)
-        if self.flagged:
-            good, *columns = columns  # type: ignore[assignment]
-            if not good.all():
-                rows = rows[good.to_numpy(dtype=bool)]
-                columns = tuple(one.iloc[rows].reset_index(drop=True) for one in columns)
-                named = {k: one.iloc[rows].reset_index(drop=True) for k, one in named.items()}
-
-        def part(one: Any, start: int, end: int) -> Any:
-            if (start, end) == (0, len(one)):
-                return one
-            return one.iloc[start:end].reset_index(drop=True)
-
-        errors: pd.Series[Any] = pd.Series([None] * length, dtype=object)
-        found = self._values(part, columns, named)
-        if len(found) == 1 and found[0][3] is None and len(rows) == length:
-            return pd.DataFrame({"value": _series(found[0][2]), "error": errors})
-        values: pd.Series[Any] = pd.Series([None] * length, dtype=object)
-        for start, end, made, error in found:
-            if error is None:
-                # As objects, since a null would make floats of integers.
-                values.iloc[rows[start:end]] = _series(made).astype(object).to_numpy()
-            else:
-                errors.iloc[rows[start]] = error
-        return pd.DataFrame({"value": values, "error": errors})
-
-
-class ArrowUdf(_BatchUdf):
-    """A UDF of Arrow arrays."""
-
-    def __call__(self, *columns: pa.Array, **named: pa.Array) -> pa.Array:
-        import numpy as np
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_type
-
-        length = len([*columns, *named.values()][0])
-        rows = np.arange(length)
-        if self.flagged:
-            good, *columns = columns  # type: ignore[assignment]
-            rows = np.flatnonzero(good.to_numpy(zero_copy_only=False))
-            columns = tuple(one.take(pa.array(rows)) for one in columns)
-            named = {name: one.take(pa.array(rows)) for name, one in named.items()}
-        kind = to_arrow_type(self.value_type, timezone="UTC")
-        parts, places = [pa.nulls(1, kind)], np.zeros(length, dtype=np.int64)
-        errors: list[str | None] = [None] * length
-        at = 1
-        for start, end, made, error in self._values(
-            lambda one, start, end: one.slice(start, end - start), columns, named
-        ):
-            if error is not None:
-                errors[rows[start]] = error
-                continue
-            array = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
-            parts.append(array if array.type == kind else array.cast(kind))
-            places[rows[start:end]] = np.arange(at, at + end - start)
-            at += end - start
-        whole = len(parts) == 2 and at == length + 1
-        values = parts[1] if whole else pa.concat_arrays(parts).take(pa.array(places))
-        return pa.StructArray.from_arrays(
-            [values, pa.array(errors, pa.string())], ["value", "error"]
-        )
-
-
-def _series(made: Any) -> Any:
-    """The values of a pandas UDF as one column: those of a struct come as a frame."""
-    import pandas as pd
-
-    if isinstance(made, pd.DataFrame):
-        return pd.Series(made.to_dict("records"), dtype=object)
-    return made if isinstance(made, pd.Series) else pd.Series(made)
-
-
-# -- functions of batches --------------------------------------------------------------------------
 
 
 class _Feed(Generic[B, T]):
@@ -265,7 +86,7 @@ def each_batch(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Map(_Wrapper):
+class _Map(Wrapper):
     """A function of batches. Those that it gets have columns that the user does not see."""
 
     #: How many columns the user sees, the first ones.
