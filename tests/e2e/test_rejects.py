@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from tests.e2e import rejects_pipeline
 from tests.e2e.rejects_pipeline import KEYS, rejecting
 from tests.kit.live_job import RESTARTED, LiveJob, WatchedFiles, numbers, settings
-from tests.kit.place import ROWS_PER_FILE, Place, files_rows
+from tests.kit.place import ROWS_PER_FILE, Place, files_rows, visible_files
 from tests.kit.waiting import wait_until
 
 from weir.core.status import JobStatus
@@ -98,15 +98,11 @@ def test_rows_are_exact_over_four_drivers_that_die(place: Place) -> None:
     out = place.directory / "out"
     for _ in range(4):
         place.land(5)
-        before = _size(out)
+        before = len(visible_files(out / "all"))
         run = place.start(pipeline=PIPELINE, environment={"NUMBERS": "unbounded"})
-        wait_until(lambda before=before: _size(out) > before, "a table grows")
+        wait_until(lambda before=before: len(visible_files(out / "all")) > before, "a table grows")
         time.sleep(draws.uniform(0, 3))
         run.process.send_signal(signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL, run.story()
     assert "has finished" in place.finish(pipeline=PIPELINE).output
     assert_exact(place, out)
-
-
-def _size(out: Path) -> int:
-    return len(list(out.glob("**/*.parquet")))
