@@ -10,10 +10,13 @@ CODE := src tests examples scripts benchmarks
 # How long `make soak` kills.
 SOAK_MINUTES ?= 120
 
+# The release of Spark on which `make test-spark` runs.
+SPARK ?= 4.1
+
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup packages lint test house test-fast test-slow test-flink test-kafka demo first-minutes docs sim bench soak screenshots lock clean
+.PHONY: help setup packages lint test house test-fast test-slow test-flink test-kafka test-spark demo first-minutes docs sim bench soak screenshots lock clean
 
 # Hundreds of processes of a test run would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,6 +60,11 @@ test-flink: setup ## fetch Flink (330 MB) and run its own command line and dashb
 test-kafka: packages ## fetch a Kafka broker (64 MB, with Maven) and test what reads and writes topics: minutes
 	$(BIN)/python -m tests.kafka.jars
 	$(BIN)/pytest -m "kafka and not slow"
+
+# Of tests without a JVM nothing depends on the release.
+test-spark: packages ## run the tests that use Spark on release SPARK, such as 4.1, in an environment of its own: MINUTES
+	python=$$(scripts/setup_spark.sh $(SPARK)) && \
+	$$python -m pytest -m "spark and not slow and not flink and not kafka" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 demo: ## kill a running job three times; prove that no row is lost or duplicated
 	@scripts/setup.sh demo

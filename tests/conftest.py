@@ -94,6 +94,29 @@ def object_store(
     _object_store.heal()
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what the installed release of Spark lacks (``needs_spark``)."""
+    for mark in item.iter_markers("needs_spark"):
+        from weir.spark.releases import installed, installed_version, release_of
+
+        needed, why = mark.args
+        if installed() < (release_of(needed) or installed()):
+            pytest.skip(f"Spark {installed_version()} lacks {why}, which Spark {needed} has")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the tests that were left out so, by name."""
+    left_out = [
+        (report.longrepr[2].removeprefix("Skipped: "), report.nodeid)
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple) and " lacks " in report.longrepr[2]
+    ]
+    if left_out:
+        terminalreporter.section("left out, since the release of Spark lacks something")
+        for why, name in sorted(left_out):
+            terminalreporter.line(f"{name}: {why}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run what takes long first, so that all processes finish together.
 

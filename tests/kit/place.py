@@ -115,8 +115,12 @@ class Place:
         pipeline: Path = PIPELINE,
         script: tuple[str, ...] = ("-m", "weir"),
         environment: dict[str, str] | None = None,
+        python: str | Path = sys.executable,
     ) -> Run:
-        """Start ``weir run`` with a short checkpoint interval on two state partitions."""
+        """Start ``weir run`` with a short checkpoint interval on two state partitions.
+
+        ``python`` may be that of another environment.
+        """
         given = (*script, "run", str(pipeline), "--rest-port", "0", *arguments)
         settings = (
             "execution.checkpointing.interval=500ms",
@@ -126,7 +130,7 @@ class Place:
         )
         confs = [word for setting in settings for word in ("--conf", setting)]
         # The test's own settings come last and take precedence.
-        command = [sys.executable, *given[: len(script) + 2], *confs, *given[len(script) + 2 :]]
+        command = [str(python), *given[: len(script) + 2], *confs, *given[len(script) + 2 :]]
         return self.launch(command, environment or {})
 
     def start_until(

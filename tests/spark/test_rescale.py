@@ -28,6 +28,8 @@ pytestmark = pytest.mark.spark
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
+NEEDS_REPARTITION = pytest.mark.needs_spark("4.2", "the repartitioning of a stopped query's state")
+
 
 @pytest.fixture(autouse=True)
 def _number_of_the_session(spark: SparkSession) -> Iterator[None]:
@@ -55,6 +57,7 @@ def moved(rig: Rig, begun: int, position: int, target: Path) -> None:
         (target / key).write_bytes((rig.path / key).read_bytes())
 
 
+@NEEDS_REPARTITION
 @pytest.mark.parametrize(
     "name",
     [
@@ -115,6 +118,7 @@ def test_a_query_without_state_just_runs_with_the_new_number(
     assert sink.rows() + more.rows() == query.batch(landing.table(spark))
 
 
+@NEEDS_REPARTITION
 def test_state_that_spark_does_not_repartition_is_one_sentence(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -6,8 +6,10 @@ Pure: snapshots and plans are written down here, as Spark and Weir write them.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NoReturn
 
+import pyspark
 import pytest
 
 import weir
@@ -252,6 +254,25 @@ def test_joined_queries_go_on_with_the_watermark_of_the_upper_one() -> None:
     }
     ids = json.loads(state.entries["joined/days/commits/7"].split("\n")[1])["stateUniqueIds"]
     assert ids == {"0": [[unique_id("days")]]}
+
+
+def test_queries_with_state_of_different_batches_are_not_joined_by_a_release_that_cannot_write_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error names the release that can, and the way out."""
+    before = vertices("days")
+    tasks = [
+        task(before["hours"], 9, UPPER),
+        task(before["days"], 7, LOWER, last_ms=500, next_ms=950),
+    ]
+    monkeypatch.setattr(pyspark, "__version__", "4.1.4")
+    says = (
+        "'days', which keeps state, was joined with another that has run more or fewer batches, and"
+        " Spark 4.1.4 cannot give the state of a stopped query another version, which Spark 4.2"
+        " can: restore the chain with the same step names"
+    )
+    with pytest.raises(JobError, match=re.escape(says)):
+        assembled(vertices(), {"days": WHOLE}, tasks)
 
 
 def test_queries_with_different_numbers_of_partitions_are_not_joined() -> None:

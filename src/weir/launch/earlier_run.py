@@ -9,17 +9,22 @@ what its sources read, must wait for Spark.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from weir.config import Configuration
-from weir.config.options import CHECKPOINT_DIR, IGNORE_UNCLAIMED_STATE
-from weir.core.types import CompletedCheckpoint
+from weir.config.options import CHECKPOINT_DIR, DEFAULT_PARALLELISM, IGNORE_UNCLAIMED_STATE
+from weir.core.graph import Vertex
+from weir.core.types import CompletedCheckpoint, OperatorId, OperatorState
 from weir.definition import JobDefinition, declared_operators
 from weir.durable.changes import Changes
 from weir.durable.state_mapping import StateAssembler, StateMapping
 from weir.errors import InvariantError, StorageError, UnsupportedEnvironmentError
+from weir.spark.releases import check_checkpoint
+from weir.spark.session.settings import SHUFFLE_PARTITIONS
 from weir.spark.state.assembly import SparkStateAssembler
+from weir.spark.state.rescale import check_rescaling
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
 from weir.storage.job_log import JobLog, JobRecord, RecordStatus
@@ -28,10 +33,14 @@ from weir.storage.paths import is_local, is_object_store
 
 _log = logging.getLogger(__name__)
 
-#: Raises ``JobError`` unless the state of the checkpoint has its place in the pipeline.
+#: Raises ``JobError`` unless the state of the checkpoint has its place in the pipeline,
+#: ``PipelineError`` or ``UnsupportedEnvironmentError`` if this Spark cannot restore it.
 Fits = Callable[[CompletedCheckpoint], None]
 #: The keys that ``check_last_run`` reads. They have no relations among them.
-_READ = (CHECKPOINT_DIR.key, IGNORE_UNCLAIMED_STATE.key)
+_READ = (
+    *(CHECKPOINT_DIR.key, IGNORE_UNCLAIMED_STATE.key),
+    *(DEFAULT_PARALLELISM.key, SHUFFLE_PARTITIONS),
+)
 
 
 def state_mapping(
@@ -51,8 +60,33 @@ def state_mapping(
 
 
 def fits(job: JobDefinition, configuration: Configuration) -> Fits:
-    """Whether a checkpoint fits the pipeline, as far as that can be known without Spark."""
-    return state_mapping(job, configuration, SparkStateAssembler({}, _no_layouts)).check
+    """Whether a checkpoint fits the pipeline and this Spark, as far as is known without a JVM."""
+    mapping = state_mapping(job, configuration, SparkStateAssembler({}, _no_layouts))
+    vertices = [with_parallelism(vertex, configuration) for vertex in job.vertices()]
+
+    def check(checkpoint: CompletedCheckpoint) -> None:
+        check_checkpoint(checkpoint)
+        mapping.check(checkpoint)
+        for vertex in vertices:
+            state = checkpoint.task(vertex.name)
+            if state is not None and _ids(state.operators) == _ids(vertex.operators):
+                check_rescaling(vertex, state)
+
+    return check
+
+
+def with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
+    """The vertex with the number of state partitions that its steps or the configuration set."""
+    spark = configuration.get(SHUFFLE_PARTITIONS, "")
+    # Any other text is Spark's to refuse.
+    configured = configuration.value(DEFAULT_PARALLELISM) or (
+        int(spark) if spark.isdecimal() else None
+    )
+    return replace(vertex, parallelism=vertex.parallelism or configured)
+
+
+def _ids(operators: Sequence[OperatorState]) -> set[OperatorId]:
+    return {operator.operator_id for operator in operators}
 
 
 def check_last_run(job: JobDefinition) -> None:

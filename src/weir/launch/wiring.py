@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
-from weir.config import Configuration
 from weir.config.options import (
     DEFAULT_PARALLELISM,
     IGNORE_UNCLAIMED_STATE,
@@ -25,7 +23,6 @@ from weir.config.options import (
 from weir.config.values import LogFormat
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.coordination.coordinators import CoordinatedOperator
-from weir.core.graph import Vertex
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import JobEnded, JobStatusChanged
 from weir.core.settings import UntilIdle
@@ -41,7 +38,7 @@ from weir.errors import StorageError
 from weir.gateway.job_gateway import JobGateway
 from weir.gateway.running_job import RunningJob
 from weir.launch.archivist import Archivist
-from weir.launch.earlier_run import state_mapping
+from weir.launch.earlier_run import state_mapping, with_parallelism
 from weir.launch.environment import RunEnvironment
 from weir.launch.lease_keeper import LeaseKeeper
 from weir.launch.options import JobResult
@@ -280,7 +277,7 @@ def _pipeline(environment: RunEnvironment) -> Pipeline:
     log_format = configuration.value(LOG_FORMAT)
     return Pipeline(
         vertices={
-            vertex.name: _with_parallelism(vertex, configuration) for vertex in job.vertices()
+            vertex.name: with_parallelism(vertex, configuration) for vertex in job.vertices()
         },
         functions=job.functions,
         sinks=job.sinks,
@@ -414,10 +411,3 @@ def _coordinated(
         for name in process_steps(vertex)
         if job.operators[name].coordinator is not None
     }
-
-
-def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
-    """The vertex with the number of state partitions that its steps or the configuration set."""
-    spark = configuration.get(SHUFFLE_PARTITIONS)
-    configured = configuration.value(DEFAULT_PARALLELISM) or (None if spark is None else int(spark))
-    return replace(vertex, parallelism=vertex.parallelism or configured)

@@ -93,6 +93,7 @@ from weir.spark.control_input import PlanningRounds, QueryInterruptedError
 from weir.spark.failures import first_cause
 from weir.spark.java import JavaStream, Jvm
 from weir.spark.offsets import ChannelOffset
+from weir.spark.releases import execution_relation
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import READ_EACH, as_spark_path, join
 
@@ -429,10 +430,8 @@ class ChannelSource(JavaStream):
     def frame(self) -> DataFrame:
         """The streaming DataFrame; one query may use it in several places."""
         jvm = self._jvm
-        relation = jvm.sql_class("execution.streaming.runtime.StreamingExecutionRelation")
-        unnamed = getattr(relation, "apply$default$4")()
-        output = jvm.attributes(self._schema)
-        return jvm.frame(relation(self.proxy, output, jvm.none, unnamed, jvm.java_session))
+        columns = jvm.attributes(self._schema)
+        return jvm.frame(execution_relation(jvm, source=self.proxy, columns=columns))
 
     def admit(self, position: int, files: Sequence[str]) -> None:
         """Add a segment that the next batch may read. Call it while the query rests.

@@ -57,6 +57,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from weir.spark.java import JavaStream, Jvm
 from weir.spark.offsets import ControlOffset
+from weir.spark.releases import source_relation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -172,22 +173,8 @@ class ControlInput(JavaStream):
     def frame(self) -> DataFrame:
         """The streaming DataFrame; one query may use it in several places."""
         jvm = self._jvm
-        relation = jvm.sql_class("catalyst.streaming.StreamingRelationV2")
-        options = jvm.sql_class("util.CaseInsensitiveStringMap")(
-            jvm.java_class("java.util.HashMap")()
-        )
-        plan = relation(
-            jvm.none,
-            self.name(),
-            self.proxy,
-            options,
-            jvm.attributes(self._schema),
-            jvm.none,
-            jvm.none,
-            jvm.none,
-            getattr(relation, "apply$default$9")(),
-        )
-        return jvm.frame(plan)
+        columns = jvm.attributes(self._schema)
+        return jvm.frame(source_relation(jvm, name=self.name(), table=self.proxy, columns=columns))
 
     # -- the stream
 

@@ -27,6 +27,7 @@ from weir.spark.operators.worker import (
     Results,
     WorkerLog,
 )
+from weir.spark.releases import arrow_schema
 from weir.storage.local import LocalFileSystem
 from weir.subtasks.chain import OperatorChain, ProcessStep, StateDirectory
 from weir.subtasks.messages import (
@@ -94,8 +95,6 @@ class SparkSubtasks:
 
     def apply(self, step: GraphStep, inputs: list[DataFrame], chain: OperatorChain) -> DataFrame:
         """Add the step to Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         one, name = self._steps[step.operator_id], step.operator_id
         given = given_schema(inputs)
         schemas = output_schemas(step, one.operator, given)
@@ -103,7 +102,7 @@ class SparkSubtasks:
             chain.add_timed(name)
         frame = partitioned(step, inputs, one.key_by, one.parallelism)
         chain.add_key(name, key_types(inputs, one.key_by))
-        main, *sides = (to_arrow_schema(one, timezone="UTC") for one in schemas.values())
+        main, *sides = (arrow_schema(one) for one in schemas.values())
         function = SubtaskFunction(
             name,
             one.operator,

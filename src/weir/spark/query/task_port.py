@@ -58,6 +58,7 @@ from weir.spark.query.frames import Frames
 from weir.spark.query.staging import BatchStaging
 from weir.spark.query.task import QueryTask
 from weir.spark.query.vertex_query import VertexQuery
+from weir.spark.releases import RELEASE_ENTRY, check_checkpoint
 from weir.spark.session.start import check_alive, log_of
 from weir.spark.state.directory import QueryDirectory
 from weir.spark.state.rebase import rebased
@@ -155,6 +156,9 @@ class SparkTaskPort:
     def prepare_attempt(self, start: AttemptStart) -> None:
         """Prepare for an attempt, and delete the directories of older ones."""
         check_alive(self._session)
+        if start.restored is not None:
+            # An older one than was checked before, if the newest is damaged.
+            check_checkpoint(start.restored)
         self._release_frames()
         directory = join(self._working_directory, str(start.attempt))
         frames = Frames(
@@ -385,7 +389,7 @@ class SparkTaskPort:
                 watermark_ms=task.watermark_ms,
                 snapshot_operators=None if operators is None else operators.snapshot,
                 layout=task.layout,
-                entries=entries,
+                entries={**entries, RELEASE_ENTRY: self._session.version},
             ),
             storage=self._storage,
             flush=self._sinks.flush,

@@ -14,10 +14,9 @@ import subprocess
 from pathlib import Path
 
 from weir.errors import UnsupportedEnvironmentError
+from weir.spark import releases
 
 _JAVA_LEAST = 17
-_SPARK_LEAST = (4, 2)
-_SPARK_BELOW = (5, 0)
 _HOW_JAVA = (
     "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless) and set JAVA_HOME or"
     " PATH"
@@ -97,8 +96,6 @@ def _major_version(java: Path) -> int | None:
 
 def check_spark() -> None:
     """Check the installed PySpark's version, and that it is not set to use Spark Connect."""
-    import pyspark
-
     connect = [name for name in _CONNECT if name in os.environ]
     if os.environ.get("SPARK_API_MODE", "").lower() == "connect":
         connect.append("SPARK_API_MODE")
@@ -109,10 +106,9 @@ def check_spark() -> None:
             " --master."
         )
 
-    parts = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
-    found = (int(parts[1]), int(parts[2])) if parts else (0, 0)
-    if not _SPARK_LEAST <= found < _SPARK_BELOW:
+    least, below = releases.LEAST, releases.BELOW
+    if not least <= releases.installed() < below:
         raise UnsupportedEnvironmentError(
-            f"PySpark {pyspark.__version__} is installed, but Weir needs 4.2 or newer, below 5:"
-            " pip install 'pyspark>=4.2,<5'."
+            f"PySpark {releases.installed_version()} is installed, but Weir needs {least} or newer,"
+            f" below {below.major}: pip install 'pyspark>={least},<{below.major}'."
         )

@@ -30,6 +30,7 @@ from weir.core.graph import Vertex
 from weir.core.types import InFlightSegment, OperatorId, StateHandle, TaskState, VertexId
 from weir.durable.state_mapping import KEEP_THE_CHAIN, Refuse
 from weir.spark.offsets import ChannelOffset, ControlOffset
+from weir.spark.releases import lacks_rewriter
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
 from weir.spark.state.log_entries import (
     CommitEntry,
@@ -250,6 +251,7 @@ class QueryAssembly:
         entries: dict[str, str] = {}
         for part in self.parts:
             if part.task.position != position and self._operators_of(part):
+                self._check_rewriter(part)
                 own, at = f"{JOINED}/{part.task.vertex}", part.task.position
                 entries |= {
                     f"{own}/metadata": part.task.entries["metadata"],
@@ -257,6 +259,14 @@ class QueryAssembly:
                     f"{own}/commits/{at}": part.commit_entry(state_ids=self._ids(part)),
                 }
         return entries
+
+    def _check_rewriter(self, part: SavedQuery) -> None:
+        lacks = lacks_rewriter()
+        if lacks is not None:
+            self.refuse(
+                f"the chain ending in {part.task.vertex!r}, which keeps state, was joined with"
+                f" another that has run more or fewer batches, and {lacks}: {KEEP_THE_CHAIN}."
+            )
 
     def _ids(self, part: SavedQuery) -> StateIds:
         """The ids of the part's state, by the operators' new numbers."""

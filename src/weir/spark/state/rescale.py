@@ -31,17 +31,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weir.core.graph import Vertex
 from weir.core.types import TaskState, VertexId
 from weir.errors import PipelineError, StorageError
+from weir.spark import releases
 from weir.spark.failures import first_cause
 from weir.spark.operators.subtasks import DEFAULTS, EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
 from weir.spark.state.directory import QueryDirectory
+from weir.spark.state.log_entries import decode_commit, decode_offsets
 from weir.storage.paths import as_spark_path
 from weir.subtasks.chain import process_steps
 
@@ -154,6 +156,32 @@ class StatePartitions:
                 self._session.conf.unset(key) if old is None else self._session.conf.set(key, old)
 
 
+def check_rescaling(vertex: Vertex, state: TaskState) -> None:
+    """Raise ``PipelineError`` if the vertex asks for another number of partitions than it can get.
+
+    Spark may be too old to repartition its state. Needs no JVM.
+    """
+    lacks = releases.lacks_repartition()
+    offsets = state.entries.get(f"offsets/{state.position}")
+    commit = state.entries.get(f"commits/{state.position}")
+    if lacks is None or vertex.parallelism is None or offsets is None or commit is None:
+        return
+    # What cannot be read is reported by the restore.
+    with suppress(ValueError, KeyError):
+        found = int(decode_offsets(offsets).metadata.conf[SHUFFLE_PARTITIONS])
+        if found != vertex.parallelism and decode_commit(commit).is_stateful:
+            raise PipelineError(_cannot(vertex.name, found, vertex.parallelism, lacks))
+
+
+def _cannot(vertex: VertexId, found: int, partitions: int, because: str) -> str:
+    return (
+        f"The state of the chain ending in {vertex!r} cannot go from {found} partitions to"
+        f" {partitions}, because {because}: run it with {found} as before"
+        f" (parallelism={found} at one of its steps, or parallelism.default), or start from"
+        " scratch with --fresh and new tables."
+    )
+
+
 def rescaled(
     session: SparkSession,
     vertex: VertexId,
@@ -171,20 +199,18 @@ def rescaled(
         directory.set_state_partitions(position, partitions)
         return state
     found = directory.state_partitions(position)
-    what = (
-        f"The state of the chain ending in {vertex!r} cannot go from {found} partitions to"
-        f" {partitions}"
-    )
+    lacks = releases.lacks_repartition()
+    if lacks is not None:
+        raise PipelineError(_cannot(vertex, found, partitions, lacks))
     try:
         session._streamingCheckpointManager.repartition(as_spark_path(directory.path), partitions)
     except Exception as error:
         cause = first_cause(error)
         if not any(refusal in cause for refusal in REFUSALS):
-            raise StorageError(f"{what}: {cause}.") from error
-        raise PipelineError(
-            f"{what}, because Spark says {cause}: run it with {found} as before"
-            f" (parallelism={found} at one of its steps, or parallelism.default), or start from"
-            " scratch with --fresh and new tables."
-        ) from error
+            raise StorageError(
+                f"The state of the chain ending in {vertex!r} cannot go from {found} partitions to"
+                f" {partitions}: {cause}."
+            ) from error
+        raise PipelineError(_cannot(vertex, found, partitions, f"Spark says {cause}")) from error
     # None of the restored files belongs to the state after the new batch.
     return replace(state, position=position + 1, files=())
