@@ -12,17 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from tests.e2e.test_draining import pipeline
+from tests.e2e.test_draining import pipeline, timed
 from tests.kit.live_job import numbers
 from tests.kit.place import Place
 
 import weir
-from weir.operators import StateStore
+from weir.operators import Operator
+from weir.operators.state.store import StateStore
 
 KEYS = 7
 
 
-class Totals(weir.Operator):
+class Totals(Operator):
     """Counts the rows of a key, and emits the counts when the input ends."""
 
     output_schema = "key long, n long"
@@ -44,6 +45,12 @@ class Totals(weir.Operator):
             yield pa.RecordBatch.from_arrays([part["key"], part["value"]], ["key", "n"])
 
 
+def paired(frame: DataFrame) -> DataFrame:
+    """An inner join, in which no id is null: of each number with itself."""
+    other = frame.select(F.col("id").alias("same"), F.col("ts").alias("at"))
+    return frame.join(other, F.expr("id = same AND ts = at")).select("id")
+
+
 def keyed(frame: DataFrame) -> DataFrame:
     """The numbers with a key each."""
     return frame.select((F.col("id") % KEYS).alias("key"))
@@ -51,6 +58,9 @@ def keyed(frame: DataFrame) -> DataFrame:
 
 place = Place(Path.cwd())
 job = pipeline(place)
+numbers_twice = job.source("numbers_twice", numbers(place)).transform("timed_twice", timed)
+pairs = numbers_twice.transform("paired", paired)
+pairs.sink("paired_files", weir.sinks.Files("out/paired"))
 totals = (
     job.source("more_numbers", numbers(place))
     .transform("keyed", keyed)

@@ -67,5 +67,7 @@ def test_a_newer_release_goes_on_from_a_checkpoint_and_there_is_no_way_back(
     out = place.directory / "out"
     for name in STEPS:
         assert_same(files_rows(out / name), expected(spark, place, name), name)
+    ids = Rows((id,) for id, _ in place.rows())
+    assert_same(files_rows(out / "paired"), ids, "the pairs")
     totals = Counter(id % KEYS for id, _ in place.rows())
     assert_same(files_rows(out / "totals"), Rows(totals.items()), "the totals")

@@ -17,9 +17,11 @@ from weir.definition import JobDefinition
 from weir.errors import PipelineError, UnsupportedEnvironmentError
 from weir.job import definition_of
 from weir.launch.earlier_run import fits
-from weir.spark.releases import RELEASE_ENTRY, check_checkpoint
+from weir.spark.releases import RELEASE_ENTRY, check_checkpoint, guards_nullability
 from weir.spark.session.environment import check_spark
 from weir.spark.state.rescale import check_rescaling
+
+GUARD = "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled"
 
 
 def taken_with(version: str | None, kind: SnapshotKind) -> CompletedCheckpoint:
@@ -83,6 +85,22 @@ def test_a_checkpoint_of_an_older_release_is_accepted(
     """So is one of another patch, and one that does not name its release."""
     monkeypatch.setattr(pyspark, "__version__", installed)
     check_checkpoint(taken_with(taken, SnapshotKind.CHECKPOINT))
+
+
+@pytest.mark.parametrize(
+    ("installed", "conf", "guards"),
+    [
+        *(("4.1.4", None, False), ("4.2.1", None, False), ("4.3.0", None, True)),
+        *(("4.3.0", {}, False), ("4.3.0", {GUARD: "false"}, False)),
+        ("4.3.0", {GUARD: "true"}, True),
+    ],
+)
+def test_a_query_keeps_to_the_way_in_which_it_began(
+    monkeypatch: pytest.MonkeyPatch, installed: str, conf: dict[str, str] | None, guards: bool
+) -> None:
+    """A new query gets the guard of its release; one that goes on has what its log says."""
+    monkeypatch.setattr(pyspark, "__version__", installed)
+    assert guards_nullability(conf) is guards
 
 
 # -- rescaling

@@ -12,7 +12,15 @@ the state of a stopped query can    4.2    refused: a restore with another numbe
 be repartitioned                           partitions, if the query has state in Spark
 ``StateRewriter``                   4.2    refused: joined queries that have run different
                                            numbers of batches, if such a query has state in Spark
+the state's columns stay nullable   4.3    the optimizer rules that look for empty inputs are
+whichever inputs are empty                 excluded (``EMPTINESS_RULES``)
 ==================================  =====  =====================================================
+
+The last line: from a filter or an inner join, Spark's optimizer knows that a column is never null,
+unless the batch has no rows in that input. Then it drops the filter, and the column is nullable.
+Spark refuses state that was written with the one and is read with the other, so a query that starts
+again with an empty input would fail. A query that began on an older release keeps to the old way on
+a newer one, as its offset log says.
 
 A checkpoint is restored by the release that took it, and by later ones: Spark reads what its
 earlier releases wrote, and cannot know what later ones write. So each snapshot of a query names the
@@ -22,6 +30,7 @@ version of Spark (``RELEASE_ENTRY``). A snapshot without it is restored by every
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weir.core.types import CompletedCheckpoint
@@ -54,6 +63,15 @@ _NAMES_SOURCES = Release(4, 2)
 _NAMES_ZONE = Release(4, 2)
 _REPARTITIONS = Release(4, 2)
 _REWRITES = Release(4, 2)
+_GUARDS_NULLABILITY = Release(4, 3)
+
+#: Makes the optimizer's plan of a batch depend on which inputs have rows.
+EMPTINESS_RULES = tuple(
+    f"org.apache.spark.sql.catalyst.optimizer.{name}"
+    for name in ("PropagateEmptyRelation", "ConvertToLocalRelation")
+)
+#: The setting of a release that guards the nullability of state; offset logs record it.
+_GUARD = "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled"
 
 
 def release_of(version: str) -> Release | None:
@@ -104,6 +122,16 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
     given: dict[str, Any] = {} if installed() < _NAMES_ZONE else {"timezone": "UTC"}
     return to_arrow_schema(schema, **given)
+
+
+def guards_nullability(conf: Mapping[str, str] | None) -> bool:
+    """Whether Spark keeps the columns of a query's state nullable in all batches.
+
+    ``conf`` has the settings in the query's offset log; None if it has run no batch yet.
+    """
+    if conf is None:
+        return installed() >= _GUARDS_NULLABILITY
+    return conf.get(_GUARD) == "true"
 
 
 # -- what is refused

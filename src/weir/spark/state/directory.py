@@ -22,7 +22,7 @@ maximal watermark and be dropped.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from weir.errors import StorageError, invariant
@@ -181,11 +181,15 @@ class QueryDirectory:
 
         A restarted query keeps it, whatever its session says.
         """
-        conf = self._offset_entry(position).metadata.conf
+        conf = self.query_conf(position)
         try:
             return int(conf[SHUFFLE_PARTITIONS])
         except (ValueError, KeyError) as error:
             raise self._unreadable(f"offsets/{position}", error) from error
+
+    def query_conf(self, position: int) -> Mapping[str, str]:
+        """The settings of the batch that the query keeps when it is started again."""
+        return self._offset_entry(position).metadata.conf
 
     def set_state_partitions(self, position: int, partitions: int) -> None:
         """Set the number of state partitions with which a query without state goes on."""

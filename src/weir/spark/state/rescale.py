@@ -71,6 +71,8 @@ class StatePartitions:
         self._is_starting = False
         self._changed = threading.Condition()
         self._restored: dict[VertexId, int] = {}
+        #: The restored queries of which Spark keeps the columns of the state nullable, or not.
+        self._guarded: dict[VertexId, bool] = {}
 
     def of(self, vertex: VertexId) -> int:
         """The number that the query of the vertex has, or would start with."""
@@ -84,6 +86,8 @@ class StatePartitions:
         """
         if state.position < 0:
             return state
+        conf = directory.query_conf(state.position)
+        self._guarded[vertex] = releases.guards_nullability(conf)
         found = directory.state_partitions(state.position)
         asked = self._asked[vertex] or found
         if asked != found:
@@ -95,10 +99,11 @@ class StatePartitions:
     def starting(self, vertex: VertexId) -> Iterator[None]:
         """Hold the vertex's settings in the session while its query starts.
 
-        They are the requested number of state partitions and what Python operators need. Spark
-        copies the session's settings when a query starts, so queries start one at a time, in the
-        order of the graph among those that wait. So the first rows flow while the plans of their
-        consumers are still being built.
+        They are the requested number of state partitions, what Python operators need, and what
+        keeps the types of the state the same (``weir/spark/releases.py``). Spark copies the
+        session's settings when a query starts, so queries start one at a time, in the order of the
+        graph among those that wait. So the first rows flow while the plans of their consumers are
+        still being built.
         """
         with self._turn(vertex), self._settings(vertex):
             yield
@@ -107,13 +112,18 @@ class StatePartitions:
     def draining(self, vertex: VertexId) -> Iterator[None]:
         """The same while a query starts for its drain.
 
-        It takes no turn if all queries have the same settings.
+        It takes no turn if all queries have the session's own settings.
         """
-        if self._differ or self._with_operators:
+        if self._differ or any(map(self._excluded_rules, self._order)):
             with self.starting(vertex):
                 yield
         else:
             yield
+
+    def _excluded_rules(self, vertex: VertexId) -> tuple[str, ...]:
+        if not self._guarded.get(vertex, releases.guards_nullability(None)):
+            return releases.EMPTINESS_RULES
+        return (EMPTY_RELATION_RULE,) if vertex in self._with_operators else ()
 
     @contextmanager
     def _turn(self, vertex: VertexId) -> Iterator[None]:
@@ -137,13 +147,14 @@ class StatePartitions:
     @contextmanager
     def _settings(self, vertex: VertexId) -> Iterator[None]:
         settings = {SHUFFLE_PARTITIONS: str(self.of(vertex))}
+        conf = self._session.conf
         if vertex in self._with_operators:
-            excluded = self._session.conf.get(EXCLUDED_RULES, None)
-            conf = self._session.conf
             settings |= {key: to for key, to in DEFAULTS.items() if conf.get(key, None) is None}
-            settings |= SETTINGS | {
-                EXCLUDED_RULES: ",".join(filter(None, [excluded, EMPTY_RELATION_RULE]))
-            }
+            settings |= SETTINGS
+        rules = self._excluded_rules(vertex)
+        if rules:
+            user = conf.get(EXCLUDED_RULES, None)
+            settings[EXCLUDED_RULES] = ",".join(filter(None, (user, *rules)))
         before = {key: self._session.conf.get(key, None) for key in settings}
         changed = {key: value for key, value in settings.items() if value != before[key]}
         for key, value in changed.items():
