@@ -62,7 +62,7 @@ test-kafka: packages ## fetch a Kafka broker (64 MB, with Maven) and test what r
 	$(BIN)/pytest -m "kafka and not slow"
 
 # Of tests without a JVM nothing depends on the release.
-test-spark: packages ## run the tests that use Spark on release SPARK, such as 4.1, in an environment of its own: MINUTES
+test-spark: packages ## run the tests that use Spark on release SPARK, such as 4.1, in an environment of its own: a quarter of an hour
 	python=$$(scripts/setup_spark.sh $(SPARK)) && \
 	$$python -m pytest -m "spark and not slow and not flink and not kafka" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
