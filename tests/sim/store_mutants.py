@@ -19,8 +19,10 @@ from tests.sim.mutants import _jobs_with, _with
 
 from weir.core.types import Payload, Recorded
 from weir.errors import StorageError
+from weir.sim.stores import kafka as kafka_store
 from weir.sim.stores import placing
 from weir.sim.stores.faults import Rates
+from weir.sim.stores.kafka import SimKafkaClient, SimProducer
 from weir.sinks.base import SinkContext
 from weir.sinks.delta.sink import DeltaTable
 from weir.sinks.files.sink import Files, Move
@@ -28,6 +30,11 @@ from weir.sinks.iceberg import ledger as iceberg_ledger
 from weir.sinks.iceberg import target as iceberg_target_module
 from weir.sinks.iceberg.client import OneCommit
 from weir.sinks.iceberg.sink import IcebergTable
+from weir.sinks.kafka import repair as kafka_repair
+from weir.sinks.kafka.client import KafkaFailure, Outgoing
+from weir.sinks.kafka.ledger import Ledger as KafkaLedger
+from weir.sinks.kafka.repair import Found
+from weir.sinks.kafka.sink import KafkaTopic
 from weir.sinks.postgres import sink as postgres
 from weir.sinks.postgres import staging as postgres_staging
 from weir.sinks.postgres.insert import Insert
@@ -303,6 +310,103 @@ def delta_does_not_sync_its_log() -> AbstractContextManager[None]:
     return _with(patch.object(DeltaTable, "_sync_log", lambda *_: None))
 
 
+# -- KafkaTopic
+
+
+def kafka_does_not_ask_its_ledger() -> AbstractContextManager[None]:
+    """An epoch is published whether or not its entry is there (P18)."""
+    return _with(
+        patch.object(KafkaTopic, "_look", _looked_blindly),
+        patch.object(KafkaTopic, "_compare", lambda *_: None),
+    )
+
+
+def _looked_blindly(self: KafkaTopic, payloads: Sequence[Any]) -> tuple[None, int]:
+    if self._producer is None:
+        self._make_ready([])
+    return None, 0
+
+
+def kafka_takes_the_answer_for_the_commit() -> AbstractContextManager[None]:
+    """The staged files go before readers see the entry in the ledger (P18)."""
+    return _with(patch.object(KafkaTopic, "_confirm", lambda *_: None))
+
+
+def kafka_writes_beside_what_hangs() -> AbstractContextManager[None]:
+    """Nobody looks whether the broker has lost markers of the job's last transaction (P18)."""
+    return _with(
+        patch.object(KafkaTopic, "_check_none_hangs", lambda *_: None),
+        patch.object(KafkaTopic, "_wait_until_stable", lambda *_: None),
+    )
+
+
+def kafka_does_not_wait_for_its_ledger() -> AbstractContextManager[None]:
+    """What is behind an open transaction in the ledger counts as not committed (P18)."""
+    return _with(patch.object(KafkaTopic, "_wait_until_stable", lambda *_: None))
+
+
+def kafka_fences_nobody() -> AbstractContextManager[None]:
+    """Every producer has a transactional id of its own (P18)."""
+    producer = SimKafkaClient.producer
+
+    def own(self: SimKafkaClient, transactional_id: str, **given: Any) -> Any:
+        number = len(self.cluster.producers)
+        return producer(self, f"{transactional_id}-{number}", **given)
+
+    return _with(patch.object(SimKafkaClient, "producer", own))
+
+
+def kafka_enters_the_epoch_in_another_transaction() -> AbstractContextManager[None]:
+    """The rows are committed first, and then their entry in the ledger (P18)."""
+    send = SimProducer.send
+
+    def sent(self: SimProducer, record: Outgoing) -> None:
+        if record.topic.startswith("weir-ledger"):
+            self.commit(60.0)
+            self.begin()
+        send(self, record)
+
+    return _with(patch.object(SimProducer, "send", sent))
+
+
+def kafka_publishes_again_without_asking() -> AbstractContextManager[None]:
+    """After a commit without an answer, a new producer publishes the epoch once more (P18)."""
+    publish = KafkaTopic._publish
+
+    def again(self: KafkaTopic, producer: Any, epoch: int, payloads: Sequence[Any]) -> int:
+        try:
+            return publish(self, producer, epoch, payloads)
+        except KafkaFailure:
+            self._make_ready([])
+        assert self._producer is not None
+        return publish(self, self._producer, epoch, payloads)
+
+    return _with(patch.object(KafkaTopic, "_publish", again))
+
+
+def a_cluster_that_was_restored_is_not_noticed() -> AbstractContextManager[None]:
+    """The ledger may lack an epoch that was committed (P21)."""
+    return _with(
+        patch.object(KafkaTopic, "_compare", lambda *_: None),
+        patch.object(KafkaTopic, "check_not_gone_back", lambda *_: None),
+    )
+
+
+def the_repair_aborts_whatever_hangs() -> AbstractContextManager[None]:
+    """It does not look whether readers have seen other parts of the transaction (P18)."""
+
+    def aborted(*given: Any) -> list[Found]:
+        found = kafka_repair.look(*given)
+        return [replace(each, commit=each.commit and False) for each in found]
+
+    return _with(patch.object(kafka_store, "look", aborted))
+
+
+def kafka_entries_have_the_ends_of_their_own_rows_only() -> AbstractContextManager[None]:
+    """Readers who stop at an entry miss the partitions to which its epoch has added none (P18)."""
+    return _with(patch.object(KafkaLedger, "ends", lambda *_: {}))
+
+
 # -- Files and what sinks with files share
 
 
@@ -512,6 +616,66 @@ STORE_MUTANTS = [
         kind="DeltaTable",
         says=("committed rows are not visible",),
         known_seed=5,
+    ),
+    StoreMutant(
+        variant=kafka_does_not_ask_its_ledger,
+        kind="KafkaTopic",
+        says=("is there twice",),
+        known_seed=1,
+    ),
+    StoreMutant(
+        variant=kafka_takes_the_answer_for_the_commit,
+        kind="KafkaTopic",
+        says=("committed rows are not visible",),
+        known_seed=6,
+    ),
+    StoreMutant(
+        variant=kafka_writes_beside_what_hangs,
+        kind="KafkaTopic",
+        says=("is there twice",),
+        known_seed=21,
+    ),
+    StoreMutant(
+        variant=kafka_does_not_wait_for_its_ledger,
+        kind="KafkaTopic",
+        says=("is there twice",),
+        known_seed=79,
+    ),
+    StoreMutant(
+        variant=kafka_fences_nobody,
+        kind="KafkaTopic",
+        says=("is there twice",),
+        known_seed=101,
+    ),
+    StoreMutant(
+        variant=kafka_enters_the_epoch_in_another_transaction,
+        kind="KafkaTopic",
+        says=("is there twice",),
+        known_seed=0,
+    ),
+    StoreMutant(
+        variant=kafka_publishes_again_without_asking,
+        kind="KafkaTopic",
+        says=("is there twice",),
+        known_seed=8,
+    ),
+    StoreMutant(
+        variant=a_cluster_that_was_restored_is_not_noticed,
+        kind="KafkaTopic",
+        says=("records are missing",),
+        known_seed=5,
+    ),
+    StoreMutant(
+        variant=the_repair_aborts_whatever_hangs,
+        kind="KafkaTopic",
+        says=("is there twice",),
+        known_seed=3,
+    ),
+    StoreMutant(
+        variant=kafka_entries_have_the_ends_of_their_own_rows_only,
+        kind="KafkaTopic",
+        says=("up to the ends in the ledger",),
+        known_seed=1,
     ),
     StoreMutant(
         variant=the_ledger_is_written_before_the_files_are_durable,

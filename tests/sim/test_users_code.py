@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 from tests.sim.mutants import Mutant
-from tests.sim.store_mutants import the_ledger_is_written_before_the_files_are_renamed
+from tests.sim.store_mutants import (
+    kafka_enters_the_epoch_in_another_transaction,
+    the_ledger_is_written_before_the_files_are_renamed,
+)
 from tests.sim.user_mutants import EXAMPLE_MUTANTS, SOURCE_MUTANTS, TIMER_MUTANTS
 from typer.testing import CliRunner
 
@@ -535,6 +538,37 @@ def test_a_pipelines_own_sinks_write_to_simulated_stores(tmp_path: Path) -> None
         seeds = (21, *range(100))
         said = next(filter(None, (run_pipeline_seed(simulated, seed).violation for seed in seeds)))
     assert "committed rows are not visible" in said or "nothing is lost, but the job says" in said
+
+
+TOPICS = """
+import weir
+from weir.sinks import KafkaTopic
+
+job = weir.Job("topics")
+orders = job.source("orders", lambda spark: None, bounded=True)
+given = {"servers": "kafka:9092", "staging": "staged", "value": "json"}
+orders.sink("topic", KafkaTopic("orders", key="id", **given))
+orders.sink("newest", KafkaTopic("newest", key="id", mode="upsert", **given))
+job.simulation(rows={"orders": "id long, country string, at timestamp"})
+"""
+
+
+def test_a_pipelines_topics_are_in_simulated_clusters(tmp_path: Path) -> None:
+    """The sink runs with its own arguments; a broken commit is caught."""
+    file = tmp_path / "pipeline.py"
+    file.write_text(TOPICS)
+    simulated = prepared(load_job, str(file))
+    assert (simulated.violation, simulated.notes) == (
+        None,
+        [
+            "sink newest (KafkaTopic): its rows are appended to files, since no simulated store"
+            " has updates by key"
+        ],
+    )
+    assert [run_pipeline_seed(simulated, seed).violation for seed in range(6)] == [None] * 6
+    with kafka_enters_the_epoch_in_another_transaction():
+        said = next(filter(None, (run_pipeline_seed(simulated, n).violation for n in range(20))))
+    assert "is there twice" in said or "up to the ends in the ledger" in said
 
 
 def test_a_wrong_declaration_is_one_sentence(tmp_path: Path) -> None:

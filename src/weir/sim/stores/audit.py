@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.core.types import JobId, OperatorId, Payload
 from weir.errors import (
+    HangingTransactionError,
     LostRowsError,
     SinkError,
     SinkMismatchError,
@@ -574,10 +575,12 @@ class StoreSink(AuditedSink):
             return iter([*self._sink.commits(context)])
 
     def look(self) -> None:
-        """Compare what readers see with what they may see (1, 2)."""
+        """Compare what readers see with what they may see (1, 2, 7)."""
         wrong = difference(self._account, self._store.rows())
         if wrong is not None and not (wrong[0] == "lost" and self._store.has_lost_rows):
             self._violate(wrong[1])
+        if (disagreement := self._store.disagreement()) is not None:
+            self._violate(disagreement)
 
     # -- inside
 
@@ -594,6 +597,8 @@ class StoreSink(AuditedSink):
             self._store.noticed = True
             if not self._store.has_gone_back:
                 self._violate(f"nothing is lost, but the job says: {error}")
+        elif isinstance(error, HangingTransactionError):
+            self._store.repair(self._violate)
         elif isinstance(error, SinkMismatchError | UnsupportedEnvironmentError):
             self._violate(f"{said} fails for good: {error}")
         elif not isinstance(error, WeirError) and (self._context is None or self._is_newest):

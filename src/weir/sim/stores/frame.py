@@ -352,5 +352,10 @@ def _parquet(rows: pa.Table) -> bytes:
     return written.getvalue()
 
 
+def lines(rows: pa.Table) -> list[bytes]:
+    """Each row as JSON."""
+    return [json.dumps(row, default=str).encode() for row in rows.to_pylist()]
+
+
 def _lines(rows: pa.Table) -> bytes:
-    return "".join(json.dumps(row, default=str) + "\n" for row in rows.to_pylist()).encode()
+    return b"".join(line + b"\n" for line in lines(rows))

@@ -35,9 +35,10 @@ KINDS: Mapping[str, str] = {
     "IcebergTable": "iceberg.IcebergCatalog",
     "ForeachEpoch": "files.Calls",
     "ForeachBatch": "files.BatchCalls",
+    "KafkaTopic": "kafka.Cluster",
 }
-#: How often seeds draw each; those of the last are only in pipelines of users.
-_WEIGHTS = (4, 3, 2, 1, 1, 0)
+#: How often seeds draw each; ``ForeachBatch`` is only in pipelines of users.
+_WEIGHTS = (4, 3, 2, 1, 1, 0, 3)
 #: The root of all stores on the simulated disk.
 ROOT = "/stores"
 #: Where the records of a job are if they are in an object store.
@@ -88,8 +89,9 @@ def class_of(kind: str) -> type[Store]:
 
 @cache
 def has_clients() -> bool:
-    """Whether the extras ``objectstore``, ``postgres`` and ``iceberg`` are installed."""
-    return all(find_spec(name) for name in ("obstore", "psycopg", "pyiceberg", "sqlalchemy"))
+    """Whether the extras of the product's sinks and of the object store are installed."""
+    names = ("obstore", "psycopg", "pyiceberg", "sqlalchemy", "confluent_kafka")
+    return all(map(find_spec, names))
 
 
 def with_stores(job: SimJob, random: Random, kind: str | None) -> SimJob:

@@ -9,7 +9,8 @@ The laws of a sink over a store, which ``audit.py`` and the auditor check:
 4. A driver is fenced by another's record only (P17).
 5. Once ``clean`` has returned, no session is alive that an older attempt had before (P22).
 6. Once a checkpoint has been flushed, the target holds its rows, shown or not (P23).
-7. A job that has finished shows every row, unless nobody could notice that some were lost.
+7. What the target says of its rows agrees with them.
+8. A job that has finished shows every row, unless nobody could notice that some were lost.
 """
 
 from __future__ import annotations
@@ -82,6 +83,14 @@ class Store(abc.ABC):
     def held(self) -> list[dict[str, Any]] | None:
         """The rows that it shows or will show once they are committed; None if a disk has them."""
         return None
+
+    def disagreement(self) -> str | None:
+        """How what the target says of its rows differs from them; None if it does not."""
+        return None
+
+    def repair(self, wrong: Callable[[str], object]) -> None:
+        """Somebody repairs what the job has named; ``wrong`` gets a text if it must not be so."""
+        wrong("nothing can hang here")
 
     def sessions(self, sink: Sink, before: int) -> set[object]:
         """The sink's sessions of attempts before the given attempt."""

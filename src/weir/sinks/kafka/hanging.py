@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
 
 #: States in which a marker may still come.
-_UNDER_WAY = frozenset(("PrepareCommit", "PrepareAbort", "PrepareEpochFence"))
+UNDER_WAY = frozenset(("PrepareCommit", "PrepareAbort", "PrepareEpochFence"))
 _TIMEOUT_MS = 30_000
 #: librdkafka's options by the names that kafka-python has for them.
 _RENAMED: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -73,7 +73,7 @@ def open_transactions(
         described = None if name is None else known.get(name)
         state = "" if described is None else str(described.state.value)
         is_live = described is not None and (
-            state in _UNDER_WAY
+            state in UNDER_WAY
             or (state == "Ongoing" and described.producer_epoch == producer.producer_epoch)
         )
         opened.append(
