@@ -546,6 +546,16 @@ class StoreSink(AuditedSink):
             self._store.unseen = False
         return super().commit(epoch, payloads)
 
+    def newest_committed(self) -> int | None:
+        """As the product's."""
+        with self._calling("newest", "newest_committed()"):
+            return super().newest_committed()
+
+    def newest_begun(self) -> int | None:
+        """As the product's."""
+        with self._calling("newest", "newest_begun()"):
+            return super().newest_begun()
+
     def check_not_gone_back(self, known: int) -> None:
         """An attempt begins, and looks whether the store has gone back behind what it knows."""
         shown = {shaped(row, named=True) for row in self._store.rows()}

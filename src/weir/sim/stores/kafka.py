@@ -40,6 +40,7 @@ from weir.sim.stores.frame import Frame, lines
 from weir.sim.stores.store import Store
 from weir.sinks.kafka.client import Ends, KafkaFailure, OpenTransaction, Outgoing, Partition, Record
 from weir.sinks.kafka.client import Topic as KnownTopic
+from weir.sinks.kafka.failures import is_fenced
 from weir.sinks.kafka.hanging import UNDER_WAY
 from weir.sinks.kafka.ledger import LedgerEntry
 from weir.sinks.kafka.repair import finish, look
@@ -484,18 +485,17 @@ class SimProducer:
         self._is_open = False
         self._unsent: list[Outgoing] = []
         self._ends: Ends = {}
+        #: What came first in the transaction; it stays if the producer is fenced.
         self._failure: KafkaFailure | None = None
 
     def begin(self) -> None:
         """See ``Producer``."""
-        if self._is_open:
-            raise KafkaFailure("_STATE", "a transaction is open")
+        self._check(is_open=False)
         self._is_open, self._unsent, self._ends, self._failure = True, [], {}, None
 
     def send(self, record: Outgoing) -> None:
         """See ``Producer``."""
-        if not self._is_open:
-            raise KafkaFailure("_STATE", "no transaction is open")
+        self._check(is_open=True)
         self._unsent.append(record)
         if self._client.network.random.random() < _AT_ONCE:
             self._deliver(_WITHIN_S)
@@ -526,20 +526,29 @@ class SimProducer:
             return
         cluster = self._client.cluster
         produce = partial(cluster.produce, self._name, self._epoch, records)
-        try:
-            ends = self._client.ask("produce", produce, within_s)
-        except KafkaFailure as failure:
-            self._failure = failure
-            return
-        for topic, of_topic in ends.items():
-            self._ends.setdefault(topic, {}).update(of_topic)
+        with suppress(KafkaFailure):
+            for topic, ends in self._ask("produce", produce, within_s).items():
+                self._ends.setdefault(topic, {}).update(ends)
 
     def _end(self, within_s: float, *, commit: bool) -> None:
-        if not self._is_open:
-            raise KafkaFailure("_STATE", "no transaction is open")
-        end = partial(self._client.cluster.end, self._name, self._epoch, commit=commit)
-        self._client.ask("commit" if commit else "abort", end, within_s, often=1.0)
+        self._check(is_open=True)
+        if self._ends or self._failure is not None:
+            end = partial(self._client.cluster.end, self._name, self._epoch, commit=commit)
+            self._ask("commit" if commit else "abort", end, within_s, often=1.0)
         self._is_open = False
+
+    def _ask(self, what: str, request: Callable[[], T], within_s: float, **given: float) -> T:
+        try:
+            return self._client.ask(what, request, within_s, **given)
+        except KafkaFailure as failure:
+            self._failure = failure
+            raise
+
+    def _check(self, *, is_open: bool) -> None:
+        if self._failure is not None and is_fenced(self._failure):
+            raise self._failure
+        if self._is_open is not is_open:
+            raise KafkaFailure("_STATE", "a transaction is open, or none is")
 
 
 class SimKafkaClient:
