@@ -41,6 +41,7 @@ PLACES = {
     "CHANGELOG.md": "CHANGELOG.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     **{f"examples/{path.name}": f"examples/{path.stem}.md" for path in ROOT.glob("examples/*.py")},
+    "deploy/compose/compose.yaml": "deploy/compose/compose.yaml",
     "monitoring/alerts.yml": "monitoring/alerts.yml",
     "monitoring/grafana.json": "monitoring/grafana.json",
 }
