@@ -18,6 +18,7 @@ nothing but a link that a reader follows leads to another host.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import posixpath
 import re
@@ -40,7 +41,11 @@ PLACES = {
     "README.md": "index.md",
     "CHANGELOG.md": "CHANGELOG.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
-    **{f"examples/{path.name}": f"examples/{path.stem}.md" for path in ROOT.glob("examples/*.py")},
+    **{
+        f"examples/{path.name}": f"examples/{path.stem}.md"
+        for form in ("py", "ipynb")
+        for path in ROOT.glob(f"examples/*.{form}")
+    },
     "deploy/compose/compose.yaml": "deploy/compose/compose.yaml",
     "monitoring/alerts.yml": "monitoring/alerts.yml",
     "monitoring/grafana.json": "monitoring/grafana.json",
@@ -128,9 +133,11 @@ def assemble(target: Path) -> None:
     for source, place in PLACES.items():
         content = (ROOT / source).read_text()
         (target / place).parent.mkdir(exist_ok=True)
-        (target / place).write_text(
-            _example(source, content) if source.endswith(".py") else content
-        )
+        if source.endswith(".py"):
+            content = _example(source, content)
+        elif source.endswith(".ipynb"):
+            content = _notebook(content)
+        (target / place).write_text(content)
     for page in target.rglob("*.md"):
         place = str(page.relative_to(target))
         text = indented(with_links_of_site(page.read_text(), place))
@@ -156,6 +163,17 @@ def _example(source: str, code: str) -> str:
     text = markdown(ast.get_docstring(tree) or "")
     after = "".join(code.splitlines(keepends=True)[tree.body[0].end_lineno :]).lstrip("\n")
     return f"# {posixpath.basename(source)}\n\n{text}\n\n```python\n{after}```\n"
+
+
+def _notebook(text: str) -> str:
+    """A page with a notebook's text and code."""
+    cells = [
+        f"```python\n{''.join(cell['source'])}\n```"
+        if cell["cell_type"] == "code"
+        else "".join(cell["source"])
+        for cell in json.loads(text)["cells"]
+    ]
+    return "\n\n".join(cells) + "\n"
 
 
 def _directive(name: str) -> str:
