@@ -62,7 +62,7 @@ def test_the_first_seeds_differ_hold_all_laws_and_strike_all_kinds_of_faults() -
     """No two go the same way, the product breaks no law in any, and every kind of fault and of
     mishap strikes in at least one."""
     # The others strike what is rare.
-    rare = (40, 43, 48, 63, 71, 137, 148, 156, 324)
+    rare = (40, 43, 48, 63, 71, 137, 148, 156, 215, 324)
     results = [run_seed(seed) for seed in (*range(25), *rare)]
     assert [(result.seed, result.violation) for result in results if result.violation] == []
     assert len({result.digest for result in results}) == len(results)
