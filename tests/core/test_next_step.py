@@ -65,6 +65,17 @@ ROWS: dict[str, tuple[Step, Situation]] = {
             input_end=Records.STOPPED, stops_with_checkpoint=True, **HELD, **DUE, **WATERMARK
         ),
     ),
+    "if the job stops with a checkpoint, a query is asked once more after its last records": (
+        Step.ANSWER_IDLE,
+        Situation(
+            input_end=Records.STOPPED,
+            stops_with_checkpoint=True,
+            has_channels=True,
+            is_aligned=True,
+            **HELD,
+            **DUE,
+        ),
+    ),
     "records end before the checkpoint is taken": (
         Step.END_RECORDS,
         Situation(**HELD, **DUE, **WATERMARK, **ENDS),
@@ -165,6 +176,28 @@ def test_a_stop_with_checkpoint_ends_records_after_what_the_last_watermarks_rele
     )
     assert stopped.records_become is None
     assert replace(stopped, first=STOP).records_become is Records.STOPPED
+
+
+def test_a_query_is_asked_once_for_what_its_own_watermark_releases() -> None:
+    """Not if a call after its last records was already answered so, not if its consumer lags, and
+    not before a savepoint."""
+    stopped = Situation(
+        has_channels=True,
+        input_end=Records.STOPPED,
+        stops_with_checkpoint=True,
+        is_aligned=True,
+        first=STOP,
+        **HELD,
+    )
+    assert next_step(stopped) is Step.ANSWER_IDLE
+    for change in (
+        {"was_idle": True},
+        {"asked_again": True},
+        {"is_full": True},
+        {"is_late": True},
+        {"stops_with_checkpoint": False},
+    ):
+        assert next_step(replace(stopped, **change)) is Step.END_RECORDS
 
 
 def test_operators_with_code_of_their_own_take_no_snapshot_while_they_finish() -> None:

@@ -186,3 +186,15 @@ def test_windows_that_the_last_watermark_closes_are_emitted_before_a_stop_with_c
     task.do(BatchStaged(position=1, committables=()))
     assert snapshots(task.plan(1, a=0)) == [1]
     assert task.machine.status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+
+
+def test_a_query_whose_own_watermark_releases_nothing_stops_at_its_last_batch() -> None:
+    """It is asked once, and not held up (P34)."""
+    kind = SnapshotKind.SYNC_CHECKPOINT
+    task = Task(inputs=("a",))
+    task.get("a", segment(0))
+    task.plan(-1)
+    task.get("a", EndOfUserRecords(finished=False, savepoint=1, kind=kind))
+    task.get("a", barrier(1, kind))
+    assert [answer.admitted for answer in answers(task.plan(0, a=0))] == [()]
+    assert snapshots(task.plan(0, a=0)) == [0]

@@ -146,3 +146,32 @@ def test_a_unit_file_with_the_latest_savepoint_survives_stops_and_crashes(place:
         runs(stops=stops)
     place.finish(*command, "--until-idle", "--drain", environment=UNBOUNDED)
     place.assert_exact()
+
+
+LATE_WATERMARK = """
+import weir
+from pyspark.sql import functions as F
+
+def by_minute(df):
+    windows = df.withWatermark("ts", "10 seconds").groupBy(F.window("ts", "1 minute"))
+    return windows.agg(F.count("*").alias("n")).select(F.col("window.start").alias("start"), "n")
+
+job = weir.Job("numbers")
+numbers = job.source(
+    "numbers", lambda spark: spark.readStream.schema("id long, ts timestamp").parquet("in")
+)
+numbers.sink("raw", weir.sinks.DeltaTable("out/raw"))
+numbers.transform("by_minute", by_minute).sink("minutes", weir.sinks.Files("out/minutes"))
+"""
+
+
+def test_windows_close_in_the_run_that_passes_them_whatever_step_has_the_watermark(
+    place: Place,
+) -> None:
+    """A watermark of a step behind a channel moves with the last rows, too."""
+    pipeline = place.write("late.py", LATE_WATERMARK)
+    for files in (3, 2):
+        place.land(files)
+        place.finish("--until-idle", pipeline=pipeline)
+        shown = files_rows(place.directory / "out" / "minutes")
+        assert_same(shown, place.closed_minutes(), "the minutes that have closed")

@@ -52,6 +52,8 @@ class TaskEnding:
         self._final_committed = False
         #: The task takes no more triggers and finishes as soon as nothing is in progress.
         self.closing = False
+        #: After the last records, the query was asked once whether their watermark releases rows.
+        self.asked_again = False
         #: ``CloseOperators`` was emitted.
         self.closing_operators = False
 

@@ -97,6 +97,8 @@ class Situation:
     input_end: Records | None = None
     #: The job is being stopped with a checkpoint, not with a savepoint, as far as is known.
     stops_with_checkpoint: bool = False
+    #: After the last records, the query was asked once whether their watermark releases rows.
+    asked_again: bool = False
     has_channels: bool = False
     #: A watermark that was reached without a segment is still to be sent to the query.
     has_unsent_watermark: bool = False
@@ -171,6 +173,11 @@ class Situation:
         return self.input_end
 
     @property
+    def rests_until_next_start(self) -> bool:
+        """Whether the records are stopped, with a checkpoint from which the next start goes on."""
+        return self.records_become is Records.STOPPED and self.stops_with_checkpoint
+
+    @property
     def drains_before(self) -> bool:
         """Whether the drain comes before ``first``.
 
@@ -225,13 +232,16 @@ NEXT_STEPS: tuple[tuple[Step, Callable[[Situation], bool]], ...] = (
         Step.ANSWER_EVENTS,
         lambda now: now.records_become is Records.ENDED and now.operators_want_batch,
     ),
-    # If the job stops with a checkpoint, what the last watermarks release comes before that.
+    # If the job stops with a checkpoint, what the last watermarks release comes before that: those
+    # of the channels, and then the query's own, which it has for the batch after its last.
+    (Step.ANSWER, lambda now: now.takes_watermarks and now.rests_until_next_start),
     (
-        Step.ANSWER,
+        Step.ANSWER_IDLE,
         lambda now: (
-            now.takes_watermarks
-            and now.records_become is Records.STOPPED
-            and now.stops_with_checkpoint
+            now.rests_until_next_start
+            and now.has_channels
+            and now.waits_for_watermarks
+            and not (now.was_idle or now.asked_again)
         ),
     ),
     (Step.END_RECORDS, lambda now: now.records_become is not None),

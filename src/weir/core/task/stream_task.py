@@ -300,6 +300,7 @@ class StreamTask:
             operators_want_batch=plan.has_operators and self._position < 0,
             input_end=ending.input_end,
             stops_with_checkpoint=ending.stop_kind is SnapshotKind.SYNC_CHECKPOINT,
+            asked_again=ending.asked_again,
             has_channels=bool(plan.inputs),
             has_unsent_watermark=gate.has_unsent_watermark,
             watermark_takes_effect=gate.watermark_takes_effect,
@@ -389,10 +390,14 @@ class StreamTask:
         invariant(self._call is not None, f"{self._vertex} has no planning call to answer")
         call, self._call = self._call or 0, None
         self._triggers.carried = barrier or self._triggers.carried
+        ends = self._ending.input_end is Records.STOPPED
+        admitted = self._gate.admit(self._now_ms) if reads else ()
+        if ends and has_watermarks and not admitted:
+            self._ending.asked_again = True
         return [
             AnswerPlanning(
                 call=call,
-                admitted=self._gate.admit(self._now_ms) if reads else (),
+                admitted=admitted,
                 watermarks_ms=self._gate.send_watermarks() if has_watermarks else {},
                 events=self._events.carry(),
                 barrier=barrier,
