@@ -49,7 +49,7 @@ def _orders(number: int) -> Iterator[dict[str, Any]]:
             "customer": f"customer {chance.randrange(20)}",
             "product": chance.choice(PRODUCTS),
             "amount": chance.randrange(1, 200),
-            "at": (_FIRST + timedelta(minutes=2 * id) - late).isoformat(),
+            "at": (_FIRST + timedelta(minutes=5 * id) - late).isoformat(),
         }
         yield order
         if chance.random() < 0.1:
