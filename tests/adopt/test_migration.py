@@ -122,7 +122,7 @@ def test_a_script_and_its_job_write_the_same(place: Place, pattern: str) -> None
         land(plain, half)
     script = plain / "before.py"
     script.write_text(before)
-    environment = environment_of({})
+    environment = environment_of({"PYSPARK_PYTHON": sys.executable})
     environment["PYTHONPATH"] = f"{ROOT}:{environment['PYTHONPATH']}"
     done = subprocess.run(
         [sys.executable, "-m", "tests.kit.plain_script", str(script)],

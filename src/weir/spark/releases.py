@@ -7,7 +7,8 @@ lacks is refused here, in a sentence that names the release which has it:
 what                                since  before
 ==================================  =====  =====================================================
 a name of each streaming source     4.2    the nodes of a plan have no parameter for it
-``to_arrow_schema(timezone=)``      4.2    timestamps always have the zone UTC
+``to_arrow_schema(timezone=)`` and  4.2    timestamps always have the zone UTC
+``to_arrow_type(timezone=)``
 the state of a stopped query can    4.2    refused: a restore with another number of state
 be repartitioned                           partitions, if the query has state in Spark
 ``StateRewriter``                   4.2    refused: joined queries that have run different
@@ -38,7 +39,7 @@ from weir.errors import UnsupportedEnvironmentError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from weir.spark.java import Jvm
 
@@ -120,8 +121,18 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """The schema in Arrow; timestamps with a zone are in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    given: dict[str, Any] = {} if installed() < _NAMES_ZONE else {"timezone": "UTC"}
-    return to_arrow_schema(schema, **given)
+    return to_arrow_schema(schema, **_zone())
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """The type in Arrow; a timestamp with a zone is in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(kind, **_zone())
+
+
+def _zone() -> dict[str, Any]:
+    return {} if installed() < _NAMES_ZONE else {"timezone": "UTC"}
 
 
 def guards_nullability(conf: Mapping[str, str] | None) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weir.operators.json_rows import rows_as_json
 from weir.runtime.failures import describe
 from weir.spark.rejects.wrapper import Wrapper
+from weir.spark.releases import arrow_schema, arrow_type
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,9 +156,8 @@ class ArrowMap(_Map):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        schema = to_arrow_schema(self.returned, timezone="UTC")
+        schema = arrow_schema(self.returned)
         for found in self._emitted(batches):
             if not isinstance(found, tuple):
                 nothing = pa.nulls(found.num_rows, pa.string())
@@ -215,13 +215,12 @@ class PandasMap(_Map):
     def _rows(self, batch: pd.DataFrame) -> pa.RecordBatch:
         """The rows of the step's input: with nulls, pandas has made floats of integers."""
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_type
 
         columns = []
         for (_, place), kind in zip(self.row, self.row_types, strict=True):
             values = batch.iloc[:, place]
             try:
-                made = pa.Array.from_pandas(values, type=to_arrow_type(kind, timezone="UTC"))
+                made = pa.Array.from_pandas(values, type=arrow_type(kind))
             except (pa.ArrowException, TypeError):
                 made = pa.array([None if one is None else str(one) for one in values], pa.string())
             columns.append(made)

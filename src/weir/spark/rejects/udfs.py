@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.runtime.failures import describe
 from weir.spark.rejects.wrapper import Wrapper
+from weir.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,9 +128,8 @@ class ArrowUdf(_BatchUdf):
     def _result(self, made: Sequence[tuple[Any, Any]], errors: Sequence[str | None]) -> pa.Array:
         import numpy as np
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_type
 
-        kind = to_arrow_type(self.value_type, timezone="UTC")
+        kind = arrow_type(self.value_type)
         # Rows with an error have the null at the beginning.
         parts, places, at = [pa.nulls(1, kind)], np.zeros(len(errors), dtype=np.int64), 1
         for rows, found in made:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from io import BytesIO
 from typing import Any, Self
 
 
@@ -34,5 +35,7 @@ class Wrapper:
         """The user's function."""
         from pyspark.worker_util import read_command
 
-        function: Callable[..., Any] = read_command(pickler(), self.command)[0]
+        # Older releases read it from a stream only, behind its length.
+        stream = BytesIO(len(self.command).to_bytes(4, "big") + self.command)
+        function: Callable[..., Any] = read_command(pickler(), stream)[0]
         return function
