@@ -132,7 +132,7 @@ def assemble(target: Path) -> None:
     shutil.copytree(ROOT / "docs", target)
     for source, place in PLACES.items():
         content = (ROOT / source).read_text()
-        (target / place).parent.mkdir(exist_ok=True)
+        (target / place).parent.mkdir(parents=True, exist_ok=True)
         if source.endswith(".py"):
             content = _example(source, content)
         elif source.endswith(".ipynb"):
