@@ -10,6 +10,7 @@ Each call adds files, as a landing directory gets them; ``python sample_input.py
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from collections.abc import Iterable, Iterator
@@ -32,8 +33,8 @@ def land(directory: Path, files: int) -> None:
     """Add this many files of orders and of changes; each appears whole."""
     there = len(list(directory.glob("orders/*.json")))
     for number in range(there, there + files):
-        _write(directory / "orders" / f"{number:05}.json", _orders(number))
-        _write(directory / "changes" / f"{number:05}.json", _changes(number))
+        _write(directory / "orders", number, _orders(number))
+        _write(directory / "changes", number, _changes(number))
     prices = [round(1 + (there + files) / 10 + place, 2) for place in range(len(PRODUCTS))]
     path = directory / "products.parquet"
     pq.write_table(pa.table({"product": PRODUCTS, "price": prices}), path.with_suffix(".new"))
@@ -67,11 +68,14 @@ def _changes(number: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}")
+def _write(folder: Path, number: int, rows: Iterable[dict[str, Any]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    hidden = folder / f".{number:05}.json"
     hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    hidden.rename(path)
+    # Spark reads files in the order of these times.
+    written = _FIRST.timestamp() + number
+    os.utime(hidden, (written, written))
+    hidden.rename(folder / f"{number:05}.json")
 
 
 if __name__ == "__main__":

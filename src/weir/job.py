@@ -243,10 +243,11 @@ class Job:
         )
 
     def rejects(self, name: str, *, uid: str | None = None) -> Stream:
-        """The rows that steps with ``on_error`` set aside, as a stream (docs/REJECTS.md).
+        """The rows that steps with ``on_error`` set aside, as a stream.
 
-        Its columns are ``step``, ``error``, ``position``, ``event_time`` and ``row``, the step's
-        input row as JSON. ``uid`` is the id by which state is matched (see above).
+        The documentation's page REJECTS says which steps can. The columns are
+        ``step``, ``error``, ``position``, ``event_time`` and ``row``, the step's input row as JSON.
+        ``uid`` is the id by which state is matched (see above).
         """
         step = GraphStep(name=name, kind=StepKind.REJECTS, uid=uid)
         self._definition.graph.add(step)

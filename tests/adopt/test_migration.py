@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.kit.adopted_script import Output, Rows
-from tests.kit.place import Place, environment_of
+from tests.kit.adopted_script import Output, Rows, run_without_weir
+from tests.kit.place import Place
 
 from weir.job import definition_of
 
@@ -122,17 +120,7 @@ def test_a_script_and_its_job_write_the_same(place: Place, pattern: str) -> None
         land(plain, half)
     script = plain / "before.py"
     script.write_text(before)
-    environment = environment_of({"PYSPARK_PYTHON": sys.executable})
-    environment["PYTHONPATH"] = f"{ROOT}:{environment['PYTHONPATH']}"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kit.plain_script", str(script)],
-        cwd=plain,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_without_weir("plain_script", script, directory=plain)
     for name in TABLES[pattern]:
         expected, found = table(plain, name), table(place.directory, name)
         assert expected, f"{name} has no rows"

@@ -71,7 +71,8 @@ def test_two_tables_agree_and_a_web_service_shows_it(place: Place) -> None:
 
     service = place.launch([sys.executable, str(EXAMPLES / "web_service.py"), "0"], environment={})
     address = service.wait_for(r"http://\S+")[0]
-    with urllib.request.urlopen(address) as answer:
+    without_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with without_proxy.open(address) as answer:
         shown = json.load(answer)
     assert shown["orders"] == len(expected)
     assert shown["revenue of closed hours"] == revenue["revenue"].sum()
@@ -80,16 +81,12 @@ def test_two_tables_agree_and_a_web_service_shows_it(place: Place) -> None:
 def test_the_newest_change_of_each_customer_is_in_postgres(place: Place) -> None:
     """By the time of the change."""
     with running_server() as server:
-        _check_customers(place, server.dsn)
-
-
-def _check_customers(place: Place, dsn: str) -> None:
-    run(place, "change_feed.py", environment={"WEIR_EXAMPLE_POSTGRES": dsn})
+        run(place, "change_feed.py", environment={"WEIR_EXAMPLE_POSTGRES": server.dsn})
+        with psycopg.connect(server.dsn) as connection:
+            rows = connection.execute("SELECT customer, city, deleted FROM customers").fetchall()
     files = sorted(place.directory.glob("in/changes/*.json"))
     changes = pd.concat([pd.read_json(file, lines=True) for file in files], ignore_index=True)
     newest = changes.sort_values("changed").groupby("customer").last().reset_index()
-    with psycopg.connect(dsn) as connection:
-        rows = connection.execute("SELECT customer, city, deleted FROM customers").fetchall()
     assert_same(
         pd.DataFrame(rows, columns=["customer", "city", "deleted"]),
         newest[["customer", "city", "deleted"]],

@@ -276,6 +276,25 @@ def _difference(what: str, found: Rows, wanted: Rows) -> str:
     )
 
 
+def run_without_weir(how: str, script: Path, *arguments: str, directory: Path) -> str:
+    """Run a script by ``tests.kit.batch_script`` or ``plain_script``; return what it prints."""
+    environment = environment_of({"WAREHOUSE": str(directory / "warehouse")})
+    # Workers find the modules beside the script, as under spark-submit.
+    paths = [str(Path(__file__).parents[2]), str(script.parent), environment["PYTHONPATH"]]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    environment["PYSPARK_PYTHON"] = sys.executable
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.kit.{how}", str(script), *arguments],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 # -- runs ------------------------------------------------------------------------------------------
 
 
@@ -325,21 +344,8 @@ class AdoptedScript:
         directory = self.place.directory / "expected"
         directory.mkdir()
         arguments = [str(directory) if one == str(self.out) else one for one in self.arguments]
-        environment = environment_of({"WAREHOUSE": str(directory / "warehouse")})
-        # Workers find the modules beside the script, as under spark-submit.
-        paths = [str(Path(__file__).parents[2]), str(SCRIPTS), environment["PYTHONPATH"]]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-        environment["PYSPARK_PYTHON"] = sys.executable
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.kit.batch_script", str(self.path), *arguments],
-            cwd=directory,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return Output(directory=directory, printed=done.stdout)
+        printed = run_without_weir("batch_script", self.path, *arguments, directory=directory)
+        return Output(directory=directory, printed=printed)
 
     @staticmethod
     def _job(run: Run) -> JobClient:

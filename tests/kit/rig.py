@@ -143,6 +143,22 @@ def one_vertex(job: Job) -> Vertex:
     return vertex
 
 
+def frames_of(session: SparkSession, job: Job) -> Frames:
+    """The plans of a job's queries, none of which runs. Release them in the end."""
+    definition = definition_of(job)
+    return Frames(
+        session=session,
+        pipeline=Pipeline(
+            vertices={vertex.name: vertex for vertex in definition.vertices()},
+            functions=definition.functions,
+            sinks=definition.sinks,
+        ),
+        on_call=lambda vertex, call: None,
+        token="test",
+        clock=SystemClock(),
+    )
+
+
 class Rig:
     """Runs a job's only vertex; ``on_plan(position)`` says whether to answer a planning call."""
 

@@ -14,13 +14,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
-from tests.kit.rig import Collected
+from tests.kit.rig import Collected, frames_of
 
 from weir.core.types import Fingerprint
 from weir.job import Job, Stream, definition_of
-from weir.runtime.concurrency import SystemClock
-from weir.spark.pipeline import Pipeline
-from weir.spark.query.frames import Frames, source_fingerprints
+from weir.spark.query.frames import source_fingerprints
 
 pytestmark = pytest.mark.spark
 
@@ -31,21 +29,10 @@ ROWS = "ts timestamp, shop string, item string, price long, amount long"
 
 def fingerprints(spark: SparkSession, job: Job) -> dict[str, Fingerprint]:
     """What Spark's plans say of the steps of a job."""
-    definition = definition_of(job)
-    frames = Frames(
-        session=spark,
-        pipeline=Pipeline(
-            vertices={vertex.name: vertex for vertex in definition.vertices()},
-            functions=definition.functions,
-            sinks=definition.sinks,
-        ),
-        on_call=lambda vertex, call: None,
-        token="test",
-        clock=SystemClock(),
-    )
+    frames = frames_of(spark, job)
     try:
         found: dict[str, Fingerprint] = {}
-        for vertex in definition.vertices():
+        for vertex in definition_of(job).vertices():
             found |= frames.fingerprints(vertex.name)
         return found
     finally:

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.kit.rig import Collected
+from tests.kit.rig import Collected, frames_of
 
-from weir.job import Job, definition_of
-from weir.runtime.concurrency import SystemClock
-from weir.spark.pipeline import Pipeline
+from weir.job import Job
 from weir.spark.query import frames as frames_module
-from weir.spark.query.frames import Frames
 
 pytestmark = pytest.mark.spark
 
@@ -30,18 +27,7 @@ def test_a_vertex_is_looked_at_while_another_is_built(
             name, lambda spark, source=source: spark.readStream.schema("id long").json(source)
         )
         stream.sink(f"{name}_out", Collected())
-    definition = definition_of(job)
-    frames = Frames(
-        session=spark,
-        pipeline=Pipeline(
-            vertices={vertex.name: vertex for vertex in definition.vertices()},
-            functions=definition.functions,
-            sinks=definition.sinks,
-        ),
-        on_call=lambda vertex, call: None,
-        token="test",
-        clock=SystemClock(),
-    )
+    frames = frames_of(spark, job)
     leaves_of = frames_module.streaming_leaves
 
     def build_the_other(frame: DataFrame) -> Any:
