@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,8 @@ class _TellingProducer:
         tell("begin")
         self._producer.begin()
 
-    def send(self, record: Outgoing) -> None:
-        self._producer.send(record)
+    def send(self, records: Iterable[Outgoing]) -> int:
+        return self._producer.send(records)
 
     def flush(self, within_s: float) -> Any:
         ends = self._producer.flush(within_s)

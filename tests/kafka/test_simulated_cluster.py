@@ -123,7 +123,7 @@ class Story:
             return None
         if call.startswith("send"):
             partition = int(call[-1])
-            producer.send(Outgoing(self._topic, b"%d" % number, b"key", partition))
+            producer.send([Outgoing(self._topic, b"%d" % number, b"key", partition)])
             ends = producer.flush(_WITHIN_S)
             self._written[handle].add(partition)
             return ends[self._topic]

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -493,12 +493,16 @@ class SimProducer:
         self._check(is_open=False)
         self._is_open, self._unsent, self._ends, self._failure = True, [], {}, None
 
-    def send(self, record: Outgoing) -> None:
+    def send(self, records: Iterable[Outgoing]) -> int:
         """See ``Producer``."""
-        self._check(is_open=True)
-        self._unsent.append(record)
-        if self._client.network.random.random() < _AT_ONCE:
-            self._deliver(_WITHIN_S)
+        sent = 0
+        for record in records:
+            self._check(is_open=True)
+            self._unsent.append(record)
+            sent += 1
+            if self._client.network.random.random() < _AT_ONCE:
+                self._deliver(_WITHIN_S)
+        return sent
 
     def flush(self, within_s: float) -> Ends:
         """See ``Producer``."""

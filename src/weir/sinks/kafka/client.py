@@ -7,7 +7,7 @@ the error; ``failures.py`` makes sentences of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -96,8 +96,8 @@ class Producer(Protocol):
     def begin(self) -> None:
         """Begin a transaction."""
 
-    def send(self, record: Outgoing) -> None:
-        """Add a record. Waits for room."""
+    def send(self, records: Iterable[Outgoing]) -> int:
+        """Add records, in their order. Waits for room. Returns how many they were."""
 
     def flush(self, within_s: float) -> Ends:
         """Wait until every record is acknowledged; the end after those of the transaction."""

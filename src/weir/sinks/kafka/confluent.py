@@ -6,7 +6,7 @@ Every call has a deadline. ``send_offsets_to_transaction``, which ignores its ow
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -257,7 +257,6 @@ class _Producer:
         self._ends: defaultdict[str, dict[int, int]] = defaultdict(dict)
         #: The first record that was not delivered; what follows it only says that it is so.
         self._failure: KafkaFailure | None = None
-        self._sent = 0
         self._patience_ms = int(settings["transaction.timeout.ms"])
         try:
             self._do(lambda: self._handle.init_transactions(within_s))
@@ -270,29 +269,33 @@ class _Producer:
         self._failure = None
         self._do(self._handle.begin_transaction)
 
-    def send(self, record: Outgoing) -> None:
+    def send(self, records: Iterable[Outgoing]) -> int:
         from confluent_kafka import KafkaException
 
-        topic, value, key, partition, headers, timestamp_ms = record
-        deadline_ms = 0
-        while True:
+        # Whatever is done here is done for every record.
+        produce, delivered, sent = self._handle.produce, self._delivered, 0
+        for topic, value, key, partition, headers, timestamp_ms in records:
+            added = (topic, value, key, partition, delivered, None, timestamp_ms, headers)
             try:
-                self._handle.produce(
-                    topic, value, key, partition, self._delivered, None, timestamp_ms, headers
-                )
-                break
+                produce(*added)
             except BufferError:
-                # The queue is full: records leave it while their reports are looked at.
-                now_ms = self._kernel.now_ms()
-                deadline_ms = deadline_ms or now_ms + self._patience_ms
-                if now_ms > deadline_ms:
-                    raise KafkaFailure("_TIMED_OUT", "no record leaves the queue") from None
-                self._do(lambda: self._handle.poll(_FULL_QUEUE_POLL_S))
+                self._add_once_there_is_room(added)
             except KafkaException as error:
                 raise self._first(_failure(error)) from error
-        self._sent += 1
-        if self._sent % _POLL_EACH == 0:
-            self._do(lambda: self._handle.poll(0))
+            sent += 1
+            if sent % _POLL_EACH == 0:
+                self._do(lambda: self._handle.poll(0))
+        return sent
+
+    def _add_once_there_is_room(self, added: tuple[Any, ...]) -> None:
+        """Records leave the queue while their reports are looked at."""
+        deadline_ms = self._kernel.now_ms() + self._patience_ms
+        while self._kernel.now_ms() <= deadline_ms:
+            self._do(lambda: self._handle.poll(_FULL_QUEUE_POLL_S))
+            with suppress(BufferError):
+                self._do(lambda: self._handle.produce(*added))
+                return
+        raise KafkaFailure("_TIMED_OUT", "no record leaves the queue")
 
     def flush(self, within_s: float) -> Ends:
         left = self._do(lambda: self._handle.flush(within_s))

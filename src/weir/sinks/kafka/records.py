@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any
 
-from weir.sinks.kafka.client import Outgoing
+from weir.sinks.kafka.client import Headers, Outgoing
 from weir.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def _keys(
 ) -> Iterator[tuple[str | None, bytes | None]]:
     for path in paths:
         for batch in _batches(file_system, path, ["topic", "key"]):
-            yield from zip(_values(batch, "topic"), _values(batch, "key"), strict=True)
+            pairs = zip(_values(batch, "topic", None), _values(batch, "key", None), strict=False)
+            yield from islice(pairs, batch.num_rows)
 
 
 def _batches(
@@ -70,32 +72,33 @@ def _batches(
 
 
 def _of_batch(batch: pa.RecordBatch, own: str | None) -> Iterator[Outgoing]:
-    return (
-        Outgoing(
-            topic or own or "",
-            value,
-            key,
-            -1 if partition is None else partition,
-            None if headers is None else [(each["key"], each["value"]) for each in headers],
-            0 if timestamp is None else _milliseconds(timestamp),
-        )
-        for topic, value, key, partition, headers, timestamp in zip(
-            _values(batch, "topic"),
-            _values(batch, "value"),
-            _values(batch, "key"),
-            _values(batch, "partition"),
-            _values(batch, "headers"),
-            _values(batch, "timestamp"),
-            strict=True,
-        )
+    """Its records. A column that is not there costs nothing for each of them."""
+    columns = (
+        _values(batch, "topic", own or "", lambda topic: topic or own or ""),
+        _values(batch, "value", None),
+        _values(batch, "key", None),
+        _values(batch, "partition", -1, lambda number: -1 if number is None else number),
+        _values(batch, "headers", None, _headers),
+        _values(batch, "timestamp", 0, lambda at: 0 if at is None else _milliseconds(at)),
     )
+    return map(Outgoing._make, islice(zip(*columns, strict=False), batch.num_rows))
 
 
-def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+def _values(
+    batch: pa.RecordBatch,
+    name: str,
+    absent: Any,
+    made: Callable[[Any], Any] | None = None,
+) -> Iterable[Any]:
+    """What ``made`` makes of each value of a column; ``absent`` without end if it is not there."""
     if name not in batch.schema.names:
-        return [None] * batch.num_rows
+        return repeat(absent)
     values: list[Any] = batch.column(name).to_pylist()
-    return values
+    return values if made is None else map(made, values)
+
+
+def _headers(pairs: list[dict[str, Any]] | None) -> Headers:
+    return None if pairs is None else [(each["key"], each["value"]) for each in pairs]
 
 
 def _milliseconds(timestamp: datetime) -> int:

@@ -365,13 +365,10 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
         read = newest_of_each_key if self._mode == "upsert" else staged_records
         self._asked = False
         producer.begin()
-        rows = 0
-        for record in read(self._file_system, paths, self._topic):
-            producer.send(record)
-            rows += 1
+        rows = producer.send(read(self._file_system, paths, self._topic))
         entry = self._entry(epoch, rows, producer.flush(self._timeout_ms / 1000))
         key, value = Ledger.record(entry)
-        producer.send(Outgoing(self._ledger.topic, value, key, 0))
+        producer.send([Outgoing(self._ledger.topic, value, key, 0)])
         self._asked = True
         producer.commit(_COMMIT_S)
         return rows
