@@ -44,7 +44,8 @@ def address(server: socket.socket) -> tuple[str, int]:
 
 
 def landed_lines(directory: Path) -> list[str]:
-    files = sorted(directory.glob("*.json"))
+    # What is still being written has a hidden name.
+    files = sorted(directory.glob("[!.]*.json"))
     return [json.loads(line)["value"] for file in files for line in file.open()]
 
 
@@ -66,7 +67,7 @@ def test_lines_are_rows_once_through_a_failure_and_another_run(
             peer.sendall(f"line {number}\nline again\n".encode())
             expected.update([f"line {number}", "line again"])
         wait_until(lambda: shown(spark, out) == expected, "every line is committed")
-    for file in (tmp_path / "landing").glob("*.json"):
+    for file in (tmp_path / "landing").glob("[!.]*.json"):
         file.unlink()
     again = landed(*address(server), False, str(tmp_path / "landing"))
     job = weir.Job("words")
