@@ -96,7 +96,7 @@ API = {
         ],
     ),
     "coordinators": (
-        "[Operators](../OPERATORS.md) builds one from nothing.",
+        "[Coordinators](../COORDINATORS.md) builds one from nothing.",
         [
             *("weir.coordinators.BroadcastRules()", "weir.coordinators.OperatorCoordinator"),
             *("weir.coordinators.CoordinatorContext", "weir.coordinators.SubtaskGateway"),
@@ -118,8 +118,8 @@ API = {
 
 #: Pages that a search shows after others with the same words.
 INSIDE = {
-    *("ARCHITECTURE.md", "CHECKPOINT.md", "PROTOCOL.md", "PERFORMANCE.md", "CONTRIBUTING.md"),
-    "REST_MESSAGES.md",
+    *("ARCHITECTURE.md", "CHECKPOINT.md", "PROTOCOL.md", "CONTRIBUTING.md", "REST_MESSAGES.md"),
+    *("PERFORMANCE.md", "THROUGHPUT.md", "START_TIMES.md"),
 }
 
 _LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]*)(#[^)\s]*)?\)")

@@ -133,5 +133,5 @@ def test_a_readers_browser_draws_diagrams_searches_and_asks_no_other_host(site: 
         page.keyboard.press("/")
         page.keyboard.type("savepoint drain")
         page.locator(".md-search-result__link").first.wait_for()
-        assert page.locator(".md-search-result__link[href*='OPERATIONS']").count() > 0
+        assert page.locator(".md-search-result__link[href*='STOPPING']").count() > 0
     assert [one for one in asked if not one.startswith((f"{site}/", "data:", "blob:"))] == []

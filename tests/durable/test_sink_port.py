@@ -421,7 +421,7 @@ def test_pending_rows_of_a_sink_that_was_removed_are_refused() -> None:
 
 
 def test_pending_rows_of_a_removed_sink_are_left_out_if_that_is_allowed() -> None:
-    """The savepoint of a stop names rows that the stop has committed (docs/OPERATIONS.md)."""
+    """The savepoint of a stop names rows that the stop has committed (docs/STOPPING.md)."""
     sink = FakeSink("kept")
     pending = checkpoint((item("old", 1), item("kept", 2)))
     assert sink_port(sink).commit_again(pending, never, allow_removed=True) == ("old",)

@@ -1,4 +1,4 @@
-"""The HTTP API that the sources in ``docs/SOURCES.md`` read, and the pipelines on that page."""
+"""The HTTP API that the sources in ``docs/`` read, and the pipelines on their pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from weir.cli.loading.load import load_job
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "SOURCES.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TEXT = "".join((DOCS / page).read_text() for page in ("SOURCES.md", "MARKED_SOURCES.md"))
 FROM_NOTHING = "A source from nothing"
 
 

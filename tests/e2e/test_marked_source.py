@@ -1,7 +1,7 @@
 """Readers that say when a checkpoint is due, on real Spark (MISSION B4).
 
-The source is that of ``docs/SOURCES.md``: an API puts a mark into each of its feeds when it is
-asked for a checkpoint. More rows come to the feeds together with each mark, behind it: the reader
+The source is that of ``docs/MARKED_SOURCES.md``: an API puts a mark into each of its feeds when it
+is asked for a checkpoint. More rows come to the feeds together with each mark, behind it: the reader
 could read them at once, but none of them may be in the mark's checkpoint.
 """
 
@@ -20,7 +20,7 @@ from weir.errors import JobError
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-MARKED = "A system that defines the points of checkpoints"
+MARKED = "A source that reads up to a mark"
 
 
 def out(place: Place) -> Rows:

@@ -1,4 +1,4 @@
-"""The pipelines in ``docs/OPERATORS.md`` work: they are run as they stand on the page."""
+"""The pipelines of the pages on operators work: they are run as they stand there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from weir.core.status import JobStatus
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "OPERATORS.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ("OPERATORS.md", "OUTPUTS.md", "COORDINATORS.md")
+TEXT = "".join((DOCS / page).read_text() for page in PAGES)
 
 #: (customer, amount), by file.
 ORDERS = [[(f"c{n % 3}", float(n)) for n in range(first, first + 10)] for first in (0, 10, 20)]

@@ -1,6 +1,6 @@
 """A change that no schema shows, between two runs on real Spark: refused by name, or accepted.
 
-``tests/spark/test_fingerprints.py`` has a test for each line of the table in OPERATIONS.md; these
+``tests/spark/test_fingerprints.py`` has a test for each line of the table in STOPPING.md; these
 run whole jobs.
 """
 

@@ -1,4 +1,4 @@
-"""The operator of ``docs/OPERATORS.md`` that commits by itself, moved and restored meanwhile."""
+"""The operator of ``docs/OUTPUTS.md`` that commits by itself, moved and restored meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.operators.test_warm_subtasks import new_process, order_of
 from weir.operators import Operator, SnapshotContext
 from weir.subtasks.worker import BatchRun
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "OPERATORS.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "OUTPUTS.md"
 
 
 class Subtask:

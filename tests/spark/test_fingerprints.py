@@ -1,6 +1,6 @@
 """Which change of a step its fingerprint shows, and which it does not, on real Spark's plans.
 
-Each line of the tables in OPERATIONS.md ("Changes that no schema shows") has a line here.
+Each line of the tables in STOPPING.md ("Changes that no schema shows") has a line here.
 """
 
 from __future__ import annotations
