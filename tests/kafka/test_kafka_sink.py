@@ -27,7 +27,7 @@ from weir.errors import (
     StorageError,
 )
 from weir.kernel import MACHINE
-from weir.sinks.kafka.client import Partition
+from weir.sinks.kafka.client import Ends, Partition
 from weir.sinks.kafka.confluent import ConfluentClient
 from weir.sinks.kafka.options import RESERVED
 from weir.sinks.kafka.sink import KafkaTopic
@@ -87,6 +87,54 @@ def test_a_topic_that_was_created_again_is_refused(broker: KafkaServer, tmp_path
     broker.delete_topic("weir-ledger.sink-again.out")
     with pytest.raises(LostRowsError, match="checkpoint 8"):
         accepting.commit(9, later)
+
+
+def test_a_topic_that_is_created_again_while_the_job_runs_is_refused(
+    broker: KafkaServer, tmp_path: Path
+) -> None:
+    """By the commit that would write into it; nothing is."""
+    topic = broker.create_topic("again-running", partitions=2)
+    sink = opened(broker, topic, tmp_path)
+    rows = [{"value": b"a", "partition": number % 2} for number in range(4)]
+    sink.commit(1, flushed(sink, 1, rows, tmp_path))
+    later = flushed(sink, 2, rows, tmp_path)
+    broker.delete_topic(topic)
+    broker.create_topic(topic, partitions=2)
+    for _ in range(2):
+        with pytest.raises(LostRowsError, match="created again"):
+            sink.commit(2, later)
+    assert seen(broker, topic) == []
+    accepting = made(broker, topic, tmp_path)
+    accepting.open(attempt(2, may_have_gone_back=True))
+    assert accepting.commit(2, later) == 4
+    last = flushed(accepting, 3, rows, tmp_path)
+    broker.delete_topic(topic)
+    broker.create_topic(topic, partitions=2)
+    with pytest.raises(LostRowsError, match="created again"):
+        accepting.commit(3, last)
+
+
+def test_a_topic_that_is_created_again_within_a_transaction_gets_all_of_it(
+    broker: KafkaServer, tmp_path: Path
+) -> None:
+    """Before anything of the job was in it: what went into the old one is sent again."""
+    topic = broker.create_topic("again-within")
+    sink = opened(broker, topic, tmp_path)
+    payloads = flushed(sink, 1, values("a", "b"), tmp_path)
+    assert sink._producer is not None
+    flush = sink._producer.flush
+
+    def late(within_s: float) -> Ends:
+        ends = flush(within_s)
+        broker.delete_topic(topic)
+        broker.create_topic(topic)
+        return ends
+
+    sink._producer.flush = late
+    with pytest.raises(SinkError, match="was deleted"):
+        sink.commit(1, payloads)
+    assert sink.commit(1, payloads) == 2
+    assert seen(broker, topic) == ["a", "b"]
 
 
 def test_null_values_are_tombstones_and_columns_are_sparks(

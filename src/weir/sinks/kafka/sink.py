@@ -16,7 +16,9 @@ What decides is the ledger, never the answer to the commit:
    (``hanging.py``): the next one of its producer would decide about it. If there is one, the job
    stops with ``HangingTransactionError``, until ``weir repair-kafka`` has ended it.
 3. The ledger has the epoch: nothing is written. It has not: the epoch is written.
-4. Once the commit is answered, the ledger must show the entry to a reader of what is committed,
+4. Before it commits, the topics must be those with the ids that they had: one that was created
+   again lacks the job's rows, and rows may have gone into either.
+5. Once the commit is answered, the ledger must show the entry to a reader of what is committed,
    before the staged files go.
 
 A producer that has failed, or whose commit has no known outcome, is never used again. One that is
@@ -366,12 +368,26 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
         self._asked = False
         producer.begin()
         rows = producer.send(read(self._file_system, paths, self._topic))
-        entry = self._entry(epoch, rows, producer.flush(self._timeout_ms / 1000))
+        ends = producer.flush(self._timeout_ms / 1000)
+        entry = self._entry(epoch, rows, ends, self._written_to(ends))
         key, value = Ledger.record(entry)
         producer.send([Outgoing(self._ledger.topic, value, key, 0)])
         self._asked = True
         producer.commit(_COMMIT_S)
         return rows
+
+    def _written_to(self, ends: Ends) -> Mapping[str, Topic]:
+        """The topics with rows of the job, which still are those that the attempt has found.
+
+        Raises ``LostRowsError`` if one was created again, and ``KafkaFailure`` if this epoch has to
+        be sent again.
+        """
+        found = self._connection.topics({*ends, *self._written()})
+        self._check_same_topics(found)
+        for name in ends:
+            if name not in found or found[name].topic_id != self._topics[name].topic_id:
+                raise KafkaFailure("UNKNOWN_TOPIC_ID", f"{name!r} was deleted while it was written")
+        return found
 
     def _confirm(self, epoch: int) -> None:
         """Return once readers see the ledger's entry. Raises ``StorageError`` if they do not."""
@@ -390,10 +406,15 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
                 )
             kernel.sleep(_POLL_S)
 
-    def _entry(self, epoch: int, rows: int, ends: Ends) -> LedgerEntry:
+    def _entry(self, epoch: int, rows: int, ends: Ends, found: Mapping[str, Topic]) -> LedgerEntry:
         newest = self._newest_entry()
         known = {} if newest is None else newest.topic_ids
-        topic_ids = {**known, **{name: self._topics[name].topic_id for name in ends}}
+        now = {name: topic.topic_id for name, topic in found.items()}
+        # It may have been accepted that one was created again.
+        topic_ids = {
+            name: topic_id for name, topic_id in known.items() if now.get(name) in (None, topic_id)
+        }
+        topic_ids |= {name: now[name] for name in ends}
         together = self._ledger.ends(topic_ids)
         for topic, of_topic in ends.items():
             together.setdefault(topic, {}).update(of_topic)
@@ -460,11 +481,9 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
         producer = client.producer(transactional_id, timeout_ms=self._timeout_ms, within_s=_INIT_S)
         try:
             self._ledger.look()
-            newest = self._newest_entry()
-            written = {} if newest is None else newest.topic_ids
-            named = {*topics, *written, *([self._topic] if self._topic is not None else [])}
-            found = client.topics(named)
-            self._check_same_topics(written, found)
+            own = [] if self._topic is None else [self._topic]
+            found = client.topics({*topics, *self._written(), *own})
+            self._check_same_topics(found)
             if missing := sorted(set(topics) - found.keys()):
                 raise SinkError(
                     f"The topic {missing[0]!r} of {self.describe()} does not exist: create it. Rows"
@@ -489,11 +508,14 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
         limit_ms = self._connection.transaction_limit_ms()
         return _TIMEOUT_MS if limit_ms is None else min(_TIMEOUT_MS, limit_ms)
 
-    def _check_same_topics(self, written: Mapping[str, str], found: Mapping[str, Topic]) -> None:
+    def _check_same_topics(self, found: Mapping[str, Topic]) -> None:
         """Raise ``LostRowsError`` if a topic with rows of the job was created again."""
-        if self._context.may_have_gone_back:
+        newest, context = self._newest_entry(), self._context
+        if newest is None:
             return
-        for name, topic_id in written.items():
+        if context.may_have_gone_back and newest.commit.attempt != context.attempt:
+            return
+        for name, topic_id in newest.topic_ids.items():
             if name in found and found[name].topic_id != topic_id:
                 raise LostRowsError(
                     f"The topic {name!r} of {self.describe()} was deleted and created again: rows"
