@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -39,6 +41,7 @@ class Limbo:
         self._producer.init_transactions(60)
         self._producer.begin_transaction()
         self._name = name
+        self._shown = f"weir-{JOB}-out"
         self._look = hanging.open_transactions
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(hanging, "open_transactions", self._looked)
@@ -52,8 +55,16 @@ class Limbo:
         """From now on it is what it is: another writer's, and under way."""
         self._monkeypatch.setattr(hanging, "open_transactions", self._look)
 
-    def _looked(self, *given: object) -> list[OpenTransaction]:
-        shown = {"hangs": True, "state": "CompleteCommit", "transactional_id": f"weir-{JOB}-out"}
+    def is_of_another(self) -> None:
+        """From now on it is another writer's, and hangs."""
+        self._shown = self._name
+
+    def _looked(self, *given: Any) -> list[OpenTransaction]:
+        shown: Any = {
+            "hangs": True,
+            "state": "CompleteCommit",
+            "transactional_id": self._shown,
+        }
         return [
             replace(each, **shown) if each.transactional_id == self._name else each
             for each in self._look(*given)
@@ -148,6 +159,55 @@ def test_other_writers_transactions_are_no_concern(
     assert "No transaction hangs." in done.output
     client = ConfluentClient(broker.address, {}, MACHINE)
     assert len(client.open_transactions([Partition(topic, 0)])) == 1
+
+
+def test_what_hangs_of_another_writer_is_said_with_the_way_to_end_it(
+    broker: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not Weir's to decide, but hides how the job's own transaction ended."""
+    topic = broker.create_topic("hidden", partitions=2)
+    ledger = "weir-ledger.hidden.out"
+    sink = opened(broker, topic, tmp_path)
+    sink.close()
+    other = Limbo(broker, "other-hidden", monkeypatch)
+    other.is_of_another()
+    other.leave(topic, b"other", 1)
+    own = Limbo(broker, "own-hidden", monkeypatch)
+    plain = Producer({"bootstrap.servers": broker.address, "log_level": 0})
+    plain.produce(topic, b"b", partition=1)
+    plain.flush(60)
+    own.leave(topic, b"b", 0)
+    own.leave(ledger, entry(1, topic, {0: 1, 1: 2}))
+    command = ["repair-kafka", broker.address, ledger, topic, "--yes"]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 1
+    assert "cannot be seen how the job's transaction ended" in refused.output
+    printed = re.search(
+        r"kafka-transactions.sh --bootstrap-server \S+ (abort .*?)\.", refused.output
+    )
+    assert printed is not None
+    main = "org.apache.kafka.tools.TransactionsCommand"
+    broker.run(main, "--bootstrap-server", broker.address, *printed[1].split())
+    done = CliRunner().invoke(app, command)
+    assert (done.exit_code, "Run the job again." in done.output) == (0, True), done.output
+    assert sorted(each.value() or b"" for each in records(broker, topic)) == [b"b", b"b"]
+
+
+def test_a_repair_without_work_says_what_hangs_of_others(
+    broker: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its transactional id, with the command that aborts it."""
+    topic = broker.create_topic("foreign")
+    opened(broker, topic, tmp_path).close()
+    other = Limbo(broker, "foreign", monkeypatch)
+    other.is_of_another()
+    other.leave(topic, b"other")
+    command = ["repair-kafka", broker.address, "weir-ledger.foreign.out", topic, "--yes"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0
+    assert "The transaction of 'foreign'" in done.output
+    assert "--topic foreign --partition 0 --start-offset 0" in " ".join(done.output.split())
+    assert "No transaction of KafkaTopic hangs." in done.output
 
 
 def test_kills_of_the_broker_after_commits_lose_and_double_nothing(

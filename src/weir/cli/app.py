@@ -545,13 +545,16 @@ def repair_kafka(  # noqa: PLR0917 - typer makes an option of each parameter
     aborted, and the job's next start writes its rows again.
     """
     from weir.cli.repair_kafka import Repair, options_in, transactions_table
+    from weir.sinks.kafka.repair import advice
 
     given = {**options_in(conf_file), **_key_values(conf or [])}
     repair = Repair(servers, ledger, topics, given)
     if repair.found:
         _show(transactions_table(repair.found))
+    for other in repair.of_others:
+        typer.echo(f"{advice(other.transaction)}.")
     if not repair.hanging:
-        typer.echo("No transaction hangs.")
+        typer.echo(f"No transaction {'of KafkaTopic ' if repair.of_others else ''}hangs.")
         return
     count = len(repair.hanging)
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"End what hangs ({count})?")):

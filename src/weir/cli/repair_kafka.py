@@ -31,6 +31,11 @@ class Repair:
         """Those that no coordinator will end."""
         return [each for each in self.found if each.commit is not None]
 
+    @property
+    def of_others(self) -> list[Found]:
+        """Those of other writers that no coordinator will end."""
+        return [each for each in self.found if each.transaction.hangs and each.commit is None]
+
     def finish(self) -> list[Found]:
         """End what hangs; return what still does."""
         finish(self._client, self.found)

@@ -35,6 +35,19 @@ class Found:
     commit: bool | None
 
 
+def advice(transaction: OpenTransaction) -> str:
+    """What to do about a transaction of another writer that hangs, as a sentence."""
+    where, name = transaction.partition, transaction.transactional_id
+    return (
+        f"The transaction of {'a writer that nobody knows' if name is None else repr(name)}"
+        f" (producer {transaction.producer_id}) hangs in {where}: it has no end there, none will"
+        f" come, and readers of committed records wait at offset {transaction.start_offset}. It is"
+        " not of KafkaTopic, so only its owner knows whether it was committed; to abort it:"
+        f" kafka-transactions.sh --bootstrap-server HOST:PORT abort --topic {where.topic}"
+        f" --partition {where.number} --start-offset {transaction.start_offset}"
+    )
+
+
 def look(client: KafkaClient, ledger: str, topics: Collection[str]) -> list[Found]:
     """The open transactions in a sink's ledger and topics, in the order of their partitions.
 
@@ -79,7 +92,7 @@ def _look(client: KafkaClient, ledger: str, topics: Collection[str]) -> list[Fou
     seen = ends_of(decoded(each.value or b"", LedgerEntry) for each in client.read(ledger, 0))
     in_ledger = {each.producer_id: each for each in hanging if each.partition.topic == ledger}
     whole = {
-        producer: _was_committed(client, entry, hanging, seen)
+        producer: _was_committed(client, entry, opened, seen)
         for producer, entry in in_ledger.items()
     }
     found = []
@@ -96,13 +109,13 @@ def _look(client: KafkaClient, ledger: str, topics: Collection[str]) -> list[Fou
 
 
 def _was_committed(
-    client: KafkaClient, entry: OpenTransaction, hanging: Iterable[OpenTransaction], seen: Ends
+    client: KafkaClient, entry: OpenTransaction, opened: Iterable[OpenTransaction], seen: Ends
 ) -> bool:
     """Whether a partition shows rows of the transaction whose entry hangs."""
     record = client.written(entry.partition, entry.start_offset)
     if record is None:
         return False
-    same = {each.partition for each in hanging if each.producer_id == entry.producer_id}
+    same = {each.partition for each in opened if each.producer_id == entry.producer_id}
     shown: set[bool] = set()
     for topic, ends in decoded(record.value or b"", LedgerEntry).ends.items():
         for number, end in ends.items():
@@ -110,10 +123,7 @@ def _was_committed(
             if end <= seen.get(topic, {}).get(number, 0) or partition in same:
                 continue
             if client.ends([partition], stable=True)[partition] < end:
-                raise SinkError(
-                    f"Another producer's transaction is under way in {partition}, so it cannot be"
-                    " seen yet how this one ended there: run the command again when it is over."
-                )
+                raise SinkError(_hidden([each for each in opened if each.partition == partition]))
             shown.add(client.has_record(partition, end - 1))
     if len(shown) > 1:
         raise SinkError(
@@ -121,3 +131,19 @@ def _was_committed(
             " aborted in others: nothing was changed. Compare the topics with the job's input."
         )
     return shown == {True}
+
+
+def _hidden(others: Iterable[OpenTransaction]) -> str:
+    """Why it cannot be seen how a transaction ended in the partition of these."""
+    for other in others:
+        if other.hangs:
+            return (
+                "It cannot be seen how the job's transaction ended, and nothing was changed."
+                f" {advice(other)}. Then run the command again."
+            )
+    names = ", ".join(repr(each.transactional_id) for each in others) or "they end now"
+    return (
+        f"It cannot be seen yet how the job's transaction ended, since others are under way"
+        f" ({names}): run the command again when they are over, at the latest after their"
+        " transaction.timeout.ms."
+    )
