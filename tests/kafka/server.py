@@ -55,8 +55,12 @@ class KafkaServer:
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         """``settings`` are lines of ``server.properties``, beside those that a test needs."""
         self._directory = directory
-        self._port, controller = free_ports(2)
+        self._port, controller, secured = free_ports(3)
+        #: Where clients must log in, if ``settings`` say what the listener ``SECURED`` is.
+        self.secured_address = f"127.0.0.1:{secured}"
         listeners = f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}"
+        if "SECURED" in (settings or {}).get("listener.security.protocol.map", ""):
+            listeners += f",SECURED://{self.secured_address}"
         lines = {
             **_SETTINGS,
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
@@ -75,6 +79,12 @@ class KafkaServer:
     def address(self) -> str:
         """Its ``bootstrap.servers``."""
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The running process."""
+        assert self._process is not None, "the broker does not run"
+        return self._process
 
     def start(self) -> None:
         """Start the broker, on the data that it has; wait until it answers."""

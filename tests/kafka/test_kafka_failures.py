@@ -14,8 +14,8 @@ from weir.sinks.kafka.failures import explained, is_fenced
 
 KINDS = {
     "UNKNOWN_TOPIC_OR_PART": (SinkError, "does not exist"),
-    "TOPIC_AUTHORIZATION_FAILED": (SinkMismatchError, "grant Write and Describe"),
-    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (SinkMismatchError, "start with 'weir-'"),
+    "TOPIC_AUTHORIZATION_FAILED": (SinkMismatchError, "grant it to the principal"),
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": (SinkMismatchError, "a right that it needs"),
     "SASL_AUTHENTICATION_FAILED": (SinkMismatchError, "credentials"),
     "INVALID_TRANSACTION_TIMEOUT": (SinkMismatchError, "transaction.max.timeout.ms"),
     "MSG_SIZE_TOO_LARGE": (SinkMismatchError, "max.message.bytes"),

@@ -600,10 +600,14 @@ class SimKafkaClient:
             else:
                 return SimProducer(self, transactional_id, epoch)
 
-    def topics(self, names: Collection[str] | None = None) -> Mapping[str, KnownTopic]:
+    def names(self) -> Collection[str]:
+        """See ``KafkaClient``."""
+        return self.ask("topics", lambda: list(self.cluster.topics))
+
+    def topics(self, names: Collection[str]) -> Mapping[str, KnownTopic]:
         """See ``KafkaClient``."""
         known = self.ask("topics", lambda: dict(self.cluster.topics))
-        return {name: topic for name, topic in known.items() if names is None or name in names}
+        return {name: topic for name, topic in known.items() if name in names}
 
     def create_topic(self, name: str, config: Mapping[str, str]) -> None:
         """See ``KafkaClient``."""

@@ -7,7 +7,8 @@ the error; ``failures.py`` makes sentences of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -27,15 +28,34 @@ class Partition(NamedTuple):
 
 
 class KafkaFailure(Exception):
-    """A call to Kafka failed. ``code`` is librdkafka's name of the error: ``_TIMED_OUT``."""
+    """A call to Kafka failed. ``code`` is librdkafka's name of the error: ``_TIMED_OUT``.
+
+    If a right is missing (``is_refusal``), ``text`` is the right, as far as it is known.
+    """
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
         self.code = code
         self.text = text
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the principal may not do this."""
+        return self.code.endswith("AUTHORIZATION_FAILED")
+
     def __reduce__(self) -> tuple[type[KafkaFailure], tuple[str, str]]:
         return KafkaFailure, (self.code, self.text)
+
+
+@contextmanager
+def needs(right: str) -> Iterator[None]:
+    """Name the right without which Kafka refuses what is done within."""
+    try:
+        yield
+    except KafkaFailure as failure:
+        if failure.is_refusal:
+            raise KafkaFailure(failure.code, right) from failure
+        raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +138,11 @@ class KafkaClient(Protocol):
     def producer(self, transactional_id: str, *, timeout_ms: int, within_s: float) -> Producer:
         """A new producer: fences older ones of its id, once what they left has been ended."""
 
-    def topics(self, names: Collection[str] | None = None) -> Mapping[str, Topic]:
-        """The topics of these names that exist; None: all but Kafka's own."""
+    def names(self) -> Collection[str]:
+        """The names of all topics that may be seen."""
+
+    def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
+        """The topics of these names that exist."""
 
     def create_topic(self, name: str, config: Mapping[str, str]) -> None:
         """Create a topic of one partition, unless it exists; wait until it can be used."""

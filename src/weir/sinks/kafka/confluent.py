@@ -22,6 +22,7 @@ from weir.sinks.kafka.client import (
     Producer,
     Record,
     Topic,
+    needs,
 )
 from weir.sinks.kafka.failures import is_fenced
 from weir.sinks.kafka.options import common, of_producer
@@ -37,6 +38,8 @@ _WITHIN_S = 15.0
 _POLL_EACH = 1_000
 _FULL_QUEUE_POLL_S = 0.1
 _LEADER_POLL_S = 0.1
+#: A consumer also asks for its group, which is not used: it reads without that right.
+_OF_THE_GROUP = "GROUP_AUTHORIZATION_FAILED"
 
 
 def check_installed() -> None:
@@ -61,6 +64,7 @@ class ConfluentClient:
         #: Made when they are first used. The admin client must outlive its futures.
         self._admin: AdminClient | None = None
         self._reader: confluent_kafka.Consumer | None = None
+        self._said: KafkaFailure | None = None
 
     def producer(self, transactional_id: str, *, timeout_ms: int, within_s: float) -> Producer:
         given = {
@@ -70,14 +74,12 @@ class ConfluentClient:
         }
         return _Producer(given, self._kernel, within_s)
 
-    def topics(self, names: Collection[str] | None = None) -> dict[str, Topic]:
-        if names is not None and not names:
-            return {}
+    def names(self) -> Collection[str]:
         admin = self._administration()
-        if names is None:
-            found = _asked(lambda: admin.list_topics(timeout=_WITHIN_S)).topics
-            names = [name for name in found if not name.startswith("__")]
-        return self._described(list(names))
+        return list(_asked(lambda: admin.list_topics(timeout=_WITHIN_S)).topics)
+
+    def topics(self, names: Collection[str]) -> dict[str, Topic]:
+        return self._described(list(names)) if names else {}
 
     def create_topic(self, name: str, config: Mapping[str, str]) -> None:
         from confluent_kafka.admin import NewTopic
@@ -86,7 +88,8 @@ class ConfluentClient:
         topic = NewTopic(name, num_partitions=1, replication_factor=-1, config=dict(config))
         made = self._administration().create_topics([topic], operation_timeout=_WITHIN_S)
         try:
-            _result(made[name])
+            with needs(f"Create on topic {name!r}"):
+                self._answer(made[name])
         except KafkaFailure as failure:
             if failure.code != "TOPIC_ALREADY_EXISTS":
                 raise
@@ -108,9 +111,9 @@ class ConfluentClient:
         brokers = _asked(lambda: admin.list_topics(timeout=_WITHIN_S)).brokers
         resource = ConfigResource(ResourceType.BROKER, str(min(brokers)))
         try:
-            found = _result(admin.describe_configs([resource])[resource])
+            found = self._answer(admin.describe_configs([resource])[resource])
         except KafkaFailure as failure:
-            if failure.code.endswith("AUTHORIZATION_FAILED"):
+            if failure.is_refusal:
                 return None
             raise
         limit = found.get("transaction.max.timeout.ms")
@@ -129,10 +132,11 @@ class ConfluentClient:
         answers = self._administration().list_offsets(
             asked, isolation_level=level, request_timeout=_WITHIN_S
         )
-        return {
-            Partition(where.topic, where.partition): _result(answer).offset
-            for where, answer in answers.items()
-        }
+        found = {}
+        for where, answer in answers.items():
+            with needs(f"Describe on topic {where.topic!r}"):
+                found[Partition(where.topic, where.partition)] = self._answer(answer).offset
+        return found
 
     def read(self, topic: str, start: int) -> list[Record]:
         return list(self._records(self._reading(), Partition(topic, 0), start))
@@ -165,8 +169,23 @@ class ConfluentClient:
         if self._admin is None:
             from confluent_kafka.admin import AdminClient
 
-            self._admin = _asked(lambda: AdminClient(common(self._servers, self._conf)))
+            settings: Any = {**common(self._servers, self._conf), "error_cb": self._take_error}
+            self._admin = _asked(lambda: AdminClient(settings))
         return self._admin
+
+    def _take_error(self, error: confluent_kafka.KafkaError) -> None:
+        """What a client says while it connects: the calls themselves only run out of time."""
+        if error.name() != "_ALL_BROKERS_DOWN":
+            self._said = KafkaFailure(error.name(), error.str())
+
+    def _answer(self, future: Future[Any]) -> Any:
+        try:
+            return _result(future)
+        except KafkaFailure as failure:
+            self._administration().poll(0)
+            if failure.code == "_TIMED_OUT" and self._said is not None:
+                raise self._said from failure
+            raise
 
     def _reading(self) -> confluent_kafka.Consumer:
         if self._reader is None:
@@ -213,8 +232,9 @@ class ConfluentClient:
                     yield Record(message.offset(), message.key(), message.value())
                 elif error.name() == "_PARTITION_EOF":
                     return
-                elif not error.retriable():
-                    raise KafkaFailure(error.name(), error.str())
+                elif not error.retriable() and error.name() != _OF_THE_GROUP:
+                    with needs(f"Read on topic {partition.topic!r}"):
+                        raise KafkaFailure(error.name(), error.str())
         finally:
             with suppress(Exception):
                 reader.unassign()
@@ -228,13 +248,17 @@ class ConfluentClient:
         answers = admin.describe_topics(TopicCollection(names), request_timeout=_WITHIN_S)
         for name, answer in answers.items():
             try:
-                described[name] = _result(answer)
+                with needs(f"Describe on topic {name!r}"):
+                    described[name] = self._answer(answer)
             except KafkaFailure as failure:
                 if failure.code not in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
                     raise
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in described]
         configs = admin.describe_configs(resources) if resources else {}
-        settings = {resource.name: _result(answer) for resource, answer in configs.items()}
+        settings = {}
+        for resource, answer in configs.items():
+            with needs(f"DescribeConfigs on topic {resource.name!r}"):
+                settings[resource.name] = self._answer(answer)
         return {
             name: Topic(
                 topic_id=str(topic.topic_id),
@@ -259,7 +283,8 @@ class _Producer:
         self._failure: KafkaFailure | None = None
         self._patience_ms = int(settings["transaction.timeout.ms"])
         try:
-            self._do(lambda: self._handle.init_transactions(within_s))
+            with needs(f"Write on the transactional id {settings['transactional.id']!r}"):
+                self._do(lambda: self._handle.init_transactions(within_s))
         except KafkaFailure:
             self.close()
             raise
@@ -321,7 +346,9 @@ class _Producer:
         if error is None:
             self._ends[message.topic()][message.partition()] = message.offset() + 1
         elif self._failure is None and error.name() not in ("_PURGE_QUEUE", "_PURGE_INFLIGHT"):
-            self._failure = KafkaFailure(error.name(), error.str())
+            failure = KafkaFailure(error.name(), error.str())
+            right = f"Write on topic {message.topic()!r}"
+            self._failure = KafkaFailure(failure.code, right) if failure.is_refusal else failure
 
     def _do(self, call: Callable[[], Any]) -> Any:
         try:

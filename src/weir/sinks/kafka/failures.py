@@ -35,11 +35,10 @@ def explained(failure: KafkaFailure, place: str, doing: str) -> WeirError:
             f"A topic or partition of {place} does not exist {seen}: create it. Rows that were"
             " staged stay so, and are committed once it is there."
         )
-    if code.endswith("AUTHORIZATION_FAILED"):
+    if failure.is_refusal:
         advice = (
-            f"Kafka refuses {place} a right that it needs {seen}: grant Write and Describe on its"
-            " topics and on the transactional ids that start with 'weir-', and Read and Write on"
-            " its ledger, then run the job again."
+            f"Kafka refuses {place} a right that it needs {seen}: grant it to the principal of the"
+            " job, then run the job again."
         )
     elif code in _CREDENTIALS:
         advice = (

@@ -10,12 +10,13 @@ hand, with the producer's id and epoch and the coordinator's epoch that the part
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import UnsupportedEnvironmentError
-from weir.sinks.kafka.client import KafkaFailure, OpenTransaction, Partition
+from weir.sinks.kafka.client import KafkaFailure, OpenTransaction, Partition, needs
 
 if TYPE_CHECKING:
     from kafka.admin import KafkaAdminClient
@@ -51,9 +52,12 @@ def open_transactions(
 
     with _admin(servers, conf) as admin:
         asked = [TopicPartition(each.topic, each.number) for each in partitions]
+        topics = " and ".join(sorted({repr(each.topic) for each in partitions}))
+        with needs(f"Read on topic {topics}"), _failing():
+            described_producers = admin.describe_producers(asked)
         found = [
             (Partition(where.topic, where.partition), producer)
-            for where, state in admin.describe_producers(asked).items()
+            for where, state in described_producers.items()
             for producer in state.active_producers
             if producer.current_transaction_start_offset is not None
             and producer.current_transaction_start_offset >= 0
@@ -110,15 +114,16 @@ def finish(
 
         # Its public call only aborts.
         admin._abort_transaction_request = request
-        admin.abort_transaction(
-            AbortTransactionSpec(
-                where,
-                transaction.producer_id,
-                transaction.producer_epoch,
-                # A marker with another is refused: TransactionCoordinatorFenced.
-                transaction.coordinator_epoch,
+        with needs("Alter on the cluster"), _failing():
+            admin.abort_transaction(
+                AbortTransactionSpec(
+                    where,
+                    transaction.producer_id,
+                    transaction.producer_epoch,
+                    # A marker with another is refused: TransactionCoordinatorFenced.
+                    transaction.coordinator_epoch,
+                )
             )
-        )
 
 
 @contextmanager
@@ -126,7 +131,6 @@ def _admin(servers: str, conf: Mapping[str, Any]) -> Iterator[KafkaAdminClient]:
     """An admin client. Raises ``KafkaFailure`` for what it raises."""
     try:
         from kafka.admin import KafkaAdminClient
-        from kafka.errors import KafkaError
     except ImportError as error:
         raise UnsupportedEnvironmentError(
             "Hanging transactions are found with kafka-python: install it with pip install"
@@ -137,7 +141,7 @@ def _admin(servers: str, conf: Mapping[str, Any]) -> Iterator[KafkaAdminClient]:
         if name in _RENAMED:
             renamed, convert = _RENAMED[name]
             given[renamed] = convert(value)
-    try:
+    with _failing():
         admin = KafkaAdminClient(
             bootstrap_servers=servers.split(","), request_timeout_ms=_TIMEOUT_MS, **given
         )
@@ -145,5 +149,15 @@ def _admin(servers: str, conf: Mapping[str, Any]) -> Iterator[KafkaAdminClient]:
             yield admin
         finally:
             admin.close()
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    """Raise ``KafkaFailure`` for what kafka-python raises, with librdkafka's name of the error."""
+    from kafka.errors import KafkaError
+
+    try:
+        yield
     except KafkaError as error:
-        raise KafkaFailure(type(error).__name__, str(error)) from error
+        words = re.findall("[A-Z][a-z]+", type(error).__name__.removesuffix("Error"))
+        raise KafkaFailure("_".join(words).upper(), str(error)) from error

@@ -89,7 +89,7 @@ class LedgerLog(CommitLog):
 
     def _found(self, prefix: str) -> str:
         """The only ledger of the topic."""
-        names = sorted(name for name in self._client.topics() if name.startswith(prefix))
+        names = sorted(name for name in self._client.names() if name.startswith(prefix))
         if len(names) > 1:
             raise StorageError(
                 f"{self.place} has the ledgers {', '.join(map(repr, names))}, of several sinks:"

@@ -60,6 +60,7 @@ from weir.sinks.kafka.client import (
     Partition,
     Producer,
     Topic,
+    needs,
 )
 from weir.sinks.kafka.confluent import ConfluentClient, check_installed
 from weir.sinks.kafka.encoding import Encoding, ValueFormat, refusal
@@ -236,7 +237,8 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
             name = self._ledger_name(context)
             if not client.topics([name]):
                 client.create_topic(name, LEDGER_CONFIG)
-            self._topics = client.topics(None if self._topic is None else [self._topic])
+            own = client.names() if self._topic is None else [self._topic]
+            self._topics = client.topics([each for each in own if not each.startswith("__")])
             if not context.is_in_other_name:
                 # That other job may still run: it is fenced only if its rows are published.
                 self._make_ready(())
@@ -371,9 +373,10 @@ class KafkaTopic(FileSink[KafkaPayload, None]):
         ends = producer.flush(self._timeout_ms / 1000)
         entry = self._entry(epoch, rows, ends, self._written_to(ends))
         key, value = Ledger.record(entry)
-        producer.send([Outgoing(self._ledger.topic, value, key, 0)])
-        self._asked = True
-        producer.commit(_COMMIT_S)
+        with needs(f"Write on topic {self._ledger.topic!r}"):
+            producer.send([Outgoing(self._ledger.topic, value, key, 0)])
+            self._asked = True
+            producer.commit(_COMMIT_S)
         return rows
 
     def _written_to(self, ends: Ends) -> Mapping[str, Topic]:

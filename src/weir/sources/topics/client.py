@@ -293,7 +293,8 @@ class _ConfluentConsumer:
             polled.ends[place] = int(message.offset() or 0)
         elif error.name() in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
             polled.out_of_range.add(place)
-        else:
+        elif error.name() != "GROUP_AUTHORIZATION_FAILED":
+            # A consumer also asks for its group, which is not used.
             raise InputError(f"Kafka at {self._servers}: {place[0]}: {error.str()}.")
 
     def _say(self, error: confluent_kafka.KafkaError) -> None:
