@@ -35,6 +35,10 @@ for _number, _handler in (
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
+# Tests know no Hadoop of this machine.
+for _variable in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+    os.environ.pop(_variable, None)
+
 # Servers of tests are found by no command of their user, and by none of another test process.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="weir-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)

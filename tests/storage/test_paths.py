@@ -62,6 +62,52 @@ def test_each_path_has_one_spelling(written: str, kept: str) -> None:
     assert normalize(kept) == kept
 
 
+_SITE = """<?xml version="1.0"?>
+<configuration>
+  <property><name>io.file.buffer.size</name><value>131072</value></property>
+  <property><name>{key}</name><value>{value}</value></property>
+</configuration>"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "kept"),
+    [
+        (("fs.defaultFS", "hdfs://nn:8020"), "hdfs://nn:8020/x"),
+        (("fs.defaultFS", " HDFS://nameservice1/ "), "hdfs://nameservice1/x"),
+        (("fs.default.name", "hdfs://nn:8020/user/me"), "hdfs://nn:8020/x"),
+        (("fs.defaultFS", "viewfs://cluster"), "hdfs:///x"),
+        (("fs.defaultFS", "file:///"), "hdfs:///x"),
+        (("fs.defaultFS", "hdfs://${name.node}:8020"), "hdfs:///x"),
+        (("fs.trash.interval", "hdfs://nn"), "hdfs:///x"),
+    ],
+)
+@pytest.mark.parametrize("variable", ["HADOOP_CONF_DIR", "YARN_CONF_DIR"])
+def test_a_path_without_a_name_node_is_on_the_default_one(
+    entry: tuple[str, str],
+    kept: str,
+    variable: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If Hadoop's configuration names one of its scheme in so many words."""
+    (tmp_path / "core-site.xml").write_text(_SITE.format(key=entry[0], value=entry[1]))
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert {normalize(path) for path in ("hdfs:/x", "hdfs:///x", "hdfs:///y/../x/", kept)} == {kept}
+    assert normalize("hdfs://other/x") == "hdfs://other/x"
+    assert normalize("/x") == "/x"
+
+
+@pytest.mark.parametrize("text", [None, "", "<configuration>"])
+def test_a_configuration_that_cannot_be_read_names_no_name_node(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hadoop reports it itself."""
+    if text is not None:
+        (tmp_path / "core-site.xml").write_text(text)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert normalize("hdfs:///x") == "hdfs:///x"
+
+
 def test_relative_paths_are_below_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

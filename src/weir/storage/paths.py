@@ -7,9 +7,10 @@ A path is kept in one of two spellings, which need no further parsing::
                                  (``%20`` is not a blank)
 
 What users write goes through ``normalize`` once, where it enters: relative paths, ``~/x``,
-``file:/x`` and ``file:///x``, ``hdfs:/x`` (on Hadoop's default name node), ``..`` and trailing
-slashes. A string that cannot be a path, or that JSON, Python and the JVM do not all represent (one
-that is not UTF-8), is refused there with an explanation.
+``file:/x`` and ``file:///x``, ``hdfs:/x`` and ``hdfs:///x`` (on Hadoop's default name node, which
+``HADOOP_CONF_DIR`` names), ``..`` and trailing slashes. A string that cannot be a path, or that
+JSON, Python and the JVM do not all represent (one that is not UTF-8), is refused there with an
+explanation.
 
 Symbolic links can give one place two spellings. Paths are stored as they were written, so that a
 link may be moved together with its target; but whenever two paths are *compared*, and before
@@ -27,6 +28,7 @@ import re
 import tempfile
 
 from weir.errors import StorageError
+from weir.storage.hadoop_site import default_file_system
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 #: In these schemes a bucket or container takes the place of the host, and there is no default.
@@ -63,6 +65,9 @@ def normalize(path: str) -> str:
         return _plain(below or "/")
     if not authority and scheme in _WITH_BUCKETS:
         raise StorageError(f"{path!r} has no bucket: use {scheme}://BUCKET/PATH.")
+    if not authority:
+        default = default_file_system() or ""
+        authority = default.partition("://")[2] if scheme_of(f"{default}/") == scheme else ""
     return f"{scheme}://{authority}{_collapsed(below)}"
 
 

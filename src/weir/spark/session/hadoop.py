@@ -245,8 +245,10 @@ class HadoopFileSystem:
     def _rename(self, source: str, target: str, option: str) -> None:
         rename = self._class("Options$Rename")
         options = self._jvm.array(rename, [getattr(rename, option)])
-        context = self._class("FileContext").getFileContext(self._path(target).toUri(), self._conf)
-        context.rename(self._path(source), self._path(target), options)
+        # ``FileContext`` knows no default name node.
+        old, new = (self._fs.makeQualified(self._path(path)) for path in (source, target))
+        context = self._class("FileContext").getFileContext(new.toUri(), self._conf)
+        context.rename(old, new, options)
 
     def _temporary(self, path: str) -> str:
         return join(parent(path), f".weir.{uuid.uuid4()}.tmp")
