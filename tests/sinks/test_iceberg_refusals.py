@@ -13,7 +13,8 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType, NestedField, StringType, StructType, TimestampType
 from tests.kit.iceberg_warehouse import NAME, Warehouse, context, stage_by_hand
 
-from weir.errors import SinkMismatchError
+from weir.errors import SinkError, SinkMismatchError
+from weir.sinks import IcebergTable
 from weir.sinks.iceberg.evolution import evolve, prepare
 from weir.sinks.iceberg.payload import IcebergPayload
 from weir.sinks.iceberg.types import NEW_IDS
@@ -46,6 +47,30 @@ def staged(table: Table, rows: Schema) -> IcebergPayload:
 def prepared(table: Table, rows: Schema) -> dict[str, Schema]:
     """What a commit of such rows would do to the table."""
     return prepare(table.transaction(), [staged(table, rows)], adds=True, place="T")
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "viewfs"])
+@pytest.mark.parametrize("where", ["the pipeline", "the environment"])
+def test_a_warehouse_on_hdfs_is_refused_when_the_pipeline_is_read(scheme, where, monkeypatch):
+    """So ``weir plan`` refuses it too: nothing is asked, and no JVM starts."""
+    location = f"{scheme}://nn:8020/warehouse"
+    catalog = {"name": "far", "type": "sql", "uri": "sqlite://"}
+    if where == "the pipeline":
+        catalog["warehouse"] = location
+    else:
+        monkeypatch.setenv("PYICEBERG_CATALOG__FAR__WAREHOUSE", location)
+    words = rf"'shop.orders'\) lies at {location}, but pyiceberg cannot commit to HDFS: choose a"
+    with pytest.raises(SinkError, match=words):
+        IcebergTable(catalog, "shop.orders")
+
+
+def test_a_table_on_hdfs_is_refused_once_its_catalog_has_named_its_place(warehouse):
+    """Before a JVM starts: the sinks are checked first."""
+    table = warehouse.catalog.create_table(NAME, Schema(optional(1, "a", StringType())))
+    location = "hdfs://nn/warehouse/orders"
+    table.metadata = table.metadata.model_copy(update={"location": location})
+    with pytest.raises(SinkError, match=f"lies at {location}, but pyiceberg"):
+        warehouse.sink().target.check_table(table, ())
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

@@ -30,13 +30,14 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import LongType, NestedField
+from pyiceberg.utils.config import Config
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from weir.errors import SinkError, SinkMismatchError, StorageError, WeirError
 from weir.sinks.iceberg.client import DurableFileIO, OneCommit
 from weir.sinks.iceberg.partitions import check_spec
 from weir.sinks.staging import ConflictError
-from weir.storage.paths import normalize
+from weir.storage.paths import normalize, scheme_of
 
 #: What pass by themselves.
 _PASSING = (
@@ -58,6 +59,9 @@ _SECRET = re.compile(
 )
 _S3 = re.compile(r"\As3n?://")
 _FORMAT_VERSION = 2
+_WAREHOUSE = "warehouse"
+#: What pyiceberg reaches only by Hadoop's native library, which few machines have.
+_HADOOP = frozenset({"hdfs", "viewfs"})
 
 
 class IcebergTarget:
@@ -80,6 +84,7 @@ class IcebergTarget:
         self._catalog_name = catalog if isinstance(catalog, str) else properties.pop("name", None)
         _check_properties(properties, place)
         self._properties = properties
+        self._check_reached(str(properties.get(_WAREHOUSE) or self._configured(_WAREHOUSE)))
         self._catalog: Catalog | None = None
 
     def load(self) -> Table | None:
@@ -170,7 +175,8 @@ class IcebergTarget:
         return False
 
     def check_table(self, table: Table, partition_by: Sequence[str]) -> None:
-        """Raise ``SinkMismatchError`` for a table to which the sink cannot append exactly."""
+        """Raise ``SinkError`` for a table to which the sink cannot append exactly."""
+        self._check_reached(table.location())
         version = table.metadata.format_version
         if version != _FORMAT_VERSION:
             raise SinkMismatchError(
@@ -189,6 +195,25 @@ class IcebergTarget:
                 f"{self._place} is partitioned by {shown or 'nothing'}, not by"
                 f" {list(partition_by)}: leave partition_by out, which keeps to the table, or"
                 " write to another table."
+            )
+
+    def _configured(self, key: str) -> object:
+        """A property in pyiceberg's own configuration; None without one."""
+        try:
+            config = Config()
+            name = self._catalog_name or config.get_default_catalog_name()
+            return (config.get_catalog_config(name) or {}).get(key)
+        except ValueError:
+            # Loading the catalog reports it.
+            return None
+
+    def _check_reached(self, location: str) -> None:
+        """Raise ``SinkError`` for a location that pyiceberg cannot write to."""
+        if scheme_of(location) in _HADOOP:
+            raise SinkError(
+                f"{self._place} lies at {location}, but pyiceberg cannot commit to HDFS: choose a"
+                " catalog whose warehouse is in an object store or on a mounted path, or write a"
+                " DeltaTable, which can lie on HDFS."
             )
 
     def _loaded_catalog(self) -> Catalog:
