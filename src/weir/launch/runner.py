@@ -171,13 +171,21 @@ def _started(
     """Wire the run and start its REST server; ``running`` gets what closes them."""
     environment.listener.phase("loading further libraries")
     from weir.launch.metrics_file import write_metrics
+    from weir.launch.plain_paths import plain_path_note
     from weir.launch.wiring import JobRun
     from weir.spark.session.cluster import SparkCluster
+    from weir.spark.session.hadoop import default_file_system
 
     rest.load()
     run = JobRun(environment, submission, sinks, rest_address=rest.bind())
     running.callback(run.close)
-    cluster = SparkCluster(environment.session.get())
+    session, job = environment.session.get(), environment.job
+    cluster = SparkCluster(session)
+    note = plain_path_note(
+        default_file_system(session), job.sinks.values(), environment.configuration
+    )
+    if note is not None:
+        environment.listener.note(note)
     rest.start(run.gateway, environment.file_systems, cluster)
     running.callback(
         write_metrics,

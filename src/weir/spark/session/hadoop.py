@@ -34,6 +34,12 @@ _CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
 _Fill: TypeAlias = Callable[[Any], object]
 
 
+def default_file_system(session: SparkSession) -> str:
+    """``fs.defaultFS``, on which Spark resolves plain paths."""
+    conf: Any = session._jsc.hadoopConfiguration()
+    return str(conf.get("fs.defaultFS"))
+
+
 class HadoopFileSystem:
     """One Hadoop file system. The module's docstring says how it arbitrates."""
 
