@@ -34,6 +34,7 @@ class FakeJob:
 
     status = JobStatus.RUNNING
     vertices = ()
+    saves_on_sigterm = False
 
     def __init__(
         self,

@@ -1,14 +1,17 @@
 """``weir`` with a fake runner, as a process of its own: the job runs until it is suspended.
 
 With ``deaf`` as the first argument, the job does not react to a suspension and runs for ever. With
-``script``, the second argument is Python code, which has a ``job``.
+``saving``, SIGTERM stops it with a savepoint. With ``script``, the second argument is Python code,
+which has a ``job``.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -28,7 +31,14 @@ class Gateway(FakeGateway):
 
     def __init__(self) -> None:
         super().__init__()
+        self.saves_on_sigterm = KIND == "saving"
+        self.savepoint: str | None = None
         self.suspended = threading.Event()
+
+    def stop_with_savepoint(self, target: str | None, *, drain: bool = False) -> Future[Any]:
+        self.savepoint = "/saved"
+        self.suspended.set()
+        return super().stop_with_savepoint(target)
 
     def suspend(self) -> None:
         super().suspend()
@@ -42,6 +52,8 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     gateway.suspended.wait()
     if KIND == "deaf":
         threading.Event().wait()
+    if gateway.savepoint is not None:
+        return JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, savepoint=gateway.savepoint)
     return JobResult(job_id=JOB_ID, status=JobStatus.SUSPENDED)
 
 

@@ -282,6 +282,16 @@ def test_a_signal_suspends_the_job(pipeline: str, number: signal.Signals, code: 
     assert "is suspended; run the same command again to resume it" in err
 
 
+def test_sigterm_stops_the_job_with_a_savepoint_where_that_is_wanted(pipeline: str) -> None:
+    """The exit code is that of the signal all the same: who runs the process starts it again."""
+    process = started(pipeline, "saving")
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate()
+    assert process.returncode == 143
+    assert "stopping the job with a savepoint; a second signal kills the process" in err
+    assert "was stopped. Savepoint: /saved" in err
+
+
 def test_a_second_signal_ends_the_process_at_once(pipeline: str) -> None:
     """It ends even if the job does not react to the first signal."""
     process = started(pipeline, "deaf")

@@ -187,10 +187,16 @@ class FakeGateway:
             clock or SystemClock(), {vertex.vertex: vertex.inputs for vertex in view.vertices}, dict
         )
         self.engine_log: str | None = None
+        self.saves_on_sigterm = False
         self.spread = SUBTASKS
+        #: For how long the main thread has been silent.
+        self.silent = 0
 
     def view(self) -> JobView:
         return self.current
+
+    def silent_ms(self) -> int:
+        return self.silent
 
     def subtasks(self, vertex: str) -> tuple[SubtaskView, ...]:
         return self.spread

@@ -311,6 +311,18 @@ def test_a_stop_is_answered_when_its_rows_are_committed_and_the_view_names_the_s
     assert (ended.status, ended.savepoint) == (JobStatus.FINISHED, savepoint.external_path)
 
 
+def test_a_main_thread_that_hangs_is_silent_until_it_answers() -> None:
+    """What a liveness probe asks; a thread that answers is never silent."""
+    hung = threading.Event()
+    with RunningWorld() as world:
+        world.wait_running()
+        assert world.job.silent_ms() == 0
+        world.job.driver.call(hung.wait)
+        world.wait_until(lambda: world.job.silent_ms() > 0)
+        hung.set()
+        world.wait_until(lambda: world.job.silent_ms() == 0)
+
+
 def test_a_stop_with_checkpoint_leaves_a_suspended_job() -> None:
     """It is answered like a stop with savepoint, and there is no savepoint to name."""
     with RunningWorld() as world:

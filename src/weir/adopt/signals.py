@@ -1,6 +1,7 @@
 """Signals that reach a script while its jobs run.
 
-1. The first suspends the jobs: the next start of the same command resumes them.
+1. The first suspends the jobs, or stops them with savepoints: the next start of the same command
+   resumes them (``launch/signals.py``).
 2. When they have ended, the script's main thread gets what Python would have raised at once:
    ``KeyboardInterrupt`` for SIGINT, ``SystemExit`` for the others. So its ``finally`` blocks run.
 3. A second signal ends the process.
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from weir.adopt.jobs import ScriptJob
-from weir.launch.signals import ENDING
+from weir.launch.signals import ENDING, leave
 
 
 class ScriptSignals:
@@ -78,13 +79,11 @@ class ScriptSignals:
         if not running:
             self.raise_if_received()
             return
-        # On a thread: a handler may interrupt code that holds a lock which ``suspend`` needs.
-        threading.Thread(target=self._suspend, args=(running,), daemon=True).start()
+        # On a thread: a handler may interrupt code that holds a lock which ``leave`` needs.
+        threading.Thread(target=self._leave, args=(running, self.received), daemon=True).start()
 
-    def _suspend(self, running: Sequence[ScriptJob]) -> None:
-        self._say("suspending the job; a second signal kills the process")
-        for job in running:
-            job.suspend()
+    def _leave(self, running: Sequence[ScriptJob], received: signal.Signals) -> None:
+        leave([job.gateway for job in running if job.gateway is not None], received, self._say)
         for job in running:
             job.join()
         main = threading.main_thread().ident

@@ -37,7 +37,7 @@ from weir.job import Job, definition_of
 from weir.launch import runner
 from weir.launch.options import JobResult, RunOptions
 from weir.launch.phases import answer_promptly
-from weir.launch.signals import ENDING, SuspendOnSignal
+from weir.launch.signals import ENDING, SuspendOnSignal, is_left
 from weir.masking import masked_arguments
 from weir.spark.session import class_archive
 from weir.spark.session.user_modules import py_files_found
@@ -142,7 +142,7 @@ class _Run:
         options = self._options_of(job)
         with self._output.running():
             result, received = self._run(job, options.over(given))
-        if received is not None and result.status is JobStatus.SUSPENDED:
+        if received is not None and is_left(result, received):
             raise SystemExit(128 + received)
         return result
 
@@ -302,8 +302,8 @@ def _report(
 
 
 def _exit_code(result: JobResult, received: signal.Signals | None) -> int:
+    if result.checkpoint_id is None and received is not None and is_left(result, received):
+        return 128 + received
     if result.status is JobStatus.FINISHED or result.checkpoint_id is not None:
         return 0
-    if result.status is JobStatus.CANCELED or received is None:
-        return 1
-    return 128 + received
+    return 1

@@ -19,6 +19,7 @@ from weir.config.values import (
     INTERVAL,
     LOG_FORMAT_TYPE,
     MEMORY,
+    ON_SIGTERM_TYPE,
     PATH,
     POSITIVE_DURATION,
     RETENTION,
@@ -333,6 +334,14 @@ CLASS_ARCHIVE = ConfigOption(
     "true",
     "Whether Spark's JVM maps its classes from an archive in the user's cache directory; 'weir run'"
     " creates a missing archive at its end ('weir warmup' creates it at once).",
+)
+ON_SIGTERM = ConfigOption(
+    "weir.on-sigterm",
+    ON_SIGTERM_TYPE,
+    "suspend",
+    "What SIGTERM does to the job: 'suspend', or 'savepoint', which stops it with a savepoint, and"
+    " suspends it if none can be taken. The next start goes on from there by '--from-savepoint"
+    " latest', which is required. Either way the exit code is 143.",
 )
 LOG_FORMAT = ConfigOption(
     "weir.log-format",

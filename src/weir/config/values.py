@@ -45,6 +45,14 @@ class RecoveryClaimMode(enum.Enum):
     CLAIM = "CLAIM"
 
 
+class OnSigterm(enum.Enum):
+    """What SIGTERM does to a running job."""
+
+    #: Nothing is saved: the same command resumes from the newest completed checkpoint.
+    SUSPEND = "suspend"
+    SAVEPOINT = "savepoint"
+
+
 class LogFormat(enum.Enum):
     """The form of a line of the log."""
 
@@ -230,6 +238,7 @@ HOSTS = ValueType("hosts", "host names without ports, separated by commas, or 'n
 RETENTION = _choice(RetainExternalized, {})
 CLAIM_MODE = _choice(RecoveryClaimMode, {})
 LOG_FORMAT_TYPE = _choice(LogFormat, {})
+ON_SIGTERM_TYPE = _choice(OnSigterm, {})
 STRATEGY = _choice(
     RestartStrategyType,
     {

@@ -22,9 +22,21 @@ class JobGateway(Protocol):
         """The newest view. Waits only briefly for an update, even if the job or its JVM hangs."""
         ...
 
+    def silent_ms(self) -> int:
+        """For how long the job's main thread has not answered, in milliseconds; 0 if it does.
+
+        Waits only briefly for an answer.
+        """
+        ...
+
     @property
     def recorder(self) -> Recorder:
         """What happened in the job over the last hour."""
+        ...
+
+    @property
+    def saves_on_sigterm(self) -> bool:
+        """Whether SIGTERM stops the job with a savepoint (``weir.on-sigterm``)."""
         ...
 
     @property

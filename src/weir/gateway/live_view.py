@@ -85,6 +85,8 @@ class LiveView:
         #: The latest request for a view; done once the main thread has published for it.
         self._look: Future[None] = Future()
         self._look.set_result(None)
+        #: When it was made.
+        self._asked_ms = clock.now_ms()
         self._looking = threading.Lock()
         #: When a reader last got a freshly published view.
         self._looked_ms = clock.now_ms() - _FRESH_MS
@@ -104,6 +106,7 @@ class LiveView:
         with self._looking:
             if self._look.done():
                 self._look = Future()
+                self._asked_ms = self._clock.now_ms()
                 self._driver.call(partial(self._publish_for, self._look))
             look = self._look
         wait((look,), timeout=_PATIENCE_S)
@@ -111,6 +114,11 @@ class LiveView:
             look.result()
             self._looked_ms = self._clock.now_ms()
         return self._view
+
+    def silent_ms(self) -> int:
+        """For how long the main thread has not answered, in milliseconds; 0 if it does."""
+        self.newest()
+        return 0 if self._look.done() or self._is_final else self._clock.now_ms() - self._asked_ms
 
     # ---- on the main thread
 

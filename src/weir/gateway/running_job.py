@@ -57,6 +57,7 @@ class RunningJob:
         patience_ms: int,
         coordinated: tuple[CoordinatorView, ...] = (),
         engine_log: str | None = None,
+        saves_on_sigterm: bool = False,
     ) -> None:
         """``patience_ms``: how long the end of an attempt waits for work that hangs.
 
@@ -70,6 +71,7 @@ class RunningJob:
         self._tasks = tasks
         self._coordinators = coordinators
         self.engine_log = engine_log
+        self.saves_on_sigterm = saves_on_sigterm
         self._requests = itertools.count(1)
         self._futures: dict[str, Future[Any]] = {}
         self._over = threading.Event()
@@ -108,6 +110,10 @@ class RunningJob:
     def view(self) -> JobView:
         """The current view, the last if the main thread hangs, or the final view after the end."""
         return self._view.newest()
+
+    def silent_ms(self) -> int:
+        """For how long the main thread has not answered; 0 if it does."""
+        return self._view.silent_ms()
 
     def subtasks(self, vertex: VertexId) -> tuple[SubtaskView, ...]:
         """How the newest batch of a vertex was spread over its subtasks; waits for the JVM."""

@@ -42,6 +42,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
 
     configuration = Configuration.load(None, {**job.conf, **options.conf})
     options = with_recovery_path(options, configuration)
+    check_goes_on(options, configuration)
     if options.name is not None:
         job = job.named(options.name)
     job = reading(job, options)
@@ -217,6 +218,20 @@ def _check(configuration: Configuration, rest: RestServer) -> None:
     lineage.is_on(configuration)
     check_environment()
     add_script_directory()
+
+
+def check_goes_on(options: RunOptions, configuration: Configuration) -> None:
+    """Raise ``ConfigurationError`` if SIGTERM would leave a job that the same command refuses."""
+    from weir.config.options import ON_SIGTERM, RECOVERY_PATH
+    from weir.config.values import LATEST_SAVEPOINT, OnSigterm
+
+    saves = configuration.value(ON_SIGTERM) is OnSigterm.SAVEPOINT
+    if saves and options.from_savepoint != LATEST_SAVEPOINT:
+        raise ConfigurationError(
+            f"{ON_SIGTERM.key} is {OnSigterm.SAVEPOINT.value}, and after that only a start from the"
+            " savepoint goes on: add --from-savepoint latest, or set"
+            f" {RECOVERY_PATH.key} to {LATEST_SAVEPOINT}."
+        )
 
 
 def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:

@@ -1,6 +1,7 @@
 """Suspends a running job when a signal asks the process to end.
 
 1. The first signal suspends the job: its tasks stop, and the next run of the same job resumes it.
+   SIGTERM stops it with a savepoint instead, if ``weir.on-sigterm`` says so.
 2. The second ends the process at once, as does a signal that arrives before the job is submitted.
    That is a crash, from which the next run recovers.
 
@@ -11,10 +12,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from types import FrameType
 
+from weir.core.status import JobStatus
+from weir.core.types import CompletedCheckpoint
 from weir.gateway.job_gateway import JobGateway
+from weir.launch.options import JobResult
 
 #: By service managers and ``kill``; by a terminal that is closed.
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -62,9 +68,40 @@ class SuspendOnSignal:
             self._end(number)
             return
         self.received = signal.Signals(number)
-        # On a thread: a handler may interrupt code that holds a lock which ``suspend`` needs.
-        threading.Thread(target=self._suspend, args=(gateway.suspend,), daemon=True).start()
+        # On a thread: a handler may interrupt code that holds a lock which ``leave`` needs.
+        threading.Thread(
+            target=leave, args=((gateway,), self.received, self._say), daemon=True
+        ).start()
 
-    def _suspend(self, suspend: Callable[[], None]) -> None:
-        self._say("suspending the job; a second signal kills the process")
-        suspend()
+
+def leave(
+    gateways: Sequence[JobGateway], received: signal.Signals, say: Callable[[str], None]
+) -> None:
+    """Ask running jobs to end, as this signal does. ``say`` shows a line."""
+    saves = received is signal.SIGTERM and any(one.saves_on_sigterm for one in gateways)
+    doing = "stopping the job with a savepoint" if saves else "suspending the job"
+    say(f"{doing}; a second signal kills the process")
+    for gateway in gateways:
+        if saves and gateway.saves_on_sigterm:
+            gateway.stop_with_savepoint(None).add_done_callback(
+                partial(_suspend_if_failed, gateway, say)
+            )
+        else:
+            gateway.suspend()
+
+
+def _suspend_if_failed(
+    gateway: JobGateway, say: Callable[[str], None], stopped: Future[CompletedCheckpoint]
+) -> None:
+    error = stopped.exception()
+    if error is not None:
+        say(f"suspending the job, as it cannot be stopped with a savepoint: {error}")
+        gateway.suspend()
+
+
+def is_left(result: JobResult, received: signal.Signals | None) -> bool:
+    """Whether the signal ended the job, by suspending it or with the savepoint of SIGTERM."""
+    return received is not None and (
+        result.status is JobStatus.SUSPENDED
+        or (received is signal.SIGTERM and result.savepoint is not None)
+    )

@@ -14,13 +14,14 @@ from weir.config.options import (
     LEASE_INTERVAL,
     LEASE_TIMEOUT,
     LOG_FORMAT,
+    ON_SIGTERM,
     REJECTS_MAX,
     REST_LINGER,
     SAVEPOINT_DIR,
     STATE_MEMORY,
     TASK_CANCELLATION_TIMEOUT,
 )
-from weir.config.values import LogFormat
+from weir.config.values import LogFormat, OnSigterm
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.coordination.coordinators import CoordinatedOperator
 from weir.core.job.master import JobMaster
@@ -202,6 +203,7 @@ class JobRun:
                 for name, operator in coordinated.items()
             ),
             engine_log=log_of(environment.session.get()),
+            saves_on_sigterm=environment.configuration.value(ON_SIGTERM) is OnSigterm.SAVEPOINT,
         )
 
     def _lineage_reporter(self) -> lineage.LineageReporter | None:

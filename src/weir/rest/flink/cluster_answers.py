@@ -22,6 +22,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from weir.core.status import JobStatus
+from weir.core.types import TaskStatus
 from weir.masking import MASKED, masked, masked_option
 from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
 from weir.monitoring.log_buffer import LogBuffer
@@ -35,6 +36,9 @@ from weir.rest.schema import cluster
 DRIVER_LOG = "driver.log"
 #: How much of the end of a log file is sent, in bytes.
 LOG_TAIL = 1024 * 1024
+#: A main thread that has not answered for so long, in milliseconds, hangs for good: it waits for
+#: nothing but messages.
+HUNG_MS = 60_000
 
 #: Names of variables whose values are not secret.
 _HARMLESS = re.compile(
@@ -59,6 +63,14 @@ _APPLICATION_STATUS = {
     JobStatus.CANCELLING: "CANCELING",
 }
 _MIB = 1024 * 1024
+
+
+def lacking(view: JobView) -> str | None:
+    """What the job lacks to be ready; None if it runs with all its queries."""
+    if view.status is not JobStatus.RUNNING:
+        return f"The job is {view.status.value}."
+    starting = sum(vertex.status is TaskStatus.INITIALIZING for vertex in view.vertices)
+    return f"{starting} of {len(view.vertices)} queries are starting." if starting else None
 
 
 @answers(cluster.APPLICATIONS)

@@ -56,6 +56,30 @@ async def _driver_log(server: Serving) -> Text:
     return await _log_file(server, cluster_answers.DRIVER_LOG)
 
 
+@serves(cluster.LIVENESS)
+async def _liveness(server: Serving) -> Text:
+    """Raises 503 if the process can only be killed.
+
+    A job that restarts, or a JVM that is gone, is no such case: the driver sees to it by itself.
+    """
+    if not server.is_history:
+        silent_ms = await server.once("silent", server.gateway.silent_ms)
+        if silent_ms >= cluster_answers.HUNG_MS:
+            raise HTTPException(503, f"The job's main thread has hung for {silent_ms // 1000} s.")
+    return Text("alive\n")
+
+
+@serves(cluster.READINESS)
+async def _readiness(server: Serving) -> Text:
+    """Raises 503 while the job starts or restarts, and after its end."""
+    if not server.is_history:
+        [view] = await server.views()
+        lacking = cluster_answers.lacking(view)
+        if lacking is not None:
+            raise HTTPException(503, lacking)
+    return Text("ready\n")
+
+
 @serves(cluster.TASK_MANAGERS)
 async def _task_managers(server: Serving) -> cluster.TaskManagers:
     now_ms = server.clock.wall_ms()

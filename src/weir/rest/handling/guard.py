@@ -11,7 +11,8 @@ The checks, in order:
    request from another site is refused, even if it only reads, unless a user follows a link
    here: a page cannot read what it links to. Command-line clients send neither header.
 4. **Token.** If the server has a token, the request must send ``Authorization: Bearer TOKEN``. The
-   files of the web page need no token: they are the same for every job, and ask for the token. With
+   files of the web page need no token: they are the same for every job, and ask for the token; nor
+   do the two probes, which say no more than that the job runs. With
    the token of those who may only look, a request other than GET and HEAD is refused, and answers
    say so in the header ``Weir-Access: read``, so that the web page shows no buttons.
 5. **Content type.** An HTML form can send requests to any site, but never with the type of JSON.

@@ -395,6 +395,20 @@ RESCALE_DETAILS = Endpoint(
 )
 JARS = Endpoint("GET", "/jars", Jars, "Empty: jobs are not uploaded.")
 DATA_SETS = Endpoint("GET", "/datasets", DataSets, "Empty: Weir caches no data sets.")
+LIVENESS = Endpoint(
+    "GET",
+    "/healthz",
+    Text,
+    "Weir's own, without a token: 503 once the job's main thread has hung for a minute.",
+)
+READINESS = Endpoint(
+    "GET",
+    "/readyz",
+    Text,
+    "Weir's own, without a token: 503 unless the job runs, with all its queries.",
+)
+#: For those who start and watch processes, such as a kubelet: they have no token.
+PROBES = frozenset({LIVENESS.path, READINESS.path})
 OPENAPI = Endpoint(
     "GET", "/openapi.json", dict[str, Any], "Weir's own: this page as an OpenAPI document."
 )

@@ -5,7 +5,7 @@ do.
 
 Every failure is answered with an error status and ``{"errors": ["one sentence"]}``, which Flink's
 clients show. Polling a failed operation is no failure: it answers 200 with the cause. 500 is for
-what is nobody's mistake but the server's. 503 is never used, since clients retry on it.
+what is nobody's mistake but the server's. 503 is left to the two probes, since clients retry on it.
 """
 
 from __future__ import annotations

@@ -154,6 +154,7 @@ class RestServer:
         import uvicorn
 
         from weir.rest.handling.guard import Guard
+        from weir.rest.schema.cluster import PROBES
         from weir.rest.server.app import make_app
         from weir.rest.server.connections import BoundedListener, BoundedProtocol, BoundedServer
         from weir.rest.web import files as page_files
@@ -176,7 +177,7 @@ class RestServer:
                 app,
                 bound_address=listening.getsockname()[0],
                 hosts=(self._bind_address.lower(), *self._security.allowed_hosts),
-                open_paths=page_files.PATHS,
+                open_paths=page_files.PATHS | PROBES,
                 token=self._security.token,
                 reading_token=self._security.reading_token,
             ),
