@@ -1,8 +1,8 @@
 """Readers that say when a checkpoint is due, on real Spark (MISSION B4).
 
 The source is that of ``docs/MARKED_SOURCES.md``: an API puts a mark into each of its feeds when it
-is asked for a checkpoint. More rows come to the feeds together with each mark, behind it: the reader
-could read them at once, but none of them may be in the mark's checkpoint.
+is asked for a checkpoint. More rows come to the feeds together with each mark, behind it: the
+reader could read them at once, but none of them may be in the mark's checkpoint.
 """
 
 from __future__ import annotations
