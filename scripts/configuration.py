@@ -22,7 +22,7 @@ Flink's.
 
 <!-- Written by scripts/configuration.py from the table that is read. -->
 
-| key | values | default | |
+| key | values | default | what it does |
 | --- | --- | --- | --- |
 """
 
