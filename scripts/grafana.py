@@ -62,6 +62,11 @@ PANELS: tuple[tuple[str, str, tuple[tuple[str, str], ...]], ...] = (
             (f"weir_task_state_bytes{{{_JOB}}}", _TASK),
         ),
     ),
+    (
+        "Rows dropped as late",
+        "short",
+        ((f"increase(weir_task_late_records_dropped_total{{{_JOB}}}[5m])", _TASK),),
+    ),
     ("Watermark lag", "s", ((f"weir_task_watermark_lag_seconds{{{_JOB}}}", _TASK),)),
     ("Batch duration", "s", ((f"weir_task_batch_duration_seconds{{{_JOB}}}", _TASK),)),
     (
