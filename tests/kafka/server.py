@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from tests.kafka import jars
+from tests.kit.ports import free_ports
 from tests.kit.waiting import wait_until
 
 from weir.errors import StorageError
@@ -179,19 +179,7 @@ class KafkaServer:
     def _java(self, main: str, *arguments: str) -> list[str]:
         home = os.environ.get("JAVA_HOME")
         java = f"{home}/bin/java" if home else "java"
-        return [java, *_JAVA, "-cp", f"{jars.directory('broker')}/*", main, *arguments]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody uses now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+        return [java, *_JAVA, "-cp", f"{jars.BROKER.directory}/*", main, *arguments]
 
 
 @contextmanager
