@@ -16,7 +16,7 @@ SPARK ?= 4.1
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup packages lint test house test-fast test-slow test-flink test-kafka test-spark demo first-minutes docs sim bench soak screenshots lock clean
+.PHONY: help setup packages lint test house test-fast test-slow test-flink test-kafka test-cluster test-spark demo first-minutes docs sim bench soak screenshots lock clean
 
 # Hundreds of processes of a test run would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,10 +48,10 @@ house: packages ## report the size and shape of the source tree
 	@$(BIN)/python -m scripts.house
 
 test-fast: setup ## only tests without a JVM or killed processes: seconds
-	$(BIN)/pytest -m "not spark and not kill and not slow and not flink and not kafka"
+	$(BIN)/pytest -m "not spark and not kill and not slow and not flink and not kafka and not cluster"
 
 test-slow: setup ## the slow tests, including 200 stops with a random kill: over an hour
-	$(BIN)/pytest -m "slow and not kafka"
+	$(BIN)/pytest -m "slow and not kafka and not cluster"
 
 test-flink: setup ## fetch Flink (330 MB) and run its own command line and dashboard against jobs: minutes
 	$(BIN)/python -m tests.flink.distribution
@@ -61,10 +61,14 @@ test-kafka: packages ## fetch a Kafka broker (64 MB, with Maven) and test what r
 	$(BIN)/python -m tests.kafka.jars
 	$(BIN)/pytest -m "kafka and not slow"
 
+test-cluster: packages ## fetch a small Hadoop cluster (105 MB, with Maven) and test jobs on its HDFS: minutes
+	$(BIN)/python -m tests.cluster.jars
+	$(BIN)/pytest -m "cluster and not slow"
+
 # Of tests without a JVM nothing depends on the release.
 test-spark: packages ## run the tests that use Spark on release SPARK, such as 4.1, in an environment of its own: a quarter of an hour
 	python=$$(scripts/setup_spark.sh $(SPARK)) && \
-	$$python -m pytest -m "spark and not slow and not flink and not kafka" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+	$$python -m pytest -m "spark and not slow and not flink and not kafka and not cluster" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 demo: ## kill a running job three times; prove that no row is lost or duplicated
 	@scripts/setup.sh demo

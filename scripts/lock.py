@@ -38,7 +38,7 @@ def resolve() -> dict[str, str]:
         subprocess.run([*pip, "install", "--upgrade", "pip"], check=True)
         report = Path(scratch, "report.json")
         command = [*pip, "install", "--dry-run", "--ignore-installed", "--report", str(report)]
-        project = [".[demo,objectstore,postgres,iceberg,kafka,lineage]"]
+        project = [".[demo,hdfs,objectstore,postgres,iceberg,kafka,lineage]"]
         groups = ["--group", "dev", "--group", "docs"]
         subprocess.run([*command, *project, *groups], check=True, cwd=ROOT)
         installed = json.loads(report.read_text())["install"]

@@ -3,8 +3,8 @@
 Two queries with a channel between them, three sinks: the first has a Delta table and files, the
 second a stateful window into ``Files``, which closes by the watermark of the first. All paths are
 relative to the directory in which the command runs. The environment variable ``NUMBERS`` is
-``bounded`` (all files that are there at the start, then the end) or ``unbounded``; ``NUMBERS_RAW``
-names another directory for the sinks.
+``bounded`` (all files that are there at the start, then the end) or ``unbounded``; ``NUMBERS_IN``
+and ``NUMBERS_RAW`` name other directories for the input and the sinks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from pyspark.sql import functions as F
 import weir
 
 BOUNDED = os.environ.get("NUMBERS", "bounded") == "bounded"
+IN = os.environ.get("NUMBERS_IN", "in")
 RAW = os.environ.get("NUMBERS_RAW", "out")
 
 
 def numbers(spark: SparkSession) -> DataFrame:
     """The numbers, one file per batch."""
     reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1)
-    return reader.parquet("in")
+    return reader.parquet(IN)
 
 
 def timed(frame: DataFrame) -> DataFrame:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 
 from weir.errors import InvariantError, UnsupportedEnvironmentError
@@ -30,9 +33,25 @@ def test_other_schemes_go_to_hadoop() -> None:
 def test_without_hadoop_another_scheme_is_refused_in_a_sentence() -> None:
     """It names the path and what to do."""
     with pytest.raises(
-        UnsupportedEnvironmentError, match=r"hdfs://nn/x can only be read through Spark"
+        UnsupportedEnvironmentError, match=r"s3a://bucket/x can only be read through Spark"
     ):
+        FileSystems()("s3a://bucket/x")
+
+
+def test_hdfs_without_its_library_is_sparks_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line with the way out; where there is no Spark, it is the error."""
+    monkeypatch.setitem(sys.modules, "hdfs_native", None)
+    monkeypatch.delitem(sys.modules, "weir.storage.hdfs", raising=False)
+    way_out = r"needs hdfs-native, which is not installed .*pip install 'weir-spark\[hdfs\]'"
+    with pytest.raises(UnsupportedEnvironmentError, match=way_out):
         FileSystems()("hdfs://nn/x")
+    other = LocalFileSystem()
+    found = FileSystems(lambda path: other)
+    assert [found("hdfs://nn/x"), found("hdfs://nn/y")] == [other, other]
+    [line] = caplog.messages
+    assert re.match(f"Spark's client is used for hdfs://nn: hdfs://nn/x {way_out}", line)
 
 
 def test_a_relative_path_is_our_bug() -> None:

@@ -1,6 +1,6 @@
 """Jobs in a checkpoint directory, with a driver or without: ``weir list, checkpoints, history``.
 
-Only local directories are read: no JVM is started for this.
+No JVM is started for this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weir.rest.past.history import StoredJobs
 from weir.rest.server.server import RestServer
 from weir.runtime.concurrency import SystemClock
 from weir.storage.file_systems import FileSystems
-from weir.storage.paths import is_local, is_object_store, normalize
+from weir.storage.paths import needs_spark, normalize
 
 
 def listed_jobs(
@@ -113,7 +113,7 @@ def _directory(directory: str | None) -> str:
 def _stored(directory: str | None) -> StoredJobs | None:
     """The jobs of a directory; None if only Spark can read it."""
     place = _directory(directory)
-    if not (is_local(place) or is_object_store(place)):
+    if needs_spark(place):
         return None
     return StoredJobs(place, FileSystems(), SystemClock())
 

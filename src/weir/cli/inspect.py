@@ -40,7 +40,7 @@ _REJECT = ("file", "line", "why")
 
 
 def read_metadata(path: str) -> CompletedCheckpoint:
-    """The checkpoint or savepoint at a local path or in an object store, without a JVM."""
+    """The checkpoint or savepoint at a path that needs no Spark, without a JVM."""
     return Snapshots(FileSystems()).read(path)
 
 

@@ -29,7 +29,7 @@ from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
 from weir.storage.job_log import JobLog, JobRecord, RecordStatus
 from weir.storage.job_names import JobNames
-from weir.storage.paths import is_local, is_object_store
+from weir.storage.paths import needs_spark
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def check_last_run(job: JobDefinition) -> None:
     configuration = Configuration.given(None, job.conf)
     given = Configuration({key: configuration[key] for key in _READ if key in configuration})
     directory = given.value(CHECKPOINT_DIR)
-    if not (is_local(directory) or is_object_store(directory)):
+    if needs_spark(directory):
         return
     try:
         found = _last_checkpoint(job.name, directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +16,18 @@ from weir.errors import StorageError, UnsupportedEnvironmentError, invariant
 from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import FileSystem
 from weir.storage.local import LocalFileSystem
-from weir.storage.paths import is_local, is_object_store, root_of, scheme_of
+from weir.storage.paths import is_local, is_object_store, needs_spark, root_of, scheme_of
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 
 class FileSystems:
-    """Finds the file system of a path: the local one, an object store, or Hadoop's.
+    """Finds the file system of a path: the local one, an object store, HDFS, or Hadoop's others.
 
     ``hadoop`` makes Hadoop's file system for a URI, once for each root; None without a Spark
-    session.
+    session. It also serves an HDFS that cannot be used without.
     """
 
     def __init__(
@@ -38,8 +41,8 @@ class FileSystems:
     def __call__(self, path: str) -> FileSystem:
         """The file system that holds an absolute path or URI.
 
-        Raises ``UnsupportedEnvironmentError`` for a URI of Hadoop's without a Spark session, and
-        ``StorageError`` if the file system cannot be reached.
+        Raises ``UnsupportedEnvironmentError`` for a URI that needs a Spark session, without one, or
+        a library that is not installed, and ``StorageError`` if the file system cannot be reached.
         """
         if is_local(path):
             return self._local
@@ -61,6 +64,14 @@ class FileSystems:
                 ) from error
 
             return ObjectStoreFileSystem(path, self._kernel)
+        if not needs_spark(path):
+            try:
+                return self._hdfs(path)
+            except (UnsupportedEnvironmentError, StorageError) as error:
+                if self._make is None:
+                    raise
+                _log.warning("Spark's client is used for %s: %s", root_of(path), error)
+                return self._make(path)
         if self._make is None:
             raise UnsupportedEnvironmentError(
                 f"{path} can only be read through Spark ({scheme}: is not a local file system):"
@@ -68,6 +79,17 @@ class FileSystems:
                 " or copy the files to a local directory."
             )
         return self._make(path)
+
+    def _hdfs(self, path: str) -> FileSystem:
+        try:
+            from weir.storage.hdfs import HdfsFileSystem
+        except ImportError as error:
+            raise UnsupportedEnvironmentError(
+                f"{path} needs hdfs-native, which is not installed ({error}): pip install"
+                " 'weir-spark[hdfs]', or use a command that starts Spark."
+            ) from error
+
+        return HdfsFileSystem(path, self._kernel)
 
 
 class Transfer:

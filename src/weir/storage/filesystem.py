@@ -1,10 +1,11 @@
 """The file system interface, as narrow as the protocol allows.
 
 Paths are spelled as ``weir/storage/paths.py`` defines: plain (``/data/x``) for the local file
-system, URIs for the others. Two implementations need no JVM: ``LocalFileSystem`` (``local.py``) and
-``ObjectStoreFileSystem`` (``object_store.py``, for ``s3:``, ``gs:`` and ``az:``).
-``HadoopFileSystem`` (``weir/spark/session/hadoop.py``, for ``hdfs:`` and ``s3a:``) uses Spark's
-Hadoop configuration.
+system, URIs for the others. Three implementations need no JVM: ``LocalFileSystem`` (``local.py``),
+``ObjectStoreFileSystem`` (``object_store.py``, for ``s3:``, ``gs:`` and ``az:``) and
+``HdfsFileSystem`` (``hdfs.py``, for ``hdfs:``). ``HadoopFileSystem``
+(``weir/spark/session/hadoop.py``, for ``s3a:``, and ``hdfs:`` where the former cannot serve) uses
+Spark's Hadoop configuration.
 
 The one operation that arbitrates is ``create``: it creates a file with all of its content or
 reports that the name is taken, atomically and durably (PROTOCOL P17). ``file:`` links a synced

@@ -33,8 +33,10 @@ from weir.storage.hadoop_site import default_file_system
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 #: In these schemes a bucket or container takes the place of the host, and there is no default.
 _WITH_BUCKETS = frozenset({"s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasb", "wasbs"})
-#: The schemes of ``ObjectStoreFileSystem``; all others but ``file`` are Hadoop's.
+#: The schemes of ``ObjectStoreFileSystem``.
 _OBJECT_STORES = frozenset({"s3", "gs", "az"})
+#: The schemes, beside ``file``, that Weir reaches without Spark; all others are Hadoop's.
+_WITHOUT_SPARK = _OBJECT_STORES | {"hdfs"}
 #: Options with which Spark reads every file that it is given, or fails: a path is not a glob (a
 #: directory may be named ``[1]``), and no file is skipped, although the user's settings may let
 #: sources skip some.
@@ -85,6 +87,11 @@ def is_local(path: str) -> bool:
 def is_object_store(path: str) -> bool:
     """Whether a path is in an object store that Weir reaches without Spark."""
     return scheme_of(path) in _OBJECT_STORES
+
+
+def needs_spark(path: str) -> bool:
+    """Whether only Spark's client reaches the file system of a path."""
+    return not is_local(path) and scheme_of(path) not in _WITHOUT_SPARK
 
 
 def root_of(path: str) -> str:

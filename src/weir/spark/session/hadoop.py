@@ -169,7 +169,12 @@ class HadoopFileSystem:
             raise _failure("rename", source, error) from error
 
     def link_or_copy(self, source: str, target: str) -> bool:
-        """Copy the file within the file system (there are no links); always False."""
+        """Copy the file, unless a target of the same size exists; always False."""
+        found, there = self.status(source), self.status(target)
+        if found is None:
+            raise StorageError(f"{source} vanished before it could be copied.")
+        if there is not None and (there.size, there.is_directory) == (found.size, False):
+            return False
         try:
             content = self._fs.open(self._path(source))
             try:

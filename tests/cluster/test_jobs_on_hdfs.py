@@ -1,0 +1,127 @@
+"""A job whose files are all on a real HDFS, the input too: killed, stopped with a savepoint, ended.
+
+All paths begin with ``hdfs:///``, as on a cluster whose configuration names the name node.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from hdfs_native import Client
+from tests.cluster.hdfs import HdfsCluster
+from tests.kit.place import Place
+
+from weir.storage.hdfs import HdfsFileSystem
+
+pytestmark = [pytest.mark.cluster, pytest.mark.kill]
+
+
+class FarPlace:
+    """A place and, below one directory of HDFS, what its jobs read and write."""
+
+    def __init__(self, hdfs: HdfsCluster, place: Place) -> None:
+        self.place = place
+        self._hdfs = hdfs
+        #: As users write it, and as Weir does.
+        self.root = f"hdfs:///{place.directory.name}"
+        self.full = f"{hdfs.uri}/{place.directory.name}"
+        self.fs = HdfsFileSystem(self.full)
+
+    def settings(self) -> tuple[str, ...]:
+        """The options of ``weir run`` for its directories."""
+        keys = {
+            "execution.checkpointing.dir": "checkpoints",
+            "execution.checkpointing.savepoint-dir": "savepoints",
+            "weir.working-dir": "work",
+        }
+        pairs = (f"{key}={self.root}/{name}" for key, name in keys.items())
+        return tuple(word for pair in pairs for word in ("--conf", pair))
+
+    def environment(self, numbers: str) -> dict[str, str]:
+        """What the pipeline reads and writes."""
+        return {
+            "NUMBERS": numbers,
+            "NUMBERS_IN": f"{self.root}/in",
+            "NUMBERS_RAW": f"{self.root}/out",
+        }
+
+    def land(self, files: int) -> None:
+        """Add files of numbers, whose times increase as ``Place.land`` has them."""
+        self.place.land(files)
+        client = Client(self._hdfs.uri)
+        self.fs.make_directory(f"{self.full}/in")
+        for file in sorted((self.place.directory / "in").iterdir()):
+            target = f"/{self.place.directory.name}/in/{file.name}"
+            if self.fs.status(f"{self._hdfs.uri}{target}") is None:
+                self.fs.write(f"{self._hdfs.uri}{target}", file.read_bytes())
+                when_ms = int(file.stat().st_mtime) * 1000
+                client.set_times(target, when_ms, when_ms)
+
+    def fetch(self, name: str) -> Path:
+        """A local copy of a directory."""
+        target = self.place.directory / name
+        target.mkdir(parents=True, exist_ok=True)
+        for entry in self.fs.list(f"{self.full}/{name}"):
+            if entry.is_directory:
+                self.fetch(f"{name}/{entry.name}")
+            else:
+                data = self.fs.read(f"{self.full}/{name}/{entry.name}")
+                (target / entry.name).write_bytes(data)
+        return target
+
+
+@pytest.fixture
+def far(hdfs: HdfsCluster, place: Place) -> FarPlace:
+    """Below a directory that is named after the test."""
+    return FarPlace(hdfs, place)
+
+
+def test_a_killed_job_on_hdfs_goes_on_and_its_savepoint_is_restored(far: FarPlace) -> None:
+    """Every row is there once, and the short commands read the job without Spark."""
+    place, settings = far.place, far.settings()
+    far.land(8)
+    running = far.environment("unbounded")
+    place.die_at("within-one-commit", 2, *settings, environment=running)
+
+    directory = f"{far.root}/checkpoints"
+    listed = place.weir("list", directory)
+    assert "numbers" in listed.stdout, listed.stderr
+
+    run = place.start(*settings, environment=running)
+    run.wait_for(r"checkpoint 4 completed")
+    far.land(4)
+    run.wait_for(r"checkpoint 6 completed")
+    stopped = place.weir("stop", "numbers", "--address", run.address)
+    assert stopped.returncode == 0, stopped.stderr
+    assert run.wait() == 0, run.story()
+    run.assert_no_stack_trace()
+    [savepoint] = far.fs.list(f"{far.full}/savepoints")
+
+    inspected = place.weir("inspect", f"{far.root}/savepoints/{savepoint.name}")
+    assert f"{far.full}/savepoints/{savepoint.name}" in inspected.stdout, inspected.stderr
+    shown = place.weir("checkpoints", "numbers", "--directory", directory)
+    assert shown.returncode == 0, shown.stderr
+
+    source = f"{far.root}/savepoints/{savepoint.name}"
+    done = place.finish(
+        "--from-savepoint", source, *settings, environment=far.environment("bounded")
+    )
+    assert "hdfs:///" not in done.output, "one spelling"
+    far.fetch("out")
+    place.assert_exact()
+
+
+def test_a_second_driver_of_a_job_on_hdfs_is_refused_before_its_spark(far: FarPlace) -> None:
+    """By the lease, which is read without a JVM."""
+    place, settings = far.place, far.settings()
+    far.land(1)
+    running = far.environment("unbounded")
+    run = place.start(*settings, environment=running)
+    run.wait_for(r"checkpoint 1 completed")
+    second = place.start(*settings, environment=running)
+    assert f"is running in process {run.process.pid}" in second.error()
+    assert "starting Spark" not in second.output
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 143, run.story()
