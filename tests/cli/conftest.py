@@ -10,9 +10,16 @@ from tests.kit.gateway import FakeGateway
 from typer.testing import CliRunner
 
 from weir.cli.app import app
+from weir.rest import client
 from weir.rest.server.server import RestServer
 
 Weir = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def no_other_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs a job on this machine may have the default port; nobody has this one."""
+    monkeypatch.setattr(client, "DEFAULT_ADDRESS", "http://127.0.0.1:1")
 
 
 @pytest.fixture
