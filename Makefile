@@ -93,8 +93,9 @@ bench: setup ## benchmark Weir against plain Structured Streaming, and its start
 soak: setup ## kill one job in every way for SOAK_MINUTES, then check every row; as root, also fills a disk
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
 
-screenshots: setup ## take screenshots of the web page, and write those that docs/ shows
+screenshots: setup ## take screenshots of the web page, and make the pictures that docs/ shows
 	$(BIN)/python -m scripts.screenshots
+	$(BIN)/python -m scripts.pictures
 
 lock: setup ## resolve pyproject.toml again into requirements.lock, versions only
 	$(BIN)/python scripts/lock.py

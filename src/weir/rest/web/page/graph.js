@@ -3,7 +3,7 @@
 import { linkTo } from "./addresses.js";
 import { bytes, duration, h, percent, rate, s } from "./dom.js";
 
-const LARGE = { width: 232, height: 104, gapX: 90, gapY: 26, compact: false };
+const LARGE = { width: 232, height: 120, gapX: 90, gapY: 26, compact: false };
 const COMPACT = { width: 186, height: 58, gapX: 64, gapY: 16, compact: true };
 const MARGIN = 20;
 
@@ -132,6 +132,12 @@ function edge(producer, output, from, to, size, chosen) {
   };
 }
 
+// The sinks of a chain.
+function sinks(chain) {
+  const names = chain.filter((step) => step.startsWith("sink ")).map((step) => step.slice(5));
+  return names.length ? cut(`to ${names.join(", ")}`, 34) : "";
+}
+
 // What is written into the box of a vertex, line by line.
 function factsOf({ live, chain, stateBytes }, compact, now) {
   if (!live) {
@@ -143,6 +149,7 @@ function factsOf({ live, chain, stateBytes }, compact, now) {
     `${rate(live.rateIn)} rows/s${live.batchMs ? `, batch ${duration(live.batchMs)}` : ""}`,
     live.watermark === null ? "no watermark" : `watermark ${duration(Math.max(0, now - live.watermark))} behind`,
     live.held >= 0.005 ? `held ${percent(live.held)}, busy ${percent(live.busy)}` : `busy ${percent(live.busy)}`,
+    sinks(chain),
   ];
 }
 

@@ -50,6 +50,7 @@ function vertex(state, one, { detail, rates }, { wide, tall, pointer }) {
       card("State", bytes(one.stateBytes), `in the newest checkpoint${one.live ? `; parallelism ${one.live.parallelism}` : ""}`)),
     one.inputs.length ? h("p", {}, h("span", { class: "soft" }, "Reads: "),
       one.inputs.map((name, index) => [index ? ", " : "", h("a", { href: linkTo("graph", name) }, name)])) : null,
+    detail ? countedRows(detail.counted, "since the driver started") : null,
     one.outputs.length ? table({
       caption: one.live ? "In flight: what consumers have not read yet" : "In flight: what the checkpoint's barriers overtook", rows: one.outputs, key: (row) => row.consumer,
       columns: [
@@ -114,16 +115,19 @@ function states(detail, tall) {
         { title: "Records", num: true, cell: (row) => count(row.records) },
       ],
     }) : null,
-    detail.counted.length ? table({
-      caption: "Rows dropped as late, set aside, or against a rule, since the driver started", rows: detail.counted,
-      key: (row) => `${row.by}/${row.kind}/${row.rule}`,
-      columns: [
-        { title: "Step or operator", cell: (row) => row.by },
-        { title: "Rows that", cell: (row) => ({ late: "came late", rejected: "were set aside", broken: `broke "${row.rule}"` })[row.kind] },
-        { title: "Rows", num: true, cell: (row) => count(row.rows) },
-      ],
-    }) : null,
   ];
+}
+
+export function countedRows(rows, when) {
+  return rows.length ? table({
+    caption: `Rows dropped as late, set aside, or against a rule, ${when}`, rows,
+    key: (row) => `${row.by}/${row.kind}/${row.rule}`,
+    columns: [
+      { title: "Step or operator", cell: (row) => row.by },
+      { title: "Rows that", cell: (row) => ({ late: "came late", rejected: "were set aside", broken: `broke "${row.rule}"` })[row.kind] },
+      { title: "Rows", num: true, cell: (row) => count(row.rows) },
+    ],
+  }) : null;
 }
 
 function subtasks(detail) {
