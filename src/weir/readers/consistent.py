@@ -73,6 +73,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -100,6 +101,7 @@ from weir.sinks.staging import STAGED_PATH
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
 from weir.storage.filesystem import FileSystem
+from weir.storage.hadoop_site import default_file_system
 from weir.storage.job_log import JobLog, JobRecord
 from weir.storage.paths import (
     READ_EACH,
@@ -108,8 +110,10 @@ from weir.storage.paths import (
     is_same,
     join,
     name_of,
+    needs_spark,
     normalize,
     parent,
+    root_of,
     scheme_of,
 )
 from weir.storage.snapshots import Snapshots
@@ -602,19 +606,28 @@ def _job_epochs(
         return None, f"The records of the job cannot be used here: {error}"
 
 
-def _file_systems(spark: SparkSession | None) -> FileSystems:
-    """File systems by path; Hadoop's need a session."""
+def _file_systems(spark: SparkSession | None) -> Callable[[str], FileSystem]:
+    """File systems by path; without a session only those whose endpoint the user has named.
 
-    def hadoop(uri: str) -> FileSystem:
-        if spark is None:
-            raise UnsupportedEnvironmentError(
-                f"{uri} must be read through Spark: pass read_consistent a session (spark=)."
-            )
+    A table, which may be anybody's, names the path: of HDFS only the default name node is asked.
+    """
+    if spark is not None:
         from weir.spark.session.hadoop import HadoopFileSystem
 
-        return HadoopFileSystem(spark, uri)
+        return FileSystems(partial(HadoopFileSystem, spark))
+    file_systems = FileSystems()
 
-    return FileSystems(hadoop)
+    def known(path: str) -> FileSystem:
+        far = needs_spark(path) or (
+            scheme_of(path) == "hdfs" and root_of(path) != default_file_system()
+        )
+        if far:
+            raise UnsupportedEnvironmentError(
+                f"{path} must be read through Spark: pass read_consistent a session (spark=)."
+            )
+        return file_systems(path)
+
+    return known
 
 
 def _newest_shared_job(logs: list[CommitLog]) -> tuple[str, dict[str, Commit]]:
