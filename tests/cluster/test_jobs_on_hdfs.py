@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from hdfs_native import Client
 from tests.cluster.hdfs import HdfsCluster
-from tests.kit.place import Place
+from tests.kit.place import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
 
 from weir.storage.hdfs import HdfsFileSystem
+
+COUNTING = Path(__file__).with_name("counting_pipeline.py")
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kill]
 
@@ -125,3 +127,16 @@ def test_a_second_driver_of_a_job_on_hdfs_is_refused_before_its_spark(far: FarPl
     assert "starting Spark" not in second.output
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 143, run.story()
+
+
+def test_the_state_of_python_operators_on_hdfs_survives_a_kill(far: FarPlace) -> None:
+    """Their workers keep it in the working directory, which no mount shares."""
+    place, settings = far.place, far.settings()
+    far.land(8)
+    how = {"environment": far.environment("bounded"), "pipeline": COUNTING}
+    place.die_at("after-the-record", 3, *settings, **how)
+    resumed = place.finish(*settings, **how)
+    assert "recovered from checkpoint" in resumed.output, resumed.story()
+    count = 8 * ROWS_PER_FILE // 10
+    expected = Rows((digit, rank + 1) for digit in range(10) for rank in range(count))
+    assert_same(files_rows(far.fetch("out") / "ranks"), expected, "the ranks")

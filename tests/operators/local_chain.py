@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ from weir.core.graph import ChainEnd, GraphStep, StepKind, Vertex
 from weir.core.messages.task import AnswerPlanning, StartDrain, TakeSnapshot
 from weir.core.types import SnapshotKind
 from weir.operators import Operator
-from weir.storage.local import LocalFileSystem
+from weir.storage.file_systems import FileSystems
 from weir.subtasks.chain import ENTRY, OperatorChain, ProcessStep
 from weir.subtasks.messages import (
     BATCH_ORDERS,
@@ -30,7 +29,7 @@ from weir.subtasks.messages import (
     encoded,
     received,
 )
-from weir.subtasks.worker import LocalStateFiles, SubtaskFunction, WorkerProcess
+from weir.subtasks.worker import AnyStateFiles, SubtaskFunction, WorkerProcess
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -39,7 +38,7 @@ class LocalSubtasks:
     """Implements ``weir.subtasks.chain.SubtaskPort``: one process runs all subtasks."""
 
     def __init__(self, operators: Mapping[str, Operator]) -> None:
-        self.process = WorkerProcess(LocalStateFiles())
+        self.process = WorkerProcess(AnyStateFiles())
         self.orders: dict[str, BatchOrder] = {}
         #: The records of each batch, for each operator.
         self.records: list[pa.RecordBatch] = []
@@ -72,15 +71,14 @@ class LocalChain:
     """A chain with one subtask per operator, in a directory."""
 
     def __init__(
-        self, directory: Path, *operators: Operator, timed: bool = False, version: int = -1
+        self, directory: object, *operators: Operator, timed: bool = False, version: int = -1
     ) -> None:
-        """The operators are named ``a``, ``b``, and so on."""
+        """``directory`` is a path or URI. The operators are named ``a``, ``b``, and so on."""
         named = dict(zip("abc", operators, strict=False))
         self.subtasks = LocalSubtasks(named)
-        self._directory: Any = SimpleNamespace(
-            fs=LocalFileSystem(), file=lambda key: f"{directory}/{key}"
-        )
-        self._entry = directory / ENTRY
+        self._fs = FileSystems()(str(directory))
+        self._directory: Any = SimpleNamespace(fs=self._fs, file=lambda key: f"{directory}/{key}")
+        self._entry = f"{directory}/{ENTRY}"
         steps = tuple(GraphStep(name=name, kind=StepKind.PROCESS, inputs=("in",)) for name in named)
         vertex = Vertex(
             name=steps[-1].name,
@@ -137,15 +135,15 @@ class LocalChain:
                 committables=(),
             )
         )
-        self._entry.write_text(entries[ENTRY])
+        self._fs.write(self._entry, entries[ENTRY].encode())
 
     def entry(self) -> dict[str, Any]:
         """The kept entry, by operator."""
-        kept: dict[str, Any] = json.loads(self._entry.read_text())
+        kept: dict[str, Any] = json.loads(self._fs.read(self._entry))
         return kept
 
     def changed_entry(self, **changes: Any) -> None:
         """Write other values into the kept entry of operator ``a``."""
         kept = self.entry()
         kept["a"] |= changes
-        self._entry.write_text(json.dumps(kept))
+        self._fs.write(self._entry, json.dumps(kept).encode())

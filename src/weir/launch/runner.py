@@ -307,10 +307,14 @@ def _sinks(environment: RunEnvironment, storage: CheckpointStorage) -> SinkPort:
 
 def _make_working_directory(environment: RunEnvironment, submission: Submission) -> None:
     from weir.spark.session.start import make_working_directory
+    from weir.subtasks.chain import process_steps
+    from weir.subtasks.remote_files import check_reached
 
     working = environment.working_directory(submission.job_id)
     private = submission.storage.private and environment.session.is_local
     make_working_directory(submission.storage.fs(working), working, private=private)
+    if any(process_steps(vertex) for vertex in environment.job.vertices()):
+        check_reached(working)
 
 
 def _take_port(rest: RestServer, environment: RunEnvironment) -> None:

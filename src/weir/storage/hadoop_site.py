@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from xml.etree import ElementTree
 
 _VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 #: The default file system's key, and its name of old.
@@ -33,6 +32,9 @@ def default_file_system() -> str | None:
 
 
 def _properties(path: Path) -> dict[str, str]:
+    # Not at the top: few paths need it.
+    from xml.etree import ElementTree
+
     try:
         root = ElementTree.parse(path).getroot()
     except (OSError, ElementTree.ParseError):

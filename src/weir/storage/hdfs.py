@@ -10,8 +10,8 @@ Rules of this file:
    taken, perhaps by the first try. So whenever a rename did not plainly succeed, the temporary file
    decides: nobody else moves it, so if it is gone and the name is there, ours took effect.
 3. A request that no name node could serve is repeated: by hdfs-native if none answers or all stand
-   by (``dfs.client.failover.max.attempts``, some two minutes), here for a minute in safe mode. Only
-   the first request gives up sooner, so that a wrong address is reported soon.
+   by (``dfs.client.failover.max.attempts``, some three minutes), here for a minute in safe mode.
+   Only the first request gives up sooner, so that a wrong address is reported soon.
 4. A closed file is as durable as HDFS makes it: it is in the memory or on the disk of as many data
    nodes as it has replicas. So ``sync`` does nothing.
 

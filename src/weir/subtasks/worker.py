@@ -34,6 +34,7 @@ from weir.operators.output import Outputs, record_batches, tagged_column
 from weir.operators.state.store import StateStore, decode_lists
 from weir.operators.state.types import Layer, TimeDomain, groups_of
 from weir.runtime.failures import NO_ROWS, NOTE, describe, has_input
+from weir.storage.paths import is_local
 from weir.subtasks.context import Context
 from weir.subtasks.messages import (
     BatchOrder,
@@ -107,6 +108,42 @@ class LocalStateFiles:
     def mapped(self, path: str, offset: int, length: int, memory: StateMemory) -> pa.Buffer:
         """Part of a file, mapped."""
         return memory.mapped_file(path, offset, length)
+
+
+class AnyStateFiles:
+    """State files wherever the query's directory is."""
+
+    def __init__(self, remote: Callable[[], StateFiles] | None = None) -> None:
+        """``remote`` makes what serves all but local paths, when it is first needed."""
+        self._local = LocalStateFiles()
+        self._make = _remote_files if remote is None else remote
+        self._remote: StateFiles | None = None
+
+    def create(self, directory: str, file: str) -> IOBase:
+        """A new file."""
+        return self._of(directory).create(directory, file)
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Part of a file."""
+        return self._of(path).read(path, offset, length)
+
+    def mapped(self, path: str, offset: int, length: int, memory: StateMemory) -> bytes | pa.Buffer:
+        """Part of a file, mapped."""
+        return self._of(path).mapped(path, offset, length, memory)
+
+    def _of(self, path: str) -> StateFiles:
+        if is_local(path):
+            return self._local
+        if self._remote is None:
+            self._remote = self._make()
+        return self._remote
+
+
+def _remote_files() -> StateFiles:
+    # Not at the top: few workers need it.
+    from weir.subtasks.remote_files import RemoteStateFiles
+
+    return RemoteStateFiles()
 
 
 @dataclass

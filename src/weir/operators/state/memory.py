@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -107,14 +107,18 @@ class StateMemory:
     def mapped_file(self, path: str, offset: int, length: int) -> pa.Buffer:
         """Part of a file that never changes. Raises ``OSError``, also if the file is shorter."""
         with Path(path).open("rb") as file:
-            if os.fstat(file.fileno()).st_size < offset + length:
-                raise OSError(f"{path} is shorter than {offset + length} bytes")
-            if not length:
-                return pa.py_buffer(b"")
-            start = offset - offset % mmap.ALLOCATIONGRANULARITY
-            mapped = mmap.mmap(
-                file.fileno(), offset + length - start, prot=mmap.PROT_READ, offset=start
-            )
+            return self.mapped_part(file, offset, length)
+
+    def mapped_part(self, file: BinaryIO, offset: int, length: int) -> pa.Buffer:
+        """``mapped_file`` of an open file, which may be closed afterwards."""
+        if os.fstat(file.fileno()).st_size < offset + length:
+            raise OSError(f"{file.name} is shorter than {offset + length} bytes")
+        if not length:
+            return pa.py_buffer(b"")
+        start = offset - offset % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(
+            file.fileno(), offset + length - start, prot=mmap.PROT_READ, offset=start
+        )
         self._maps.add(mapped)
         return pa.py_buffer(mapped).slice(offset - start, length)
 
@@ -159,7 +163,7 @@ class StateMemory:
 
     @contextmanager
     def _file(self, size: int) -> Iterator[int]:
-        directory = self._directory or _local_directory()
+        directory = self._directory or local_directory()
         try:
             with tempfile.TemporaryFile(dir=directory) as file:
                 yield file.fileno()
@@ -190,6 +194,7 @@ class Column:
             self._memory.trim()
 
 
-def _local_directory() -> str:
+def local_directory() -> str:
+    """Where temporary files go."""
     # Set by Spark for its Python workers.
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or tempfile.gettempdir()

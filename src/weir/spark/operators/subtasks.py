@@ -13,7 +13,6 @@ from pyspark.accumulators import AccumulatorParam
 
 from weir.core.graph import GraphStep, Vertex
 from weir.core.types import OperatorId
-from weir.errors import PipelineError
 from weir.monitoring.log_lines import Form
 from weir.sinks.arrow_rows import map_in_arrow
 from weir.spark.channels import has_event_time
@@ -28,8 +27,7 @@ from weir.spark.operators.worker import (
     WorkerLog,
 )
 from weir.spark.releases import arrow_schema
-from weir.storage.local import LocalFileSystem
-from weir.subtasks.chain import OperatorChain, ProcessStep, StateDirectory
+from weir.subtasks.chain import OperatorChain, ProcessStep
 from weir.subtasks.messages import (
     BATCH_RESULTS,
     CALL_RESULTS,
@@ -149,13 +147,3 @@ class SparkSubtasks:
             context.setLocalProperty(key, None)  # type: ignore[arg-type]
             context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
         return {row["subtask"]: received(row["result"], CALL_RESULTS, name) for row in rows}
-
-
-def check_directory(directory: StateDirectory) -> None:
-    """Raise ``PipelineError`` unless the directory is on a local path, which workers can open."""
-    if not isinstance(directory.fs, LocalFileSystem):
-        raise PipelineError(
-            "The state of Python operators is kept in files, and workers cannot open"
-            f" {directory.file('')}: let weir.working-dir be a plain path that the driver and all"
-            " executors share."
-        )

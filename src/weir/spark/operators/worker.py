@@ -41,7 +41,7 @@ from weir.subtasks.messages import (
     encoded,
     received,
 )
-from weir.subtasks.worker import LocalStateFiles, SubtaskFunction, WorkerProcess
+from weir.subtasks.worker import AnyStateFiles, SubtaskFunction, WorkerProcess
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +108,7 @@ class LastWords:
 
 _last_words = LastWords()
 #: The subtasks that this process has run.
-_process = WorkerProcess(LocalStateFiles(), trace=_last_words.write)
+_process = WorkerProcess(AnyStateFiles(), trace=_last_words.write)
 
 #: Makes lines of what this process logs and prints, from its first batch to its end.
 _captures: list[Capture] = []

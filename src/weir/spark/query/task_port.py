@@ -51,7 +51,6 @@ from weir.runtime.ports import AttemptStart, PostToTask, SubtaskView, Unread, Ve
 from weir.spark.channels import OutputSegments
 from weir.spark.failures import TaskFailures
 from weir.spark.kafka.inputs import KafkaInputs
-from weir.spark.operators.subtasks import check_directory
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.datasets import job_datasets
 from weir.spark.query.frames import Frames
@@ -217,7 +216,6 @@ class SparkTaskPort:
         )
         operators = query.operators
         if operators is not None:
-            check_directory(directory)
             checkpoint = current.restored
             operators.open(
                 directory, position, None if checkpoint is None else checkpoint.checkpoint_id
