@@ -20,6 +20,13 @@ from tests.kit.waiting import wait_until
 
 import weir
 from weir.core.status import JobStatus
+from weir.core.types import TaskState
+from weir.errors import InputError
+from weir.spark.kafka.code import ISOLATION
+from weir.spark.kafka.inputs import KafkaInputs
+from weir.spark.kafka.topics import KafkaPlace
+from weir.spark.state.directory import QueryDirectory
+from weir.storage.local import LocalFileSystem
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -132,6 +139,51 @@ def test_a_topic_that_was_made_again_is_noticed_though_it_has_more_rows(
     assert "topic 'again' was deleted and made again" in failure
     copy_all(place, copying(place, broker, topic, "again"), 60, accept_lost_rows=("events",))
     assert copied(place) == [*range(10), *range(1_000, 1_050)]
+
+
+def test_no_snapshot_has_rows_of_a_topic_that_was_made_again_meanwhile(
+    broker: KafkaServer, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Though its offsets go on: they are compared with the topic's id before they are kept."""
+    topic = broker.create_topic("renewed")
+    produce(broker, topic, ((0, i) for i in range(10)))
+    options = {"kafka.bootstrap.servers": broker.address, "subscribe": topic, ISOLATION: "any"}
+    kafka = KafkaInputs(spark, accepted=frozenset(), group=None, note=print)
+    place = KafkaPlace(step="events", name="events", number=0, options=options)
+    kafka.start("events", [place], QueryDirectory(LocalFileSystem(), str(tmp_path)), None)
+
+    def reached(position: int, offset: int) -> TaskState:
+        metadata = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+        entry = "\n".join(("v1", metadata, json.dumps({topic: {"0": offset}})))
+        entries = {f"offsets/{position}": entry}
+        return TaskState(vertex="events", position=position, operators=(), entries=entries)
+
+    kafka.acknowledged(1, reached(0, 10))
+    broker.delete_topic(topic)
+    broker.create_topic(topic)
+    produce(broker, topic, ((0, i) for i in range(50)))
+    kafka.acknowledged(2, reached(1, 10))
+    with pytest.raises(InputError, match="Topic 'renewed' was deleted and made again while source"):
+        kafka.acknowledged(3, reached(2, 30))
+    kafka.close()
+
+
+def test_rows_of_a_topic_that_is_made_again_under_a_running_job_are_not_committed(
+    broker: KafkaServer, admin: AdminClient, spark: SparkSession, place: Place
+) -> None:
+    """Spark asks again if the new topic is shorter at first, and goes on once it is not."""
+    topic = broker.create_topic("renewed-live")
+    produce(broker, topic, ((0, {"id": i}) for i in range(10)))
+    given = settings(place, RESTARTED, interval="500 ms")
+    with LiveJob(copying(place, broker, topic, "renewed"), given) as live:
+        wait_until(lambda: len(copied(place)) == 10, "the first rows are committed")
+        admin.delete_topics([topic])[topic].result(_PATIENCE_S)
+        broker.create_topic(topic)
+        produce(broker, topic, ((0, {"id": 1_000 + i}) for i in range(50)))
+        result = live.result()
+    assert result.status is JobStatus.FAILED
+    assert "topic 'renewed-live'" in (result.failure or "")
+    assert copied(place) == list(range(10))
 
 
 def test_offsets_of_checkpoints_are_committed_to_the_group_that_is_named(

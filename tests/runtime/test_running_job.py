@@ -15,7 +15,7 @@ from weir.coordinators import BroadcastRules
 from weir.core.messages.task import TaskErrored
 from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind, TaskStatus
-from weir.errors import JobError, LostRowsError, LostWriteError, StorageError
+from weir.errors import InputError, JobError, LostRowsError, LostWriteError, StorageError
 from weir.gateway import live_view
 from weir.runtime.ports import CoordinatorAnswer, VertexMetrics
 
@@ -400,6 +400,19 @@ def test_a_snapshot_whose_files_may_be_lost_fails_the_attempt_and_not_the_checkp
         assert "it may be lost" in str(future.exception())
         world.port.wait_for("begin_attempt", 2)
         world.port.wait_for("drop_snapshot 1")
+        world.wait_until(lambda: world.job.view().status is JobStatus.RUNNING)
+
+
+def test_a_snapshot_with_rows_of_another_input_fails_the_attempt_too() -> None:
+    """Later snapshots would have them as well; the next attempt reads again from before them."""
+    with RunningWorld(tolerable_failed_checkpoints=1000) as world:
+        world.wait_running()
+        world.port.errors["continue_snapshot"] = [InputError("Topic 'x' was made again.")]
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 8)
+        assert "was made again" in str(future.exception())
+        world.port.wait_for("begin_attempt", 2)
         world.wait_until(lambda: world.job.view().status is JobStatus.RUNNING)
 
 

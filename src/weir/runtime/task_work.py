@@ -27,7 +27,7 @@ from weir.core.messages.task import (
     TaskWork,
 )
 from weir.core.types import VertexId
-from weir.errors import LostWriteError, OperatorError
+from weir.errors import InputError, LostWriteError, OperatorError
 from weir.runtime.failures import cause_of, describe, is_fatal
 from weir.runtime.ports import DurablePort, PostToTask, TaskPort
 
@@ -133,11 +133,12 @@ def snapshot_failed(checkpoint_id: int, error: BaseException, post: PostToTask) 
     """Report a failed snapshot; if a file of the task may be lost, fail the task too.
 
     The next snapshot would otherwise take the same file without noticing the loss (PROTOCOL P23).
-    The restored task writes the file again.
+    The restored task writes the file again. The same for rows that may be of another input: the
+    restored task reads them again, or says what is gone.
     """
     operator = error.operator if isinstance(error, OperatorError) else None
     post(SnapshotFailed(checkpoint_id=checkpoint_id, message=describe(error), operator=operator))
-    if isinstance(error, LostWriteError):
+    if isinstance(error, LostWriteError | InputError):
         post(task_errored(error))
 
 

@@ -53,7 +53,10 @@ class Brokers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Without waiting for what is under way.
+        self.close()
+
+    def close(self) -> None:
+        """Close the client, without waiting for what is under way."""
         self._client.close(self._jvm.java_class("java.time.Duration").ZERO)
 
     def names(self) -> set[str]:

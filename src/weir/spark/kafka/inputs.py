@@ -1,8 +1,10 @@
 """``KafkaInputs``: what a job does about Kafka besides reading it.
 
-A start compares topics with the checkpoint (``topics.py``). After each completed checkpoint its
-offsets are committed to the consumer group that the user names, for tools that watch the lag: on a
-thread of its own, one commit at a time, so that brokers that do not answer hold up nothing.
+A start compares topics with the checkpoint (``topics.py``), and so does each snapshot for which
+rows were read: a topic that was deleted and made again meanwhile would be read on in the middle,
+and no snapshot with its rows completes. After each completed checkpoint its offsets are committed
+to the consumer group that the user names, for tools that watch the lag: on a thread of its own, one
+commit at a time, so that brokers that do not answer hold up nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -68,6 +71,11 @@ class KafkaInputs:
         self._said: set[str] = set()
         self._lock = threading.Lock()
         self._places: dict[VertexId, tuple[KafkaPlace, ...]] = {}
+        #: By vertex and number of the place: the ids of its topics, and the offsets up to which all
+        #: rows are known to be of these.
+        self._ids: dict[tuple[VertexId, int], dict[str, str]] = {}
+        self._known: dict[tuple[VertexId, int], Offsets] = {}
+        self._brokers: dict[tuple[VertexId, int], Brokers] = {}
         self._acknowledged: dict[tuple[VertexId, int], tuple[_Commit, ...]] = {}
         #: What is to be committed next, by vertex; and the thread that does so, if there is one.
         self._due: dict[VertexId, tuple[_Commit, ...]] = {}
@@ -98,6 +106,8 @@ class KafkaInputs:
             offsets = _offsets(texts[place.number]) if texts else {}
             found, kept, given_up = self._checked(place, offsets, known.ids.get(place.step, {}))
             ids[place.step] = ids.get(place.step, {}) | found
+            self._ids[vertex, place.number] = dict(found)
+            self._known[vertex, place.number] = kept
             lost = with_lost(lost, given_up)
             if given_up is not None:
                 self._say(f"given up, as accepted: {given_up}")
@@ -107,22 +117,26 @@ class KafkaInputs:
         return {TOPICS_ENTRY: msgspec.json.encode(KnownTopics(ids=ids, lost=lost)).decode()}
 
     def acknowledged(self, checkpoint_id: int, state: TaskState) -> None:
-        """A snapshot of a task is done: remember its offsets."""
+        """A snapshot of a task is done: remember its offsets.
+
+        Raises ``InputError`` if rows before them may be of a topic that was made again.
+        """
         text = state.entries.get(f"offsets/{state.position}")
-        groups = [
-            (place, group)
-            for place in self._places.get(state.vertex, ())
-            if (group := place.options.get(GROUP, self._group))
-        ]
-        if text is None or not groups:
+        places = self._places.get(state.vertex, ())
+        if text is None or not places:
             return
-        offsets = decode_offsets(text).offsets
-        with self._lock:
-            self._acknowledged[state.vertex, checkpoint_id] = tuple(
-                _Commit(group=group, options=place.options, offsets=found)
-                for place, group in groups
-                if (found := _offsets(offsets[place.number]))
-            )
+        texts = decode_offsets(text).offsets
+        reached = [(place, _offsets(texts[place.number])) for place in places]
+        for place, offsets in reached:
+            self._check_same_topics(state.vertex, place, offsets)
+        commits = tuple(
+            _Commit(group=group, options=place.options, offsets=offsets)
+            for place, offsets in reached
+            if offsets and (group := place.options.get(GROUP, self._group))
+        )
+        if commits:
+            with self._lock:
+                self._acknowledged[state.vertex, checkpoint_id] = commits
 
     def completed(self, vertex: VertexId, checkpoint_id: int) -> None:
         """A checkpoint has completed: commit its offsets in the background."""
@@ -138,6 +152,9 @@ class KafkaInputs:
 
     def close(self) -> None:
         """The job has ended: wait a moment for its last offsets, which no other would make up."""
+        for brokers in self._brokers.values():
+            brokers.close()
+        self._brokers.clear()
         committing = self._committing
         if committing is not None:
             wait((committing,), timeout=_LAST_S)
@@ -164,15 +181,40 @@ class KafkaInputs:
     def _checked(
         self, place: KafkaPlace, offsets: Offsets, before: Mapping[str, str]
     ) -> tuple[dict[str, str], Offsets, str | None]:
-        try:
-            with Brokers(self._session.sparkContext, place.options) as brokers:
-                return check_place(
-                    replace(place, options=_named(place, brokers)),
-                    brokers,
-                    offsets,
-                    before,
-                    accepted=bool(self._accepted & {place.step, place.name}),
+        with (
+            self._asking(place),
+            Brokers(self._session.sparkContext, place.options) as brokers,
+        ):
+            return check_place(
+                replace(place, options=_named(place, brokers)),
+                brokers,
+                offsets,
+                before,
+                accepted=bool(self._accepted & {place.step, place.name}),
+            )
+
+    def _check_same_topics(self, vertex: VertexId, place: KafkaPlace, offsets: Offsets) -> None:
+        key = (vertex, place.number)
+        if offsets == self._known[key]:
+            return
+        with self._asking(place):
+            if key not in self._brokers:
+                self._brokers[key] = Brokers(self._session.sparkContext, place.options)
+            topics = self._brokers[key].topics(offsets)
+        ids = self._ids[key]
+        for name, topic in topics.items():
+            if ids.setdefault(name, topic.id) != topic.id:
+                raise InputError(
+                    f"Topic {name!r} was deleted and made again while source {place.name!r} read"
+                    " it: what was read since the newest checkpoint may be of either, and is not"
+                    " committed."
                 )
+        self._known[key] = offsets
+
+    @contextmanager
+    def _asking(self, place: KafkaPlace) -> Iterator[None]:
+        try:
+            yield
         except Py4JJavaError as error:
             raise InputError(
                 f"Cannot ask the brokers at {place.options.get('kafka.bootstrap.servers')} for the"
