@@ -1,9 +1,9 @@
 """Kills the process that publishes, around its commits, and counts what readers see.
 
-``python -m tests.kafka.kills --kills 300 --seed 1`` does so many times. A run may also end itself
-with ``--until-unknown 30``, once so many epochs had been committed whose process died before it
-knew. ``python -m tests.kafka.kills writer ...`` is the process: a sink whose job's records are one
-file. It publishes epoch after epoch, each once it is in the file, as a driver does.
+``python -m tests.kafka.kills --kills 300 --seed 1`` does so many times. With ``--until-unknown 30``
+it goes on until so many epochs had been committed whose process died before it knew. ``python -m
+tests.kafka.kills writer ...`` is the process: a sink whose job's records are one file. It publishes
+epoch after epoch, each once it is in the file, as a driver does.
 """
 
 from __future__ import annotations
@@ -141,12 +141,15 @@ class Result:
 
 
 def run(
-    server: KafkaServer, directory: Path, *, kills: int, seed: int, rows: int, unknown: int | None
+    server: KafkaServer, directory: Path, *, kills: int, seed: int, rows: int, unknown: int = 0
 ) -> Result:
-    """Kill a writer again and again, then compare what is visible with its records."""
+    """Kill a writer again and again, then compare what is visible with its records.
+
+    At least ``kills`` times, and until there were ``unknown`` commits that it did not know of.
+    """
     chance, result = random.Random(seed), Result()
     topic = server.create_topic(f"kills-{seed}-{kills}", partitions=3)
-    while result.kills < kills and (unknown is None or result.unknown < unknown):
+    while result.kills < kills or result.unknown < unknown:
         _one(server, topic, directory, rows, chance=chance, result=result)
         result.kills += 1
     _one(server, topic, directory, rows, chance=chance, result=result, last=True)
@@ -208,7 +211,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rows", type=int, default=300)
-    parser.add_argument("--until-unknown", type=int, default=None)
+    parser.add_argument("--until-unknown", type=int, default=0)
     given = parser.parse_args()
     with running_server() as server, tempfile.TemporaryDirectory() as directory:
         found = run(

@@ -15,6 +15,6 @@ def test_kills_around_the_commit_lose_and_double_nothing(
     broker: KafkaServer, tmp_path: Path
 ) -> None:
     """Ten of them; ``python -m tests.kafka.kills`` makes hundreds."""
-    found = run(broker, tmp_path, kills=10, seed=7, rows=100, unknown=None)
+    found = run(broker, tmp_path, kills=10, seed=7, rows=100)
     assert found.is_exact, found
     assert found.epochs >= 10

@@ -290,11 +290,10 @@ def test_a_job_with_the_documented_rights_goes_from_topic_to_topic(
             source,
             servers=guarded.secured_address,
             conf=login,
-            bounded=True,
             group="watchers",
         )
     job = weir.Job(name)
-    read = job.source("read", reader)
+    read = job.source("read", reader, bounded=not own_reader)
     kept = read.transform("kept", lambda frame: frame.select("value"))
     kept.sink(
         "published",

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 from google.protobuf.source_context_pb2 import SourceContext
+from pyspark.sql import functions as F
 from tests.kafka.reading import records
 from tests.kafka.server import KafkaServer
+from tests.kit.live_job import LiveJob, settings
+from tests.kit.place import Place, files_rows
 from tests.kit.sink import sink_context
 
+import weir
 from weir.errors import SinkMismatchError
 from weir.sinks.base import Batch
 from weir.sinks.kafka.encoding import Encoding
@@ -123,6 +127,43 @@ def test_a_record_that_its_topic_cannot_take_is_refused_when_it_is_staged(
     assert records(broker, small) == []
     taken = spark.sql("SELECT 'k' AS key, repeat('x', 1890) AS value")
     assert len(published(broker, small, taken, tmp_path)) == 1
+
+
+@spark_only
+def test_rows_that_a_topic_cannot_take_are_set_aside_by_a_rule(
+    broker: KafkaServer, spark: SparkSession, tmp_path: Path
+) -> None:
+    """As the docs say: the step before the sink measures the value, and the others go on."""
+    topic = broker.create_topic("rows-fitting", max_message_bytes="2000")
+    given = spark.sql("SELECT id, repeat('x', id * 1000) AS text FROM range(4)")
+    given.write.parquet(str(tmp_path / "in"))
+    job = weir.Job("fitting")
+    bad = job.rejects("bad")
+    reading = job.source(
+        "read",
+        lambda session: session.readStream.schema(given.schema).parquet(str(tmp_path / "in")),
+        bounded=True,
+    )
+    fits = weir.expect(
+        reject={
+            "fits the topic": lambda df: F.octet_length(F.to_json(F.struct(*df.columns))) < 1_800
+        }
+    )
+    fitting = reading.transform("fitting", fits, on_error=bad)
+    staging = str(tmp_path / "staged")
+    fitting.sink(
+        "published",
+        weir.sinks.KafkaTopic(topic, servers=broker.address, staging=staging, value="json"),
+    )
+    bad.sink("bad_rows", weir.sinks.Files(str(tmp_path / "out")))
+    with LiveJob(job, settings(Place(tmp_path))) as live:
+        assert live.result().failure is None
+    assert sorted(json.loads(each.value() or b"")["id"] for each in records(broker, topic)) == [
+        0,
+        1,
+    ]
+    errors = [row[1] for row in files_rows(tmp_path / "out").elements()]
+    assert errors == ["breaks 'fits the topic'"] * 2
 
 
 def test_a_schema_registry_gets_the_schema_and_the_value_its_id() -> None:
