@@ -36,7 +36,7 @@ class NameNode:
     error: Exception = field(default_factory=lambda: RuntimeError(SAFE_MODE))
 
     def client(self, address: str, settings: dict[str, str]) -> Any:
-        if address == "hdfs://host":
+        if address in ("hdfs://host", "hdfs://"):
             raise RuntimeError('InvalidArgument("No NameNode hosts found")')
         self.addresses.append(address)
         return SimpleNamespace(
@@ -70,7 +70,8 @@ class NameNode:
         return SimpleNamespace(isdir=path == "/log", length=len(self.files.get(path, b"")))
 
     def mkdirs(self, path: str, create_parent: bool) -> None:
-        pass
+        if path in self.files:
+            raise FileExistsError(f"Path is not a directory: {path}\n\tat x")
 
     def _asked(self, request: Callable[..., Any]) -> Callable[..., Any]:
         def answer(*arguments: Any, **named: Any) -> Any:
@@ -120,6 +121,20 @@ def test_a_name_that_another_has_taken_stays_as_it_is(name_node: NameNode) -> No
     assert name_node.files == {"/log/1": b""}
 
 
+def test_what_is_not_there_is_not_renamed(name_node: NameNode) -> None:
+    """Even if the target is, as after a rename whose answer was lost."""
+    name_node.files["/log/1"] = b"one"
+    with pytest.raises(StorageError, match=r"Cannot rename hdfs://nn:8020/log/0: there is no such"):
+        file_system().rename("hdfs://nn:8020/log/0", "hdfs://nn:8020/log/1")
+
+
+def test_a_file_where_a_directory_is_needed_is_said(name_node: NameNode) -> None:
+    """As an error of storage, with the name node's words."""
+    name_node.files["/log/1"] = b"one"
+    with pytest.raises(StorageError, match=r"make the directory .*/log/1: Path is not a directory"):
+        file_system().make_directory("hdfs://nn:8020/log/1")
+
+
 def test_a_missing_directory_is_no_taken_name(name_node: NameNode) -> None:
     """And it is not made: it may be on a volume that is away."""
     with pytest.raises(StorageError, match=r"/gone/1: its directory is gone"):
@@ -149,6 +164,13 @@ def test_a_name_node_that_refuses_is_asked_once(name_node: NameNode) -> None:
         match=r"Could not delete hdfs://nn:8020/log/1: Permission denied: user=me. Check",
     ):
         fs.delete("hdfs://nn:8020/log/1")
+
+
+def test_a_path_without_a_name_node_is_refused(name_node: NameNode) -> None:
+    """In the client's words, if the configuration has no default."""
+    with pytest.raises(StorageError, match=r"reach hdfs:///x: No NameNode hosts found. Check"):
+        HdfsFileSystem("hdfs:///x")
+    assert name_node.addresses == []
 
 
 def test_a_host_without_a_port_is_a_name_node_if_it_is_no_name_service(name_node: NameNode) -> None:

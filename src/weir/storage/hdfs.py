@@ -52,9 +52,13 @@ _AT_START = {
 #: What a name node answers that cannot serve now.
 _NOT_NOW = ("SafeModeException", "RetriableException")
 #: What comes before the name node's own words.
-_SAID = re.compile(r'\A\w+\("(?:[\w$]+\.)*([\w$]+)", "')
+_SAID = re.compile(r'\A\w+\("(?:(?:[\w$]+\.)*([\w$]+)", ")?')
 #: One part of the path is a file.
 _NO_DIRECTORY = "ParentNotDirectoryException"
+
+
+class _TakenError(StorageError):
+    """The name node says that something has the name."""
 
 
 class HdfsFileSystem:
@@ -185,10 +189,13 @@ class HdfsFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory; a target file is replaced."""
+        missing = StorageError(f"Cannot rename {source}: there is no such file.")
+        if self.status(source) is None:
+            raise missing
         try:
             moved = self._move("rename", source, target, overwrite=True)
         except FileNotFoundError as error:
-            raise StorageError(f"Cannot rename {source}: there is no such file.") from error
+            raise missing from error
         if not moved:
             raise _in_the_way("rename", target)
 
@@ -261,7 +268,7 @@ class HdfsFileSystem:
         try:
             self._ask(what, target, lambda: self._client.rename(old, new, overwrite))
             return True
-        except FileExistsError:
+        except _TakenError:
             return self._took_effect(source, target)
         except FileNotFoundError:
             if self._took_effect(source, target):
@@ -275,7 +282,7 @@ class HdfsFileSystem:
     def _ask(self, what: str, path: str, request: Callable[[], T], *, repeat: bool = True) -> T:
         """What the name node and the data nodes answer.
 
-        Raises ``FileNotFoundError`` and ``FileExistsError`` as they are, else ``StorageError``.
+        Raises ``FileNotFoundError`` if there is no such file, else ``StorageError``.
         """
         try:
             return self._patience(request) if repeat else request()
@@ -284,8 +291,8 @@ class HdfsFileSystem:
             raise
         except FileNotFoundError as error:
             raise FileNotFoundError(path) from error
-        except FileExistsError:
-            raise
+        except FileExistsError as error:
+            raise _TakenError(str(_failure(what, path, error))) from error
         except Exception as error:
             if _NO_DIRECTORY in str(error):
                 raise FileNotFoundError(path) from error
@@ -305,7 +312,9 @@ def _in_the_way(what: str, path: str) -> StorageError:
 def _failure(what: str, path: str, error: Exception) -> StorageError:
     # Of what the name node says, hdfs-native shows Java's stack trace with its lines escaped.
     first = re.split(r"\n|\\n", str(error).strip())[0] or type(error).__name__
-    first = _SAID.sub(r"\1: ", first).rstrip('")')
+    if said := _SAID.match(first):
+        kind = f"{said[1]}: " if said[1] else ""
+        first = kind + first[said.end() :].rstrip('")').replace('\\"', '"')
     return StorageError(
         f"Could not {what} {path}: {first.rstrip('.')}. Check that the name node answers, that this"
         " user may do so, and the configuration in HADOOP_CONF_DIR."
