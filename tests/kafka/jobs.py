@@ -188,7 +188,10 @@ class Jobs:
         if place == _DRIVER or not kill_jvm(run):
             place = _DRIVER
             kill_driver(run)
-        elif run.wait(_RECOVERS_S) == 0:
+        elif self._proceeds(run, self._completed(run) + 2):
+            # It had only begun: the driver has started another one.
+            return place
+        elif run.process.poll() == 0:
             raise WrongRows(f"the driver ended well without its JVM: {run.story()}")
         self._gone(run)
         return place
