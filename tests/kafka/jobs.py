@@ -272,14 +272,13 @@ class Jobs:
         while not self._proceeds(run, self._completed(run) + 2):
             self._gone(run)
             command = _REPAIR.search(run.errors)
-            if "HangingTransactionError" not in run.output and command is None:
+            if command is None:
                 raise WrongRows(f"the job did not get over a kill of the broker: {run.story()}")
-            if command is not None:
-                result = "exact after the repair"
-                done = self._place.weir(*shlex.split(command[1]), "--yes")
-                self._say(f"{run.error()}\n{done.stdout}{done.stderr}")
-                if done.returncode:
-                    raise WrongRows(f"the repair fails: {done.stdout}{done.stderr}")
+            result = "exact after the repair"
+            done = self._place.weir(*shlex.split(command[1]), "--yes")
+            self._say(f"{run.error()}\n{done.stdout}{done.stderr}")
+            if done.returncode:
+                raise WrongRows(f"the repair fails: {done.stdout}{done.stderr}")
             run = self._start()
         self._run = run
         self._check_none_twice()
