@@ -11,12 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.kit.gateway import COMPLETED, JOB_ID, VIEW, completed
 
 from weir.core.status import JobStatus
+from weir.core.types import Counted, RowCount
 from weir.metrics import prometheus
 from weir.metrics.definitions import METRICS, Kind
 from weir.metrics.readings import Readings, read
 from weir.monitoring.recorder import COUNTERS, Sample
-from weir.monitoring.views import ChannelView, JobView, RowCount
-from weir.runtime.ports import Counted
+from weir.monitoring.views import ChannelView, JobView
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOW_MS = 100_000

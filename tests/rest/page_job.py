@@ -17,6 +17,8 @@ from weir.core.checkpoints.stats import (
 from weir.core.status import JobStatus
 from weir.core.types import (
     CompletedCheckpoint,
+    Counted,
+    RowCount,
     SnapshotKind,
     SnapshotMetrics,
     StateHandle,
@@ -29,11 +31,9 @@ from weir.monitoring.views import (
     ChannelView,
     CoordinatorView,
     JobView,
-    RowCount,
     VertexView,
 )
 from weir.runtime.concurrency import Clock, SystemClock
-from weir.runtime.ports import Counted
 
 _SMALL = {
     "clean": (),
@@ -164,7 +164,10 @@ def _checkpoint(
             ack_timestamp_ms=triggered + (9_000 if name == slow else 1_400),
             state_size=40_000,
             metrics=SnapshotMetrics(
-                sync_duration_ms=40, async_duration_ms=200, checkpointed_size=4_000
+                sync_duration_ms=40,
+                async_duration_ms=200,
+                checkpointed_size=4_000,
+                counted=_COUNTED[1:] if name == slow else (),
             ),
         )
         for name in graph

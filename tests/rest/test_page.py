@@ -228,7 +228,7 @@ def test_a_vertex_is_reached_and_read_without_a_mouse(open_page: Open) -> None:
 
 @pytest.mark.slow
 def test_rejects_and_broken_rules_stand_beside_late_rows(open_page: Open) -> None:
-    """A vertex shows each step and operator that has counted rows, and why."""
+    """Of a vertex and of a checkpoint, by step and operator that has counted rows, and why."""
     page = open_page("graph/audit")
     table = page.get_by_role("table", name=re.compile("^Rows dropped as late, set aside"))
     rows = table.get_by_role("row")
@@ -236,6 +236,11 @@ def test_rejects_and_broken_rules_stand_beside_late_rows(open_page: Open) -> Non
     expect(rows.nth(2)).to_have_text(re.compile("price.*were set aside.*100"))
     expect(rows.nth(3)).to_have_text(re.compile('valid.*broke "has an id".*7'))
     expect(page.get_by_text("1,204 rows dropped as late")).to_be_visible()
+    page = open_page("checkpoints/40")
+    rows = page.get_by_role("table", name=re.compile("set aside.*in its batches")).get_by_role(
+        "row"
+    )
+    expect(rows.nth(1)).to_have_text(re.compile("price.*were set aside.*100"))
 
 
 @pytest.mark.slow

@@ -80,6 +80,17 @@ def test_a_vertex_shows_rejects_and_broken_rules_beside_late_rows(client: httpx.
     ]
 
 
+def test_a_checkpoint_shows_the_rows_that_were_counted_in_it(client: httpx.Client) -> None:
+    """By task; late rows are Spark's."""
+    tasks = client.get("/weir/checkpoints/40").json()["tasks"]
+    counted = {task["vertex"]: task["live"]["counted"] for task in tasks}
+    assert [tuple(one.values()) for one in counted.pop("audit")] == [
+        ("price", "rejected", "", 100),
+        ("valid", "broken", "has an id", 7),
+    ]
+    assert not any(counted.values())
+
+
 def test_the_pages_files_need_no_token_but_its_figures_do(job: FakeGateway) -> None:
     """The files are the same for every job; the page asks for the token itself."""
     with served(job, security=RestSecurity(token="secret")) as client:

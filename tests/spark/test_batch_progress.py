@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from weir.runtime.ports import Counted, RowsOf
+from weir.core.types import Counted
+from weir.runtime.ports import RowsOf
 from weir.spark.query.counters import QueryCounters
 from weir.spark.query.progress import BatchProgress, decoded
 
@@ -108,3 +110,28 @@ def test_rows_dropped_as_late_add_up_by_operator_and_are_said_once_a_minute(
     assert (found.records_in, found.pending_records) == (80, 75)
     (said,) = caplog.records
     assert "sums has dropped 12 rows as late" in said.getMessage()
+
+
+def test_a_checkpoint_has_the_rows_that_were_counted_since_the_completed_one_before() -> None:
+    """Rows of one that was aborted belong to the next, and nothing that comes later to an older
+    one."""
+    broken = RowsOf(Counted.BROKEN, "valid", "has an id")
+    counters = QueryCounters("valid")
+
+    def counted(checkpoint_id: int) -> int:
+        rows = counters.of_checkpoint(checkpoint_id)
+        assert {(one.kind, one.by, one.rule) for one in rows} <= {broken}
+        return sum(one.rows for one in rows)
+
+    counters.add(10, Counter({broken: 3}))
+    counters.snapshot_taken(1)
+    counters.add(10, Counter({broken: 4}))
+    assert counted(1) == 3
+    counters.checkpoint_completed(1)
+    counters.snapshot_taken(2)
+    counters.add(10, Counter({broken: 5}))
+    counters.snapshot_taken(3)
+    assert (counted(2), counted(3)) == (4, 9)
+    counters.checkpoint_completed(3)
+    counters.snapshot_taken(4)
+    assert counted(4) == 0

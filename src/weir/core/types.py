@@ -335,9 +335,32 @@ class TaskState:
         return sum([handle.size for handle in files]) + sum(map(len, self.entries.values()))
 
 
+class Counted(enum.Enum):
+    """What happened to rows that are counted."""
+
+    #: The engine's stateful operator dropped them, since the watermark had passed them.
+    LATE = "late"
+    #: The step set them aside.
+    REJECTED = "rejected"
+    #: They broke a rule of the step.
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowCount:
+    """Rows of a vertex that were dropped as late or set aside, or that broke a rule."""
+
+    kind: Counted
+    #: The step, or the engine's operator with its number in the query.
+    by: str
+    #: The name of the rule that they broke.
+    rule: str
+    rows: Count
+
+
 @dataclass(frozen=True, kw_only=True)
 class SnapshotMetrics:
-    """The cost of a task's snapshot (MISSION B5)."""
+    """The cost of a task's snapshot (MISSION B5), and what its batches have counted."""
 
     sync_duration_ms: Count = 0
     async_duration_ms: Count = 0
@@ -349,6 +372,8 @@ class SnapshotMetrics:
     #: Whether the checkpoint's barrier overtook segments, and their bytes.
     unaligned: bool = False
     persisted_size: Count = 0
+    #: In the batches since the newest checkpoint that had completed, in this attempt.
+    counted: tuple[RowCount, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

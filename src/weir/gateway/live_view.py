@@ -21,7 +21,7 @@ from weir.core.messages.job import JobEnded, JobStatusChanged
 from weir.core.status import JobStatus
 from weir.core.task.plan import TaskPlan
 from weir.core.task.stream_task import StreamTask
-from weir.core.types import VertexId
+from weir.core.types import RowCount, VertexId
 from weir.monitoring.counters import Counters
 from weir.monitoring.recorder import Recorder
 from weir.monitoring.timeline import SpanKind
@@ -30,7 +30,6 @@ from weir.monitoring.views import (
     CoordinatorView,
     ExceptionView,
     JobView,
-    RowCount,
     VertexView,
 )
 from weir.runtime.concurrency import Clock

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from weir.core.checkpoints.stats import CheckpointStats, TaskCheckpointStats
 from weir.core.status import JobStatus
-from weir.core.types import TaskStatus
+from weir.core.types import Counted, TaskStatus
 from weir.metrics.readings import Readings, VertexReading
-from weir.runtime.ports import Counted
 
 #: A value with the values of the metric's labels; a value of None is left out.
 Series = tuple[tuple[str, ...], float | None]

@@ -14,16 +14,18 @@ from weir.core.status import JobStatus
 from weir.core.types import (
     CompletedCheckpoint,
     Count,
+    Counted,
     EndTimestamp,
     JobId,
     OperatorId,
     OperatorLabel,
     Position,
+    RowCount,
     TaskStatus,
     Timestamp,
     VertexId,
 )
-from weir.runtime.ports import Counted, StateView
+from weir.runtime.ports import StateView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +36,6 @@ class ChannelView:
     segments: Count
     #: Bytes.
     size: Count
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowCount:
-    """Rows of a vertex that were dropped as late or set aside, or that broke a rule."""
-
-    kind: Counted
-    #: The step, or the engine's operator with its number in the query.
-    by: str
-    #: The name of the rule that they broke.
-    rule: str
-    rows: Count
 
 
 @dataclass(frozen=True, kw_only=True)

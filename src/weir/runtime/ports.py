@@ -13,7 +13,6 @@ uses both.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -44,6 +43,7 @@ from weir.core.task.plan import TaskPlan
 from weir.core.types import (
     CompletedCheckpoint,
     Count,
+    Counted,
     OperatorId,
     Payload,
     Recorded,
@@ -88,17 +88,6 @@ class StateView:
     rows: Count
     #: Bytes of memory.
     size: Count
-
-
-class Counted(enum.Enum):
-    """What happened to rows that are counted."""
-
-    #: The engine's stateful operator dropped them, since the watermark had passed them.
-    LATE = "late"
-    #: The step set them aside.
-    REJECTED = "rejected"
-    #: They broke a rule of the step.
-    BROKEN = "broken"
 
 
 class RowsOf(NamedTuple):

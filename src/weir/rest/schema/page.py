@@ -260,6 +260,18 @@ class Failures(PageMessage, frozen=True, kw_only=True):
     failures: tuple[PageFailure, ...]
 
 
+class PageCount(PageMessage, frozen=True, kw_only=True):
+    """Rows that were dropped as late or set aside, or that broke a rule."""
+
+    #: The step, or Spark's operator with its number in the query.
+    by: str
+    #: ``late``, ``rejected`` or ``broken``.
+    kind: str
+    #: The name of the rule that they broke; "" for other rows.
+    rule: str
+    rows: int
+
+
 class PageTaskProgress(PageMessage, frozen=True, kw_only=True):
     """A task's way through a checkpoint; durations in milliseconds, of running parts until now."""
 
@@ -283,6 +295,8 @@ class PageTaskProgress(PageMessage, frozen=True, kw_only=True):
     checkpointed_bytes: int
     persisted_bytes: int
     unaligned: bool
+    #: Of the checkpoint's own batches.
+    counted: tuple[PageCount, ...]
 
 
 class PageTaskSnapshot(PageMessage, frozen=True, kw_only=True):
@@ -335,18 +349,6 @@ class PageLag(PageMessage, frozen=True, kw_only=True):
     topic: str
     partition: str
     records: int
-
-
-class PageCount(PageMessage, frozen=True, kw_only=True):
-    """Rows that were dropped as late or set aside, or that broke a rule."""
-
-    #: The step, or Spark's operator with its number in the query.
-    by: str
-    #: ``late``, ``rejected`` or ``broken``.
-    kind: str
-    #: The name of the rule that they broke; "" for other rows.
-    rule: str
-    rows: int
 
 
 class PageSubtask(PageMessage, frozen=True, kw_only=True):

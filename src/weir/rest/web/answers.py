@@ -14,7 +14,7 @@ from statistics import median
 from weir.config import Configuration
 from weir.core.checkpoints.stats import CheckpointStats, TaskCheckpointStats
 from weir.core.status import JobStatus, has_ended
-from weir.core.types import TaskState
+from weir.core.types import RowCount, TaskState
 from weir.monitoring.recorder import (
     COUNTERS,
     Failure,
@@ -457,10 +457,7 @@ def vertex_detail(
             for state in vertex.state
         ),
         lags=_lags(vertex),
-        counted=tuple(
-            page.PageCount(by=one.by, kind=one.kind.value, rule=one.rule, rows=one.rows)
-            for one in vertex.counted
-        ),
+        counted=_counted(vertex.counted),
         checkpoint=None if completed is None else completed.checkpoint_id,
         staging_ms=dict(vertex.staging_ms),
         stage=subtasks[0].stage if subtasks else None,
@@ -622,6 +619,13 @@ def _task_progress(
         checkpointed_bytes=metrics.checkpointed_size,
         persisted_bytes=metrics.persisted_size,
         unaligned=metrics.unaligned,
+        counted=_counted(metrics.counted),
+    )
+
+
+def _counted(rows: Iterable[RowCount]) -> tuple[page.PageCount, ...]:
+    return tuple(
+        page.PageCount(by=one.by, kind=one.kind.value, rule=one.rule, rows=one.rows) for one in rows
     )
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from weir.core.types import OperatorId, VertexId
+from weir.core.types import Counted, OperatorId, RowCount, VertexId
 from weir.monitoring.log_lines import place
-from weir.runtime.ports import Counted, RowsOf, VertexMetrics
+from weir.runtime.ports import RowsOf, VertexMetrics
 from weir.spark.query.progress import BatchProgress, decoded
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ class QueryCounters:
         self._records_in = 0
         #: What Spark's stateful operators and the steps have counted.
         self._rows: Counter[RowsOf] = Counter()
+        #: The same at the snapshots since the newest completed checkpoint, and at that.
+        self._rows_at: dict[int, Counter[RowsOf]] = {}
+        self._rows_completed: Counter[RowsOf] = Counter()
         #: How many rows dropped as late were said, and when.
         self._late_said = 0
         self._late_said_s = 0.0
@@ -57,6 +60,26 @@ class QueryCounters:
             except Exception:
                 # The JVM may have gone; earlier counts still hold.
                 _log.debug("Spark's counters can no longer be read.", exc_info=True)
+
+    def snapshot_taken(self, checkpoint_id: int) -> None:
+        """What has been counted belongs to this checkpoint, and nothing later."""
+        with self._lock:
+            self._rows_at[checkpoint_id] = self._rows.copy()
+
+    def of_checkpoint(self, checkpoint_id: int) -> tuple[RowCount, ...]:
+        """What was counted for a checkpoint since the newest completed one."""
+        with self._lock:
+            rows = self._rows_at.get(checkpoint_id, Counter()) - self._rows_completed
+        return tuple(
+            RowCount(kind=of.kind, by=of.by, rule=of.rule, rows=number)
+            for of, number in rows.items()
+        )
+
+    def checkpoint_completed(self, checkpoint_id: int) -> None:
+        """The next checkpoint counts from here."""
+        with self._lock:
+            self._rows_completed = self._rows_at.get(checkpoint_id, self._rows_completed)
+            self._rows_at = {n: rows for n, rows in self._rows_at.items() if n > checkpoint_id}
 
     def metrics(self, position: int, staging_ms: Mapping[OperatorId, int]) -> VertexMetrics:
         """The counters, with the task's position and how long each sink staged."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weir.runtime.ports import Counted, RowsOf, StateView, SubtaskView
+from weir.core.types import Counted
+from weir.runtime.ports import RowsOf, StateView, SubtaskView
 from weir.spark.control_input import CONTROL_INPUT
 from weir.storage.records import prepare
 

@@ -90,7 +90,7 @@ class QueryTask:
         self._calls = PlanningCalls(query)
         self._watermarks = OutputWatermarks(query, position, watermark_ms)
         self._owners = PlanOwners(query, position)
-        self._counters = QueryCounters(query.name)
+        self.counters = QueryCounters(query.name)
         self._failures = failures
         #: Why a batch failed, kept until Spark reports that the query failed.
         self._failure: TaskErrored | None = None
@@ -186,8 +186,8 @@ class QueryTask:
         if effect.call is not None and running is not None:
             self._runs.end(running)
             # Its own thread may do so after the next query has started, and nobody else would.
-            self._counters.count(running, self._position)
-        self._unread_records = self._counters.metrics(position, {}).pending_records
+            self.counters.count(running, self._position)
+        self._unread_records = self.counters.metrics(position, {}).pending_records
         directory, operators = query.directory, query.operators
         if position < 0 or not (operators or directory.commit_entry(position).is_stateful):
             self._finish_sinks()
@@ -266,10 +266,13 @@ class QueryTask:
 
     def metrics(self) -> VertexMetrics:
         """The counters of the rows that the task has read."""
-        running = self._runs.running
-        if running is not None:
-            self._counters.count(running, self._position)
-        return self._counters.metrics(self._position, self._staging.staging_ms)
+        self._count()
+        return self.counters.metrics(self._position, self._staging.staging_ms)
+
+    def snapshot_taken(self, checkpoint_id: int) -> None:
+        """Between two batches: what has been counted by now belongs to the checkpoint."""
+        self._count()
+        self.counters.snapshot_taken(checkpoint_id)
 
     def unread(self) -> Unread:
         """What is left of the sources after the drain."""
@@ -283,6 +286,11 @@ class QueryTask:
         """The Spark tasks of the newest batch's longest stage."""
         running = self._runs.running
         return () if running is None else newest_subtasks(self._query.session, str(running.runId))
+
+    def _count(self) -> None:
+        running = self._runs.running
+        if running is not None:
+            self.counters.count(running, self._position)
 
     # -- query
 
@@ -309,7 +317,7 @@ class QueryTask:
             # character, and a Java stack in the text overflows the thread's stack.
             raise SinkError(f"Batch {batch} failed.") from None
         self._post(staged)
-        self._counters.add(rows_read, self._staging.counted)
+        self.counters.add(rows_read, self._staging.counted)
         self._position = batch
 
     def _ended(self, running: StreamingQuery, error: Exception | None) -> None:
@@ -321,7 +329,7 @@ class QueryTask:
                 self._post(self._failure or self._failures.errored(error, when, misfit=changed))
             return
         # The task's next query may already have replaced this one.
-        self._counters.count(running, self._position)
+        self.counters.count(running, self._position)
         if self._runs.stopping or self._draining:
             return
         if self._query.ends_by_itself and not self._caught_up:

@@ -312,12 +312,17 @@ class SparkTaskPort:
     def take_snapshot(self, effect: TakeSnapshot) -> None:
         """Run the synchronous part of a snapshot."""
         self._snapshots[effect.vertex].take(effect)
+        task = self._tasks.get(effect.vertex)
+        if task is not None:
+            task.snapshot_taken(effect.checkpoint_id)
 
     def continue_snapshot(self, effect: ContinueSnapshot) -> tuple[TaskState, SnapshotMetrics]:
         """Run the asynchronous part of a snapshot."""
         state, metrics = self._snapshots[effect.vertex].proceed(effect.checkpoint_id)
         self._kafka.acknowledged(effect.checkpoint_id, state)
-        return state, metrics
+        task = self._tasks.get(effect.vertex)
+        counted = () if task is None else task.counters.of_checkpoint(effect.checkpoint_id)
+        return state, replace(metrics, counted=counted)
 
     def drop_snapshot(self, effect: DropSnapshot) -> None:
         """Forget a snapshot and delete its files."""
@@ -329,6 +334,9 @@ class SparkTaskPort:
         Unless it is a savepoint, the next incremental snapshot is based on it.
         """
         self._snapshots[vertex].confirm(checkpoint_id)
+        task = self._tasks.get(vertex)
+        if task is not None:
+            task.counters.checkpoint_completed(checkpoint_id)
         self._kafka.completed(vertex, checkpoint_id)
         operators = self._operators(vertex)
         if operators is not None:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from weir.core.types import OperatorId
+from weir.core.types import Counted, OperatorId
 from weir.operators.output import OUTPUT, rejects_tag, tagged_column
-from weir.runtime.ports import Counted, RowsOf
+from weir.runtime.ports import RowsOf
 from weir.spark.java import Jvm
 from weir.spark.rejects.messages import messages
 from weir.spark.rejects.observation import REJECTS, UNSAID, GuardedStep, rule_count

@@ -3,6 +3,7 @@
 import { linkTo } from "./addresses.js";
 import { badge, bytes, card, cards, count, duration, h, moment, panel, table } from "./dom.js";
 import { checkpointCard, interval, remarks } from "./overview.js";
+import { countedRows } from "./vertices.js";
 
 export async function load({ get, figures, state, part }) {
   const base = `/jobs/${state.jobId}/checkpoints`;
@@ -113,7 +114,8 @@ function detail(one, live, { wide }) {
           { title: "As a picture", cell: (task) => picture(task.live, Math.max(1, one.durationMs), wide) },
         ] : []),
       ],
-    }));
+    }),
+    countedRows(one.tasks.flatMap((task) => (task.live ? task.live.counted : [])), "in its batches"));
 }
 
 const TIMES = [
