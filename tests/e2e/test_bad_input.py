@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from weir.cli.app import app
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, StateHandle, TaskState
 from weir.errors import StorageError
-from weir.spark.session.start import check_reachable
+from weir.spark.session.reach import check_reachable
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.local import LocalFileSystem
 

@@ -58,8 +58,9 @@ from weir.spark.kafka.inputs import KafkaInputs
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import plan_layouts
 from weir.spark.query.task_port import SparkTaskPort
+from weir.spark.session.reach import check_reachable
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
-from weir.spark.session.start import check_reachable, log_of
+from weir.spark.session.start import log_of
 from weir.spark.state.assembly import SparkStateAssembler
 from weir.storage.lease import Lease
 from weir.subtasks.chain import ProcessStep, process_steps
@@ -270,7 +271,11 @@ def _start_spark(environment: RunEnvironment, submission: Submission) -> None:
     session = environment.session
     working = environment.working_directory(submission.job_id)
     environment.listener.phase("starting Spark")
-    check_reachable(session.get(), submission.storage.fs(working), working)
+    made = session.get()
+    if not session.is_local:
+        # For as long as the cluster has no room for them: Spark itself waits without end.
+        environment.listener.phase("waiting for executors")
+    check_reachable(made, submission.storage.fs(working), working)
     session.share_modules()
 
 

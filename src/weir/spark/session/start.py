@@ -32,6 +32,7 @@ from weir.spark.session.hadoop import HadoopFileSystem
 from weir.spark.session.jvm_errors import filtered_errors
 from weir.spark.session.light_session import forget_origins, leave_out_pandas, make_default_session
 from weir.spark.session.local_files import write_cheaply
+from weir.spark.session.reach import IMAGES, is_local_master
 from weir.spark.session.settings import (
     CHEAP_SETTINGS,
     DEFAULTS,
@@ -42,8 +43,8 @@ from weir.spark.session.settings import (
 )
 from weir.spark.session.user_modules import workers_find_weir, write_modules
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import as_spark_path, join
 from weir.storage.paths import is_local as is_local_path
+from weir.storage.paths import join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +64,7 @@ _FROM_DEFAULTS_FILE = (
     "spark.master",
     "spark.driver.memory",
     _JARS,
+    *IMAGES,
     *_JAVA_OPTION_KEYS,
     *(key for key in DEFAULTS if key != RETAINED),
 )
@@ -303,8 +305,12 @@ class LazySession:
         from pyspark import SparkContext
 
         active = SparkContext._active_spark_context
-        planned = self._master or self._conf.get("spark.master") or DEFAULT_MASTER
-        return is_local_master(planned if active is None else str(active.master))
+        return is_local_master(self.master if active is None else str(active.master))
+
+    @property
+    def master(self) -> str:
+        """The master on which a session would be made."""
+        return self._master or self._conf.get("spark.master") or DEFAULT_MASTER
 
     def add_jars(self, jars: Sequence[str]) -> None:
         """Add jars to those of the user. Call it before the session is made or prepared."""
@@ -431,11 +437,6 @@ def check_alive(session: SparkSession) -> None:
         )
 
 
-def is_local_master(master: str) -> bool:
-    """Whether driver and tasks are one process."""
-    return master == "local" or master.startswith("local[")
-
-
 def make_working_directory(fs: FileSystem, directory: str, *, private: bool) -> None:
     """Make the job's working directory. Call it before the JVM starts, whose log lies beside it.
 
@@ -451,30 +452,3 @@ def make_working_directory(fs: FileSystem, directory: str, *, private: bool) -> 
         raise StorageError(
             f"The working directory {directory} cannot be used (weir.working-dir names it): {error}"
         ) from error
-
-
-def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> None:
-    """Check that the driver sees what a Spark task writes below the working directory.
-
-    Raises ``StorageError`` if not. Checks nothing on a local master, where driver and tasks are one
-    process.
-    """
-    if is_local_master(str(session.sparkContext.master)):
-        return
-    probe = join(directory, "probe")
-    try:
-        session.range(1).coalesce(1).write.mode("overwrite").parquet(as_spark_path(probe))
-        reached = any(status.name.startswith("part-") for status in fs.list(probe))
-    except Exception as error:
-        raise StorageError(
-            f"The executors cannot write to the working directory {directory}"
-            f" ({type(error).__name__}): set weir.working-dir to a directory that the driver and"
-            " all executors share."
-        ) from error
-    finally:
-        fs.delete(probe)
-    if not reached:
-        raise StorageError(
-            f"The driver does not see what an executor wrote to the working directory {directory}:"
-            " set weir.working-dir to a directory that the driver and all executors share."
-        )

@@ -1,0 +1,140 @@
+"""Checks that executors can write to the working directory, and that the driver sees it.
+
+What the settings show is said before a JVM starts (``check_settings``). The rest shows when an
+executor writes (``check_reachable``): the sentence says which of four things is wrong, with Java's
+first cause.
+
+1. No executor could start, or stay: nothing was written because nobody was there to write.
+2. Executors may not write there: they run as another user, or have no rights in the store.
+3. They cannot even make a directory there. Java does not say whether it is not mounted where they
+   run, or belongs to another user.
+4. They wrote, and the driver does not see it: the path is another disk where they run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import TYPE_CHECKING
+
+from weir.errors import ConfigurationError, PipelineError, StorageError
+from weir.spark.failures import first_cause
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import as_spark_path, is_local, join
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pyspark.sql import SparkSession
+
+#: The keys that name the image of executors on Kubernetes.
+IMAGES = ("spark.kubernetes.container.image", "spark.kubernetes.executor.container.image")
+
+#: What Spark says of an application whose executors do not start, and of executors that die.
+_NO_EXECUTOR = re.compile(
+    r"Master removed our application|SparkContext was shut ?down|Max number of executor failures"
+    r"|Executor\w* \(executor \S+ exited|ExecutorLostFailure"
+)
+_DENIED = re.compile(
+    r"Permission denied|AccessControlException|AccessDenied|Operation not permitted|Forbidden"
+    r"|Status Code: 403"
+)
+#: A local file system does not say why a directory cannot be made.
+_NOT_MADE = re.compile(r"Mkdirs failed to create|Read-only file system|mkdir of \S+ failed")
+
+_CAUSED_BY = "Caused by: "
+
+_SHARE = "set weir.working-dir to a directory that the driver and all executors share"
+
+
+def is_local_master(master: str) -> bool:
+    """Whether driver and tasks are one process."""
+    return master == "local" or master.startswith("local[")
+
+
+def check_settings(
+    *,
+    master: str,
+    conf: Mapping[str, str],
+    working_directory: str,
+    is_default: bool,
+    operators: Collection[str],
+) -> None:
+    """Check what can be known before a JVM starts.
+
+    ``is_default``: nobody has set the working directory. ``operators``: the names of the Python
+    operators, which keep their state there. Raises ``ConfigurationError`` and ``PipelineError``.
+    """
+    if master.startswith("k8s://"):
+        if not any(conf.get(key) for key in IMAGES):
+            raise ConfigurationError(
+                f"On Kubernetes executors run in an image, but none is named: set {IMAGES[0]} to"
+                " one that has Weir, and an entry point for executors."
+            )
+        if is_default:
+            raise ConfigurationError(
+                f"weir.working-dir is {working_directory}, on the driver's own disk, but executors"
+                " on Kubernetes run in pods of their own: set it to a volume that all pods mount."
+            )
+    if operators and not is_local(working_directory):
+        raise PipelineError(
+            f"The state of Python operators ({', '.join(sorted(operators))}) is kept in files,"
+            f" which their workers cannot open in {working_directory}: let weir.working-dir be a"
+            " plain path that the driver and all executors share."
+        )
+
+
+def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> None:
+    """Check that the driver sees what a Spark task writes below the working directory.
+
+    Raises ``StorageError`` if not. Checks nothing on a local master, where driver and tasks are one
+    process.
+    """
+    if is_local_master(str(session.sparkContext.master)):
+        return
+    probe = join(directory, "probe")
+    try:
+        session.range(1).coalesce(1).write.mode("overwrite").parquet(as_spark_path(probe))
+        reached = any(status.name.startswith("part-") for status in fs.list(probe))
+    except Exception as error:
+        raise StorageError(refusal(directory, error)) from error
+    finally:
+        # What is left is disposable, and must not hide why the check failed.
+        with contextlib.suppress(StorageError):
+            fs.delete(probe)
+    if not reached:
+        raise StorageError(
+            f"The driver does not see what an executor wrote to the working directory {directory}:"
+            f" {_SHARE}."
+        )
+
+
+def refusal(directory: str, error: Exception) -> str:
+    """Why executors cannot write to the directory, in one sentence, from what a write raised."""
+    text = str(error)
+    roots = [line for line in text.splitlines() if line.startswith(_CAUSED_BY)]
+    cause = roots[-1].removeprefix(_CAUSED_BY) if roots else first_cause(error)
+    if _NO_EXECUTOR.search(text):
+        return (
+            "No executor could start and stay, so nothing was written to the working directory"
+            f" {directory} ({cause}): look at the executors' own logs, and check their image,"
+            " memory and Java, and whether they reach the driver (spark.driver.host)."
+        )
+    if _DENIED.search(text):
+        return (
+            f"The executors may not write to the working directory {directory} ({cause}): give them"
+            f" the rights, or run driver and executors as one user (the driver is {_user()});"
+            " weir.working-dir names the directory."
+        )
+    if _NOT_MADE.search(text):
+        return (
+            f"The executors cannot make a directory in the working directory {directory} ({cause}):"
+            " where they run it is not mounted, or they run as a user who may not write there (the"
+            f" driver is {_user()}). Run both as one user, and {_SHARE}."
+        )
+    return f"The executors cannot write to the working directory {directory} ({cause}): {_SHARE}."
+
+
+def _user() -> str:
+    return f"user {os.geteuid()}"
