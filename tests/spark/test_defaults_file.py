@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.kit.place import environment_of
 
 from weir.config import Configuration
 from weir.errors import UnsupportedEnvironmentError
+from weir.spark.session import start
 from weir.spark.session.defaults_file import read_defaults_file
 from weir.spark.session.environment import check_environment
 from weir.spark.session.settings import REQUIRED
@@ -96,6 +98,32 @@ def test_the_master_in_the_file_is_used(file: Path, monkeypatch: pytest.MonkeyPa
     assert LazySession("orders", None, Configuration({"spark.master": "local"})).is_local
 
 
+def test_the_settings_of_spark_submit_take_the_files_place(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the file itself, and its JVM runs: that one's log is as it was configured."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    submitted = {"spark.master": "local[3]", "spark.driver.memory": "2g", "spark.mine": "1"}
+    monkeypatch.setattr(start, "read_submitted", lambda: submitted)
+    file.write_text("spark.master yarn")
+    lazy = LazySession("orders", None, Configuration({"spark.driver.memory": "3g"}))
+    assert lazy.conf == {"spark.master": "local[3]", "spark.driver.memory": "3g"}
+    plan = lazy._plan()
+    assert plan.settings["spark.master"] == "local[3]"
+    assert "weir.log" not in plan.settings.get("spark.driver.extraJavaOptions", "")
+
+
+def test_sparks_log_is_a_local_file_wherever_queries_work() -> None:
+    """Otherwise the first JVM, which a look at the checkpoint directory starts, would log to the
+    console."""
+    there = "hdfs://namenode:8020/weir/work"
+    lazy = LazySession("orders", "yarn", Configuration({"weir.working-dir": there}))
+    options = lazy._plan().settings["spark.driver.extraJavaOptions"]
+    [log] = re.findall(r'"-Dweir\.log=(.*?)"', options)
+    assert Path(log).parent.is_dir() and there not in log
+    Path(log).parent.rmdir()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -158,3 +186,40 @@ def test_the_options_of_java_and_extensions_of_other_places_are_kept(file: Path)
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["local[3]", "5"]
+
+
+SUBMITTED = """
+from weir.config import Configuration
+from weir.spark.session.start import LazySession, log_of
+lazy = LazySession("orders", None, Configuration({"spark.sql.shuffle.partitions": "5"}))
+assert lazy.is_local and lazy.conf["spark.master"] == "local[3]"
+lazy.prepare()
+session = lazy.get()
+conf = session.sparkContext.getConf()
+assert session.sparkContext.master == "local[3]", session.sparkContext.master
+assert session.conf.get("spark.sql.shuffle.partitions") == "5", "the job's own"
+assert conf.get("spark.mine") == "1", "what only spark-submit was given"
+assert conf.get("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled") == "true"
+assert log_of(session) is None
+assert session.range(3).count() == 3
+lazy.close()
+print("ran on", "local[3]")
+"""
+
+
+@pytest.mark.spark
+def test_a_script_below_spark_submit_runs_on_the_master_of_its_command(tmp_path: Path) -> None:
+    """In the JVM that is there: an application master that waits for it would give up."""
+    script = tmp_path / "script.py"
+    script.write_text(SUBMITTED)
+    options = "--master local[3] --conf spark.mine=1 --conf spark.sql.shuffle.partitions=7"
+    done = subprocess.run(
+        [Path(sys.executable).with_name("spark-submit"), *options.split(), str(script)],
+        env=environment_of({"PYSPARK_PYTHON": sys.executable}),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "ran on local[3]"

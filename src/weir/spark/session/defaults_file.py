@@ -1,7 +1,10 @@
-"""Reads ``spark-defaults.conf``, with which Spark completes the settings of every application.
+"""Settings from outside of the job: ``spark-defaults.conf``, or those of ``spark-submit``.
 
-Spark's launcher reads it before Java starts, so Weir has to know it too: a setting that Weir passes
-replaces the options in the file, and Java does not start with the options of both.
+Spark's launcher reads the file before Java starts, so Weir has to know it too: a setting that Weir
+passes replaces the options in the file, and Java does not start with the options of both.
+
+``spark-submit`` starts Java first, and then this process, which finds that JVM by an environment
+variable. Its properties have the options of the command, and the file's: the master above all.
 """
 
 from __future__ import annotations
@@ -21,6 +24,20 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def is_submitted() -> bool:
+    """Whether ``spark-submit`` started this process, and the JVM before it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def read_submitted() -> dict[str, str]:
+    """The ``spark.*`` settings of the JVM that ``spark-submit`` started."""
+    from pyspark import SparkConf, SparkContext
+
+    # It only connects: the JVM runs.
+    SparkContext._ensure_initialized()
+    return dict(SparkConf(_jvm=SparkContext._jvm).getAll())
 
 
 def read_defaults_file() -> dict[str, str]:

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from weir.spark.java import hold_classes, outlive_signals
 from weir.spark.own_calls import own_calls
 from weir.spark.session import class_archive, worker_daemon
 from weir.spark.session.adopted import adopt
-from weir.spark.session.defaults_file import read_defaults_file
+from weir.spark.session.defaults_file import is_submitted, read_defaults_file, read_submitted
 from weir.spark.session.environment import check_environment
 from weir.spark.session.hadoop import HadoopFileSystem
 from weir.spark.session.jvm_errors import filtered_errors
@@ -228,11 +229,12 @@ def plan_session(
 def with_defaults_file(conf: Mapping[str, str]) -> dict[str, str]:
     """The user's settings, completed by those of ``spark-defaults.conf`` that Weir has to know.
 
-    Spark reads the rest of the file itself. Settings that checkpoints depend on are ignored there,
-    since the file is also for other applications.
+    Below ``spark-submit`` by those of its command, which has read the file. Spark reads the rest
+    itself. Settings that checkpoints depend on are ignored there, since the file is also for other
+    applications.
     """
-    file = read_defaults_file()
-    return {**{key: file[key] for key in _FROM_DEFAULTS_FILE if key in file}, **conf}
+    outer = read_submitted() if is_submitted() else read_defaults_file()
+    return {**{key: outer[key] for key in _FROM_DEFAULTS_FILE if key in outer}, **conf}
 
 
 def java_options_of(conf: Mapping[str, str]) -> str:
@@ -369,9 +371,16 @@ class LazySession:
                 context.addPyFile(str(path))
 
     def _log_file(self) -> str | None:
-        """``spark.log`` in the working directory; None if that is not local."""
+        """``spark.log`` in the working directory, or in a new local one if that is elsewhere.
+
+        None below ``spark-submit``, which has configured the log of its JVM.
+        """
+        if is_submitted():
+            return None
         directory = self._configuration.value(WORKING_DIR)
-        return join(directory, "spark.log") if is_local_path(directory) else None
+        if not is_local_path(directory):
+            directory = tempfile.mkdtemp(prefix="weir-")
+        return join(directory, "spark.log")
 
     def file_system(self, path: str) -> FileSystem:
         """Hadoop's file system for a URI."""
