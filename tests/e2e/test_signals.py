@@ -73,3 +73,21 @@ def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
     assert_suspended(place, run, code)
     assert "recovered from checkpoint" in place.finish().output
     place.assert_exact()
+
+
+@pytest.mark.slow
+def test_sigterm_stops_the_job_with_a_savepoint_from_which_the_same_command_goes_on(
+    place: Place,
+) -> None:
+    """With ``weir.on-sigterm=savepoint``: the code is the signal's, and every row is there."""
+    place.land(FILES)
+    options = ("--conf", "weir.on-sigterm=savepoint", "--from-savepoint", "latest")
+    run = place.start(*options, environment=UNBOUNDED)
+    run.wait_for(r"checkpoint 2 completed")
+    terminate(run.process.pid)
+    assert run.wait(ENDS_S) == 143, run.story()
+    savepoint = run.wait_for(r"was stopped. Savepoint: (\S+)")[1]
+    run.assert_no_stack_trace()
+    resumed = place.finish(*options)
+    resumed.wait_for(f"recovered from savepoint .*|{savepoint}")
+    place.assert_exact()
