@@ -30,6 +30,7 @@ from weir.sinks.files.sink import Files
 from weir.sinks.foreach.batch import ForeachBatch
 from weir.sinks.postgres.insert import Insert
 from weir.spark.query.task import QueryTask
+from weir.spark.rejects.gathered import GatheredRejects
 from weir.spark.state import snapshots
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.job_log import JobLogWriter, RecordKind
@@ -108,8 +109,9 @@ def _completes(*arguments: Any) -> bool:
     return arguments[-1].kind is RecordKind.CHECKPOINT_COMPLETED
 
 
-#: The points of one checkpoint, in order, and then those of a restore and of a job's end.
+#: A point of a batch, those of one checkpoint, in order, and those of a restore and a job's end.
 POINTS: dict[str, Callable[[Reached], None]] = {
+    "before-rows-are-set-aside": lambda reached: before(GatheredRejects, "of_batch", reached),
     "after-the-synchronous-part": lambda reached: after(TaskSnapshots, "take", reached),
     "before-the-acknowledgement": lambda reached: after(TaskSnapshots, "proceed", reached),
     "before-the-metadata": lambda reached: before(CheckpointStorage, "write_metadata", reached),
