@@ -132,8 +132,8 @@ class Job:
         ``parallelism`` subtasks (by default ``parallelism.default``). ``watermarks`` gives it an
         event time, with a watermark for each of its splits. ``idle_after_ms`` is for a source that
         Spark reads: after so long without rows, its watermark does not hold back other chains
-        (``Watermarks`` has the same for its splits). Raises ``PipelineError`` if
-        the name or ``uid`` (by which state is matched, see above) is taken.
+        (``Watermarks`` has the same for its splits). ``uid`` is the id by which state is found
+        again; the name if not given. Raises ``PipelineError`` if either is taken.
         """
         bounds = bounded or (isinstance(source, Source) and source.bounded)
         if available_now and bounds:
@@ -199,7 +199,7 @@ class Job:
 
         ``parallelism`` is the number of state partitions of the query that the step is chained
         into, and overrides ``parallelism.default``; it may change with each restore. ``uid`` is the
-        id by which state is matched (see above).
+        id by which state is found again; the name if not given.
 
         ``on_error``, from ``Job.rejects``, gets the rows of the only input on which the step
         raises, if it makes its rows one by one. Without it, the job fails.
@@ -247,7 +247,7 @@ class Job:
 
         The documentation's page REJECTS says which steps can. The columns are
         ``step``, ``error``, ``position``, ``event_time`` and ``row``, the step's input row as JSON.
-        ``uid`` is the id by which state is matched (see above).
+        ``uid`` is the id by which state is found again; the name if not given.
         """
         step = GraphStep(name=name, kind=StepKind.REJECTS, uid=uid)
         self._definition.graph.add(step)

@@ -34,7 +34,8 @@ def check_rows_apart(job: Job) -> None:
     from weir.spark.query.frames import plan_layouts
     from weir.spark.session.start import LazySession
 
-    print(f"starting Spark, to look at step {', '.join(guarded)} ...", file=sys.stderr)
+    steps = "steps" if len(guarded) > 1 else "step"
+    print(f"starting Spark, to look at {steps} {', '.join(guarded)} ...", file=sys.stderr)
     spark = {key: value for key, value in job.conf.items() if key.startswith(SPARK_PREFIX)}
     pipeline = Pipeline(
         vertices={vertex.name: vertex for vertex in vertices},

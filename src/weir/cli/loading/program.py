@@ -29,7 +29,7 @@ from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from weir.adopt.reading import imports
-from weir.errors import PipelineError
+from weir.errors import PipelineError, WeirError
 from weir.handle.job_handle import JobHandle
 from weir.job import Job, hosted_by
 from weir.launch.options import JobResult, RunOptions
@@ -82,8 +82,8 @@ class Program:
         self._failure: BaseException | None = None
         if not _is_file(self.path):
             raise PipelineError(
-                f"Pipeline file {self.path} not found: give the path of a Python file that builds"
-                " a weir.Job."
+                f"Pipeline file {self.path} not found: give the path of a Python file: a"
+                " pipeline, which builds a weir.Job, or a script with writeStream."
             )
         if self.path.suffix != ".py":
             raise PipelineError(f"{self.path} is not a Python file: its name must end in .py.")
@@ -217,7 +217,7 @@ class Program:
         place = self.place_of(error)
         if isinstance(error, SyntaxError) and error.filename == self.file:
             return f"{place}: {type(error).__name__}: {error.msg}."
-        if isinstance(error, PipelineError):
+        if isinstance(error, WeirError):
             return str(error) if str(error).startswith(place) else f"{place}: {error}"
         return f"{place}: {type(error).__name__}: {error}."
 
