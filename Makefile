@@ -16,7 +16,7 @@ SPARK ?= 4.1
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup packages lint test house test-fast test-slow test-flink test-kafka test-cluster test-spark demo first-minutes docs sim bench soak screenshots lock clean
+.PHONY: help setup packages lint test house test-fast test-slow test-flink test-kafka test-cluster test-spark test-image demo first-minutes docs sim bench soak screenshots lock clean
 
 # Hundreds of processes of a test run would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
@@ -69,6 +69,9 @@ test-cluster: packages ## fetch a small Hadoop cluster (105 MB, with Maven) and 
 test-spark: packages ## run the tests that use Spark on release SPARK, such as 4.1, in an environment of its own: a quarter of an hour
 	python=$$(scripts/setup_spark.sh $(SPARK)) && \
 	$$python -m pytest -m "spark and not slow and not flink and not kafka and not cluster" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+test-image: packages ## build the image for Kubernetes with buildah, as root, and start Weir and an executor in it: minutes
+	scripts/test_image.sh
 
 demo: ## kill a running job three times; prove that no row is lost or duplicated
 	@scripts/setup.sh demo

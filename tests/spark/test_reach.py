@@ -1,4 +1,4 @@
-"""Why executors cannot write to the working directory, from what Java said on real clusters."""
+"""Why executors cannot write to the working directory: recorded errors, and Spark's own words."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def test_every_refusal_is_one_sentence_with_javas_first_cause(kind: str) -> None
     assert "Exception: " in said or "Error: " in said
 
 
-def test_a_directory_that_executors_cannot_make_is_not_mounted_or_anothers() -> None:
+@pytest.mark.parametrize("kind", ["user", "nomount"])
+def test_a_directory_that_executors_cannot_make_is_not_mounted_or_anothers(kind: str) -> None:
     """Java says the same of both, so both are named."""
-    said = said_of(RECORDED["nomount"])
+    said = said_of(RECORDED[kind])
     assert said.startswith(
         "The executors cannot make a directory in the working directory /mnt/work"
         " (java.io.IOException: Mkdirs failed to create file:/mnt/job/probe"
