@@ -53,7 +53,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
         stack.callback(rest.stop)
         _check(configuration, rest)
         session = LazySession(job.name, options.master, configuration, note=listener.note)
-        _check_cluster(job, session, configuration)
+        _check_cluster(session, configuration)
         running = stack.enter_context(contextlib.ExitStack())
         running.callback(session.close)
         _provide_connector(job, session, listener)
@@ -235,19 +235,16 @@ def check_goes_on(options: RunOptions, configuration: Configuration) -> None:
         )
 
 
-def _check_cluster(job: JobDefinition, session: LazySession, configuration: Configuration) -> None:
+def _check_cluster(session: LazySession, configuration: Configuration) -> None:
     """Check what the settings show of the cluster, before a JVM starts."""
     from weir.config.options import WORKING_DIR
-    from weir.definition import declared_operators
     from weir.spark.session.reach import check_settings
 
-    names = {key: operator.name for key, operator in declared_operators(job).items()}
     check_settings(
         master=session.master,
         conf=session.conf,
         working_directory=configuration.value(WORKING_DIR),
         is_default=WORKING_DIR.key not in configuration,
-        operators=[names[key] for key in job.operators],
     )
 
 

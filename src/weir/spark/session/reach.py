@@ -18,13 +18,13 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from weir.errors import ConfigurationError, PipelineError, StorageError
+from weir.errors import ConfigurationError, StorageError
 from weir.spark.failures import first_cause
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import as_spark_path, is_local, join
+from weir.storage.paths import as_spark_path, join
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
@@ -59,29 +59,23 @@ def check_settings(
     conf: Mapping[str, str],
     working_directory: str,
     is_default: bool,
-    operators: Collection[str],
 ) -> None:
     """Check what can be known before a JVM starts.
 
-    ``is_default``: nobody has set the working directory. ``operators``: the names of the Python
-    operators, which keep their state there. Raises ``ConfigurationError`` and ``PipelineError``.
+    ``is_default``: nobody has set the working directory. Raises ``ConfigurationError``.
     """
-    if master.startswith("k8s://"):
-        if not any(conf.get(key) for key in IMAGES):
-            raise ConfigurationError(
-                f"On Kubernetes executors run in an image, but none is named: set {IMAGES[0]} to"
-                " one that has Weir, and an entry point for executors."
-            )
-        if is_default:
-            raise ConfigurationError(
-                f"weir.working-dir is {working_directory}, on the driver's own disk, but executors"
-                " on Kubernetes run in pods of their own: set it to a volume that all pods mount."
-            )
-    if operators and not is_local(working_directory):
-        raise PipelineError(
-            f"The state of Python operators ({', '.join(sorted(operators))}) is kept in files,"
-            f" which their workers cannot open in {working_directory}: let weir.working-dir be a"
-            " plain path that the driver and all executors share."
+    if not master.startswith("k8s://"):
+        return
+    if not any(conf.get(key) for key in IMAGES):
+        raise ConfigurationError(
+            f"On Kubernetes executors run in an image, but none is named: set {IMAGES[0]} to"
+            " one that has Weir, and an entry point for executors."
+        )
+    if is_default:
+        raise ConfigurationError(
+            f"weir.working-dir is {working_directory}, on the driver's own disk, but executors"
+            " on Kubernetes run in pods of their own: set it to a volume that all pods mount,"
+            " or to s3a:."
         )
 
 
