@@ -122,6 +122,14 @@ def test_rows_that_retention_took_fail_the_job_once_and_are_given_up_on_request(
     assert "30 rows" in kept["lost"][0]
 
 
+def test_a_topic_that_does_not_exist_is_refused_by_name(
+    broker: KafkaServer, spark: SparkSession, place: Place
+) -> None:
+    """Spark would fail each batch anew, without the topic's name."""
+    failure = failure_of(place, copying(place, broker, "nowhere", "nowhere"))
+    assert "The topic 'nowhere' of source 'events' does not exist at" in failure
+
+
 def test_a_topic_that_was_made_again_is_noticed_though_it_has_more_rows(
     broker: KafkaServer, admin: AdminClient, spark: SparkSession, place: Place
 ) -> None:
@@ -266,7 +274,7 @@ def test_a_slow_partition_loses_rows_and_the_job_says_so(
         live.wait_for_records(700)
         view = live.wait_for(lambda view: view.vertices[0].late > 0, "late rows")
     assert view.vertices[0].lags == {topic: {"0": 0, "1": 0}}
-    assert [record for record in caplog.records if "as late so far" in record.getMessage()]
+    assert [record for record in caplog.records if "Late rows that" in record.getMessage()]
 
 
 AVRO = '{"type":"record","name":"r","fields":[{"name":"id","type":["long","null"]}]}'

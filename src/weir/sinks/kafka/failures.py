@@ -61,7 +61,7 @@ def explained(failure: KafkaFailure, place: str, doing: str) -> WeirError:
         )
     else:
         return StorageError(
-            f"Kafka does not answer {place} as it should {seen}: what is staged stays so, and it is"
-            " tried again. Check the brokers and the way to them."
+            f"Kafka does not answer {place} as it should {seen}: check the brokers and the way to"
+            " them. Rows that were staged stay so, and are committed once it answers."
         )
     return SinkMismatchError(advice)

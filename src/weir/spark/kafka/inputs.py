@@ -91,7 +91,7 @@ class KafkaInputs:
         """Check the places of a query that is about to start in this directory.
 
         Returns the entries that its snapshots have besides their own. Raises ``LostInputError`` if
-        rows are gone that it would read.
+        rows are gone that it would read, and ``PipelineError`` for a topic that does not exist.
         """
         self._places[vertex] = tuple(places)
         if not places:
@@ -218,7 +218,8 @@ class KafkaInputs:
         except Py4JJavaError as error:
             raise InputError(
                 f"Cannot ask the brokers at {place.options.get('kafka.bootstrap.servers')} for the"
-                f" topics of source {place.name!r}: {first_cause(error)}."
+                f" topics of source {place.name!r}: {first_cause(error)}. Check the address and"
+                " the way to them."
             ) from error
 
     def _say_isolation(self, place: KafkaPlace) -> None:

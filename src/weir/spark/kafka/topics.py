@@ -17,7 +17,7 @@ from typing import NoReturn
 import msgspec
 
 from weir.core.types import OperatorId
-from weir.errors import LostInputError
+from weir.errors import LostInputError, PipelineError
 from weir.spark.kafka.admin import Brokers, Offsets
 from weir.spark.kafka.code import ISOLATION
 
@@ -165,9 +165,16 @@ def check_place(
 ) -> tuple[dict[str, str], Offsets, str | None]:
     """The ids of the topics, the offsets to go on from, and what is given up.
 
-    Raises ``LostInputError`` if something is gone that the user has not accepted.
+    Raises ``LostInputError`` if something is gone that the user has not accepted, and
+    ``PipelineError`` for a topic that the job has never read and that does not exist.
     """
     topics = brokers.topics(dict.fromkeys((*place.topics, *offsets)))
+    for name in place.topics:
+        if name not in topics and name not in offsets:
+            raise PipelineError(
+                f"The topic {name!r} of source {place.name!r} does not exist at"
+                f" {place.options.get('kafka.bootstrap.servers')}: create it, or correct the name."
+            )
     ids = {name: topic.id for name, topic in topics.items()}
     there = {
         name: {

@@ -127,8 +127,9 @@ class QueryCounters:
         self._late_said, self._late_said_s = dropped, time.monotonic()
         with place(task=self._name):
             _log.warning(
-                "%s has dropped %s rows as late so far: the watermark (%s now) had passed their"
-                " event times. A longer delay of withWatermark keeps such rows.",
+                "Late rows that %s has dropped so far: %s. The watermark (%s now) had passed their"
+                " event times; an aggregation counts them once they are combined by key. A longer"
+                " delay of withWatermark keeps such rows.",
                 self._name,
                 f"{dropped:,}",
                 newest.event_time.get("watermark", "unknown"),
