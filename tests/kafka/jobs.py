@@ -49,6 +49,8 @@ _WINDOW_S = 10
 _RECOVERS_S = 180.0
 #: After this time a point that was not passed counts as not reached.
 _REACHED_S = 90.0
+#: A loaded machine reads some four times as many rows a second.
+_READ_PER_S = 100.0
 #: The share of kills at random moments that come before the first checkpoint.
 _EARLY = 0.25
 _DRIVER, _JVM, _EXECUTOR = "driver", "JVM", "executor"
@@ -135,7 +137,11 @@ class Jobs:
         with self._feed.at_rest():
             pass
         run = self._running()
-        wait_until(lambda: self.cuts.has_read(self._feed.ends()), "the job has read all numbers")
+        wait_until(
+            lambda: self.cuts.has_read(self._feed.ends()),
+            "the job has read all numbers",
+            within_s=_RECOVERS_S + self._rows / _READ_PER_S,
+        )
         stopped = self._place.weir("stop", "jobs", "--drain", "--address", run.address)
         if stopped.returncode or run.wait(_RECOVERS_S):
             raise WrongRows(
