@@ -68,6 +68,28 @@ class ObjectStore:
     def open(self, path: str) -> Any:
         return Source(self.objects[path])
 
+    def getFileStatus(self, path: str) -> Any:
+        if path not in self.objects:
+            raise OSError(f"java.io.FileNotFoundException: {path}")
+        return FoundObject(path, len(self.objects[path]))
+
+
+class FoundObject:
+    """What the store says of an object."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self._path = path
+        self._size = size
+
+    def getPath(self) -> Any:
+        return SimpleNamespace(getName=lambda: self._path.rpartition("/")[2])
+
+    def getLen(self) -> int:
+        return self._size
+
+    def isDirectory(self) -> bool:
+        return False
+
 
 class Source:
     """An object that is being read."""
