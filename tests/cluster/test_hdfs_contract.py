@@ -14,7 +14,7 @@ from tests.cluster.hdfs import HdfsCluster
 from tests.storage.test_contract import *  # noqa: F403 - its tests are run here
 from tests.storage.test_contract import Files
 
-from weir.spark.session.hadoop import HadoopFileSystem
+from weir.spark.hadoop import HadoopFileSystem
 from weir.storage.filesystem import CreateResult
 from weir.storage.hdfs import HdfsFileSystem
 

@@ -26,7 +26,7 @@ from weir.readers.consistent import JobEpochs, read_job_epochs
 from weir.sinks import Batch, DeltaTable
 from weir.sinks.delta.schema import delta_schema_json
 from weir.sinks.staging import staging_prefix
-from weir.spark.session.hadoop import HadoopFileSystem
+from weir.spark.hadoop import HadoopFileSystem
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
 from weir.storage.job_log import CheckpointReference, JobLog, JobRecord, Origin

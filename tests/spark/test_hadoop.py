@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from tests.kit.disk import small_disk
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
+from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.java import Jvm
-from weir.spark.session.hadoop import HadoopFileSystem
 from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus
 from weir.storage.numbered_log import NumberedLog
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from weir.errors import StorageError
-from weir.spark.session.hadoop import HadoopFileSystem
+from weir.spark.hadoop import HadoopFileSystem
 
 PATH = "s3a://bucket/chk-1/_metadata"
 

@@ -57,8 +57,8 @@ from weir.spark.adopt.checks import (
 )
 from weir.spark.adopt.plans import Leaf, QueryPlan, is_read_twice, reading_of
 from weir.spark.adopt.query import StartedQuery, TriggerKind
+from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.query.source_leaves import SOCKETS
-from weir.spark.session.hadoop import HadoopFileSystem
 from weir.storage.file_systems import FileSystems
 from weir.storage.paths import join, normalize
 

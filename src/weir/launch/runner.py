@@ -175,8 +175,8 @@ def _started(
     from weir.launch.metrics_file import write_metrics
     from weir.launch.plain_paths import plain_path_note
     from weir.launch.wiring import JobRun
+    from weir.spark.hadoop import default_file_system
     from weir.spark.session.cluster import SparkCluster
-    from weir.spark.session.hadoop import default_file_system
 
     rest.load()
     run = JobRun(environment, submission, sinks, rest_address=rest.bind())

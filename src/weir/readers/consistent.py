@@ -612,7 +612,7 @@ def _file_systems(spark: SparkSession | None) -> Callable[[str], FileSystem]:
     A table, which may be anybody's, names the path: of HDFS only the default name node is asked.
     """
     if spark is not None:
-        from weir.spark.session.hadoop import HadoopFileSystem
+        from weir.spark.hadoop import HadoopFileSystem
 
         return FileSystems(partial(HadoopFileSystem, spark))
     file_systems = FileSystems()

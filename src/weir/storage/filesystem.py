@@ -4,7 +4,7 @@ Paths are spelled as ``weir/storage/paths.py`` defines: plain (``/data/x``) for 
 system, URIs for the others. Three implementations need no JVM: ``LocalFileSystem`` (``local.py``),
 ``ObjectStoreFileSystem`` (``object_store.py``, for ``s3:``, ``gs:`` and ``az:``) and
 ``HdfsFileSystem`` (``hdfs.py``, for ``hdfs:``). ``HadoopFileSystem``
-(``weir/spark/session/hadoop.py``, for ``s3a:``, and ``hdfs:`` where the former cannot serve) uses
+(``weir/spark/hadoop.py``, for ``s3a:``, and ``hdfs:`` where the former cannot serve) uses
 Spark's Hadoop configuration.
 
 The one operation that arbitrates is ``create``: it creates a file with all of its content or

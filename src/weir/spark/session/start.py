@@ -23,13 +23,13 @@ from weir.config.options import (
 )
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.runtime.concurrency import in_background
+from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.java import hold_classes, outlive_signals
 from weir.spark.own_calls import own_calls
 from weir.spark.session import class_archive, worker_daemon
 from weir.spark.session.adopted import adopt
 from weir.spark.session.defaults_file import is_submitted, read_defaults_file, read_submitted
 from weir.spark.session.environment import check_environment
-from weir.spark.session.hadoop import HadoopFileSystem
 from weir.spark.session.jvm_errors import filtered_errors
 from weir.spark.session.light_session import forget_origins, leave_out_pandas, make_default_session
 from weir.spark.session.local_files import write_cheaply

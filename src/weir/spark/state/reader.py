@@ -44,9 +44,9 @@ import msgspec
 from weir.core.types import CompletedCheckpoint, OperatorId, TaskState, VertexId
 from weir.errors import ConfigurationError, StorageError
 from weir.spark.failures import first_cause
+from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.offsets import ControlOffset
 from weir.spark.session import class_archive
-from weir.spark.session.hadoop import HadoopFileSystem
 from weir.spark.session.settings import REQUIRED
 from weir.spark.session.start import (
     DEFAULT_MASTER,
