@@ -109,7 +109,7 @@ def test_rows_dropped_as_late_add_up_by_operator_and_are_said_once_a_minute(
     }
     assert (found.records_in, found.pending_records) == (80, 75)
     (said,) = caplog.records
-    assert "sums has dropped 12 rows as late" in said.getMessage()
+    assert "Late rows that sums has dropped so far: 12." in said.getMessage()
 
 
 def test_a_checkpoint_has_the_rows_that_were_counted_since_the_completed_one_before() -> None:
