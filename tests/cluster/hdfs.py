@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.cluster.jars import HADOOP, WHY_NOT
 from tests.kit.ports import free_ports
-from tests.kit.waiting import wait_until
-
-from weir.errors import StorageError
+from tests.kit.server_process import ServerProcess
 
 _PATIENCE_S = 180.0
 _STOP_S = 30.0
@@ -41,11 +38,11 @@ _SITE = """<configuration>
 """
 
 
-class HdfsCluster:
+class HdfsCluster(ServerProcess):
     """One cluster, with its data in a directory of its own."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        super().__init__("HDFS", directory, patience_s=_PATIENCE_S, stop_s=_STOP_S)
         [self._port] = free_ports(1)
         #: The directory that ``HADOOP_CONF_DIR`` names.
         self.configuration = directory / "conf"
@@ -54,7 +51,6 @@ class HdfsCluster:
             (self.configuration / name).write_text(_SITE.format(port=self._port))
         (directory / "log4j.properties").write_text(_LOG)
         self._details = directory / "details.json"
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def uri(self) -> str:
@@ -70,39 +66,7 @@ class HdfsCluster:
         """Start it on the data that it has; wait until it serves."""
         is_new = not self._details.exists()
         self._details.unlink(missing_ok=True)
-        with (self._directory / "log").open("ab") as log:
-            self._process = process = subprocess.Popen(
-                self._java(format_first=is_new), stdout=log, stderr=log, start_new_session=True
-            )
-
-        def serves() -> bool:
-            if process.poll() is not None:
-                raise StorageError(f"HDFS does not start: {self.log}")
-            return self._details.exists()
-
-        wait_until(serves, "HDFS serves", within_s=_PATIENCE_S)
-
-    def kill(self) -> None:
-        """Kill the process, as a crash of all nodes at once would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def stop(self) -> None:
-        """Stop it (SIGTERM); kill it if it does not end."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_S)
-            self._process = None
-        self.kill()
-
-    @property
-    def log(self) -> str:
-        """What it has logged."""
-        return (self._directory / "log").read_text(errors="replace")
+        self.launch(self._java(format_first=is_new), self._details.exists)
 
     def _java(self, *, format_first: bool) -> list[str]:
         home = os.environ.get("JAVA_HOME")

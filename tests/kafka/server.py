@@ -13,12 +13,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.kafka import jars
 from tests.kit.ports import free_ports
+from tests.kit.server_process import ServerProcess
 from tests.kit.waiting import wait_until
 
 from weir.errors import StorageError
@@ -49,12 +50,12 @@ _JAVA = (
 )  # fmt: skip
 
 
-class KafkaServer:
+class KafkaServer(ServerProcess):
     """One broker, with its data in a directory of its own."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         """``settings`` are lines of ``server.properties``, beside those that a test needs."""
-        self._directory = directory
+        super().__init__("the Kafka broker", directory, patience_s=_PATIENCE_S, stop_s=_STOP_S)
         self._port, controller, secured = free_ports(3)
         #: Where clients must log in, if ``settings`` say what the listener ``SECURED`` is.
         self.secured_address = f"127.0.0.1:{secured}"
@@ -72,7 +73,6 @@ class KafkaServer:
         text = "".join(f"{key}={value}\n" for key, value in lines.items())
         self._properties = directory / "server.properties"
         self._properties.write_text(text)
-        self._process: subprocess.Popen[bytes] | None = None
         self._format()
 
     @property
@@ -80,50 +80,9 @@ class KafkaServer:
         """Its ``bootstrap.servers``."""
         return f"127.0.0.1:{self._port}"
 
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The running process."""
-        assert self._process is not None, "the broker does not run"
-        return self._process
-
     def start(self) -> None:
         """Start the broker, on the data that it has; wait until it answers."""
-        with (self._directory / "log").open("ab") as log:
-            self._process = process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self._properties)),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-        def answers() -> bool:
-            if process.poll() is not None:
-                raise StorageError(f"The Kafka broker does not start: {self.log}")
-            return self._answers()
-
-        wait_until(answers, "the Kafka broker answers", within_s=_PATIENCE_S)
-
-    def kill(self) -> None:
-        """Kill the process, as a crash would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def stop(self) -> None:
-        """Stop it as an administrator does (SIGTERM); kill it if it does not end."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_S)
-            self._process = None
-        self.kill()
-
-    @property
-    def log(self) -> str:
-        """What the broker has logged."""
-        return (self._directory / "log").read_text(errors="replace")
+        self.launch(self._java("kafka.Kafka", str(self._properties)), self._answers)
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
         """Create a topic; return its name. ``config``'s names have ``_`` in place of ``.``."""

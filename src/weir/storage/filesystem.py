@@ -16,9 +16,12 @@ put with ``If-None-Match``. A file system without such an operation is refused.
 from __future__ import annotations
 
 import enum
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from weir.errors import StorageError
 
 #: How much of a file is held in memory to copy it or to compute its checksum.
 BLOCK_BYTES = 1 << 20
@@ -156,3 +159,18 @@ class FileSystem(Protocol):
     def sync(self, files: Iterable[str]) -> None:
         """Make these files and the directories that hold them durable (fsync, PROTOCOL P23)."""
         ...
+
+
+def checksum_of(path: str, blocks: Iterable[bytes]) -> tuple[int, str]:
+    """Size in bytes and ``crc32:`` checksum of a file's content.
+
+    Raises ``StorageError`` if its blocks say that there is no such file.
+    """
+    size = crc = 0
+    try:
+        for block in blocks:
+            size += len(block)
+            crc = zlib.crc32(block, crc)
+    except FileNotFoundError as error:
+        raise StorageError(f"{path} has vanished.") from error
+    return size, f"crc32:{crc:08x}"

@@ -22,7 +22,6 @@ A rename whose answer never came may still be carried out later (``acts_late``).
 from __future__ import annotations
 
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -33,7 +32,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from weir.errors import StorageError
 from weir.kernel import MACHINE, Kernel
-from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus
+from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus, checksum_of
 from weir.storage.paths import join, name_of, parent, root_of
 
 T = TypeVar("T")
@@ -210,15 +209,7 @@ class HdfsFileSystem:
 
     def checksum(self, path: str) -> tuple[int, str]:
         """Size in bytes and ``crc32:`` checksum of the content."""
-        size = 0
-        crc = 0
-        try:
-            for block in self.blocks(path):
-                size += len(block)
-                crc = zlib.crc32(block, crc)
-        except FileNotFoundError as error:
-            raise StorageError(f"{path} has vanished.") from error
-        return size, f"crc32:{crc:08x}"
+        return checksum_of(path, self.blocks(path))
 
     def real_path(self, path: str) -> str:
         """The path itself: there are no links here."""

@@ -30,9 +30,9 @@ import itertools
 import os
 import shutil
 import stat
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,7 +40,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_expo
 
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
 from weir.kernel import MACHINE, Kernel
-from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus
+from weir.storage.filesystem import BLOCK_BYTES, CreateResult, FileStatus, checksum_of
 from weir.storage.paths import real
 
 #: The errors of ``link`` where the file system, the file type or the link count rules out a link.
@@ -267,13 +267,8 @@ class LocalFileSystem:
 
     def checksum(self, path: str) -> tuple[int, str]:
         """Size in bytes and ``crc32:`` checksum of the content."""
-        size = 0
-        crc = 0
         with _explained("read", path), _open_plain(path) as file:
-            while block := file.read(BLOCK_BYTES):
-                size += len(block)
-                crc = zlib.crc32(block, crc)
-        return size, f"crc32:{crc:08x}"
+            return checksum_of(path, iter(partial(file.read, BLOCK_BYTES), b""))
 
     def real_path(self, path: str) -> str:
         """The path without symbolic links, as far as it exists."""

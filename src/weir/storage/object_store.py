@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,7 +34,13 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from weir.errors import StorageError
 from weir.kernel import MACHINE, Kernel
-from weir.storage.filesystem import BLOCK_BYTES, DIRECTORY_MARKER, CreateResult, FileStatus
+from weir.storage.filesystem import (
+    BLOCK_BYTES,
+    DIRECTORY_MARKER,
+    CreateResult,
+    FileStatus,
+    checksum_of,
+)
 from weir.storage.paths import join, name_of, root_of, scheme_of
 
 if TYPE_CHECKING:
@@ -351,15 +356,7 @@ class ObjectStoreFileSystem:
 
     def checksum(self, path: str) -> tuple[int, str]:
         """Size in bytes and ``crc32:`` checksum of the content."""
-        size = 0
-        crc = 0
-        try:
-            for block in self.blocks(path):
-                size += len(block)
-                crc = zlib.crc32(block, crc)
-        except FileNotFoundError as error:
-            raise StorageError(f"{path} has vanished.") from error
-        return size, f"crc32:{crc:08x}"
+        return checksum_of(path, self.blocks(path))
 
     def real_path(self, path: str) -> str:
         """The path itself: there are no links here."""

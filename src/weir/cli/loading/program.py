@@ -82,8 +82,8 @@ class Program:
         self._failure: BaseException | None = None
         if not _is_file(self.path):
             raise PipelineError(
-                f"Pipeline file {self.path} not found: give the path of a Python file: a"
-                " pipeline, which builds a weir.Job, or a script with writeStream."
+                f"Pipeline file {self.path} not found: give the path of a Python file that builds"
+                " a weir.Job, or of a script with writeStream."
             )
         if self.path.suffix != ".py":
             raise PipelineError(f"{self.path} is not a Python file: its name must end in .py.")

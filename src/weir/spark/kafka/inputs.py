@@ -152,9 +152,9 @@ class KafkaInputs:
 
     def close(self) -> None:
         """The job has ended: wait a moment for its last offsets, which no other would make up."""
-        for brokers in self._brokers.values():
-            brokers.close()
-        self._brokers.clear()
+        # A last snapshot may still add one.
+        while self._brokers:
+            self._brokers.popitem()[1].close()
         committing = self._committing
         if committing is not None:
             wait((committing,), timeout=_LAST_S)
