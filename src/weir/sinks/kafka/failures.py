@@ -62,6 +62,6 @@ def explained(failure: KafkaFailure, place: str, doing: str) -> WeirError:
     else:
         return StorageError(
             f"Kafka does not answer {place} as it should {seen}: check the brokers and the way to"
-            " them. Rows that were staged stay so, and are committed once it answers."
+            " them. Rows that were staged stay so, and their commit is tried again."
         )
     return SinkMismatchError(advice)
