@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -294,6 +295,34 @@ def test_too_many_rows_fail_the_batch(given: DataFrame) -> None:
     assert made is not None
     with pytest.raises(PipelineError, match="more than 99 rows of one batch"):
         computed(frame, made, rows_max=99)
+
+
+def test_each_batch_of_a_stream_runs_the_code_of_the_first(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark generates and compiles Java for a plan; of the same plan it keeps the classes."""
+    for number in range(4):
+        spark.range(5, 10, 1, 1).withColumn("text", F.lit("1")).write.parquet(
+            f"{tmp_path}/in/{number}"
+        )
+    given = (
+        spark.readStream.schema("id long, text string")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(f"{tmp_path}/in/*")
+    )
+    frame, made = guarded(given, cast)
+    assert made is not None
+    metrics = Jvm(spark).java_class("org.apache.spark.metrics.source.CodegenMetrics")
+    compiled = []
+
+    def compute(batch: DataFrame, number: int) -> None:
+        batch.write.format("noop").mode("append").save()
+        compiled.append(metrics.METRIC_COMPILATION_TIME().getCount())
+
+    query = frame.writeStream.trigger(availableNow=True).foreachBatch(compute)
+    query.option("checkpointLocation", f"{tmp_path}/checkpoint").start().awaitTermination()
+    assert len(compiled) == 4
+    assert compiled[1] == compiled[-1]
 
 
 def test_a_step_that_cannot_raise_stays_as_it_is(given: DataFrame) -> None:

@@ -67,7 +67,7 @@ def kept(
         for number, name in enumerate(expected.rules)
     ]
     if rejecting := rules(Action.REJECT):
-        reject = F.when(breaks(*rejecting), reject_of(said(*rejecting), row))
+        reject = F.when(breaks(*rejecting), reject_of(parts, said(*rejecting), row))
         frame = frame.withColumn(_REJECT, reject)
         column = frame._jdf.queryExecution().analyzed().output().last()
         observed.append(collected(parts, column, rows_max))

@@ -107,6 +107,17 @@ def _columns(reject: Reject) -> dict[str, Any]:
     }
 
 
+def _computed_once(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of one task for each partition, since another may have computed it again.
+
+    It is the one with the most rows, in case another did not come to the partition's end.
+    """
+    tasks: dict[int, dict[int | None, list[dict[str, Any]]]] = {}
+    for row in rows:
+        tasks.setdefault(row["partition"], {}).setdefault(row.get("task"), []).append(row)
+    return [row for found in tasks.values() for row in max(found.values(), key=len)]
+
+
 def _time(value: object) -> datetime | None:
     try:
         return datetime.fromisoformat(str(value)) if value is not None else None
@@ -163,14 +174,12 @@ class GatheredRejects:
         return found
 
     def _rejects(self, one: GuardedStep, given: Sequence[dict[str, Any]]) -> list[Reject]:
-        # By id: a row that was computed twice, perhaps in a Spark task that ran again, is one.
-        rows = {(row["id"], row["row"]): row for row in given}
-        if len(rows) > self._rows_max:
+        # That is more than fits, even if some were computed twice.
+        if len(given) > self._rows_max:
             raise too_many(one.step.name, self._rows_max)
-        errors = self._errors(one, [row["error"] for row in rows.values()])
-        return [
-            Reject(one, error, row["row"]) for row, error in zip(rows.values(), errors, strict=True)
-        ]
+        rows = _computed_once(given)
+        errors = self._errors(one, [row["error"] for row in rows])
+        return [Reject(one, error, row["row"]) for row, error in zip(rows, errors, strict=True)]
 
     def _errors(self, one: GuardedStep, given: Sequence[str]) -> list[str]:
         """The errors, with messages for those that have none."""

@@ -346,7 +346,7 @@ class _Rebuilt:
             if self._row_json is None
             else self._parts.column(self._row_json)
         )
-        reject = F.when(error.isNotNull(), reject_of(error, row))
+        reject = F.when(error.isNotNull(), reject_of(self._parts, error, row))
         columns = self._project(
             [*self._visible, self._alias(self._parts.java(reject), "__weir_reject")],
             ends=True,

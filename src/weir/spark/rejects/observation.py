@@ -58,14 +58,13 @@ def observation_of(step: GraphStep) -> str:
     return f"weir-rejects-{step.operator_id}"
 
 
-def reject_of(error: Column, row: Column) -> Column:
+def reject_of(parts: PlanParts, error: Column, row: Column) -> Column:
     """A row to set aside. ``row`` is its JSON.
 
-    Its id is the same if its partition is computed again: the nth number that is drawn for the nth
-    reject. Streams may not have ``monotonically_increasing_id``.
+    It says which task has computed it: rows of a partition that two tasks computed come twice.
     """
-    drawn = F.format_string("%d/%s", F.spark_partition_id(), F.rand(1))
-    return F.struct(drawn.alias("id"), error.alias("error"), row.alias("row"))
+    partition = F.spark_partition_id().alias("partition")
+    return F.struct(partition, parts.task().alias("task"), error.alias("error"), row.alias("row"))
 
 
 def rule_count(number: int) -> str:

@@ -40,6 +40,26 @@ class PlanParts:
         """An expression as a column."""
         return ClassicColumn(self._utils.column(expression))
 
+    def task(self) -> Column:
+        """The id of the Spark task that evaluates it, which another attempt does not share.
+
+        Null if the driver does. It has the same generated code in each batch of a stream; ``rand``
+        has not, since Spark changes its seed, and would make Spark compile each batch.
+        """
+        java, none = self._jvm, self._jvm.seq(())
+        name = "org.apache.spark.TaskContext"
+        context = java.java_class("java.lang.Class").forName(name)
+        kind = java.sql_class("types.ObjectType")(context)
+        long = java.sql_class("types.DataType").fromJson('"long"')
+        # Neither has arguments; both may be null; and no value is the one of another row.
+        flags = (True, True, False)
+        running = self.expression("objects.StaticInvoke")(
+            context, kind, "get", none, none, *flags, java.none
+        )
+        return self.column(
+            self.expression("objects.Invoke")(running, "taskAttemptId", long, none, none, *flags)
+        )
+
     def tried(self, expression: Any, good: Column | None = None) -> Column:
         """The value of an expression; null if it raises, and if ``good`` is false.
 
