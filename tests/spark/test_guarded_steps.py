@@ -325,6 +325,66 @@ def test_each_batch_of_a_stream_runs_the_code_of_the_first(
     assert compiled[1] == compiled[-1]
 
 
+#: Types of values, and functions that make them.
+VALUES: dict[str, Callable[[Any], Any]] = {
+    "long": lambda one: one["id"],
+    "string": lambda one: one["text"] if one["id"] % 2 else None,
+    "timestamp": lambda one: one["at"],
+    "timestamp_ntz": lambda one: one["at"],
+    "date": lambda one: one["day"],
+    "decimal(10,2)": lambda one: one["money"],
+    "binary": lambda one: bytes(one["raw"]),
+    "array<timestamp>": lambda one: [one["at"], None],
+    "map<string,int>": lambda one: {one["text"]: 1},
+    "a int, b struct<c: date>": lambda one: (1, {"c": one["day"]}),
+}
+
+
+@pytest.mark.parametrize("in_arrow", [False, True])
+def test_the_values_of_a_guarded_function_are_those_of_the_plain_one(
+    given: DataFrame, in_arrow: bool
+) -> None:
+    """Whichever types it takes and returns."""
+    all_types = given.filter("id < 100").select(
+        F.struct(
+            *("id", "text"),
+            F.timestamp_micros(F.col("id") * 1_000_001).alias("at"),
+            F.date_add(F.lit("2024-02-28"), F.col("id").cast("int")).alias("day"),
+            (F.col("id") / 4).cast("decimal(10,2)").alias("money"),
+            F.col("text").cast("binary").alias("raw"),
+        ).alias("one")
+    )
+
+    def step(frame: DataFrame) -> DataFrame:
+        made = [
+            F.udf(function, kind, useArrow=in_arrow)("one").alias(f"c{number}")
+            for number, (kind, function) in enumerate(VALUES.items())
+        ]
+        named = F.udf(lambda a, b: f"{a}/{b}", "string", useArrow=in_arrow)
+        return frame.select(
+            *made,
+            named(b=F.col("one.text"), a=F.col("one.day")).alias("named"),
+            F.udf(lambda: 5, "long", useArrow=in_arrow)().alias("without"),
+        )
+
+    frame, made = guarded(all_types, step)
+    assert made is not None
+    rows, rejects, _ = computed(frame, made)
+    assert rejects == []
+    assert rows == [one.asDict() for one in step(all_types).collect()]
+
+
+def test_a_value_that_does_not_fit_its_type_is_set_aside(given: DataFrame) -> None:
+    """One in a hundred is too large for a tinyint."""
+    wide = F.udf(lambda text: 1000 if text == "none" else 1, "tinyint", useArrow=True)
+    frame, made = guarded(given, lambda frame: frame.select(wide("text").alias("n")))
+    assert made is not None
+    rows, rejects, _ = computed(frame, made)
+    assert [one["n"] for one in rows] == [1] * (ROWS - ROWS // 100)
+    assert len(rejects) == ROWS // 100
+    assert "1000" in rejects[0].error
+
+
 def test_a_step_that_cannot_raise_stays_as_it_is(given: DataFrame) -> None:
     """Nothing is added to a step of plain columns and comparisons."""
     frame, made = guarded(given, lambda frame: frame.filter("id > 5").select("id", "text"))

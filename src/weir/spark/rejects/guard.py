@@ -30,13 +30,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pyspark.util import PythonEvalType
 
 from weir.core.graph import GraphStep
 from weir.errors import PipelineError
 from weir.spark.channels import event_time
 from weir.spark.java import Jvm
+from weir.spark.rejects.conversion import RowConversion
 from weir.spark.rejects.maps import ERROR, ROW, ArrowMap, PandasMap
 from weir.spark.rejects.observation import (
     JSON_OPTIONS,
@@ -60,8 +61,8 @@ from weir.spark.rejects.parts import (
     listed,
     type_of,
 )
-from weir.spark.rejects.udfs import ArrowUdf, PandasUdf, RowUdf
-from weir.spark.rejects.wrapper import pickler
+from weir.spark.rejects.udfs import ArrowRowUdf, ArrowUdf, PandasUdf, RowUdf
+from weir.spark.rejects.wrapper import Wrapper, pickler
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -76,12 +77,8 @@ _SAFE = frozenset(
         *("StringTrim", "StringTrimLeft", "StringTrimRight", "TryEval", "Upper"),
     }
 )
-_UDFS = {
-    PythonEvalType.SQL_BATCHED_UDF: RowUdf,
-    PythonEvalType.SQL_ARROW_BATCHED_UDF: RowUdf,
-    PythonEvalType.SQL_SCALAR_PANDAS_UDF: PandasUdf,
-    PythonEvalType.SQL_SCALAR_ARROW_UDF: ArrowUdf,
-}
+#: A type of which Spark's workers convert no values.
+_AS_IT_IS = LongType()
 _MAPS = {"MapInPandas": PandasMap, "MapInArrow": ArrowMap}
 #: Nodes that pass each row on as it is.
 _PASSING = frozenset({"EventTimeWatermark", "Repartition", "ResolvedHint"})
@@ -162,6 +159,7 @@ class _Rebuilt:
     def __init__(self, jvm: Jvm, given: Any, refused: Callable[[str], PipelineError]) -> None:
         self._jvm = jvm
         self._parts = PlanParts(jvm)
+        self._conversion = RowConversion.of(jvm.session)
         self._refused = refused
         self._plan = given
         #: The columns of the step's input, which all rows keep.
@@ -231,7 +229,8 @@ class _Rebuilt:
             error=None if self.error is None else ids.index(id_of(self.error)),
             returned=returned,
         )
-        udf = self._wrapped(node.functionExpr(), function, returned, columns)
+        mapped = node.functionExpr()
+        udf = self._wrapped(mapped, function, returned, columns, int(mapped.evalType()))
         extra = [self._attribute(name, StringType()) for name in (ERROR, ROW)]
         own = [one.withNullability(True) for one in listed(node.output())]
         self._plan = self._analyzed(
@@ -254,24 +253,12 @@ class _Rebuilt:
         while udfs := innermost_udfs(found):
             if self._row_json is not None:
                 raise self._refused("calls a UDF after a function of many rows (mapInPandas)")
-            arguments = [list(listed(udf.children())) for udf in udfs]
-            guarded = iter(self._guarded([one for given in arguments for one in given]))
+            arguments = [listed(udf.children()) for udf in udfs]
+            guarded = iter(self._arguments([one for given in arguments for one in given]))
             flags = [] if self.error is None else [self._parts.expression("IsNull")(self.error)]
             columns = []
             for udf, given in zip(udfs, arguments, strict=True):
-                kind = _UDFS.get(int(udf.evalType()))
-                if kind is None:
-                    raise self._refused(f"calls {udf.name()!r}, a function of iterators")
-                value_type = type_of(udf.dataType())
-                returned = StructType(
-                    [StructField("value", value_type), StructField("error", StringType())]
-                )
-                wrapped = self._wrapped(
-                    udf,
-                    kind(flagged=bool(flags), value_type=value_type),
-                    returned,
-                    [*flags, *(next(guarded) for _ in given)],
-                )
+                wrapped = self._udf(udf, flags, [next(guarded) for _ in given])
                 columns.append(self._alias(wrapped, "__weir_udf"))
             results = self._project(columns)[: len(columns)]
             self._between += results
@@ -282,6 +269,44 @@ class _Rebuilt:
             }
             found = [self._replaced(one, values) for one in found]
         return found
+
+    def _arguments(self, given: Sequence[Any]) -> list[Any]:
+        """The arguments of UDFs, guarded; those with a name keep it."""
+        named = [kind_of(one) == "NamedArgumentExpression" for one in given]
+        values = [
+            listed(one.children())[0] if has_name else one
+            for one, has_name in zip(given, named, strict=True)
+        ]
+        return [
+            one.withNewChildren(self._jvm.seq([value])) if has_name else value
+            for one, has_name, value in zip(given, named, self._guarded(values), strict=True)
+        ]
+
+    def _udf(self, udf: Any, flags: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        """A UDF that returns its value and an error."""
+        value_type = type_of(udf.dataType())
+        returned = StructType(
+            [StructField("value", value_type), StructField("error", StringType())]
+        )
+        common = {"flagged": bool(flags), "value_type": value_type}
+        eval_type = int(udf.evalType())
+        conversion = self._conversion if arguments else None
+        function: Wrapper
+        if eval_type == PythonEvalType.SQL_ARROW_BATCHED_UDF and conversion is not None:
+            eval_type = PythonEvalType.SQL_SCALAR_ARROW_UDF
+            types = tuple(type_of(one.dataType()) for one in arguments)
+            function = ArrowRowUdf(argument_types=types, conversion=conversion, **common)
+        elif eval_type == PythonEvalType.SQL_ARROW_BATCHED_UDF:
+            function = RowUdf(as_it_is=False, **common)
+        elif eval_type == PythonEvalType.SQL_BATCHED_UDF:
+            function = RowUdf(as_it_is=True, **common)
+        elif eval_type == PythonEvalType.SQL_SCALAR_PANDAS_UDF:
+            function = PandasUdf(**common)
+        elif eval_type == PythonEvalType.SQL_SCALAR_ARROW_UDF:
+            function = ArrowUdf(**common)
+        else:
+            raise self._refused(f"calls {udf.name()!r}, a function of iterators")
+        return self._wrapped(udf, function, returned, [*flags, *arguments], eval_type)
 
     def _guarded(self, bodies: Sequence[Any]) -> list[Any]:
         """The expressions, those that can raise as fields of a struct that is null if one did."""
@@ -418,13 +443,22 @@ class _Rebuilt:
         children = [self._replaced(one, values) for one in listed(expression.children())]
         return expression.withNewChildren(self._jvm.seq(children))
 
-    def _wrapped(self, udf: Any, function: Any, returned: StructType, arguments: list[Any]) -> Any:
+    def _wrapped(
+        self,
+        udf: Any,
+        function: Wrapper,
+        returned: StructType,
+        arguments: Sequence[Any],
+        eval_type: int,
+    ) -> Any:
         """The Python function in a wrapper, which gets it as Spark's workers get it."""
+        # By this one, Spark's worker converts what the function returns, for pickled rows alone.
+        converted = _AS_IT_IS if eval_type == PythonEvalType.SQL_BATCHED_UDF else returned
         given = udf.func()
         tag = self._jvm.scala_object("scala.reflect.ClassTag").Byte()
         around = function.around(bytes(given.command().toArray(tag)))
         made = self._jvm.java_class("org.apache.spark.api.python.SimplePythonFunction")(
-            bytearray(pickler().dumps((around, returned))),
+            bytearray(pickler().dumps((around, converted))),
             given.envVars(),
             given.pythonIncludes(),
             given.pythonExec(),
@@ -437,7 +471,7 @@ class _Rebuilt:
             made,
             self._jvm.schema(returned),
             self._jvm.seq(arguments),
-            udf.evalType(),
+            eval_type,
             # Its value and its error come from one call.
             False,
             udf.resultId(),

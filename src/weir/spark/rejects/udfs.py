@@ -12,12 +12,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from weir.runtime.failures import describe
+from weir.spark.rejects.conversion import RowConversion
 from weir.spark.rejects.wrapper import Wrapper
 from weir.spark.releases import arrow_type
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+
+#: The fields of what they return.
+_FIELDS = ("value", "error")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +33,12 @@ class _Udf(Wrapper):
     value_type: Any
 
 
+@dataclass(frozen=True, kw_only=True)
 class RowUdf(_Udf):
-    """A UDF of one row."""
+    """A UDF of one row, which Spark calls for each row."""
+
+    #: Whether Spark takes what it returns as it is, without a conversion to the type.
+    as_it_is: bool
 
     @cached_property
     def _convert(self) -> Callable[[Any], Any] | None:
@@ -43,11 +52,97 @@ class RowUdf(_Udf):
         try:
             value = self.function(*arguments, **named)
             if self._convert is not None:
-                # Spark does so later, where it would fail the batch.
-                self._convert(value)
+                # Spark would do so later, where it fails the batch.
+                converted = self._convert(value)
+                value = converted if self.as_it_is else value
         except Exception as error:
             return None, describe(error)
         return value, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrowRowUdf(_Udf):
+    """A UDF of one row, which gets the columns of many rows and calls the function for each.
+
+    Rows and values are converted as Spark does for such a UDF. Spark itself would make each row's
+    value and error a struct, which takes longer than most functions.
+    """
+
+    #: The types of its arguments, without the flag.
+    argument_types: tuple[Any, ...]
+    #: How Spark converts.
+    conversion: RowConversion
+
+    @cached_property
+    def _readers(self) -> list[Callable[[pa.Array], list[Any]]]:
+        return [self.conversion.reader(one) for one in self.argument_types]
+
+    @cached_property
+    def _convert(self) -> Callable[[Any], Any] | None:
+        return self.conversion.converter(self.value_type)
+
+    def __call__(self, *columns: pa.Array, **named: pa.Array) -> pa.Array:
+        import pyarrow as pa
+
+        errors: list[str | None] = [None] * len([*columns, *named.values()][0])
+        skipped: Sequence[int] = ()
+        if self.flagged:
+            good, *columns = columns  # type: ignore[assignment]
+            skipped = [number for number, one in enumerate(good.to_pylist()) if not one]
+        given = zip(self._readers, [*columns, *named.values()], strict=True)
+        rows = list(zip(*[read(column) for read, column in given], strict=True))
+        values = self._called(rows, tuple(named), frozenset(skipped), errors)
+        array = self._array(values, 0, errors)
+        return pa.StructArray.from_arrays([array, pa.array(errors, pa.string())], _FIELDS)
+
+    def _called(
+        self,
+        rows: Sequence[tuple[Any, ...]],
+        names: tuple[str, ...],
+        skipped: frozenset[int],
+        errors: list[str | None],
+    ) -> list[Any]:
+        """The values of the rows; null where there is an error, or nothing was called."""
+        function, convert = self.function, self._convert
+        if names:
+            function = _with_names(function, names)
+        values: list[Any] = []
+        for number, row in enumerate(rows):
+            value = None
+            if number not in skipped:
+                try:
+                    value = function(*row)
+                    if convert is not None:
+                        value = convert(value)
+                except Exception as error:
+                    value, errors[number] = None, describe(error)
+            values.append(value)
+        return values
+
+    def _array(self, values: list[Any], first: int, errors: list[str | None]) -> pa.Array:
+        """The values, the first of which is of the row ``first``, with nulls for unfit ones."""
+        import pyarrow as pa
+
+        kind = arrow_type(self.value_type)
+        try:
+            try:
+                return pa.array(values, kind)
+            except pa.ArrowInvalid:
+                return pa.array(values).cast(kind, safe=self.conversion.is_safe)
+        except Exception as error:
+            if len(values) == 1:
+                errors[first] = describe(error)
+                return pa.nulls(1, kind)
+            middle = len(values) // 2
+            halves = (values[:middle], first), (values[middle:], first + middle)
+            return pa.concat_arrays([self._array(*half, errors) for half in halves])
+
+
+def _with_names(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """The function with its last arguments passed by name."""
+    return lambda *row: function(
+        *row[: -len(names)], **dict(zip(names, row[-len(names) :], strict=True))
+    )
 
 
 class _BatchUdf(_Udf):
@@ -139,9 +234,7 @@ class ArrowUdf(_BatchUdf):
             at += len(rows)
         whole = len(made) == 1 and at == len(errors) + 1
         values = parts[1] if whole else pa.concat_arrays(parts).take(pa.array(places))
-        return pa.StructArray.from_arrays(
-            [values, pa.array(errors, pa.string())], ["value", "error"]
-        )
+        return pa.StructArray.from_arrays([values, pa.array(errors, pa.string())], _FIELDS)
 
 
 def _series(made: Any) -> Any:
