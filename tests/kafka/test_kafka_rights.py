@@ -1,4 +1,4 @@
-"""A broker that asks who its clients are: what ``docs/SINKS.md`` lists is enough, and needed."""
+"""A broker that asks who its clients are: what docs/KAFKA_SINK.md lists is enough, and needed."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from weir.cli.app import app
 from weir.cli.loading.load import load_job
+from weir.cli.simulate import run_simulation
 from weir.sim.user.run import prepared, run_pipeline_seed
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -61,6 +62,19 @@ def test_the_example_breaks_no_law_and_replays(tmp_path: Path) -> None:
     assert [one.violation for one in results] == [None] * 4
     assert sum(one.checkpoints for one in results) > 4
     assert run_pipeline_seed(simulated, 3).digest == results[3].digest
+
+
+def test_the_command_says_what_was_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A clean run does not speak for the steps of Spark."""
+    file = tmp_path / "pipeline.py"
+    file.write_text(EXAMPLE)
+    clean = run_simulation(
+        pipeline=str(file), arguments=(), first=0, seeds=1, minutes=None, lines=5
+    )
+    assert clean == 0
+    assert "What Spark does with the rows was not run" in capsys.readouterr().out
 
 
 FLUSH = """        for payload in payloads:

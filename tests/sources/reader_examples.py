@@ -1,4 +1,4 @@
-"""Files of every format and type, and what the judges of docs/SOURCES.md make of them.
+"""Files of every format and type, and what the judges of docs/FILES.md make of them.
 
 An example is a file with a column ``id`` and a column ``v`` of some type. Each of its rows has a
 judge: Spark's reader, or Python's ``json`` and ``csv``, or pyarrow. A row that the table lists as

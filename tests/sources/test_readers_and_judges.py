@@ -1,4 +1,4 @@
-"""Every format, type, compression and piece size against the judges of docs/SOURCES.md."""
+"""Every format, type, compression and piece size against the judges of docs/FILES.md."""
 
 from __future__ import annotations
 

@@ -31,6 +31,11 @@ _PIPE_WIDTH = 200
 _COLUMNS = (*STATES, *(status.name for status in JobStatus if status.name not in STATES))
 #: As in shells: 128 + SIGINT.
 _INTERRUPTED = 130
+#: The last line after runs of a pipeline that kept every law.
+_NOT_RUN = (
+    "What ran: the pipeline's Python code and its sinks. What Spark does with the rows was not run:"
+    " compare that with a batch computation."
+)
 
 
 def run_simulation(
@@ -116,6 +121,8 @@ def _run_simulation(
     elif totals.seeds > 1:
         console.print(coverage_table(totals))
     console.print(summary(totals, elapsed_s, failed), highlight=False, soft_wrap=True)
+    if failed is None and pipeline is not None:
+        console.print(_NOT_RUN, highlight=False, soft_wrap=True)
     if interrupted:
         return _INTERRUPTED
     return 0 if failed is None else 1

@@ -1,4 +1,4 @@
-"""What ``FileSource`` makes of each format, type and compression: the table in docs/SOURCES.md.
+"""What ``FileSource`` makes of each format, type and compression: the table in docs/FILES.md.
 
 ``opening.py`` opens a file, for both settings of ``on_error``. ``compression.py`` knows what may
 lie around text. ``records.py`` cuts text into whole records and isolates bad ones; ``csv_rows.py``

@@ -53,7 +53,7 @@ class KafkaTopic(Source[KafkaSplit]):
             rows are the fields of the values, which are JSON objects; a value that is none fails
             the job by its offset, and a tombstone (a null value) is a row of nulls.
         schema: With ``json``: the fields of the values, as a Spark ``StructType`` or DDL.
-            ``docs/SOURCES.md`` says what is made of each type.
+            ``docs/FILES.md`` says what is made of each type.
         columns: Kafka's columns in the rows, after the fields of the values: of ``key``, ``value``,
             ``topic``, ``partition``, ``offset``, ``timestamp``, ``timestampType`` and ``headers``.
             The default is all but the headers with ``bytes``, and none with ``json``.
