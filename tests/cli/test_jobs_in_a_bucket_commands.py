@@ -47,6 +47,14 @@ def test_a_job_and_its_checkpoint_are_shown(weir: Weir, base: str) -> None:
     assert "has chk-1" in str(missing.output) + str(missing.exception)
 
 
+def test_hadoops_name_for_s3_shows_the_same(weir: Weir, base: str) -> None:
+    """A job whose directories are ``s3a:`` is read without Spark, too."""
+    far = base.replace("s3:", "s3a:")
+    assert "orders" in weir("list", far).output
+    assert weir("checkpoints", "orders", "--directory", far, "--id", "1").exit_code == 0
+    assert f"checkpoint 1 of job {JOB}" in weir("inspect", f"{far}/{JOB}/chk-1").output.lower()
+
+
 def test_a_savepoint_is_disposed_of(weir: Weir, base: str) -> None:
     """Nothing else is."""
     storage = Driver(Path(), JOB, files=FileSystems(), checkpoints=base).storage

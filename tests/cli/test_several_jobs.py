@@ -206,7 +206,7 @@ def test_the_history_is_served_until_a_signal(tmp_path: Path) -> None:
         assert process.wait() == 0
 
 
-@pytest.mark.parametrize("place", ["gone", "file", "s3a://bucket/checkpoints"])
+@pytest.mark.parametrize("place", ["gone", "file", "abfs://bucket/checkpoints"])
 def test_a_history_of_no_directory_is_refused_in_one_sentence(
     weir: Weir, tmp_path: Path, place: str
 ) -> None:

@@ -679,7 +679,7 @@ def test_rejects_are_kept_and_shown_on_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"path": "s3://bucket/x"}, "local directories only, not 's3://bucket/x'"),
+        ({"path": "abfs://c/x"}, "cannot read 'abfs://c/x', which only Spark's client reaches"),
         ({"format": "orc"}, "format='orc': choose one of parquet, json, csv, ipc"),
         ({"on_error": "skip"}, "on_error='skip': choose one of fail, reject"),
         ({"schema": " "}, "needs a schema"),

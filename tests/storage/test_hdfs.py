@@ -67,7 +67,8 @@ class NameNode:
     def get_file_info(self, path: str) -> Any:
         if path not in (*self.files, "/log"):
             raise FileNotFoundError(path)
-        return SimpleNamespace(isdir=path == "/log", length=len(self.files.get(path, b"")))
+        length = len(self.files.get(path, b""))
+        return SimpleNamespace(isdir=path == "/log", length=length, modification_time=0)
 
     def mkdirs(self, path: str, create_parent: bool) -> None:
         if path in self.files:

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from tests.kit.object_store import ObjectStore
 
 from weir.errors import InvariantError, UnsupportedEnvironmentError
 from weir.storage.file_systems import FileSystems
@@ -33,9 +34,18 @@ def test_other_schemes_go_to_hadoop() -> None:
 def test_without_hadoop_another_scheme_is_refused_in_a_sentence() -> None:
     """It names the path and what to do."""
     with pytest.raises(
-        UnsupportedEnvironmentError, match=r"s3a://bucket/x can only be read through Spark"
+        UnsupportedEnvironmentError, match=r"abfs://bucket/x can only be read through Spark"
     ):
-        FileSystems()("s3a://bucket/x")
+        FileSystems()("abfs://bucket/x")
+
+
+def test_s3a_is_reached_as_s3_where_there_is_no_spark(object_store: ObjectStore) -> None:
+    """The same objects; with Spark its own client serves, since it knows the settings."""
+    bucket = object_store.bucket()
+    far = bucket.replace("s3:", "s3a:")
+    FileSystems()(bucket).write(f"{bucket}/a/x", b"data")
+    assert FileSystems()(far).read(f"{far}/a/x") == b"data"
+    assert [entry.name for entry in FileSystems()(far).list(f"{far}/a")] == ["x"]
 
 
 def test_hdfs_without_its_library_is_sparks_and_that_is_said(

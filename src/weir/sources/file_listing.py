@@ -11,6 +11,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from weir.core.types import Count
+from weir.storage.file_systems import FileSystems
+from weir.storage.paths import is_hadoops_s3, is_local, is_object_store, join
 
 #: A visible name, as for Spark.
 _VISIBLE = r"(?:[^._/\x00][^/\x00]*|_[^/\x00]*=[^/\x00]*)"
@@ -55,10 +57,45 @@ _NO_FILE = "it is not a file: a link that leads nowhere, a pipe, a socket or a d
 
 
 def list_files(directory: str, *, recursive: bool = False) -> tuple[list[FoundFile], list[Skipped]]:
-    """The visible files of a directory, oldest first, and what else is there. Raises ``OSError``.
+    """The visible files of a directory, oldest first, and what else is there.
 
-    With ``recursive``, those below other visible directories, too, by their relative paths.
+    With ``recursive``, those below other visible directories, too, by their relative paths. Raises
+    ``OSError`` or ``StorageError``.
     """
+    list_one = _list_disk if is_local(directory) else _list_store
+    found, skipped = list_one(directory, recursive)
+    found.sort(key=lambda file: (file.mtime_ns, file.name))
+    return found, sorted(skipped, key=lambda one: one.name)
+
+
+def _list_store(directory: str, recursive: bool) -> tuple[list[FoundFile], list[Skipped]]:
+    fs = FileSystems()(directory)
+    found: list[FoundFile] = []
+    skipped: list[Skipped] = []
+    left = [""]
+    while left:
+        below = left.pop()
+        for entry in fs.list(join(directory, below).removesuffix("/")):
+            name = below + entry.name
+            if _is_hidden(entry.name):
+                continue
+            if not entry.is_directory:
+                found.append(FoundFile(name, entry.size, entry.mtime_ns))
+            elif recursive:
+                left.append(f"{name}/")
+            else:
+                skipped.append(Skipped(name, _DIRECTORY))
+    # In an object store a directory that has no files is not there.
+    if not (found or skipped or _is_prefix(directory)) and fs.status(directory) is None:
+        raise FileNotFoundError(directory)
+    return found, skipped
+
+
+def _is_prefix(directory: str) -> bool:
+    return is_object_store(directory) or is_hadoops_s3(directory)
+
+
+def _list_disk(directory: str, recursive: bool) -> tuple[list[FoundFile], list[Skipped]]:
     found: list[FoundFile] = []
     skipped: list[Skipped] = []
     left = [""]
@@ -87,8 +124,7 @@ def list_files(directory: str, *, recursive: bool = False) -> tuple[list[FoundFi
                 except FileNotFoundError:
                     # It was removed meanwhile.
                     continue
-    found.sort(key=lambda file: (file.mtime_ns, file.name))
-    return found, sorted(skipped, key=lambda one: one.name)
+    return found, skipped
 
 
 def _is_hidden(name: str) -> bool:

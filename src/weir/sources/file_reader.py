@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir.core.types import Payload
-from weir.errors import InputError
+from weir.errors import InputError, StorageError
 from weir.sources.base import SourceReader, SourceReaderContext, SplitRecords
 from weir.sources.file_listing import FileSplit
+from weir.storage.file_systems import FileSystems
+from weir.storage.paths import is_local, join, name_of, temporary_directory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +40,7 @@ class FileReader(SourceReader[FileSplit]):
         self._directory = directory
         self._format = format
         self._rejects = rejects
+        self._file_systems = FileSystems()
         self._splits: list[FileSplit] = []
         self._paused: frozenset[str] = frozenset()
 
@@ -77,20 +81,19 @@ class FileReader(SourceReader[FileSplit]):
         from weir.sources.formats.records import UNREADABLE
 
         check_schema(self._context.schema, self._format)
-        path = Path(self._directory, name)
         if not self._rejects:
             try:
-                yield from self._batches(path, name, _refuse)
+                yield from self._batches(name, _refuse)
             except UNREADABLE as error:
                 raise InputError(
-                    f"The file {path} cannot be read ({_why(error)}): fix it, or skip what cannot"
-                    " be read with FileSource(on_error='reject')."
+                    f"The file {join(self._directory, name)} cannot be read ({_why(error)}): fix"
+                    " it, or skip what cannot be read with FileSource(on_error='reject')."
                 ) from error
             return
         bad: list[Payload] = []
         try:
             # Rows that were emitted cannot be taken back, so read them all first.
-            batches = list(self._batches(path, name, partial(_keep, bad)))
+            batches = list(self._batches(name, partial(_keep, bad)))
         except UNREADABLE as error:
             self._context.send_source_event({"rejected": name, "why": _why(error)})
             return
@@ -98,12 +101,44 @@ class FileReader(SourceReader[FileSplit]):
             self._context.send_source_event({"rejected": name, "rows": bad})
         yield from batches
 
-    def _batches(self, path: Path, name: str, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
+    def _batches(self, name: str, on_bad: OnBad) -> Iterator[pa.RecordBatch]:
         from weir.sources.formats.opening import read_file
         from weir.sources.formats.partitions import partitions
 
-        values = partitions(name)
-        yield from read_file(path, self._format, self._context.schema, on_bad, partitions=values)
+        values, schema = partitions(name), self._context.schema
+        with self._local(name) as path:
+            yield from read_file(path, self._format, schema, on_bad, partitions=values)
+
+    @contextmanager
+    def _local(self, name: str) -> Iterator[Path]:
+        """The file on a local disk: where it is, or a copy for as long as it is read.
+
+        Raises ``StorageError`` if its store does not answer.
+        """
+        if is_local(self._directory):
+            yield Path(self._directory, name)
+            return
+        from weir.operators.state.memory import local_directory
+
+        with temporary_directory("weir-", within=local_directory()) as scratch:
+            yield self._copied(join(self._directory, name), Path(scratch))
+
+    def _copied(self, far: str, scratch: Path) -> Path:
+        # Its name says how it is compressed.
+        copied = scratch / name_of(far)
+        try:
+            with copied.open("wb") as copy:
+                for block in self._file_systems(far).blocks(far):
+                    copy.write(block)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            # Of the copy, so the file must not be rejected.
+            raise StorageError(
+                f"{far} cannot be copied to {scratch} ({error}): make room there, or name another"
+                " disk with spark.local.dir."
+            ) from error
+        return copied
 
 
 def _refuse(line: int, error: Exception) -> None:

@@ -25,7 +25,7 @@ from weir.sources.base import (
 from weir.sources.file_enumerator import FileEnumerator
 from weir.sources.file_listing import FileSplit
 from weir.sources.file_reader import FileReader
-from weir.storage.paths import is_local, normalize
+from weir.storage.paths import needs_spark, normalize
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -50,7 +50,8 @@ class FileSource(Source[FileSplit]):
     its size or modification time is not that of the removed file.
 
     Args:
-        path: A local directory.
+        path: A directory: local, or in ``hdfs:``, ``s3:``, ``s3a:``, ``gs:`` or ``az:``, which the
+            driver and the workers reach by the credentials in their environment.
         format: ``parquet``, ``json`` (one object per line), ``csv`` (with a header) or ``ipc``
             (Arrow's file format). The documentation's page SOURCES says what each format makes
             of each type. Columns are matched by name, in any case; a column that a file lacks is
@@ -90,10 +91,10 @@ class FileSource(Source[FileSplit]):
         The directory is not read before the job runs.
         """
         self._directory = normalize(path)
-        if not is_local(self._directory):
+        if needs_spark(self._directory):
             raise PipelineError(
-                f"FileSource reads local directories only, not {path!r}: mount it, or read it with"
-                " spark.readStream."
+                f"FileSource cannot read {path!r}, which only Spark's client reaches: read it with"
+                " spark.readStream, or mount it."
             )
         _check_choice("format", format, FORMATS)
         _check_choice("on_error", on_error, _ON_ERROR)

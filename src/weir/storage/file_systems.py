@@ -16,7 +16,13 @@ from weir.errors import StorageError, UnsupportedEnvironmentError, invariant
 from weir.kernel import MACHINE, Kernel
 from weir.storage.filesystem import FileSystem
 from weir.storage.local import LocalFileSystem
-from weir.storage.paths import is_local, is_object_store, needs_spark, root_of, scheme_of
+from weir.storage.paths import (
+    is_hadoops_s3,
+    is_local,
+    is_object_store,
+    root_of,
+    scheme_of,
+)
 
 T = TypeVar("T")
 
@@ -27,7 +33,8 @@ class FileSystems:
     """Finds the file system of a path: the local one, an object store, HDFS, or Hadoop's others.
 
     ``hadoop`` makes Hadoop's file system for a URI, once for each root; None without a Spark
-    session. It also serves an HDFS that cannot be used without.
+    session. It also serves an HDFS that cannot be used without, and ``s3a:``, whose settings it
+    knows; without a session ``s3a:`` is reached as ``s3:`` is.
     """
 
     def __init__(
@@ -54,7 +61,7 @@ class FileSystems:
     def _remote_of(self, path: str) -> FileSystem:
         scheme = scheme_of(path)
         invariant(scheme not in (None, "file"), f"{path!r} is not an absolute path")
-        if is_object_store(path):
+        if is_object_store(path) or (is_hadoops_s3(path) and self._make is None):
             try:
                 from weir.storage.object_store import ObjectStoreFileSystem
             except ImportError as error:
@@ -64,7 +71,7 @@ class FileSystems:
                 ) from error
 
             return ObjectStoreFileSystem(path, self._kernel)
-        if not needs_spark(path):
+        if scheme == "hdfs":
             try:
                 return self._hdfs(path)
             except (UnsupportedEnvironmentError, StorageError) as error:

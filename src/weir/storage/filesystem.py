@@ -4,7 +4,7 @@ Paths are spelled as ``weir/storage/paths.py`` defines: plain (``/data/x``) for 
 system, URIs for the others. Three implementations need no JVM: ``LocalFileSystem`` (``local.py``),
 ``ObjectStoreFileSystem`` (``object_store.py``, for ``s3:``, ``gs:`` and ``az:``) and
 ``HdfsFileSystem`` (``hdfs.py``, for ``hdfs:``). ``HadoopFileSystem``
-(``weir/spark/hadoop.py``, for ``s3a:``, and ``hdfs:`` where the former cannot serve) uses
+(``weir/spark/hadoop.py``, for ``s3a:`` in a job, and ``hdfs:`` where the former cannot serve) uses
 Spark's Hadoop configuration.
 
 The one operation that arbitrates is ``create``: it creates a file with all of its content or
@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from weir.errors import StorageError
@@ -45,6 +45,8 @@ class FileStatus:
     #: Bytes; 0 for a directory.
     size: int
     is_directory: bool
+    #: When a file of a store was last modified, in nanoseconds since the Unix epoch; else 0.
+    mtime_ns: int = field(default=0, compare=False)
 
 
 class FileSystem(Protocol):

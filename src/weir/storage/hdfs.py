@@ -291,7 +291,12 @@ class HdfsFileSystem:
 
 
 def _status(name: str, found: Found) -> FileStatus:
-    return FileStatus(name=name, size=0 if found.isdir else found.length, is_directory=found.isdir)
+    return FileStatus(
+        name=name,
+        size=0 if found.isdir else found.length,
+        is_directory=found.isdir,
+        mtime_ns=found.modification_time * 10**6,
+    )
 
 
 def _in_the_way(what: str, path: str) -> StorageError:

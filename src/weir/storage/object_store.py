@@ -1,5 +1,7 @@
 """Object stores (``s3:``, ``gs:``, ``az:``) by obstore, without a JVM and without Hadoop.
 
+Also ``s3a:``, Hadoop's name of S3, where there is no Spark.
+
 Rules of this file:
 
 1. ``create`` is a put with ``If-None-Match: *`` (on Google's store: generation 0), so of any number
@@ -81,7 +83,7 @@ _AT_START: RetryConfig = {**_PATIENT, "retry_timeout": timedelta(seconds=20)}
 _FAILURES = (exceptions.BaseError, ValueError, OSError)
 #: Credentials are missing or not accepted; the second is where a cloud's machines ask for theirs.
 _REFUSAL = re.compile(r"status code: 40[13]|//169\.254\.")
-_VARIABLES = {"s3": "AWS_*", "gs": "GOOGLE_*", "az": "AZURE_*"}
+_VARIABLES = {"s3": "AWS_*", "s3a": "AWS_*", "gs": "GOOGLE_*", "az": "AZURE_*"}
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
 #: Requests for one object, which may be missing; if another request finds nothing, the bucket is
 #: missing.
@@ -283,7 +285,12 @@ class ObjectStoreFileSystem:
         key = self._key(path)
         answer = self._ask("list", path, lambda: self._client.list_with_delimiter(self._store, key))
         entries = [
-            FileStatus(name=name_of(found["path"]), size=found["size"], is_directory=False)
+            FileStatus(
+                name=name_of(found["path"]),
+                size=found["size"],
+                is_directory=False,
+                mtime_ns=round(found["last_modified"].timestamp() * 1000) * 10**6,
+            )
             for found in answer["objects"]
             # Other tools mark a directory by an object of its name with a slash.
             if found["path"] != key

@@ -35,8 +35,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _WITH_BUCKETS = frozenset({"s3", "s3a", "s3n", "gs", "az", "abfs", "abfss", "wasb", "wasbs"})
 #: The schemes of ``ObjectStoreFileSystem``.
 _OBJECT_STORES = frozenset({"s3", "gs", "az"})
+#: Hadoop's name of S3. Weir reaches it as ``s3:``, too, by the environment's credentials.
+_HADOOPS_S3 = "s3a"
 #: The schemes, beside ``file``, that Weir reaches without Spark; all others are Hadoop's.
-_WITHOUT_SPARK = _OBJECT_STORES | {"hdfs"}
+_WITHOUT_SPARK = _OBJECT_STORES | {"hdfs", _HADOOPS_S3}
 #: Options with which Spark reads every file that it is given, or fails: a path is not a glob (a
 #: directory may be named ``[1]``), and no file is skipped, although the user's settings may let
 #: sources skip some.
@@ -87,6 +89,11 @@ def is_local(path: str) -> bool:
 def is_object_store(path: str) -> bool:
     """Whether a path is in an object store that Weir reaches without Spark."""
     return scheme_of(path) in _OBJECT_STORES
+
+
+def is_hadoops_s3(path: str) -> bool:
+    """Whether a path is in S3 by the name that Hadoop's client has for it."""
+    return scheme_of(path) == _HADOOPS_S3
 
 
 def needs_spark(path: str) -> bool:
@@ -148,10 +155,12 @@ def lies_in(path: str, directory: str) -> bool:
     return path == directory or path.startswith(join(directory, ""))
 
 
-def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
+def temporary_directory(
+    prefix: str, *, within: str | None = None
+) -> tempfile.TemporaryDirectory[str]:
     """A new temporary directory. Raises ``StorageError`` if none can be made."""
     try:
-        return tempfile.TemporaryDirectory(prefix=prefix)
+        return tempfile.TemporaryDirectory(prefix=prefix, dir=within)
     except OSError as error:
         raise StorageError(
             f"Cannot create a temporary directory ({error.strerror or error}): set TMPDIR to a"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from weir.errors import PipelineError, StorageError, UnsupportedEnvironmentError
 from weir.storage.file_systems import FileSystems
 from weir.storage.filesystem import BLOCK_BYTES, FileSystem
-from weir.storage.paths import as_delta_path, is_local, join, parent
+from weir.storage.paths import is_local, join, parent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ class RemoteStateFiles:
 
     def create(self, directory: str, file: str) -> IOBase:
         """A new file, which is in the store once it is closed."""
-        path = as_delta_path(join(directory, file))
+        path = join(directory, file)
         fs = self._file_system(path)
         if parent(path) not in self._made:
             fs.make_directory(parent(path))
@@ -66,7 +66,7 @@ class RemoteStateFiles:
         if found is None:
             found = _temporary()
             try:
-                for block in self._file_system(as_delta_path(path)).blocks(as_delta_path(path)):
+                for block in self._file_system(path).blocks(path):
                     found.write(block)
                 found.flush()
             except StorageError as error:
@@ -119,7 +119,7 @@ def check_reached(directory: str) -> None:
     if is_local(directory):
         return
     try:
-        FileSystems()(as_delta_path(directory))
+        FileSystems()(directory)
     except (StorageError, UnsupportedEnvironmentError) as error:
         raise PipelineError(
             "The state of Python operators is kept in files below weir.working-dir, which their"
