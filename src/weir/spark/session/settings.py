@@ -51,8 +51,16 @@ DEFAULTS = {
     CRASHES: "true",
 }
 
+#: How Spark writes the files of a working directory.
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+#: For ``s3a:``, in a jar that PySpark lacks (``spark-hadoop-cloud``): a file appears when it is
+#: closed. The others rename a temporary file, and in S3 to rename is to copy and to delete.
+MANAGER_WITHOUT_RENAMES = (
+    "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+)
+
 CHEAP_SETTINGS = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
+    FILE_MANAGER: (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",

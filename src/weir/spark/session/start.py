@@ -24,7 +24,7 @@ from weir.config.options import (
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.runtime.concurrency import in_background
 from weir.spark.hadoop import HadoopFileSystem
-from weir.spark.java import hold_classes, outlive_signals
+from weir.spark.java import JvmClasses, hold_classes, outlive_signals
 from weir.spark.own_calls import own_calls
 from weir.spark.session import class_archive, worker_daemon
 from weir.spark.session.adopted import adopt
@@ -37,6 +37,8 @@ from weir.spark.session.reach import IMAGES, is_local_master
 from weir.spark.session.settings import (
     CHEAP_SETTINGS,
     DEFAULTS,
+    FILE_MANAGER,
+    MANAGER_WITHOUT_RENAMES,
     REQUIRED,
     RETAINED,
     RETAINED_MIN,
@@ -44,8 +46,8 @@ from weir.spark.session.settings import (
 )
 from weir.spark.session.user_modules import workers_find_weir, write_modules
 from weir.storage.filesystem import FileSystem
+from weir.storage.paths import is_hadoops_s3, join
 from weir.storage.paths import is_local as is_local_path
-from weir.storage.paths import join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -344,6 +346,9 @@ class LazySession:
             self._is_ours = SparkContext._active_spark_context is None
             with own_calls():
                 self._session = (self._planned or self._plan()).create(self._note)
+            is_open = self._is_ours and FILE_MANAGER not in self._conf
+            if is_open and is_hadoops_s3(self._configuration.value(WORKING_DIR)):
+                _rename_nothing(self._session)
         return self._session
 
     def _plan(self) -> SessionPlan:
@@ -399,6 +404,13 @@ class LazySession:
             with contextlib.suppress(Py4JError, OSError, TimeoutError):
                 in_background(self._session.stop).result(_STOP_S)
         self._session = None
+
+
+def _rename_nothing(session: SparkSession) -> None:
+    """Let Spark write its files without renames, if the class for that is there."""
+    utils = JvmClasses(session.sparkContext).java_class("org.apache.spark.util.Utils")
+    if utils.classIsLoadable(MANAGER_WITHOUT_RENAMES):
+        session.conf.set(FILE_MANAGER, MANAGER_WITHOUT_RENAMES)
 
 
 def _profile(memory: str) -> class_archive.JvmProfile:
