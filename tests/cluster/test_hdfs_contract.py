@@ -29,7 +29,7 @@ _DRIVERS = 8
 @pytest.fixture(scope="module")
 def spark(_hdfs: HdfsCluster) -> Iterator[SparkSession]:
     """A session that knows the default name node."""
-    from weir.spark.session.start import create_session
+    from weir.spark.session.start import create_session, end_with_jvm
 
     session = create_session(
         name="tests",
@@ -40,7 +40,7 @@ def spark(_hdfs: HdfsCluster) -> Iterator[SparkSession]:
         log_file=None,
     )
     yield session
-    session.stop()
+    end_with_jvm(session)
 
 
 @pytest.fixture(params=["hdfs-native", "Spark's client"])

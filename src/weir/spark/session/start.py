@@ -23,6 +23,7 @@ from weir.config.options import (
 )
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.runtime.concurrency import in_background
+from weir.spark.failures import first_cause
 from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.java import JvmClasses, hold_classes, outlive_signals
 from weir.spark.own_calls import own_calls
@@ -145,10 +146,9 @@ class SessionPlan:
             forget_origins(context)
             session = builder.getOrCreate()
         except Exception as error:
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UnsupportedEnvironmentError(
                 f"Cannot create a Spark session on master {self.settings['spark.master']!r}:"
-                f" {first.removesuffix('.')}. Check --master, Java and the cluster."
+                f" {first_cause(error)}. Check --master, Java and the cluster."
             ) from error
         if self.fast_working_directory:
             write_cheaply(session)

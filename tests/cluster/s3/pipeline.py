@@ -1,0 +1,79 @@
+"""Numbers in S3 into every sink that can lie there: copied, counted by minute, ranked by digit.
+
+``WHERE`` is the URI of a directory that has the input, and gets the sinks. For the ranks the input
+is read by ``FileSource``, and they are counted by a Python operator, in keyed state. ``NUMBERS`` is
+``bounded`` (all files that are there at the start, then the end) or ``unbounded``; ``CATALOG`` is
+the address of an Iceberg catalog, if there is to be such a table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import weir
+from weir.operators import Operator
+
+WHERE = os.environ["WHERE"]
+#: By the scheme that readers of Iceberg know.
+LAKE = WHERE.replace("s3a:", "s3:") + "/out/lake"
+
+
+def numbers(spark: SparkSession) -> DataFrame:
+    """The numbers, one file per batch."""
+    reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1)
+    return reader.parquet(f"{WHERE}/in")
+
+
+def timed(frame: DataFrame) -> DataFrame:
+    """Numbers arrive in order; any delay would do."""
+    return frame.withWatermark("ts", "10 seconds")
+
+
+def by_minute(frame: DataFrame) -> DataFrame:
+    """The count of numbers per minute."""
+    counted = frame.groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
+    return counted.select(F.col("window.start").alias("start"), "n")
+
+
+class Ranks(Operator):
+    """The count so far of each digit."""
+
+    output_schema = "digit long, rank long"
+
+    def initialize_state(self, state: Any) -> None:
+        self._counts = state.keyed_state("counts", pa.int64(), default=0)
+
+    def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        digits = batch.column("digit").unique()
+        counts = dict(zip(digits.to_pylist(), self._counts.get(digits).to_pylist(), strict=True))
+        ranks = []
+        for digit in batch.column("digit").to_pylist():
+            counts[digit] += 1
+            ranks.append(counts[digit])
+        self._counts.put(digits, pa.array([counts[digit] for digit in digits.to_pylist()]))
+        yield pa.RecordBatch.from_pydict({"digit": batch.column("digit"), "rank": pa.array(ranks)})
+
+
+job = weir.Job("far")
+bounded = os.environ.get("NUMBERS", "bounded") == "bounded"
+copied = job.source("numbers", numbers, bounded=bounded).transform("timed", timed)
+copied.sink("raw", weir.sinks.DeltaTable(f"{WHERE}/out/raw"))
+copied.sink("raw_files", weir.sinks.Files(f"{WHERE}/out/raw_files"))
+if catalog := os.environ.get("CATALOG"):
+    properties = {"name": "far", "type": "sql", "uri": catalog, "warehouse": LAKE}
+    copied.sink("lake", weir.sinks.IcebergTable(properties, "shop.numbers"))
+copied.transform("by_minute", by_minute).sink("minutes", weir.sinks.Files(f"{WHERE}/out/minutes"))
+files = weir.sources.FileSource(
+    f"{WHERE}/in", format="parquet", schema="id long, ts timestamp", bounded=bounded
+)
+digits = job.source("files", files, parallelism=2).transform(
+    "digits", lambda frame: frame.select((F.col("id") % 10).alias("digit"))
+)
+ranked = digits.process("ranks", Ranks(), key_by="digit", parallelism=2)
+ranked.sink("ranked", weir.sinks.Files(f"{WHERE}/out/ranks"))
