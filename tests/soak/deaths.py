@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 from tests.kit.place import Run
 
+from weir.spark.session import worker_daemon
+
 #: How long a disk stays full, or a directory is gone.
 OUTAGE_S = 10.0
 _WORKERS_COME_S = 60.0
@@ -130,15 +132,16 @@ def _kill(run: Run, part_of_command: str, generator: random.Random | None = None
 
 
 def _is_python_worker(process: psutil.Process) -> bool:
-    """Whether it was forked by Spark's daemon, which has the same command line."""
+    """Whether it was forked by a daemon, Spark's or Weir's, which has the same command line."""
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = process.parent()
-        return (
-            "pyspark.daemon" in _command(process)
-            and parent is not None
-            and "pyspark.daemon" in _command(parent)
-        )
+        return _is_daemon(process) and parent is not None and _is_daemon(parent)
     return False
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    command = _command(process)
+    return "pyspark.daemon" in command or worker_daemon.MODULE in command
 
 
 def _command(process: psutil.Process) -> str:

@@ -276,6 +276,7 @@ def _start_spark(environment: RunEnvironment, submission: Submission) -> None:
         # For as long as the cluster has no room for them: Spark itself waits without end.
         environment.listener.phase("waiting for executors")
     check_reachable(made, submission.storage.fs(working), working)
+    session.watch_master()
     session.share_modules()
 
 

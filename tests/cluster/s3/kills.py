@@ -115,6 +115,7 @@ class Kills:
         if found is None:
             raise WrongRun(f"no savepoint is named: {stopped.stdout}")
         last = self._start("--from-savepoint", found[0])
+        self._proceeds(last, 1)
         self._far.wait_for_all(_READS_S)
         drained = self._far.place.weir("stop", "far", "--drain", "--address", last.address)
         if drained.returncode or last.wait(_RECOVERS_S):

@@ -51,6 +51,7 @@ def test_a_killed_job_on_s3_goes_on_and_its_savepoint_is_restored(far: FarPlace)
 
     far.land(2)
     last = place.start("--from-savepoint", savepoint[0], *settings, **how)
+    last.wait_for(r"checkpoint \d+ completed")
     far.wait_for_all()
     drained = place.weir("stop", "far", "--drain", "--address", last.address)
     assert drained.returncode == 0, drained.stderr

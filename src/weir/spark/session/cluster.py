@@ -1,11 +1,15 @@
-"""What a session runs in: the driver's JVM, and Spark's executors."""
+"""What a session runs in: the driver's JVM, Spark's executors, and a standalone master."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
 
 from weir.monitoring.cluster import ExecutorView, JvmView, ThreadView
 from weir.spark.java import JvmClasses
@@ -14,6 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MANAGEMENT = "java.lang.management."
+_MESSAGES = "org.apache.spark.deploy.DeployMessages$"
+#: How often a session without executors is noticed.
+_LOOK_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,3 +144,67 @@ class SparkCluster:
             memory_max=int(executor.maxMemory()),
             memory_used=int(executor.memoryUsed()),
         )
+
+
+class MasterWatch:
+    """Stops a session that its standalone master has forgotten, as Spark does not.
+
+    A master removes an application when the connection to its driver breaks, as after a cut of the
+    network. The driver's side waits for that master to call, and gets no executor ever again. So
+    while a session has none, the master is asked whether it knows the application.
+    """
+
+    def __init__(self, session: SparkSession, note: Callable[[str], None]) -> None:
+        self._context: Any = session.sparkContext
+        self._cluster = SparkCluster(session)
+        self._classes = JvmClasses(session.sparkContext)
+        self._note = note
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="weir-master", daemon=True)
+
+    def start(self) -> None:
+        """Look every few seconds, until ``stop`` or the end of the session."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+
+    def _look_on(self) -> None:
+        while not self._over.wait(_LOOK_S) and self._context._jsc is not None:
+            with contextlib.suppress(Py4JError, OSError):
+                # Else the JVM has gone, or the session.
+                if self._cluster.executors() or not self._is_forgotten() or self._over.is_set():
+                    continue
+                self._note(
+                    f"The master {self._context.master} has removed this application, as after a"
+                    " cut of the network, and gives it no more executors: its session is stopped."
+                )
+                self._context.stop()
+                return
+
+    def _is_forgotten(self) -> bool:
+        """Whether a master that is alive does not know the application."""
+        places = str(self._context.master).removeprefix("spark://").split(",")
+        answers = [self._is_known_at(*place.rsplit(":", 1)) for place in places]
+        return False in answers and True not in answers
+
+    def _is_known_at(self, host: str, port: str) -> bool | None:
+        """None if that master does not answer, or stands by."""
+        for_name = self._classes.java_class("java.lang.Class").forName
+        answer = for_name(f"{_MESSAGES}MasterStateResponse")
+        kind = self._classes.java_class("scala.reflect.ClassTag").apply(answer)
+        question = self._classes.scala_object(f"{_MESSAGES}RequestMasterState")
+        references = self._classes.java_class("org.apache.spark.util.RpcUtils")
+        # py4j cannot call methods of this class: some name types that PySpark's jars lack.
+        field = for_name("org.apache.spark.SparkEnv").getDeclaredField("rpcEnv")
+        field.setAccessible(True)
+        env = field.get(self._context._jsc.sc().env())
+        try:
+            master = references.makeDriverRef("Master", host, int(port), env)
+            state = master.askSync(question, kind)
+        except Py4JError:
+            return None
+        if str(state.status()) != "ALIVE":
+            return None
+        return self._context.applicationId in {str(one.id()) for one in state.activeApps()}

@@ -29,6 +29,7 @@ from weir.spark.java import JvmClasses, hold_classes, outlive_signals
 from weir.spark.own_calls import own_calls
 from weir.spark.session import class_archive, worker_daemon
 from weir.spark.session.adopted import adopt
+from weir.spark.session.cluster import MasterWatch
 from weir.spark.session.defaults_file import is_submitted, read_defaults_file, read_submitted
 from weir.spark.session.environment import check_environment
 from weir.spark.session.jvm_errors import filtered_errors
@@ -297,6 +298,7 @@ class LazySession:
         #: The thread that starts the JVM; None unless ``prepare`` has begun to.
         self._launching: threading.Thread | None = None
         self._is_ours = False
+        self._watch: MasterWatch | None = None
 
     @property
     def conf(self) -> Mapping[str, str]:
@@ -366,6 +368,13 @@ class LazySession:
             ),
         )
 
+    def watch_master(self) -> None:
+        """Stop the session if it is one of a standalone cluster whose master has forgotten it."""
+        session = self.get()
+        if str(session.sparkContext.master).startswith("spark://"):
+            self._watch = MasterWatch(session, self._note)
+            self._watch.start()
+
     def share_modules(self) -> None:
         """Make the pipeline's own modules importable for the workers of a cluster."""
         if not self.is_local:
@@ -393,6 +402,8 @@ class LazySession:
 
     def close(self) -> None:
         """Stop the session if this run made it. Ignores a JVM that has gone or does not answer."""
+        if self._watch is not None:
+            self._watch.stop()
         if self._session is not None and self._is_ours:
             context: Any = self._session.sparkContext
             server = context._accumulatorServer
