@@ -72,12 +72,14 @@ def run(
     fits: Any = options.pop("fits", lambda _: None)
     earlier: Any = options.pop("earlier", lambda _: None)
     note: Any = options.pop("note", lambda _: None)
+    # Without it the clock stands.
+    tick_ms: Any = options.pop("tick_ms", 0)
     return submit(
         name=name,
         options=RunOptions(**options),  # type: ignore[arg-type]
         base_directory=base,
         fs=lambda _: FILES,
-        kernel=ManualClock(0, epoch_ms=NOW_MS).kernel(),
+        kernel=ManualClock(0, epoch_ms=NOW_MS, tick_ms=tick_ms).kernel(),
         sinks=lambda _: sink_port(sink or FakeSink()),
         fits=fits,
         claims=claims,
@@ -111,11 +113,13 @@ def record(
         assert writer.append(ended) is Recorded.WON
 
 
-def hold_lease(submission: Submission, base: str, *, age_ms: int = 0) -> None:
-    """Write a lease that shows this process as a live driver."""
+def hold_lease(
+    submission: Submission, base: str, *, age_ms: int = 0, host: str | None = None
+) -> None:
+    """Write a lease that shows this process, or one of another machine, as a live driver."""
     lease = LeaseRecord(
         attempt=1,
-        host=socket.gethostname(),
+        host=host or socket.gethostname(),
         pid=os.getpid(),
         pid_started=psutil.Process().create_time(),
         rest_address="http://127.0.0.1:8081",
@@ -261,6 +265,38 @@ def test_an_expired_lease_holds_nobody_up(base: str) -> None:
     record(first, RecordStatus.RUNNING)
     hold_lease(first, base, age_ms=15_000)
     assert run(base).job_id == first.job_id
+
+
+def test_the_lease_of_another_machine_is_waited_for(base: str) -> None:
+    """A cluster starts a driver anew elsewhere before the dead one's lease has ended."""
+    first = run(base)
+    record(first, RecordStatus.RUNNING)
+    hold_lease(first, base, host="elsewhere")
+    notes: list[str] = []
+    assert run(base, note=notes.append, tick_ms=100).job_id == first.job_id
+    assert notes == ["waiting to see whether the job's driver on elsewhere is alive"]
+
+
+def test_a_driver_of_another_machine_that_renews_its_lease_is_left_alone(base: str) -> None:
+    """Then it lives, whatever the clocks of the two machines say."""
+    first = run(base)
+    record(first, RecordStatus.RUNNING)
+    hold_lease(first, base, host="elsewhere")
+
+    def renew(_: str) -> None:
+        hold_lease(first, base, host="elsewhere", age_ms=-1)
+
+    with pytest.raises(JobAlreadyRunningError, match="on elsewhere"):
+        run(base, note=renew, tick_ms=100)
+
+
+def test_a_lease_that_never_ends_is_not_waited_for_without_end(base: str) -> None:
+    """The clock of the machine that wrote it is years ahead."""
+    first = run(base)
+    record(first, RecordStatus.RUNNING)
+    hold_lease(first, base, host="elsewhere", age_ms=-(10**12))
+    with pytest.raises(JobAlreadyRunningError, match="on elsewhere"):
+        run(base, tick_ms=100)
 
 
 # -- starting over

@@ -9,69 +9,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from hdfs_native import Client
+from tests.cluster.far_place import FarPlace
 from tests.cluster.hdfs import HdfsCluster
 from tests.kit.place import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
-
-from weir.storage.hdfs import HdfsFileSystem
 
 COUNTING = Path(__file__).with_name("counting_pipeline.py")
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kill]
-
-
-class FarPlace:
-    """A place and, below one directory of HDFS, what its jobs read and write."""
-
-    def __init__(self, hdfs: HdfsCluster, place: Place) -> None:
-        self.place = place
-        self._hdfs = hdfs
-        #: As users write it, and as Weir does.
-        self.root = f"hdfs:///{place.directory.name}"
-        self.full = f"{hdfs.uri}/{place.directory.name}"
-        self.fs = HdfsFileSystem(self.full)
-
-    def settings(self) -> tuple[str, ...]:
-        """The options of ``weir run`` for its directories."""
-        keys = {
-            "execution.checkpointing.dir": "checkpoints",
-            "execution.checkpointing.savepoint-dir": "savepoints",
-            "weir.working-dir": "work",
-        }
-        pairs = (f"{key}={self.root}/{name}" for key, name in keys.items())
-        return tuple(word for pair in pairs for word in ("--conf", pair))
-
-    def environment(self, numbers: str) -> dict[str, str]:
-        """What the pipeline reads and writes."""
-        return {
-            "NUMBERS": numbers,
-            "NUMBERS_IN": f"{self.root}/in",
-            "NUMBERS_RAW": f"{self.root}/out",
-        }
-
-    def land(self, files: int) -> None:
-        """Add files of numbers, whose times increase as ``Place.land`` has them."""
-        self.place.land(files)
-        client = Client(self._hdfs.uri)
-        self.fs.make_directory(f"{self.full}/in")
-        for file in sorted((self.place.directory / "in").iterdir()):
-            target = f"/{self.place.directory.name}/in/{file.name}"
-            if self.fs.status(f"{self._hdfs.uri}{target}") is None:
-                self.fs.write(f"{self._hdfs.uri}{target}", file.read_bytes())
-                when_ms = int(file.stat().st_mtime) * 1000
-                client.set_times(target, when_ms, when_ms)
-
-    def fetch(self, name: str) -> Path:
-        """A local copy of a directory."""
-        target = self.place.directory / name
-        target.mkdir(parents=True, exist_ok=True)
-        for entry in self.fs.list(f"{self.full}/{name}"):
-            if entry.is_directory:
-                self.fetch(f"{name}/{entry.name}")
-            else:
-                data = self.fs.read(f"{self.full}/{name}/{entry.name}")
-                (target / entry.name).write_bytes(data)
-        return target
 
 
 @pytest.fixture

@@ -88,6 +88,7 @@ def known(**given: Any) -> None:
         "conf": {"spark.kubernetes.container.image": "registry.example/orders:1"},
         "working_directory": "/mnt/work",
         "is_default": False,
+        "checkpoints_are_default": False,
     }
     check_settings(**{**settings, **given})
 
@@ -105,3 +106,13 @@ def test_settings_that_cannot_be_right_are_refused_before_a_jvm_starts() -> None
         known(conf={})
     with pytest.raises(ConfigurationError, match="a volume that all pods mount, or to s3a:"):
         known(is_default=True)
+
+
+def test_on_yarn_a_directory_of_the_driver_is_refused_before_a_jvm_starts() -> None:
+    """Nor may an application master keep checkpoints in its own; a client's are its own matter."""
+    there = {"spark.submit.deployMode": "cluster"}
+    known(master="yarn", conf={}, checkpoints_are_default=True)
+    with pytest.raises(ConfigurationError, match="set it to a directory of HDFS"):
+        known(master="yarn", conf={}, is_default=True)
+    with pytest.raises(ConfigurationError, match=r"execution\.checkpointing\.dir is not set"):
+        known(master="yarn", conf=there, checkpoints_are_default=True)

@@ -39,10 +39,17 @@ def is_script(path: Path) -> bool:
 
 def imports(path: Path, package: str) -> bool:
     """Whether a file imports a package anywhere; False also if it cannot be parsed."""
+    return package in imported_packages(path)
+
+
+def imported_packages(path: Path) -> set[str]:
+    """The packages that a file imports anywhere, without what they contain; not relative ones.
+
+    Empty if it cannot be parsed.
+    """
     tree = _parsed(path)
-    return tree is not None and any(
-        name.partition(".")[0] == package for node in ast.walk(tree) for name in _imported(node)
-    )
+    nodes = () if tree is None else ast.walk(tree)
+    return {name.partition(".")[0] for node in nodes for name in _imported(node)}
 
 
 def give_session(program: Executed, session: ScriptSession, say: Callable[[str], None]) -> None:

@@ -16,6 +16,7 @@ import os
 import shlex
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -43,6 +44,8 @@ from weir.cli.options import (
     ConfigFile,
     CoordinatedOperator,
     CoordinatorRequest,
+    DeployMode,
+    DeployModeOption,
     Directory,
     Dispose,
     Drain,
@@ -167,6 +170,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     pipeline: Pipeline,
     arguments: Arguments = None,
     master: Master = None,
+    deploy_mode: DeployModeOption = DeployMode.CLIENT,
     name: JobNameOption = None,
     conf: Conf = None,
     config: ConfigFile = None,
@@ -194,7 +198,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     rest_port: RestPort = None,
     log_format: LogFormatOption = None,
 ) -> None:
-    """Run a pipeline in this process until it ends.
+    """Run a pipeline until it ends, in this process or with --deploy-mode cluster on YARN.
 
     The file is executed as by 'spark-submit': as __main__, with its arguments. Where it calls
     job.run(), its job runs with these options; if it ends without that, its job runs then. The
@@ -257,6 +261,10 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         name=single("--name", name),
         arguments=tuple(arguments or ()),
     )
+    if deploy_mode is DeployMode.CLUSTER:
+        from weir.cli.cluster_mode.submit import submit
+
+        raise typer.Exit(submit(pipeline, options, partial(typer.echo, err=True)))
     raise typer.Exit(run_pipeline(pipeline, options, _console(sys.stderr)))
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR
 from weir.errors import RestError, StorageError
+from weir.monitoring.views import JobView
 from weir.rest.client import FoundJob, JobClient, ServerGoneError, connect, find_jobs, named
 from weir.rest.flink.job_answers import job_summary
 from weir.rest.past.history import StoredJobs
@@ -42,13 +43,18 @@ def listed_jobs(
     if directory is not None or address is None:
         jobs, clock = _stored(directory), SystemClock()
         stored = tuple(
-            FoundJob(address="", job=job_summary(view, clock.wall_ms()))
+            FoundJob(address=_address(view), job=job_summary(view, clock.wall_ms()))
             for view in (jobs.views() if jobs is not None else ())
             if view.job_id not in known
         )
     if failure is not None and not stored and directory is None:
         raise failure
     return (*running, *stored)
+
+
+def _address(view: JobView) -> str:
+    """Where the driver's lease says that it answers, if it runs elsewhere. Nobody is asked."""
+    return "" if view.driver is None or view.driver.address is None else view.driver.address
 
 
 @contextmanager

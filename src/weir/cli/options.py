@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from weir.config.values import LogFormat, RecoveryClaimMode
+
+
+class DeployMode(StrEnum):
+    """Where the driver runs, in Spark's words."""
+
+    CLIENT = "client"
+    CLUSTER = "cluster"
+
 
 Address = Annotated[
     str | None,
@@ -112,6 +121,19 @@ Master = Annotated[
     typer.Option(
         help="Spark master URL; default: spark.master from the configuration or from"
         " spark-defaults.conf, else local[*]."
+    ),
+]
+DeployModeOption = Annotated[
+    DeployMode,
+    typer.Option(
+        "--deploy-mode",
+        case_sensitive=False,
+        help=(
+            "Where the driver runs. client: in this process; cluster: in the application master of"
+            " --master yarn, which gets the pipeline, the modules beside it that it imports, Weir"
+            " and the other packages of this Python (of --py-files, --jars and spark.yarn.dist.*"
+            " too), and starts the driver again when it fails."
+        ),
     ),
 ]
 Conf = Annotated[

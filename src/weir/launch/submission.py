@@ -60,6 +60,11 @@ from weir.storage.snapshots import snapshot_directory
 
 _log = logging.getLogger(__name__)
 
+#: How long it takes until the lease of another machine's driver is read again, and for how long
+#: at most.
+_ASK_AGAIN_S = 0.5
+_PATIENCE_MS = 60_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
@@ -131,7 +136,7 @@ def submit(
         known is not None and snapshot is not None and snapshot.checksum == known.snapshot_checksum
     )
     if known is not None and not options.takeover:
-        _check_no_live_driver(known, fresh_storage)
+        _check_no_live_driver(known, fresh_storage, note)
     if known is None or options.fresh or (snapshot is not None and not continues):
         earlier(None)
         checked = _checked_as_new(
@@ -405,16 +410,31 @@ def _assign(
         )
 
 
-def _check_no_live_driver(known: NameRecord, storage: CheckpointStorage) -> None:
-    directory = storage.base_directory
-    lease = Lease(storage.fs(directory), directory, known.job_id).read()
-    now_ms = storage.kernel.wall_ms()
-    if lease is not None and holder_is_alive(lease, now_ms, socket.gethostname()):
-        raise JobAlreadyRunningError(
-            f"Job {known.name!r} ({known.job_id}) is running in process {lease.pid} on"
-            f" {lease.host}, with its REST server at {lease.rest_address}: leave it running,"
-            " stop it with 'weir stop', or take over the job with --takeover."
-        )
+def _check_no_live_driver(
+    known: NameRecord, storage: CheckpointStorage, note: Callable[[str], None]
+) -> None:
+    """Refuse a job that another driver runs.
+
+    Whether a process of another machine lives shows when it renews its lease, or does not: a
+    cluster starts a driver anew where its machine has died.
+    """
+    directory, here, kernel = storage.base_directory, socket.gethostname(), storage.kernel
+    lease = first = Lease(storage.fs(directory), directory, known.job_id).read()
+    began_ms = kernel.now_ms()
+    while lease is not None and holder_is_alive(lease, kernel.wall_ms(), here):
+        waited_ms = kernel.now_ms() - began_ms
+        # A lease that holds for longer than it says is of a machine whose clock is ahead.
+        is_over = waited_ms > min(lease.timeout_ms, _PATIENCE_MS)
+        if lease != first or lease.host == here or is_over:
+            raise JobAlreadyRunningError(
+                f"Job {known.name!r} ({known.job_id}) is running in process {lease.pid} on"
+                f" {lease.host}, with its REST server at {lease.rest_address}: leave it running,"
+                " stop it with 'weir stop', or take over the job with --takeover."
+            )
+        if first is lease:
+            note(f"waiting to see whether the job's driver on {lease.host} is alive")
+        kernel.sleep(_ASK_AGAIN_S)
+        lease = Lease(storage.fs(directory), directory, known.job_id).read()
 
 
 def _check_resumable(

@@ -85,6 +85,22 @@ def read_or_make_token(path: str) -> str:
     return read_token(path)
 
 
+def default_token_file() -> Path:
+    """The file of the token for servers on other machines, where the user names none.
+
+    Raises ``RestError`` without a home directory.
+    """
+    try:
+        directory = _directory().parent
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:
+        raise RestError(
+            f"There is no place for a token ({error}): name a file with"
+            " rest.authentication.token-file."
+        ) from error
+    return directory / "token"
+
+
 def publish(address: str, token: str | None, *, starting: bool = False) -> None:
     """Write the entry by which this user's commands find this process's server and its token."""
     server = OwnServer(

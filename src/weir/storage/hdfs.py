@@ -102,7 +102,11 @@ class HdfsFileSystem:
 
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file unless the name is taken (rule 2)."""
-        if self._put("create", path, (data,), overwrite=False):
+        return self.create_blocks(path, (data,))
+
+    def create_blocks(self, path: str, blocks: Iterable[bytes]) -> CreateResult:
+        """Create the file, block by block, unless the name is taken (rule 2)."""
+        if self._put("create", path, blocks, overwrite=False):
             return CreateResult.CREATED
         return CreateResult.ALREADY_EXISTS
 

@@ -19,6 +19,7 @@ import re
 from typing import TYPE_CHECKING
 
 from weir.errors import ConfigurationError, StorageError
+from weir.spark import yarn
 from weir.spark.failures import first_cause
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import as_spark_path, join
@@ -59,11 +60,15 @@ def check_settings(
     conf: Mapping[str, str],
     working_directory: str,
     is_default: bool,
+    checkpoints_are_default: bool,
 ) -> None:
     """Check what can be known before a JVM starts.
 
-    ``is_default``: nobody has set the working directory. Raises ``ConfigurationError``.
+    ``is_default``: nobody has set the working directory; ``checkpoints_are_default``: nor that of
+    checkpoints. Raises ``ConfigurationError``.
     """
+    if master == yarn.MASTER:
+        _check_yarn(conf, working_directory if is_default else None, checkpoints_are_default)
     if not master.startswith("k8s://"):
         return
     if not any(conf.get(key) for key in IMAGES):
@@ -76,6 +81,21 @@ def check_settings(
             f"weir.working-dir is {working_directory}, on the driver's own disk, but executors"
             " on Kubernetes run in pods of their own: set it to a volume that all pods mount,"
             " or to s3a:."
+        )
+
+
+def _check_yarn(
+    conf: Mapping[str, str], own_disk: str | None, checkpoints_are_default: bool
+) -> None:
+    if own_disk is not None:
+        raise ConfigurationError(
+            f"weir.working-dir is {own_disk}, on the driver's own disk, but executors on YARN run"
+            " on other nodes: set it to a directory of HDFS, such as hdfs:///user/me/weir/work."
+        )
+    if checkpoints_are_default and conf.get("spark.submit.deployMode") == "cluster":
+        raise ConfigurationError(
+            "execution.checkpointing.dir is not set, and the application master's own directory is"
+            " deleted with it: set it, for example to hdfs:///user/me/weir/checkpoints."
         )
 
 

@@ -23,6 +23,7 @@ from weir.config.options import (
 )
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.runtime.concurrency import in_background
+from weir.spark import yarn
 from weir.spark.failures import first_cause
 from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.java import JvmClasses, hold_classes, outlive_signals
@@ -31,7 +32,7 @@ from weir.spark.session import class_archive, worker_daemon
 from weir.spark.session.adopted import adopt
 from weir.spark.session.cluster import MasterWatch
 from weir.spark.session.defaults_file import is_submitted, read_defaults_file, read_submitted
-from weir.spark.session.environment import check_environment
+from weir.spark.session.environment import check_environment, spark_home
 from weir.spark.session.jvm_errors import filtered_errors
 from weir.spark.session.light_session import forget_origins, leave_out_pandas, make_default_session
 from weir.spark.session.local_files import write_cheaply
@@ -70,6 +71,7 @@ _FROM_DEFAULTS_FILE = (
     "spark.driver.memory",
     _JARS,
     *IMAGES,
+    *yarn.DISTRIBUTION,
     *_JAVA_OPTION_KEYS,
     *(key for key in DEFAULTS if key != RETAINED),
 )
@@ -143,6 +145,8 @@ class SessionPlan:
             self.launch()
             hold_classes(SparkContext._gateway)
             context = SparkContext(conf=self._conf())
+            # Spark itself obeys the setting only where it starts the driver's Python.
+            context.pythonExec = self.settings.get(yarn.PYTHON, context.pythonExec)
             make_default_session(context, self.settings)
             forget_origins(context)
             session = builder.getOrCreate()
@@ -200,6 +204,8 @@ def plan_session(
     # Also local-cluster, whose executors are processes of this machine.
     is_local = master.startswith("local")
     settings = {**DEFAULTS, **(_LOOPBACK if is_local else {})}
+    if master == yarn.MASTER:
+        settings |= yarn.defaults()
     if fast_working_directory:
         settings |= CHEAP_SETTINGS
     settings |= {**conf, **REQUIRED, "spark.master": master}
@@ -214,7 +220,7 @@ def plan_session(
     if is_local:
         # Spark would bind to the machine's address, open to the network.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if "spark.pyspark.python" not in conf:
+    if yarn.PYTHON not in conf:
         # Python functions need this interpreter's packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         is_same = os.environ["PYSPARK_PYTHON"] == sys.executable
@@ -354,10 +360,13 @@ class LazySession:
         return self._session
 
     def _plan(self) -> SessionPlan:
+        conf = dict(self._conf)
+        if self.master == yarn.MASTER and not is_submitted():
+            conf |= yarn.distributed(conf, home=spark_home(), note=self._note)
         return plan_session(
             name=self._name,
             master=self._master,
-            conf=self._conf,
+            conf=conf,
             parallelism=self._configuration.value(DEFAULT_PARALLELISM),
             fast_working_directory=self._configuration.value(FAST_WORKING_DIRECTORY),
             log_file=self._log_file(),

@@ -1,0 +1,1 @@
+"""The driver of ``weir run --deploy-mode cluster``, in YARN's application master."""

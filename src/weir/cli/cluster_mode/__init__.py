@@ -1,0 +1,1 @@
+"""``weir run --deploy-mode cluster``, on the machine where the command is given."""

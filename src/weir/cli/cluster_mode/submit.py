@@ -1,0 +1,168 @@
+"""Sends a pipeline to YARN with ``spark-submit``.
+
+The application master gets, besides what all nodes get (``spark/yarn.py``), one archive: the
+pipeline's file, the modules beside it that it imports, and the options of the command. So secrets
+are in no command line, and the driver there is run as ``weir run`` runs one here. YARN starts it
+again when it fails, and each attempt goes on from the newest completed checkpoint.
+
+Modules are found by reading: each file says which packages it imports, and what lies beside the
+pipeline under such a name is taken, a package as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+import weir
+from weir.adopt.reading import imported_packages
+from weir.cli.loading.program import Program
+from weir.config import SPARK_PREFIX
+from weir.config.options import REST_BIND_ADDRESS, REST_TOKEN, REST_TOKEN_FILE
+from weir.errors import ConfigurationError
+from weir.launch.options import RunOptions
+from weir.rest.tokens import default_token_file, read_or_make_token
+from weir.spark import yarn
+from weir.spark.session.defaults_file import read_defaults_file
+from weir.spark.session.environment import check_environment, spark_home
+from weir.storage.paths import temporary_directory
+
+#: Where the application master has what only it gets.
+PLACE = "job"
+OPTIONS = "options.json"
+
+_DRIVER = Path(__file__).parents[1] / "cluster_driver" / "application_master.py"
+#: What ``spark-submit`` prints: warnings, and what YARN says of the application.
+_LOG = """status = error
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+logger.client.name = org.apache.spark.deploy.yarn.Client
+logger.client.level = info
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %m%n
+"""
+
+
+class Submitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the application master runs."""
+
+    #: Weir's, where the command was given.
+    version: str
+    #: ``FILE`` or ``FILE:job``, below ``PLACE``.
+    spec: str
+    options: RunOptions
+
+
+def submit(spec: str, options: RunOptions, say: Callable[[str], None]) -> int:
+    """Have YARN run the pipeline ``FILE[:job]``; return the exit code of ``spark-submit``.
+
+    It is 0 once the job has ended well, or, with ``spark.yarn.submit.waitAppCompletion=false``,
+    once YARN has accepted it. Raises ``WeirError`` for what can be refused here.
+    """
+    program = Program(spec)
+    check_environment()
+    home = spark_home()
+    given = {key: str(value) for key, value in options.conf.items() if key.startswith(SPARK_PREFIX)}
+    settings = {**yarn.defaults(), **_defaults(), **read_defaults_file(), **given}
+    master = options.master or settings.get("spark.master")
+    if master != yarn.MASTER or home is None:
+        raise ConfigurationError(
+            f"--deploy-mode cluster is for --master yarn, but the master is {master}: leave it out,"
+            " and run the command on a machine of the cluster."
+        )
+    settings |= yarn.distributed(settings, home=home, note=say)
+    options = replace(options, master=None, conf={**options.conf, **_rest(options.conf, say)})
+    with temporary_directory("weir-") as directory:
+        archive = Path(directory, f"{PLACE}.zip")
+        _write(archive, program, options)
+        archives = f"{archive}#{PLACE}"
+        settings[yarn.ARCHIVES] = ",".join(filter(None, (settings.get(yarn.ARCHIVES), archives)))
+        settings |= {"spark.master": yarn.MASTER, "spark.submit.deployMode": "cluster"}
+        settings.setdefault("spark.app.name", f"weir: {options.name or program.path.stem}")
+        properties = Path(directory, "spark.conf")
+        properties.write_text("".join(_lines(settings)))
+        log = Path(directory, "log4j2.properties")
+        log.write_text(_LOG)
+        java = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={log}"
+        return subprocess.run(
+            [home / "bin/spark-submit", "--properties-file", properties, _DRIVER],
+            env={**os.environ, "SPARK_SUBMIT_OPTS": java},
+            check=False,
+        ).returncode
+
+
+def _defaults() -> dict[str, str]:
+    """Settings of a driver in the application master, beside ``yarn.defaults``."""
+    environment = yarn.container_environment().items()
+    return {
+        # Spark gives a driver 100 s until it has a session: a name node may be away for longer.
+        "spark.yarn.am.waitTime": "10m",
+        # Attempts that failed long ago do not count.
+        "spark.yarn.am.attemptFailuresValidityInterval": "1h",
+        # The driver is a Python process too, which is not in the heap.
+        "spark.driver.memoryOverhead": "1g",
+        **{f"spark.yarn.appMasterEnv.{name}": value for name, value in environment},
+    }
+
+
+def _rest(conf: Mapping[str, object], say: Callable[[str], None]) -> dict[str, str]:
+    """The settings of the REST server, which others than this node reach: it wants a token."""
+    if REST_TOKEN.key in conf or str(conf.get(REST_BIND_ADDRESS.key)) == "127.0.0.1":
+        return {}
+    file = str(conf.get(REST_TOKEN_FILE.key) or default_token_file())
+    say(f"the REST server wants the token in {file}; 'weir list DIR' shows its address")
+    return {REST_TOKEN.key: read_or_make_token(file)}
+
+
+def _write(archive: Path, program: Program, options: RunOptions) -> None:
+    """Write what only the application master gets."""
+    choice = "" if program.choice is None else f":{program.choice}"
+    submitted = Submitted(
+        version=weir.__version__, spec=f"{program.path.name}{choice}", options=options
+    )
+    # Files may be older than 1980, with which the times in zip files begin.
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as written:
+        written.writestr(OPTIONS, msgspec.json.encode(submitted))
+        written.write(program.path, program.path.name)
+        for module in neighbours(program.path):
+            written.write(module, module.relative_to(program.directory))
+
+
+def neighbours(file: Path) -> list[Path]:
+    """The files beside this one that its imports need, and theirs: modules, and whole packages."""
+    directory = file.resolve().parent
+    unread, found = [file.resolve()], set[Path]()
+    while unread:
+        for name in imported_packages(unread.pop()):
+            new = set(_files_of(directory / name)) - found
+            found |= new
+            unread += [path for path in new if path.suffix == ".py"]
+    return sorted(found - {file.resolve()})
+
+
+def _files_of(stem: Path) -> Iterator[Path]:
+    if stem.with_suffix(".py").is_file():
+        yield stem.with_suffix(".py")
+    # Without an __init__, a directory may be there for something else.
+    what = "*" if (stem / "__init__.py").is_file() else "*.py"
+    for path in stem.rglob(what):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path
+
+
+def _lines(settings: Mapping[str, str]) -> Iterator[str]:
+    """Java's properties."""
+    for key, value in settings.items():
+        escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        yield f"{key}={escaped}\n"

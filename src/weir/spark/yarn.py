@@ -1,0 +1,245 @@
+"""YARN: what its nodes get of this machine, and the settings of a job that is meant to last.
+
+Nodes have Java and a Python, and nothing else of a job. Two archives bring the rest. They go to
+HDFS once, below ``.weir`` in the user's home directory (``spark.yarn.stagingDir`` names another
+place), and YARN keeps them on each node:
+
+- ``spark-4.3.0-<checksum>.zip``: Spark's jars, which Spark would upload at each start;
+- ``python3.11-<checksum>.tar.gz``: the Python packages of this process, Weir's among them. Its
+  ``bin/python`` is a shell script that starts the node's Python of the same version with them.
+
+The checksum of the jars is that of their content; that of the packages is over the name, size and
+time of each file, since it is taken at each start. An archive gets its name when it is whole, and
+only if the name is free: a file that YARN hands out to nodes is never replaced.
+
+Whoever names jars (``spark.yarn.archive``, ``spark.yarn.jars``) or an interpreter
+(``spark.pyspark.python``, ``PYSPARK_PYTHON``) is obeyed, and no such archive is made.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import pwd
+import site
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
+from weir.spark import releases
+from weir.storage.filesystem import BLOCK_BYTES
+from weir.storage.hadoop_site import default_file_system
+from weir.storage.paths import join, normalize, scheme_of
+
+MASTER = "yarn"
+PYTHON = "spark.pyspark.python"
+ARCHIVES = "spark.yarn.dist.archives"
+_JARS = ("spark.yarn.archive", "spark.yarn.jars")
+_STAGING = "spark.yarn.stagingDir"
+#: The settings of ``spark-defaults.conf`` that decide what nodes get.
+DISTRIBUTION = (PYTHON, ARCHIVES, *_JARS, _STAGING, "spark.submit.deployMode")
+
+#: Where a container finds the packages.
+_PLACE = "environment"
+_PACKAGES = "site-packages"
+#: Spark brings the first two itself.
+_LEFT_OUT = frozenset({"pyspark", "py4j", "pip", "setuptools"})
+#: Belongs to a source file, and may be made at any time.
+_COMPILED = "__pycache__"
+_VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
+_INTERPRETER = f"""#!/bin/sh
+# The node's Python, with the packages beside this file.
+here=$(cd "$(dirname "$0")/.." && pwd)
+if ! command -v {_VERSION} >/dev/null; then
+    echo "weir: error: node $(hostname) has no {_VERSION} on its PATH ($PATH), which the job was" \\
+        "started with: install it, or name another with {PYTHON}." >&2
+    exit 1
+fi
+export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$here/{_PACKAGES}"
+exec {_VERSION} "$@"
+"""
+
+
+def defaults() -> dict[str, str]:
+    """Settings that suit a pipeline on YARN, and that the user may change."""
+    environment = container_environment().items()
+    return {
+        # Failures that are long past do not count: by default Spark gives up at the fourth executor
+        # that two have lost, however long the job ran.
+        "spark.executor.failuresValidityInterval": "10m",
+        **{f"spark.executorEnv.{name}": value for name, value in environment},
+    }
+
+
+def container_environment() -> dict[str, str]:
+    """What Weir's client of HDFS goes by, which is not Java: Spark's has it from Spark."""
+    return {
+        "HADOOP_CONF_DIR": "./__spark_conf__/__hadoop_conf__",
+        "HADOOP_USER_NAME": _user(),
+    }
+
+
+def distributed(
+    conf: Mapping[str, str], *, home: Path | None, note: Callable[[str], None]
+) -> dict[str, str]:
+    """Upload what nodes lack; the settings by which they get it.
+
+    ``conf`` has the user's ``spark.*`` settings, ``home`` is Spark's directory. ``note`` gets lines
+    for users. Raises ``ConfigurationError`` if the Python packages cannot be packed, and
+    ``StorageError`` if an upload fails.
+    """
+    wants_jars = home is not None and not any(conf.get(key) for key in _JARS)
+    wants_python = not conf.get(PYTHON) and "PYSPARK_PYTHON" not in os.environ
+    if not wants_jars and not wants_python:
+        return {}
+    try:
+        staging = _Staging(conf, note)
+    except (StorageError, UnsupportedEnvironmentError) as error:
+        note(
+            "Spark uploads its jars at each start, and the nodes get none of this machine's Python"
+            f" packages, since there is no HDFS to keep them: {error}"
+        )
+        return {}
+    settings = {}
+    if wants_jars and home is not None:
+        jars = sorted((home / "jars").glob("*.jar"))
+        settings["spark.yarn.archive"] = staging.put(
+            f"spark-{releases.installed_version()}-{_content_of(jars)}.zip",
+            lambda file: _write_jars(file, jars),
+            what=f"Spark's {len(jars)} jars",
+        )
+    if wants_python:
+        files = dict(_packages(note))
+        path = staging.put(
+            f"{_VERSION}-{_stamp_of(files)}.tar.gz",
+            lambda file: _write_packages(file, files),
+            what=f"the Python packages of {sys.prefix}",
+        )
+        settings[ARCHIVES] = ",".join(filter(None, (conf.get(ARCHIVES), f"{path}#{_PLACE}")))
+        settings[PYTHON] = f"./{_PLACE}/bin/python"
+    return settings
+
+
+class _Staging:
+    """The directory of HDFS in which archives are kept."""
+
+    def __init__(self, conf: Mapping[str, str], note: Callable[[str], None]) -> None:
+        """Raises ``UnsupportedEnvironmentError`` or ``StorageError`` if there is none."""
+        home = normalize(conf.get(_STAGING) or f"{default_file_system() or ''}/user/{_user()}")
+        if scheme_of(home) != "hdfs":
+            raise UnsupportedEnvironmentError(f"{home} is not on HDFS.")
+        try:
+            from weir.storage.hdfs import HdfsFileSystem
+        except ImportError as error:
+            raise UnsupportedEnvironmentError(
+                f"{home} needs hdfs-native, which is not installed: pip install 'weir-spark[hdfs]'."
+            ) from error
+        self._fs = HdfsFileSystem(home)
+        self._directory = join(home, ".weir")
+        self._note = note
+
+    def put(self, name: str, write: Callable[[IO[bytes]], None], *, what: str) -> str:
+        """The path of the archive of this name, which ``write`` makes if it is not there."""
+        path = join(self._directory, name)
+        if self._fs.status(path) is not None:
+            return path
+        with tempfile.TemporaryFile() as file:
+            write(file)
+            self._note(f"uploading {what} to {path} ({file.tell() >> 20} MiB), once")
+            file.seek(0)
+            self._fs.make_directory(self._directory)
+            self._fs.create_blocks(path, iter(lambda: file.read(BLOCK_BYTES), b""))
+        return path
+
+
+def _user() -> str:
+    """The user of HDFS, if that does not know better by Kerberos."""
+    return os.environ.get("HADOOP_USER_NAME") or pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _content_of(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256")
+        digest.update(f"{path.name}\0{content.hexdigest()}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def _write_jars(file: IO[bytes], jars: list[Path]) -> None:
+    # Jars are compressed themselves.
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive:
+        for jar in jars:
+            archive.write(jar, jar.name)
+
+
+def _packages(note: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
+    """The files of the installed packages, by their names below ``site-packages``, sorted.
+
+    Raises ``ConfigurationError`` for packages that need more than these files.
+    """
+    if Path(sys.prefix, "conda-meta").is_dir():
+        raise ConfigurationError(
+            f"The packages of {sys.prefix} need conda's libraries: pack it with conda-pack, and"
+            f" name it with --conf {ARCHIVES}=FILE.tar.gz#environment --conf"
+            f" {PYTHON}=./environment/bin/python."
+        )
+    editable = [name for name in _editable() if name != "weir-spark"]
+    if editable:
+        note(
+            f"{', '.join(editable)}: installed in editable mode, so YARN's nodes do not get it"
+            " unless the pipeline lies beside it or --py-files names it"
+        )
+    user = site.getusersitepackages() if site.ENABLE_USER_SITE else ""
+    roots = [Path(root) for root in (*site.getsitepackages(), user) if root]
+    found: dict[str, Path] = {}
+    # Last, since it may be installed in editable mode.
+    for root, below in (*((root, root) for root in roots), (_WEIR, _WEIR.parent)):
+        for directory, names, files in os.walk(root):
+            names[:] = [name for name in names if name not in _LEFT_OUT]
+            for name in files:
+                path = Path(directory, name)
+                found.setdefault(str(path.relative_to(below)), path)
+    yield from sorted(found.items())
+
+
+_WEIR = Path(__file__).resolve().parents[1]
+
+
+def _editable() -> Iterator[str]:
+    for one in metadata.distributions():
+        origin = one.read_text("direct_url.json")
+        if origin and msgspec.json.decode(origin).get("dir_info", {}).get("editable"):
+            yield one.metadata["Name"]
+
+
+def _stamp_of(files: Mapping[str, Path]) -> str:
+    digest = hashlib.sha256(_INTERPRETER.encode())
+    for name, path in files.items():
+        if path.parent.name != _COMPILED:
+            status = path.stat()
+            digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()[:16]
+
+
+def _write_packages(file: IO[bytes], files: Mapping[str, Path]) -> None:
+    with (
+        gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1) as packed,
+        tarfile.open(fileobj=packed, mode="w|") as archive,
+    ):
+        interpreter = _INTERPRETER.encode()
+        entry = tarfile.TarInfo("bin/python")
+        entry.mode, entry.size = 0o755, len(interpreter)
+        archive.addfile(entry, io.BytesIO(interpreter))
+        for name, path in files.items():
+            archive.add(path, f"{_PACKAGES}/{name}", recursive=False)
