@@ -14,8 +14,6 @@ from tests.kit.place import Place
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kill]
 
-MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
-
 
 @pytest.fixture
 def job(yarn: YarnCluster, place: Place, lean_python: Path) -> YarnJob:
@@ -24,12 +22,35 @@ def job(yarn: YarnCluster, place: Place, lean_python: Path) -> YarnJob:
 
 
 def test_a_killed_application_master_goes_on_by_itself(job: YarnJob) -> None:
-    """YARN starts the driver again, which resumes; no row is lost or doubled."""
+    """YARN starts the driver again, which resumes; its new address is in the lease.
+
+    There it answers who has the token, and nobody else.
+    """
+    job.land(8)
+    run = job.start("unbounded", "--deploy-mode", "cluster")
+    job.wait_for(run, r"checkpoint 2 completed")
+    first = job.address()
+    asked = job.place.weir("checkpoints", "numbers", "--address", first, "--token-file", "/none")
+    assert asked.returncode == 1
+    assert "token" in asked.stderr
+    job.kill_master()
+    job.wait_for(run, r"recovered from checkpoint")
+    job.land(4)
+    job.drain(run)
+    job.assert_exact()
+
+
+def test_a_killed_client_goes_on_when_it_is_run_again(job: YarnJob) -> None:
+    """And an executor that is killed meanwhile is replaced while it runs."""
     job.land(12)
-    run = job.start("bounded", "--deploy-mode", "cluster")
-    job.wait_for(run, r"checkpoint 3 completed")
-    [master] = [one for one in job.cluster.containers(MASTER) if one.name() == "java"]
-    master.kill()
-    log = job.finish(run)
-    assert "recovered from checkpoint" in log, log
+    run = job.start("bounded")
+    run.wait_for(r"checkpoint 2 completed")
+    job.kill_executor()
+    run.wait_for(r"checkpoint 4 completed")
+    run.process.kill()
+    run.wait()
+    again = job.start("bounded")
+    again.wait_for(r"recovered from checkpoint")
+    assert "uploading" not in again.output, "the archives are there"
+    job.finish(again)
     job.assert_exact()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 from tests.cluster.far_place import FarPlace
 from tests.cluster.yarn import YarnCluster
 from tests.kit.place import (
@@ -34,6 +36,9 @@ _SETTINGS = {
     "spark.yarn.submit.waitAppCompletion": "true",
 }
 PATIENCE_S = 240.0
+#: What the JVMs of containers run.
+MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
+EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 
 
 class YarnJob:
@@ -45,6 +50,7 @@ class YarnJob:
         self.far = FarPlace(cluster, place)
         self._python = python
         self._landed = 0
+        self._rows: dict[str, int] = {}
 
     def land(self, files: int) -> None:
         """Add files of numbers."""
@@ -77,6 +83,56 @@ class YarnJob:
             return len(re.findall(pattern, log, re.MULTILINE)) >= times
 
         wait_until(is_there, f"{application} prints {pattern!r}", within_s=PATIENCE_S)
+
+    def kill_executor(self) -> None:
+        """Kill one of the executors' JVMs."""
+        found = [one for one in self.cluster.containers(EXECUTOR) if one.name() == "java"]
+        assert found, "no executor runs"
+        found[0].kill()
+
+    def kill_master(self) -> None:
+        """Kill the JVM of the application master, in which a driver's process is not."""
+        [master] = [one for one in self.cluster.containers(MASTER) if one.name() == "java"]
+        master.kill()
+
+    def address(self) -> str:
+        """Where the driver answers, as the lease says."""
+        listed = self.place.weir("list", f"{self.far.root}/checkpoints")
+        found = re.search(r"numbers .*RUNNING.* (http://\S+)", listed.stdout)
+        assert found, f"{listed.stdout}{listed.stderr}"
+        return found[1]
+
+    def ask(self, run: Run, *words: str) -> str:
+        """One of the commands for a running job, with its token; what it printed."""
+        token = run.wait_for(r"wants the token in (\S+);")[1]
+        done = self.place.weir(*words, "--address", self.address(), "--token-file", token)
+        assert done.returncode == 0, f"{done.stderr}\n{run.story()}"
+        return done.stdout
+
+    def rows_read(self) -> int:
+        """How many rows the files of one sink have, which grow by each checkpoint."""
+        place = f"{self.far.full}/out/raw_files"
+        for entry in self.far.fs.list(place):
+            if (
+                not entry.is_directory
+                and entry.name[0] not in "._"
+                and entry.name not in self._rows
+            ):
+                content = io.BytesIO(self.far.fs.read(f"{place}/{entry.name}"))
+                self._rows[entry.name] = pq.ParquetFile(content).metadata.num_rows
+        return sum(self._rows.values())
+
+    def drain(self, run: Run) -> str:
+        """Stop an unbounded job that has read all, with every window fired."""
+        landed = self._landed * ROWS_PER_FILE
+
+        def has_read_all() -> bool:
+            assert run.process.poll() is None, run.story()
+            return self.rows_read() >= landed
+
+        wait_until(has_read_all, f"{landed} rows are read", within_s=PATIENCE_S)
+        self.ask(run, "stop", "numbers", "--drain")
+        return self.finish(run)
 
     def finish(self, run: Run) -> str:
         """Wait for a successful end; return what its containers have printed."""
