@@ -41,6 +41,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     script.chmod(0o755)
     monkeypatch.setenv("SPARK_HOME", str(home))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return kept
 

@@ -61,7 +61,6 @@ public class SmallCluster {
     settings.set("fs.defaultFS", defaultFs);
     settings.set("yarn.resourcemanager.hostname", "127.0.0.1");
     settings.set("yarn.resourcemanager.am.max-attempts", "100");
-    settings.set("yarn.am.liveness-monitor.expiry-interval-ms", "20000");
     settings.set("yarn.nm.liveness-monitor.expiry-interval-ms", "10000");
     settings.set("yarn.resourcemanager.nodemanagers.heartbeat-interval-ms", "250");
     settings.set("yarn.scheduler.minimum-allocation-mb", "128");

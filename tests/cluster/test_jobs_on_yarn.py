@@ -12,7 +12,7 @@ from tests.cluster.yarn import YarnCluster
 from tests.cluster.yarn_job import YarnJob
 from tests.kit.place import Place
 
-pytestmark = [pytest.mark.cluster, pytest.mark.kill]
+pytestmark = [pytest.mark.cluster, pytest.mark.kill, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -49,13 +50,14 @@ class YarnJob:
         self.place = place
         self.far = FarPlace(cluster, place)
         self._python = python
-        self._landed = 0
+        #: Files of numbers.
+        self.landed = 0
         self._rows: dict[str, int] = {}
 
     def land(self, files: int) -> None:
         """Add files of numbers."""
         self.far.land(files)
-        self._landed += files
+        self.landed += files
 
     def start(self, kind: str, *options: str, conf: dict[str, str] | None = None) -> Run:
         """``weir run`` with options; ``kind``: ``bounded`` or ``unbounded``."""
@@ -95,6 +97,15 @@ class YarnJob:
         [master] = [one for one in self.cluster.containers(MASTER) if one.name() == "java"]
         master.kill()
 
+    def kill_driver(self) -> None:
+        """Kill the Python process of a driver in the application master."""
+        [driver] = [
+            one
+            for one in self.cluster.containers("application_master.py")
+            if one.name().startswith("python")
+        ]
+        driver.kill()
+
     def address(self) -> str:
         """Where the driver answers, as the lease says."""
         listed = self.place.weir("list", f"{self.far.root}/checkpoints")
@@ -104,8 +115,9 @@ class YarnJob:
 
     def ask(self, run: Run, *words: str) -> str:
         """One of the commands for a running job, with its token; what it printed."""
-        token = run.wait_for(r"wants the token in (\S+);")[1]
-        done = self.place.weir(*words, "--address", self.address(), "--token-file", token)
+        token = re.search(r"wants the token in (\S+);", run.output)
+        given = ("--token-file", token[1]) if token else ()
+        done = self.place.weir(*words, "--address", self.address(), *given)
         assert done.returncode == 0, f"{done.stderr}\n{run.story()}"
         return done.stdout
 
@@ -122,23 +134,35 @@ class YarnJob:
                 self._rows[entry.name] = pq.ParquetFile(content).metadata.num_rows
         return sum(self._rows.values())
 
+    def wait_for_rows(self, look: Callable[[], None]) -> None:
+        """Wait until all numbers that have landed are read; ``look`` is called meanwhile."""
+        rows = self.landed * ROWS_PER_FILE
+
+        def is_read() -> bool:
+            look()
+            return self.rows_read() >= rows
+
+        wait_until(is_read, f"{rows} rows are read", within_s=PATIENCE_S)
+
     def drain(self, run: Run) -> str:
         """Stop an unbounded job that has read all, with every window fired."""
-        landed = self._landed * ROWS_PER_FILE
 
-        def has_read_all() -> bool:
+        def runs() -> None:
             assert run.process.poll() is None, run.story()
-            return self.rows_read() >= landed
 
-        wait_until(has_read_all, f"{landed} rows are read", within_s=PATIENCE_S)
+        self.wait_for_rows(runs)
         self.ask(run, "stop", "numbers", "--drain")
         return self.finish(run)
+
+    def log(self, run: Run) -> str:
+        """What the containers of the run's application have printed, if there is one."""
+        found = re.search(r"application_\w+", run.output)
+        return self.cluster.log_of(found[0]) if found else ""
 
     def finish(self, run: Run) -> str:
         """Wait for a successful end; return what its containers have printed."""
         code = run.wait(PATIENCE_S)
-        found = re.search(r"application_\w+", run.output)
-        log = self.cluster.log_of(found[0]) if found else ""
+        log = self.log(run)
         assert code == 0, f"{run.story()}\n{log}"
         return log
 
@@ -146,6 +170,6 @@ class YarnJob:
         """Compare each sink of a finished job with a computation over the input."""
         self.far.fetch("out")
         self.place.assert_exact()
-        count = self._landed * ROWS_PER_FILE // 10
+        count = self.landed * ROWS_PER_FILE // 10
         expected = Rows((digit, rank + 1) for digit in range(10) for rank in range(count))
         assert_same(files_rows(self.place.directory / "out" / "ranks"), expected, "the ranks")

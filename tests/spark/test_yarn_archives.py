@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from weir.errors import ConfigurationError
 from weir.spark import yarn
 
 
@@ -75,16 +76,26 @@ def test_weir_itself_is_among_the_packages_and_spark_is_not() -> None:
     assert not [name for name in files if name.startswith(("pyspark/", "py4j/"))]
 
 
-def test_who_names_jars_and_an_interpreter_is_obeyed() -> None:
+def test_without_a_configuration_of_hadoop_yarn_is_not_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark would say so too, with a stack trace."""
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigurationError, match="by HADOOP_CONF_DIR or YARN_CONF_DIR, but"):
+        yarn.distributed({}, home=None, note=pytest.fail)
+
+
+def test_who_names_jars_and_an_interpreter_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then no file system is asked."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/nowhere")
     conf = {"spark.yarn.jars": "local:/opt/spark/jars/*", "spark.pyspark.python": "/opt/python"}
     assert yarn.distributed(conf, home=Path("/nowhere"), note=pytest.fail) == {}
 
 
 def test_without_hdfs_nothing_is_sent_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark then does what it does without Weir."""
-    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/nowhere")
     said: list[str] = []
     assert yarn.distributed({}, home=Path("/nowhere"), note=said.append) == {}
     [line] = said

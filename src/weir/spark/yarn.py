@@ -38,7 +38,7 @@ import msgspec
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.spark import releases
 from weir.storage.filesystem import BLOCK_BYTES
-from weir.storage.hadoop_site import default_file_system
+from weir.storage.hadoop_site import VARIABLES, default_file_system
 from weir.storage.paths import join, normalize, scheme_of
 
 MASTER = "yarn"
@@ -95,9 +95,14 @@ def distributed(
     """Upload what nodes lack; the settings by which they get it.
 
     ``conf`` has the user's ``spark.*`` settings, ``home`` is Spark's directory. ``note`` gets lines
-    for users. Raises ``ConfigurationError`` if the Python packages cannot be packed, and
-    ``StorageError`` if an upload fails.
+    for users. Raises ``ConfigurationError`` if nothing says where YARN is, or the Python packages
+    cannot be packed, and ``StorageError`` if an upload fails.
     """
+    if not any(os.environ.get(name) for name in VARIABLES):
+        raise ConfigurationError(
+            f"--master yarn finds its cluster by {' or '.join(VARIABLES)}, but neither is set: name"
+            " the directory with yarn-site.xml and core-site.xml."
+        )
     wants_jars = home is not None and not any(conf.get(key) for key in _JARS)
     wants_python = not conf.get(PYTHON) and "PYSPARK_PYTHON" not in os.environ
     if not wants_jars and not wants_python:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+#: In this order.
+VARIABLES = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 #: The default file system's key, and its name of old.
 _DEFAULT = ("fs.defaultFS", "fs.default.name")
 
@@ -19,7 +20,7 @@ def default_file_system() -> str | None:
 
     None if no ``core-site.xml`` names one, or if only Hadoop itself can read what it says.
     """
-    for variable in _VARIABLES:
+    for variable in VARIABLES:
         directory = os.environ.get(variable)
         values = {} if not directory else _properties(Path(directory, "core-site.xml"))
         for key in _DEFAULT:

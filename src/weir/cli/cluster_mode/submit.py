@@ -108,8 +108,12 @@ def _defaults() -> dict[str, str]:
     return {
         # Spark gives a driver 100 s until it has a session: a name node may be away for longer.
         "spark.yarn.am.waitTime": "10m",
-        # Attempts that failed long ago do not count.
+        # Attempts that failed long ago do not count. YARN counts: without the second line, Spark
+        # would give up by itself at the cluster's number, however long ago the others failed.
         "spark.yarn.am.attemptFailuresValidityInterval": "1h",
+        "spark.hadoop.yarn.resourcemanager.am.max-attempts": "1000000",
+        # The job's progress is in the same log.
+        "spark.log.level": "WARN",
         # The driver is a Python process too, which is not in the heap.
         "spark.driver.memoryOverhead": "1g",
         **{f"spark.yarn.appMasterEnv.{name}": value for name, value in environment},
