@@ -5,6 +5,7 @@ Nodes run as another user, and their Python has no package of the project (``yar
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,18 @@ def job(yarn: YarnCluster, place: Place, lean_python: Path) -> YarnJob:
     return YarnJob(yarn, place, lean_python)
 
 
-def test_a_killed_application_master_goes_on_by_itself(job: YarnJob) -> None:
-    """YARN starts the driver again, which resumes; its new address is in the lease.
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run nodes as another user")
+def test_nodes_share_nothing_with_who_starts_jobs(job: YarnJob, lean_python: Path) -> None:
+    """What the other tests rest on: no file of the job's, and no package, is within their reach."""
+    for path in (job.place.directory, lean_python):
+        assert job.cluster.run_as_node("ls", str(path)).returncode != 0
+    for package in ("weir", "pyspark", "pyarrow", "msgspec", "hdfs_native"):
+        found = job.cluster.run_as_node("python3.11", "-c", f"import {package}")
+        assert f"No module named '{package}'" in found.stderr
 
-    There it answers who has the token, and nobody else.
-    """
+
+def test_a_killed_application_master_goes_on_by_itself(job: YarnJob) -> None:
+    """YARN starts the driver again; where it is says the lease, and it answers who has the token."""
     job.land(8)
     run = job.start("unbounded", "--deploy-mode", "cluster")
     job.wait_for(run, r"checkpoint 2 completed")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,8 +85,7 @@ class YarnCluster(ServerProcess):
             "LANG": "C.UTF-8",
         }
         command = [
-            *self._as_user,
-            *("env", "-i", *(f"{name}={value}" for name, value in variables.items())),
+            *self._node_command(variables),
             f"{home}/bin/java",
             *_JAVA,
             f"-Dlog4j.configuration={(self._directory / 'log4j.properties').as_uri()}",
@@ -96,6 +96,21 @@ class YarnCluster(ServerProcess):
             *(str(self._directory), str(self._port), str(_NODES)),
         ]
         self.launch(command, (self._directory / "ready").exists)
+
+    def run_as_node(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as nodes run theirs, with their PATH."""
+        return subprocess.run(
+            [*self._node_command({"PATH": _PATH}), *command],
+            cwd=self._directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def _node_command(self, variables: dict[str, str]) -> tuple[str, ...]:
+        """What comes before a command of a node's: its user, and its environment."""
+        pairs = (f"{name}={value}" for name, value in variables.items())
+        return (*self._as_user, "env", "-i", *pairs)
 
     def _program(self) -> Path:
         """A copy that the other user may read."""

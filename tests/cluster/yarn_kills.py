@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 from tests.cluster.lean_environment import make_environment
@@ -63,13 +64,14 @@ class Kills:
         else:
             self.kinds["driver"] = self._kill_client
 
-    def live(self, kills: int, kinds: list[str]) -> None:
-        """Kill each kind so many times."""
+    def live(self, kills: int, kinds: list[str], *, until_s: float) -> None:
+        """Kill each kind once in each of so many rounds; no more from that time on."""
         self._job.land(1)
         self._wait("start")
-        schedule = [kind for kind in kinds for _ in range(kills)]
-        self._random.shuffle(schedule)
-        for number, kind in enumerate(schedule):
+        rounds = (self._random.sample(kinds, len(kinds)) for _ in range(kills))
+        for number, kind in enumerate(chain.from_iterable(rounds)):
+            if time.monotonic() > until_s:
+                return
             self._job.land(_BEFORE)
             time.sleep(self._random.uniform(0, _MOMENT_S))
             began_s = time.monotonic()
@@ -78,7 +80,7 @@ class Kills:
             self._wait(kind)
             took_s = time.monotonic() - began_s
             self.seconds[kind].append(took_s)
-            print(f"{number + 1} of {len(schedule)}: {kind}, {took_s:.0f} s", flush=True)
+            print(f"{number + 1}: {kind}, {took_s:.0f} s", flush=True)
 
     def end(self) -> int:
         """Drain the job and compare its sinks; return the rows of the input."""
@@ -130,6 +132,7 @@ def main() -> int:
     """The command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description="kill a job on YARN")
     parser.add_argument("--kills", type=int, default=8, help="of each kind")
+    parser.add_argument("--minutes", type=float, default=120, help="kill no longer")
     parser.add_argument("--kinds", default="", help="separated by commas; default: all")
     parser.add_argument("--mode", choices=("cluster", "client"), default="cluster")
     parser.add_argument("--seed", type=int, default=1)
@@ -148,7 +151,8 @@ def _killed(cluster: YarnCluster, place: Place, given: argparse.Namespace) -> in
     job = YarnJob(cluster, place, make_environment(place.directory / "environment"))
     kills = Kills(job, random.Random(given.seed), mode=given.mode)
     try:
-        kills.live(given.kills, given.kinds.split(",") if given.kinds else list(kills.kinds))
+        kinds = given.kinds.split(",") if given.kinds else list(kills.kinds)
+        kills.live(given.kills, kinds, until_s=time.monotonic() + given.minutes * 60)
         return kills.end()
     except Exception as error:
         (place.directory / "story").write_text(kills.story())

@@ -58,7 +58,7 @@ from weir.spark.kafka.inputs import KafkaInputs
 from weir.spark.pipeline import Pipeline
 from weir.spark.query.frames import plan_layouts
 from weir.spark.query.task_port import SparkTaskPort
-from weir.spark.session.reach import check_reachable
+from weir.spark.session.reach import check_python, check_reachable
 from weir.spark.session.settings import SHUFFLE_PARTITIONS
 from weir.spark.session.start import log_of
 from weir.spark.state.assembly import SparkStateAssembler
@@ -276,6 +276,8 @@ def _start_spark(environment: RunEnvironment, submission: Submission) -> None:
         # For as long as the cluster has no room for them: Spark itself waits without end.
         environment.listener.phase("waiting for executors")
     check_reachable(made, submission.storage.fs(working), working)
+    if not session.is_local and any(map(process_steps, environment.job.vertices())):
+        check_python(made)
     session.watch_master()
     session.share_modules()
 

@@ -9,6 +9,8 @@ first cause.
 3. They cannot even make a directory there. Java does not say whether it is not mounted where they
    run, or belongs to another user.
 4. They wrote, and the driver does not see it: the path is another disk where they run.
+
+Python operators need Weir where executors run, too (``check_python``).
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from weir.errors import ConfigurationError, StorageError
+from weir import __version__
+from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.spark import yarn
 from weir.spark.failures import first_cause
 from weir.storage.filesystem import FileSystem
@@ -45,6 +48,22 @@ _DENIED = re.compile(
 _NOT_MADE = re.compile(r"Mkdirs failed to create|Read-only file system|mkdir of \S+ failed")
 
 _CAUSED_BY = "Caused by: "
+
+_LOOK = f"""
+def lacks(_):
+    import socket, sys
+    try:
+        import weir
+        import weir.spark.operators.worker, pyarrow
+    except ImportError as error:
+        missing = error.name or error
+        yield f"{{sys.executable}} on {{socket.gethostname()}} has no module {{missing}}"
+    else:
+        has = weir.__version__
+        yield "" if has == {__version__!r} else (
+            f"{{sys.executable}} on {{socket.gethostname()}} has Weir {{has}}, not {__version__}"
+        )
+"""
 
 _SHARE = "set weir.working-dir to a directory that the driver and all executors share"
 
@@ -121,6 +140,26 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
         raise StorageError(
             f"The driver does not see what an executor wrote to the working directory {directory}:"
             f" {_SHARE}."
+        )
+
+
+def check_python(session: SparkSession) -> None:
+    """Check that the Python of an executor has what runs Python operators.
+
+    Raises ``UnsupportedEnvironmentError`` that names what it lacks, and where.
+    """
+    names: dict[str, Any] = {"__name__": "__main__"}
+    # Of the main module, so that Spark sends its code: it must run where nothing of Weir is.
+    exec(_LOOK, names)
+    one = session.sparkContext.parallelize([0], 1)
+    try:
+        [lacks] = one.mapPartitions(names["lacks"]).collect()
+    except Exception as error:
+        lacks = first_cause(error)
+    if lacks:
+        raise UnsupportedEnvironmentError(
+            f"The executors cannot run Python operators: {lacks}. Install there what the driver"
+            " has, or name another interpreter with spark.pyspark.python."
         )
 
 
