@@ -81,14 +81,21 @@ def test_the_modules_beside_the_file_that_it_needs_are_found(tmp_path: Path) -> 
 
 
 def test_the_options_and_the_settings_of_a_command_are_sent(sent: Path, tmp_path: Path) -> None:
-    """Spark's to spark-submit, all to the driver; a secret is on no command line."""
+    """Spark's to spark-submit, all to the driver, but for those that name files of this machine; a
+    secret is on no command line."""
     file = pipeline(tmp_path, {"orders.py": "import weir"})
     conf = {
         **NAMED,
         "rest.authentication.token": "a-token-that-is-secret",
         "spark.x": "a\\b",
     }
-    options = RunOptions(master="yarn", conf=conf, name="mine", arguments=("--day", "1"))
+    files = {
+        "spark.submit.pyFiles": str(tmp_path / "more.py"),
+        "spark.jars": "/here/a.jar",
+    }
+    options = RunOptions(
+        master="yarn", conf={**conf, **files}, name="mine", arguments=("--day", "1")
+    )
     said: list[str] = []
     assert submit.submit(f"{file}:job", options, said.append) == 7
     assert said == []
@@ -98,6 +105,8 @@ def test_the_options_and_the_settings_of_a_command_are_sent(sent: Path, tmp_path
     assert settings["spark.submit.deployMode"] == "cluster"
     assert settings["spark.app.name"] == "weir: mine"
     assert settings["spark.x"] == "a\\b"
+    assert settings["spark.jars"] == "/here/a.jar"
+    assert settings["spark.submit.pyFiles"] == files["spark.submit.pyFiles"]
     assert settings["spark.yarn.dist.archives"].endswith("/job.zip#job")
     with zipfile.ZipFile(sent / "job.zip") as archive:
         assert archive.namelist() == ["options.json", "orders.py"]
@@ -106,17 +115,22 @@ def test_the_options_and_the_settings_of_a_command_are_sent(sent: Path, tmp_path
     assert submitted.options == RunOptions(conf=conf, name="mine", arguments=("--day", "1"))
 
 
-def test_a_driver_that_others_reach_gets_a_token(sent: Path, tmp_path: Path) -> None:
-    """From a file of the user, which every command on this machine can be given."""
+@pytest.mark.parametrize("named", ["state/weir/token", "mine"])
+def test_a_driver_that_others_reach_gets_a_token(sent: Path, tmp_path: Path, named: str) -> None:
+    """From a file of this machine, the user's or Weir's own, which any command can be given."""
     file = pipeline(tmp_path, {"orders.py": "import weir"})
+    token = tmp_path / named
+    conf = dict(NAMED)
+    if named == "mine":
+        conf["rest.authentication.token-file"] = str(token)
     said: list[str] = []
-    submit.submit(str(file), RunOptions(master="yarn", conf=NAMED), said.append)
-    token = tmp_path / "state" / "weir" / "token"
+    submit.submit(str(file), RunOptions(master="yarn", conf=conf), said.append)
     [line] = said
     assert str(token) in line
     with zipfile.ZipFile(sent / "job.zip") as archive:
         submitted = msgspec.json.decode(archive.read("options.json"), type=Submitted)
-    assert submitted.options.conf["rest.authentication.token"] == token.read_text().strip()
+    has = {key: value for key, value in submitted.options.conf.items() if key.startswith("rest.")}
+    assert has == {"rest.authentication.token": token.read_text().strip()}
     assert token.stat().st_mode & 0o077 == 0
 
 

@@ -33,7 +33,7 @@ def test_nodes_share_nothing_with_who_starts_jobs(job: YarnJob, lean_python: Pat
 
 
 def test_a_killed_application_master_goes_on_by_itself(job: YarnJob) -> None:
-    """YARN starts the driver again; where it is says the lease, and it answers who has the token."""
+    """The lease says where YARN has started the driver again; it answers who has the token."""
     job.land(8)
     run = job.start("unbounded", "--deploy-mode", "cluster")
     job.wait_for(run, r"checkpoint 2 completed")

@@ -29,6 +29,8 @@ from weir.errors import ConfigurationError
 from weir.launch.options import RunOptions
 from weir.rest.tokens import default_token_file, read_or_make_token
 from weir.spark import yarn
+from weir.spark.kafka.code import artifacts_in
+from weir.spark.kafka.connector import jars
 from weir.spark.session.defaults_file import read_defaults_file
 from weir.spark.session.environment import check_environment, spark_home
 from weir.storage.paths import temporary_directory
@@ -82,7 +84,11 @@ def submit(spec: str, options: RunOptions, say: Callable[[str], None]) -> int:
             " and run the command on a machine of the cluster."
         )
     settings |= yarn.distributed(settings, home=home, note=say)
-    options = replace(options, master=None, conf={**options.conf, **_rest(options.conf, say)})
+    connector = jars(artifacts_in(program.path), settings, say)
+    if connector:
+        settings["spark.jars"] = ",".join(filter(None, (settings.get("spark.jars"), *connector)))
+    kept = {key: value for key, value in options.conf.items() if not _names_files(key)}
+    options = replace(options, master=None, conf={**kept, **_rest(options.conf, say)})
     with temporary_directory("weir-") as directory:
         archive = Path(directory, f"{PLACE}.zip")
         _write(archive, program, options)
@@ -91,7 +97,7 @@ def submit(spec: str, options: RunOptions, say: Callable[[str], None]) -> int:
         settings |= {"spark.master": yarn.MASTER, "spark.submit.deployMode": "cluster"}
         settings.setdefault("spark.app.name", f"weir: {options.name or program.path.stem}")
         properties = Path(directory, "spark.conf")
-        properties.write_text("".join(_lines(settings)))
+        properties.write_text("".join(_lines(settings)), encoding="utf-8")
         log = Path(directory, "log4j2.properties")
         log.write_text(_LOG)
         java = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={log}"
@@ -120,13 +126,22 @@ def _defaults() -> dict[str, str]:
     }
 
 
+def _names_files(key: str) -> bool:
+    """Whether the setting names files of this machine, which YARN has under other names."""
+    return key == REST_TOKEN_FILE.key or key.startswith(
+        ("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.yarn.dist.")
+    )
+
+
 def _rest(conf: Mapping[str, object], say: Callable[[str], None]) -> dict[str, str]:
     """The settings of the REST server, which others than this node reach: it wants a token."""
-    if REST_TOKEN.key in conf or str(conf.get(REST_BIND_ADDRESS.key)) == "127.0.0.1":
-        return {}
-    file = str(conf.get(REST_TOKEN_FILE.key) or default_token_file())
+    file = conf.get(REST_TOKEN_FILE.key)
+    if file is None:
+        if REST_TOKEN.key in conf or conf.get(REST_BIND_ADDRESS.key) == "127.0.0.1":
+            return {}
+        file = default_token_file()
     say(f"the REST server wants the token in {file}; 'weir list DIR' shows its address")
-    return {REST_TOKEN.key: read_or_make_token(file)}
+    return {REST_TOKEN.key: read_or_make_token(str(file))}
 
 
 def _write(archive: Path, program: Program, options: RunOptions) -> None:

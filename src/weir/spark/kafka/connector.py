@@ -27,7 +27,7 @@ from weir.errors import UnsupportedEnvironmentError
 from weir.spark.java import JvmClasses
 from weir.spark.kafka.code import CONNECTOR
 from weir.spark.session.class_archive import cache_directory, jars_of_spark
-from weir.spark.session.defaults_file import read_defaults_file
+from weir.spark.session.defaults_file import is_submitted, read_defaults_file
 from weir.spark.session.environment import find_java
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def provide(session: LazySession, artifacts: Sequence[str], note: Callable[[str]
     """
     from pyspark import SparkContext
 
-    if SparkContext._active_spark_context is None:
+    if SparkContext._active_spark_context is None and not is_submitted():
         session.add_jars(jars(artifacts, session.conf, note))
     if SparkContext._gateway is not None and artifacts:
         thread = JvmClasses(SparkContext).java_class("java.lang.Thread").currentThread()
