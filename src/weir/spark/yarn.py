@@ -46,9 +46,16 @@ PYTHON = "spark.pyspark.python"
 ARCHIVES = "spark.yarn.dist.archives"
 _JARS = ("spark.yarn.archive", "spark.yarn.jars")
 _STAGING = "spark.yarn.stagingDir"
-#: The settings of ``spark-defaults.conf`` that decide what nodes get.
-DISTRIBUTION = (PYTHON, ARCHIVES, *_JARS, _STAGING, "spark.submit.deployMode")
+_FAILURES = "spark.executor.failuresValidityInterval"
+_CONF_DIR, _USER_NAME = "HADOOP_CONF_DIR", "HADOOP_USER_NAME"
+_EXECUTOR = "spark.executorEnv."
+#: The settings of ``spark-defaults.conf`` that decide what nodes get, or that Weir sets too.
+KNOWN = (
+    *(PYTHON, ARCHIVES, *_JARS, _STAGING, "spark.submit.deployMode"),
+    *(_FAILURES, f"{_EXECUTOR}{_CONF_DIR}", f"{_EXECUTOR}{_USER_NAME}"),
+)
 
+_WEIR = Path(__file__).resolve().parents[1]
 #: Where a container finds the packages.
 _PLACE = "environment"
 _PACKAGES = "site-packages"
@@ -76,16 +83,16 @@ def defaults() -> dict[str, str]:
     return {
         # Failures that are long past do not count: by default Spark gives up at the fourth executor
         # that two have lost, however long the job ran.
-        "spark.executor.failuresValidityInterval": "10m",
-        **{f"spark.executorEnv.{name}": value for name, value in environment},
+        _FAILURES: "10m",
+        **{f"{_EXECUTOR}{name}": value for name, value in environment},
     }
 
 
 def container_environment() -> dict[str, str]:
     """What Weir's client of HDFS goes by, which is not Java: Spark's has it from Spark."""
     return {
-        "HADOOP_CONF_DIR": "./__spark_conf__/__hadoop_conf__",
-        "HADOOP_USER_NAME": _user(),
+        _CONF_DIR: "./__spark_conf__/__hadoop_conf__",
+        _USER_NAME: _user(),
     }
 
 
@@ -169,7 +176,7 @@ class _Staging:
 
 def _user() -> str:
     """The user of HDFS, if that does not know better by Kerberos."""
-    return os.environ.get("HADOOP_USER_NAME") or pwd.getpwuid(os.geteuid()).pw_name
+    return os.environ.get(_USER_NAME) or pwd.getpwuid(os.geteuid()).pw_name
 
 
 def _content_of(files: list[Path]) -> str:
@@ -216,9 +223,6 @@ def _packages(note: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
                 path = Path(directory, name)
                 found.setdefault(str(path.relative_to(below)), path)
     yield from sorted(found.items())
-
-
-_WEIR = Path(__file__).resolve().parents[1]
 
 
 def _editable() -> Iterator[str]:

@@ -71,7 +71,7 @@ _FROM_DEFAULTS_FILE = (
     "spark.driver.memory",
     _JARS,
     *IMAGES,
-    *yarn.DISTRIBUTION,
+    *yarn.KNOWN,
     *_JAVA_OPTION_KEYS,
     *(key for key in DEFAULTS if key != RETAINED),
 )
