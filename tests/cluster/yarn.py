@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -131,7 +131,7 @@ class YarnCluster(ServerProcess):
         """The processes of containers in whose command line this occurs."""
         return [
             process
-            for process in psutil.process_iter(["cmdline", "cwd"])
+            for process in psutil.process_iter(["cmdline", "cwd", "name"])
             if (process.info["cwd"] or "").startswith(f"{self._directory}/node-")
             and any(program in word for word in process.info["cmdline"] or ())
         ]
@@ -139,8 +139,8 @@ class YarnCluster(ServerProcess):
     def lose_node(self, number: int) -> None:
         """Kill what a node runs, and stop it."""
         for process in self.containers(""):
-            if process.cwd().startswith(f"{self._directory}/node-{number}/"):
-                process.kill()
+            if process.info["cwd"].startswith(f"{self._directory}/node-{number}/"):
+                kill(process)
         self.command("stop-node", number)
         self.nodes.remove(number)
 
@@ -157,6 +157,12 @@ class YarnCluster(ServerProcess):
             key=lambda file: file.parts[-2:],
         )
         return "".join(f"--- {file}\n{file.read_text(errors='replace')}" for file in files)
+
+
+def kill(process: psutil.Process) -> None:
+    """Kill a process, which may have ended."""
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
 @contextmanager
@@ -177,6 +183,6 @@ def running_yarn() -> Iterator[YarnCluster]:
             # Nothing of it is needed any more.
             cluster.kill()
             for process in cluster.containers(""):
-                process.kill()
+                kill(process)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

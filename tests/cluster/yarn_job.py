@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from tests.cluster.far_place import FarPlace
-from tests.cluster.yarn import YarnCluster
+from tests.cluster.yarn import YarnCluster, kill
 from tests.kit.place import (
     ROWS_PER_FILE,
     Place,
@@ -88,23 +88,23 @@ class YarnJob:
 
     def kill_executor(self) -> None:
         """Kill one of the executors' JVMs."""
-        found = [one for one in self.cluster.containers(EXECUTOR) if one.name() == "java"]
+        found = [one for one in self.cluster.containers(EXECUTOR) if one.info["name"] == "java"]
         assert found, "no executor runs"
-        found[0].kill()
+        kill(found[0])
 
     def kill_master(self) -> None:
         """Kill the JVM of the application master, in which a driver's process is not."""
-        [master] = [one for one in self.cluster.containers(MASTER) if one.name() == "java"]
-        master.kill()
+        [master] = [one for one in self.cluster.containers(MASTER) if one.info["name"] == "java"]
+        kill(master)
 
     def kill_driver(self) -> None:
         """Kill the Python process of a driver in the application master."""
         [driver] = [
             one
             for one in self.cluster.containers("application_master.py")
-            if one.name().startswith("python")
+            if one.info["name"].startswith("python")
         ]
-        driver.kill()
+        kill(driver)
 
     def address(self) -> str:
         """Where the driver answers, as the lease says."""
