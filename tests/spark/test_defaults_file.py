@@ -117,7 +117,7 @@ def test_sparks_log_is_a_local_file_wherever_queries_work() -> None:
     """Otherwise the first JVM, which a look at the checkpoint directory starts, would log to the
     console."""
     there = "hdfs://namenode:8020/weir/work"
-    lazy = LazySession("orders", "yarn", Configuration({"weir.working-dir": there}))
+    lazy = LazySession("orders", "spark://there:7077", Configuration({"weir.working-dir": there}))
     options = lazy._plan().settings["spark.driver.extraJavaOptions"]
     [log] = re.findall(r'"-Dweir\.log=(.*?)"', options)
     assert Path(log).parent.is_dir() and there not in log
