@@ -30,7 +30,7 @@ print("known" if not watch._is_forgotten() else "forgotten", flush=True)
 sys.stdin.readline()
 lazy.watch_master()
 lazy._watch._thread.join()
-print("stopped" if session.sparkContext._jsc is None else "goes on", flush=True)
+print("stopped" if session.sparkContext._jsc.sc().isStopped() else "goes on", flush=True)
 lazy.close()
 """
 

@@ -90,7 +90,7 @@ def test_of_two_drivers_the_one_that_is_cut_off_from_the_storage_is_fenced(
     before = _durable(far.objects)
     cluster.net.join(DRIVERS[0], S3)
     assert cut_off.wait(_ENDS_S) != 0, cut_off.story()
-    assert "another driver has taken over" in cut_off.output, cut_off.story()
+    assert "Another driver has taken over" in cut_off.output, cut_off.story()
     assert _durable(far.objects) == before
     far.assert_exact()
 

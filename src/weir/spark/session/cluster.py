@@ -180,7 +180,7 @@ class MasterWatch:
                     f"The master {self._context.master} has removed this application, as after a"
                     " cut of the network, and gives it no more executors: its session is stopped."
                 )
-                self._context.stop()
+                self._context._jsc.sc().stop()
                 return
 
     def _is_forgotten(self) -> bool:
