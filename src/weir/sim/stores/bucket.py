@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -80,6 +81,10 @@ class Bucket:
         return sorted(path.removeprefix(self._root) for path in found)
 
 
+#: Nothing that is simulated asks when an object was put.
+_UNKNOWN = datetime.fromtimestamp(0, UTC)
+
+
 class Requests:
     """Stands in for the module ``obstore``; every function's first argument is the bucket."""
 
@@ -138,7 +143,8 @@ class Requests:
                 if slash:
                     prefixes[key[:start] + name] = None
                 elif (stored := bucket.get(key)) is not None:
-                    objects[key] = {"path": key, "size": len(stored.data)}
+                    size = len(stored.data)
+                    objects[key] = {"path": key, "size": size, "last_modified": _UNKNOWN}
         return {"objects": list(objects.values()), "common_prefixes": list(prefixes)}
 
     @staticmethod
