@@ -164,7 +164,10 @@ class HadoopFileSystem:
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory; a target file is replaced."""
         try:
-            self._rename(source, target, "OVERWRITE")
+            if self._scheme in _CONDITIONAL_PUT_SCHEMES:
+                self._move(source, target)
+            else:
+                self._rename(source, target, "OVERWRITE")
         except Exception as error:
             raise _failure("rename", source, error) from error
 
@@ -176,13 +179,7 @@ class HadoopFileSystem:
         if there is not None and (there.size, there.is_directory) == (found.size, False):
             return False
         try:
-            content = self._fs.open(self._path(source))
-            try:
-                # The last argument says to close neither stream.
-                copy = self._jvm.java_class("org.apache.hadoop.io.IOUtils").copyBytes
-                self._replace(target, lambda stream: copy(content, stream, self._conf, False))
-            finally:
-                content.close()
+            self._copy(source, target)
         except Exception as error:
             raise _failure("copy", source, error) from error
         return False
@@ -237,6 +234,29 @@ class HadoopFileSystem:
             _publish(self._fs.create(self._path(path), True), content)
         else:
             self._rename_new(path, "OVERWRITE", content)
+
+    def _copy(self, source: str, target: str) -> None:
+        """Create or replace a file with the content of another."""
+        content = self._fs.open(self._path(source))
+        try:
+            # The last argument says to close neither stream.
+            copy = self._jvm.java_class("org.apache.hadoop.io.IOUtils").copyBytes
+            self._replace(target, lambda stream: copy(content, stream, self._conf, False))
+        finally:
+            content.close()
+
+    def _move(self, source: str, target: str) -> None:
+        """Rename in an object store, where nothing that is there is ever gone for a moment.
+
+        Hadoop's OVERWRITE would delete the target, and then look for the source. A driver that was
+        cut off in between, while another one renamed the same file, would delete what that has
+        committed (PROTOCOL P18). Without the option it refuses a target, and deletes none.
+        """
+        old = self._path(source)
+        if self.status(target) is None and self._fs.rename(old, self._path(target)):
+            return
+        self._copy(source, target)
+        self._fs.delete(old, False)
 
     def _rename_new(self, path: str, option: str, content: _Fill) -> None:
         """Write a temporary file and rename it to ``path``; delete it if that fails."""
