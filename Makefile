@@ -61,7 +61,7 @@ test-kafka: packages ## fetch a Kafka broker (64 MB, with Maven) and test what r
 	$(BIN)/python -m tests.kafka.jars
 	$(BIN)/pytest -m "kafka and not slow"
 
-test-cluster: packages ## fetch a small Hadoop cluster (105 MB) and a client of S3 (700 MB) with Maven, build an S3 server with Go, and test jobs on HDFS, YARN, S3 and several hosts: a quarter of an hour
+test-cluster: packages ## fetch a small Hadoop cluster (105 MB) and a client of S3 (700 MB) with Maven, build an S3 server with Go, and test jobs on HDFS, YARN, S3 and several hosts: half an hour
 	$(BIN)/python -m tests.cluster.jars
 	$(BIN)/python -m tests.cluster.s3.needed
 	$(BIN)/pytest -m "cluster and not slow"
