@@ -57,12 +57,29 @@ def test_each_object_is_read_once_across_a_restore(landing: str) -> None:
     assert ids(running) == [1, 2, 3, 4]
 
 
+def test_a_source_connects_to_its_store_once(landing: str) -> None:
+    """However often it looks for new files: to connect is to list the directory once more."""
+    land(landing, a='{"id": 1}')
+    with patch.object(
+        FileSystems, "_remote_of", autospec=True, side_effect=FileSystems._remote_of
+    ) as connect:
+        running = job(landing)
+        running.step()
+        for name in ("b", "c"):
+            land(landing, **{name: '{"id": 2}'})
+            connect.reset_mock()
+            running.run.timers.popleft()()
+            running.step()
+            listings = [one for one in connect.call_args_list if one.args[1] == landing]
+            assert listings == []
+
+
 def test_directories_are_read_if_that_is_asked_for_and_their_names_are_values(landing: str) -> None:
     """Hidden names are passed over, Weir's own mark of a directory included."""
     FileSystems()(landing).make_directory(landing)
     land(landing, a='{"id": 1}', day=": hidden", _x="no", **{"day=5__b": '{"id": 2}'})
     FileSystems()(landing).delete(f"{landing}/day.json")
-    found, skipped = list_files(landing)
+    found, skipped = list_files(landing, FileSystems())
     assert ([file.name for file in found], [one.name for one in skipped]) == (["a.json"], ["day=5"])
     running = job(landing, bounded=True, recursive=True)
     running.finish()

@@ -44,6 +44,7 @@ from weir.core.types import Count, Payload
 from weir.sources.base import SplitEnumerator, SplitEnumeratorContext
 from weir.sources.file_listing import FileName, FileSplit, FoundFile, Skipped, list_files
 from weir.sources.known_files import KnownFiles
+from weir.storage.file_systems import FileSystems
 from weir.storage.paths import is_utf8
 from weir.storage.records import converted
 
@@ -124,6 +125,7 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         """
         self._context = context
         self._directory = directory
+        self._stores = FileSystems()
         self._interval_ms = interval_ms
         self._bounded = bounded
         self._recursive = recursive
@@ -207,7 +209,7 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
 
     def _discover(self) -> None:
         if not (self._bounded and self._listed):
-            list_all = partial(list_files, self._directory, recursive=self._recursive)
+            list_all = partial(list_files, self._directory, self._stores, recursive=self._recursive)
             self._context.call_async(list_all, self._found)
 
     def _found(

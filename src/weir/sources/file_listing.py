@@ -12,6 +12,7 @@ import msgspec
 
 from weir.core.types import Count
 from weir.storage.file_systems import FileSystems
+from weir.storage.filesystem import FileSystem
 from weir.storage.paths import is_hadoops_s3, is_local, is_object_store, join
 
 #: A visible name, as for Spark.
@@ -56,20 +57,26 @@ _LINK = "it is a symbolic link to a directory, whose files are not read: move th
 _NO_FILE = "it is not a file: a link that leads nowhere, a pipe, a socket or a device"
 
 
-def list_files(directory: str, *, recursive: bool = False) -> tuple[list[FoundFile], list[Skipped]]:
+def list_files(
+    directory: str, stores: FileSystems, *, recursive: bool = False
+) -> tuple[list[FoundFile], list[Skipped]]:
     """The visible files of a directory, oldest first, and what else is there.
 
-    With ``recursive``, those below other visible directories, too, by their relative paths. Raises
-    ``OSError`` or ``StorageError``.
+    ``stores`` reaches a directory that is not local: give the same one each time, since to connect
+    costs as much as to list. With ``recursive``, those below other visible directories, too, by
+    their relative paths. Raises ``OSError`` or ``StorageError``.
     """
-    list_one = _list_disk if is_local(directory) else _list_store
-    found, skipped = list_one(directory, recursive)
+    if is_local(directory):
+        found, skipped = _list_disk(directory, recursive)
+    else:
+        found, skipped = _list_store(stores(directory), directory, recursive)
     found.sort(key=lambda file: (file.mtime_ns, file.name))
     return found, sorted(skipped, key=lambda one: one.name)
 
 
-def _list_store(directory: str, recursive: bool) -> tuple[list[FoundFile], list[Skipped]]:
-    fs = FileSystems()(directory)
+def _list_store(
+    fs: FileSystem, directory: str, recursive: bool
+) -> tuple[list[FoundFile], list[Skipped]]:
     found: list[FoundFile] = []
     skipped: list[Skipped] = []
     left = [""]

@@ -53,7 +53,7 @@ class FileSource(Source[FileSplit]):
         path: A directory: local, or in ``hdfs:``, ``s3:``, ``s3a:``, ``gs:`` or ``az:``, which the
             driver and the workers reach by the credentials in their environment.
         format: ``parquet``, ``json`` (one object per line), ``csv`` (with a header) or ``ipc``
-            (Arrow's file format). The documentation's page SOURCES says what each format makes
+            (Arrow's file format). The documentation's page FILES says what each format makes
             of each type. Columns are matched by name, in any case; a column that a file lacks is
             null, and a file with none of them is unreadable.
         schema: The schema of the rows, as a Spark ``StructType`` or DDL.
