@@ -22,6 +22,7 @@ from weir.cli.cluster_mode import submit
 from weir.cli.cluster_mode.submit import Submitted
 from weir.errors import ConfigurationError
 from weir.launch.options import RunOptions
+from weir.spark import yarn
 from weir.spark.session.defaults_file import read_settings
 
 #: Nothing is uploaded.
@@ -132,6 +133,25 @@ def test_a_driver_that_others_reach_gets_a_token(sent: Path, tmp_path: Path, nam
     has = {key: value for key, value in submitted.options.conf.items() if key.startswith("rest.")}
     assert has == {"rest.authentication.token": token.read_text().strip()}
     assert token.stat().st_mode & 0o077 == 0
+
+
+def test_ctrl_c_ends_the_command_and_says_what_goes_on(
+    sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the exit code of shells, and without a traceback."""
+
+    def interrupted(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(yarn, "spark_submit", interrupted)
+    said: list[str] = []
+    options = RunOptions(master="yarn", conf={**NAMED, "rest.authentication.token": "a" * 32})
+    file = pipeline(tmp_path, {"orders.py": "import weir"})
+    assert submit.submit(str(file), options, said.append) == 130
+    assert said == [
+        "what YARN has accepted goes on: see 'weir list DIR', and 'weir stop' to end it"
+    ]
+    assert not list(sent.iterdir())
 
 
 def test_cluster_mode_is_for_yarn(sent: Path, tmp_path: Path) -> None:

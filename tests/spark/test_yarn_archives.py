@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import site
 import subprocess
 import sys
 import tarfile
@@ -74,6 +75,20 @@ def test_weir_itself_is_among_the_packages_and_spark_is_not() -> None:
     files = dict(yarn._packages(lambda line: None))
     assert "weir/cli/cluster_driver/application_master.py" in files
     assert not [name for name in files if name.startswith(("pyspark/", "py4j/"))]
+
+
+def test_modules_with_the_name_of_a_package_that_spark_brings_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the packages themselves are left out."""
+    for name in ("pyspark/sql.py", "checks/pyspark/rules.py", "checks/pip/__init__.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
+    files = dict(yarn._packages(lambda line: None))
+    assert {"checks/pyspark/rules.py", "checks/pip/__init__.py"} <= files.keys()
+    assert "pyspark/sql.py" not in files
 
 
 def test_without_a_configuration_of_hadoop_yarn_is_not_found(

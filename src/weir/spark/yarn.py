@@ -24,6 +24,7 @@ import io
 import os
 import pwd
 import site
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -55,6 +56,24 @@ KNOWN = (
     *(_FAILURES, f"{_EXECUTOR}{_CONF_DIR}", f"{_EXECUTOR}{_USER_NAME}"),
 )
 
+#: How the settings begin that name files of the machine where a command is given.
+NAME_FILES = ("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.yarn.dist.")
+
+#: What ``spark-submit`` prints: warnings, and what YARN says of the application.
+_LOG = """status = error
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+logger.client.name = org.apache.spark.deploy.yarn.Client
+logger.client.level = info
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %m%n
+"""
+
 _WEIR = Path(__file__).resolve().parents[1]
 #: Where a container finds the packages.
 _PLACE = "environment"
@@ -79,7 +98,7 @@ exec {_VERSION} "$@"
 
 def defaults() -> dict[str, str]:
     """Settings that suit a pipeline on YARN, and that the user may change."""
-    environment = container_environment().items()
+    environment = _container_environment().items()
     return {
         # Failures that are long past do not count: by default Spark gives up at the fourth executor
         # that two have lost, however long the job ran.
@@ -88,7 +107,25 @@ def defaults() -> dict[str, str]:
     }
 
 
-def container_environment() -> dict[str, str]:
+def master_defaults() -> dict[str, str]:
+    """The same of a driver in the application master, beside ``defaults``."""
+    environment = _container_environment().items()
+    return {
+        # Spark gives a driver 100 s until it has a session: a name node may be away for longer.
+        "spark.yarn.am.waitTime": "10m",
+        # Attempts that failed long ago do not count. YARN counts: without the second line, Spark
+        # would give up by itself at the cluster's number, however long ago the others failed.
+        "spark.yarn.am.attemptFailuresValidityInterval": "1h",
+        "spark.hadoop.yarn.resourcemanager.am.max-attempts": "1000000",
+        # The job's progress is in the same log.
+        "spark.log.level": "WARN",
+        # The driver is a Python process too, which is not in the heap.
+        "spark.driver.memoryOverhead": "1g",
+        **{f"spark.yarn.appMasterEnv.{name}": value for name, value in environment},
+    }
+
+
+def _container_environment() -> dict[str, str]:
     """What Weir's client of HDFS goes by, which is not Java: Spark's has it from Spark."""
     return {
         _CONF_DIR: "./__spark_conf__/__hadoop_conf__",
@@ -140,6 +177,30 @@ def distributed(
         settings[ARCHIVES] = ",".join(filter(None, (conf.get(ARCHIVES), f"{path}#{_PLACE}")))
         settings[PYTHON] = f"./{_PLACE}/bin/python"
     return settings
+
+
+def spark_submit(driver: Path, settings: Mapping[str, str], *, home: Path, directory: Path) -> int:
+    """Run ``spark-submit``, which prints what YARN says; return its exit code.
+
+    ``driver`` is the Python file that the application master runs, ``home`` is Spark's directory;
+    ``directory`` gets files for as long as this takes.
+    """
+    properties, log = directory / "spark.conf", directory / "log4j2.properties"
+    properties.write_text("".join(_lines(settings)), encoding="utf-8")
+    log.write_text(_LOG)
+    java = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={log}"
+    return subprocess.run(
+        [home / "bin/spark-submit", "--properties-file", properties, driver],
+        env={**os.environ, "SPARK_SUBMIT_OPTS": java},
+        check=False,
+    ).returncode
+
+
+def _lines(settings: Mapping[str, str]) -> Iterator[str]:
+    """Java's properties."""
+    for key, value in settings.items():
+        escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        yield f"{key}={escaped}\n"
 
 
 class _Staging:
@@ -218,7 +279,9 @@ def _packages(note: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
     # Last, since it may be installed in editable mode.
     for root, below in (*((root, root) for root in roots), (_WEIR, _WEIR.parent)):
         for directory, names, files in os.walk(root):
-            names[:] = [name for name in names if name not in _LEFT_OUT]
+            if Path(directory) == below:
+                # Others may have modules of the same names.
+                names[:] = [name for name in names if name not in _LEFT_OUT]
             for name in files:
                 path = Path(directory, name)
                 found.setdefault(str(path.relative_to(below)), path)

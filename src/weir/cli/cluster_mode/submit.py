@@ -11,8 +11,6 @@ pipeline under such a name is taken, a package as a whole.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -40,20 +38,8 @@ PLACE = "job"
 OPTIONS = "options.json"
 
 _DRIVER = Path(__file__).parents[1] / "cluster_driver" / "application_master.py"
-#: What ``spark-submit`` prints: warnings, and what YARN says of the application.
-_LOG = """status = error
-rootLogger.level = warn
-rootLogger.appenderRef.console.ref = console
-logger.client.name = org.apache.spark.deploy.yarn.Client
-logger.client.level = info
-logger.native.name = org.apache.hadoop.util.NativeCodeLoader
-logger.native.level = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %m%n
-"""
+#: As in shells: 128 + SIGINT.
+_INTERRUPTED = 130
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +62,7 @@ def submit(spec: str, options: RunOptions, say: Callable[[str], None]) -> int:
     check_environment()
     home = spark_home()
     given = {key: str(value) for key, value in options.conf.items() if key.startswith(SPARK_PREFIX)}
-    settings = {**yarn.defaults(), **_defaults(), **read_defaults_file(), **given}
+    settings = {**yarn.defaults(), **yarn.master_defaults(), **read_defaults_file(), **given}
     master = options.master or settings.get("spark.master")
     if master != yarn.MASTER or home is None:
         raise ConfigurationError(
@@ -96,41 +82,16 @@ def submit(spec: str, options: RunOptions, say: Callable[[str], None]) -> int:
         settings[yarn.ARCHIVES] = ",".join(filter(None, (settings.get(yarn.ARCHIVES), archives)))
         settings |= {"spark.master": yarn.MASTER, "spark.submit.deployMode": "cluster"}
         settings.setdefault("spark.app.name", f"weir: {options.name or program.path.stem}")
-        properties = Path(directory, "spark.conf")
-        properties.write_text("".join(_lines(settings)), encoding="utf-8")
-        log = Path(directory, "log4j2.properties")
-        log.write_text(_LOG)
-        java = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={log}"
-        return subprocess.run(
-            [home / "bin/spark-submit", "--properties-file", properties, _DRIVER],
-            env={**os.environ, "SPARK_SUBMIT_OPTS": java},
-            check=False,
-        ).returncode
-
-
-def _defaults() -> dict[str, str]:
-    """Settings of a driver in the application master, beside ``yarn.defaults``."""
-    environment = yarn.container_environment().items()
-    return {
-        # Spark gives a driver 100 s until it has a session: a name node may be away for longer.
-        "spark.yarn.am.waitTime": "10m",
-        # Attempts that failed long ago do not count. YARN counts: without the second line, Spark
-        # would give up by itself at the cluster's number, however long ago the others failed.
-        "spark.yarn.am.attemptFailuresValidityInterval": "1h",
-        "spark.hadoop.yarn.resourcemanager.am.max-attempts": "1000000",
-        # The job's progress is in the same log.
-        "spark.log.level": "WARN",
-        # The driver is a Python process too, which is not in the heap.
-        "spark.driver.memoryOverhead": "1g",
-        **{f"spark.yarn.appMasterEnv.{name}": value for name, value in environment},
-    }
+        try:
+            return yarn.spark_submit(_DRIVER, settings, home=home, directory=Path(directory))
+        except KeyboardInterrupt:
+            say("what YARN has accepted goes on: see 'weir list DIR', and 'weir stop' to end it")
+            return _INTERRUPTED
 
 
 def _names_files(key: str) -> bool:
     """Whether the setting names files of this machine, which YARN has under other names."""
-    return key == REST_TOKEN_FILE.key or key.startswith(
-        ("spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.yarn.dist.")
-    )
+    return key == REST_TOKEN_FILE.key or key.startswith(yarn.NAME_FILES)
 
 
 def _rest(conf: Mapping[str, object], say: Callable[[str], None]) -> dict[str, str]:
@@ -178,10 +139,3 @@ def _files_of(stem: Path) -> Iterator[Path]:
     for path in stem.rglob(what):
         if path.is_file() and "__pycache__" not in path.parts:
             yield path
-
-
-def _lines(settings: Mapping[str, str]) -> Iterator[str]:
-    """Java's properties."""
-    for key, value in settings.items():
-        escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-        yield f"{key}={escaped}\n"
