@@ -6,16 +6,14 @@ By obstore, and by Spark's client.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.cluster.contract import *  # noqa: F403 - its tests are run here
+from tests.cluster.contract import Files, own_session
 from tests.cluster.s3.server import BUCKET, S3Server
-from tests.storage.test_contract import *  # noqa: F403 - its tests are run here
-from tests.storage.test_contract import Files
 
 from weir.spark.hadoop import HadoopFileSystem
-from weir.storage.filesystem import CreateResult
 from weir.storage.object_store import ObjectStoreFileSystem
 
 if TYPE_CHECKING:
@@ -23,27 +21,15 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-_DRIVERS = 8
-
 
 @pytest.fixture(scope="module")
 def spark(_s3: S3Server) -> Iterator[SparkSession]:
     """A session that knows the server, in a JVM of its own."""
-    from weir.spark.session.start import create_session, end_with_jvm
-
     with pytest.MonkeyPatch.context() as patched:
         for name, value in _s3.environment.items():
             patched.setenv(name, value)
-        session = create_session(
-            name="tests",
-            master="local[1]",
-            conf=_s3.settings,
-            parallelism=1,
-            fast_working_directory=True,
-            log_file=None,
-        )
-        yield session
-        end_with_jvm(session)
+        with own_session(_s3.settings) as session:
+            yield session
 
 
 @pytest.fixture(params=["obstore", "Spark's client"])
@@ -59,15 +45,15 @@ def files(s3: S3Server, request: pytest.FixtureRequest) -> Files:
     return found
 
 
-def test_of_drivers_that_create_one_name_at_once_one_wins(files: Files) -> None:
-    """And the object has all of the winner's content; nothing else is left (PROTOCOL P17)."""
-    with ThreadPoolExecutor(_DRIVERS) as drivers:
-        for number in range(10):
-            path = f"{files.base}/{number}"
-            tries = [
-                drivers.submit(files.fs.create, path, f"{driver}".encode() * 1000)
-                for driver in range(_DRIVERS)
-            ]
-            won = [one for one, each in enumerate(tries) if each.result() is CreateResult.CREATED]
-            assert [f"{driver}".encode() * 1000 for driver in won] == [files.fs.read(path)]
-    assert files.names() == [str(number) for number in range(10)]
+def test_a_rename_deletes_nothing_but_its_source(s3: S3Server, spark: SparkSession) -> None:
+    """A driver that goes on late with a rename must not delete what another has just committed;
+    Hadoop's own way to replace a file deletes it first (PROTOCOL P18)."""
+    fs = HadoopFileSystem(spark, f"s3a://{BUCKET}/x")
+    below = f"s3a://{BUCKET}/renamed"
+    for name in ("staged", "final"):
+        fs.write(f"{below}/{name}", name.encode())
+    statistics = fs._fs.getStorageStatistics()
+    before = statistics.getLong("object_delete_objects")
+    fs.rename(f"{below}/staged", f"{below}/final")
+    assert fs.read(f"{below}/final") == b"staged"
+    assert statistics.getLong("object_delete_objects") - before == 1
