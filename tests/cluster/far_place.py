@@ -10,6 +10,9 @@ from tests.kit.place import Place
 
 from weir.storage.hdfs import HdfsFileSystem
 
+#: Copies, counts and ranks numbers.
+ON_HADOOP = Path(__file__).parent / "pipelines" / "on_hadoop.py"
+
 
 class Hdfs(Protocol):
     """A running HDFS."""
@@ -48,6 +51,10 @@ class FarPlace:
             "NUMBERS_IN": f"{self.root}/in",
             "NUMBERS_RAW": f"{self.root}/out",
         }
+
+    def arguments(self, kind: str) -> tuple[str, ...]:
+        """Those of ``ON_HADOOP``; ``kind``: ``bounded`` or ``unbounded``."""
+        return ("--", kind, f"{self.root}/in", f"{self.root}/out")
 
     def land(self, files: int) -> None:
         """Add files of numbers, whose times increase as ``Place.land`` has them."""

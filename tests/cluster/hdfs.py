@@ -8,29 +8,15 @@ default file system.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-import pytest
-from tests.cluster.jars import HADOOP, WHY_NOT
-from tests.kit.ports import free_ports
-from tests.kit.server_process import ServerProcess
+from tests.cluster.hadoop_cluster import HadoopCluster, running
+from tests.cluster.jars import HADOOP
 
 _PATIENCE_S = 180.0
-_STOP_S = 30.0
 _MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"
 _DATA_NODES = 2
-_JAVA = (
-    "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-)  # fmt: skip
-_LOG = """log4j.rootLogger=WARN, A
-log4j.appender.A=org.apache.log4j.ConsoleAppender
-log4j.appender.A.layout=org.apache.log4j.PatternLayout
-log4j.appender.A.layout.ConversionPattern=%d %p %c{1}: %m%n
-"""
 _SITE = """<configuration>
   <property><name>fs.defaultFS</name><value>hdfs://127.0.0.1:{port}</value></property>
   <property><name>dfs.replication</name><value>2</value></property>
@@ -38,29 +24,15 @@ _SITE = """<configuration>
 """
 
 
-class HdfsCluster(ServerProcess):
-    """One cluster, with its data in a directory of its own."""
+class HdfsCluster(HadoopCluster):
+    """One cluster."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__("HDFS", directory, patience_s=_PATIENCE_S, stop_s=_STOP_S)
-        [self._port] = free_ports(1)
-        #: The directory that ``HADOOP_CONF_DIR`` names.
-        self.configuration = directory / "conf"
+        super().__init__("HDFS", directory, patience_s=_PATIENCE_S)
         self.configuration.mkdir()
         for name in ("core-site.xml", "hdfs-site.xml"):
             (self.configuration / name).write_text(_SITE.format(port=self._port))
-        (directory / "log4j.properties").write_text(_LOG)
         self._details = directory / "details.json"
-
-    @property
-    def uri(self) -> str:
-        """The file system, such as ``hdfs://127.0.0.1:40711``."""
-        return f"hdfs://127.0.0.1:{self._port}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables by which a process finds it."""
-        return {"HADOOP_CONF_DIR": str(self.configuration)}
 
     def start(self) -> None:
         """Start it on the data that it has; wait until it serves."""
@@ -70,18 +42,14 @@ class HdfsCluster(ServerProcess):
 
     def _java(self, *, format_first: bool) -> list[str]:
         home = os.environ.get("JAVA_HOME")
-        data = self._directory / "data"
         properties = {
-            "hdfs.minidfs.basedir": data,
+            "hdfs.minidfs.basedir": self._directory / "data",
             "dfs.replication": _DATA_NODES,
             "dfs.namenode.safemode.extension": 0,
         }
         return [
             f"{home}/bin/java" if home else "java",
-            *_JAVA,
-            f"-Dlog4j.configuration={(self._directory / 'log4j.properties').as_uri()}",
-            f"-Dhadoop.log.dir={self._directory}",
-            f"-Dtest.build.data={data}",
+            *self._java_options("512m"),
             "-cp",
             f"{HADOOP.directory}/*",
             _MAIN,
@@ -92,18 +60,6 @@ class HdfsCluster(ServerProcess):
         ]
 
 
-@contextmanager
-def running_hdfs() -> Iterator[HdfsCluster]:
-    """A running cluster; its process and files are gone afterwards. Skips the test without jars."""
-    if not HADOOP.are_there:
-        pytest.skip(WHY_NOT)
-    directory = Path(tempfile.mkdtemp(prefix="weir-hdfs-"))
-    try:
-        cluster = HdfsCluster(directory)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.stop()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+def running_hdfs() -> AbstractContextManager[HdfsCluster]:
+    """A running cluster, as of ``running``."""
+    return running(HdfsCluster)

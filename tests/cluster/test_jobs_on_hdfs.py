@@ -6,14 +6,11 @@ All paths begin with ``hdfs:///``, as on a cluster whose configuration names the
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
-from tests.cluster.far_place import FarPlace
+from tests.cluster.far_place import ON_HADOOP, FarPlace
 from tests.cluster.hdfs import HdfsCluster
-from tests.kit.place import ROWS_PER_FILE, Place, Rows, assert_same, files_rows
-
-COUNTING = Path(__file__).with_name("counting_pipeline.py")
+from tests.kit.place import Place, assert_same, files_rows
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kill]
 
@@ -75,12 +72,10 @@ def test_a_second_driver_of_a_job_on_hdfs_is_refused_before_its_spark(far: FarPl
 
 def test_the_state_of_python_operators_on_hdfs_survives_a_kill(far: FarPlace) -> None:
     """Their workers keep it in the working directory, which no mount shares."""
-    place, settings = far.place, far.settings()
+    place, given = far.place, (*far.settings(), *far.arguments("bounded"))
     far.land(8)
-    how = {"environment": far.environment("bounded"), "pipeline": COUNTING}
-    place.die_at("after-the-record", 3, *settings, **how)
-    resumed = place.finish(*settings, **how)
+    place.die_at("after-the-record", 3, *given, pipeline=ON_HADOOP)
+    resumed = place.finish(*given, pipeline=ON_HADOOP)
     assert "recovered from checkpoint" in resumed.output, resumed.story()
-    count = 8 * ROWS_PER_FILE // 10
-    expected = Rows((digit, rank + 1) for digit in range(10) for rank in range(count))
-    assert_same(files_rows(far.fetch("out") / "ranks"), expected, "the ranks")
+    found = files_rows(far.fetch("out") / "ranks")
+    assert_same(found, place.ranks(), "the ranks")

@@ -13,42 +13,27 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import psutil
-import pytest
-from tests.cluster.jars import HADOOP, WHY_NOT
-from tests.kit.ports import free_ports
-from tests.kit.server_process import ServerProcess
+from tests.cluster.hadoop_cluster import HadoopCluster, running
+from tests.cluster.jars import HADOOP
 from tests.kit.waiting import wait_until
 
 _MAIN = Path(__file__).with_name("SmallCluster.java")
 _PATIENCE_S = 240.0
-_STOP_S = 30.0
 _NODES = 2
-_JAVA = ("-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-_LOG = """log4j.rootLogger=WARN, A
-log4j.appender.A=org.apache.log4j.ConsoleAppender
-log4j.appender.A.layout=org.apache.log4j.PatternLayout
-log4j.appender.A.layout.ConversionPattern=%d %p %c{1}: %m%n
-"""
 #: ``nobody``.
 _USER = 65534
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-class YarnCluster(ServerProcess):
-    """One cluster, with its data in a directory of its own."""
+class YarnCluster(HadoopCluster):
+    """One cluster."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__("YARN", directory, patience_s=_PATIENCE_S, stop_s=_STOP_S)
-        [self._port] = free_ports(1)
-        #: The directory that ``HADOOP_CONF_DIR`` names.
-        self.configuration = directory / "conf"
-        (directory / "log4j.properties").write_text(_LOG)
+        super().__init__("YARN", directory, patience_s=_PATIENCE_S)
         jars = directory / "jars"
         shutil.copytree(HADOOP.directory, jars)
         os.mkfifo(directory / "commands")
@@ -62,16 +47,6 @@ class YarnCluster(ServerProcess):
             for path in (directory, *directory.rglob("*")):
                 os.chown(path, _USER, _USER)
             self._as_user = ("setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups")
-
-    @property
-    def uri(self) -> str:
-        """The file system, such as ``hdfs://127.0.0.1:40711``."""
-        return f"hdfs://127.0.0.1:{self._port}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables by which a process finds it."""
-        return {"HADOOP_CONF_DIR": str(self.configuration)}
 
     def start(self) -> None:
         """Start it; wait until it serves."""
@@ -87,15 +62,18 @@ class YarnCluster(ServerProcess):
         command = [
             *self._node_command(variables),
             f"{home}/bin/java",
-            *_JAVA,
-            f"-Dlog4j.configuration={(self._directory / 'log4j.properties').as_uri()}",
-            f"-Dhadoop.log.dir={self._directory}",
-            f"-Dtest.build.data={self._directory / 'data'}",
+            *self._java_options("1g"),
             f"-Djava.io.tmpdir={self._directory}",
             *("-cp", f"{self._directory}/jars/*", str(self._program())),
             *(str(self._directory), str(self._port), str(_NODES)),
         ]
         self.launch(command, (self._directory / "ready").exists)
+
+    def stop(self) -> None:
+        """End it at once, with all that it runs: nothing of it is needed any more."""
+        self.kill()
+        for process in self.containers(""):
+            kill(process)
 
     def run_as_node(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command as nodes run theirs, with their PATH."""
@@ -165,24 +143,6 @@ def kill(process: psutil.Process) -> None:
         process.kill()
 
 
-@contextmanager
-def running_yarn() -> Iterator[YarnCluster]:
-    """A running cluster; its processes and files are gone afterwards.
-
-    Skips the test without jars.
-    """
-    if not HADOOP.are_there:
-        pytest.skip(WHY_NOT)
-    directory = Path(tempfile.mkdtemp(prefix="weir-yarn-"))
-    try:
-        cluster = YarnCluster(directory)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            # Nothing of it is needed any more.
-            cluster.kill()
-            for process in cluster.containers(""):
-                kill(process)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+def running_yarn() -> AbstractContextManager[YarnCluster]:
+    """A running cluster, as of ``running``."""
+    return running(YarnCluster)

@@ -8,19 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from tests.cluster.far_place import FarPlace
+from tests.cluster.far_place import ON_HADOOP, FarPlace
 from tests.cluster.yarn import YarnCluster, kill
-from tests.kit.place import (
-    ROWS_PER_FILE,
-    Place,
-    Rows,
-    Run,
-    assert_same,
-    files_rows,
-)
+from tests.kit.place import ROWS_PER_FILE, Place, Run, assert_same, files_rows
 from tests.kit.waiting import wait_until
 
-PIPELINE = Path(__file__).with_name("yarn_pipeline") / "pipeline.py"
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 _SETTINGS = {
     "spark.driver.memory": "640m",
@@ -43,7 +35,7 @@ EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 
 
 class YarnJob:
-    """The pipeline of ``yarn_pipeline``, run again and again in one directory of HDFS."""
+    """The pipeline ``on_hadoop.py``, run again and again in one directory of HDFS."""
 
     def __init__(self, cluster: YarnCluster, place: Place, python: Path) -> None:
         self.cluster = cluster
@@ -65,8 +57,8 @@ class YarnJob:
         confs = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
         return self.place.start(
             *("--master", "yarn", *options, *confs, *self.far.settings()),
-            *("--", kind, f"{self.far.root}/in", f"{self.far.root}/out"),
-            pipeline=PIPELINE,
+            *self.far.arguments(kind),
+            pipeline=ON_HADOOP,
             python=self._python,
             environment={"SPARK_LOCAL_IP": "127.0.0.1"},
         )
@@ -170,6 +162,5 @@ class YarnJob:
         """Compare each sink of a finished job with a computation over the input."""
         self.far.fetch("out")
         self.place.assert_exact()
-        count = self.landed * ROWS_PER_FILE // 10
-        expected = Rows((digit, rank + 1) for digit in range(10) for rank in range(count))
-        assert_same(files_rows(self.place.directory / "out" / "ranks"), expected, "the ranks")
+        found = files_rows(self.place.directory / "out" / "ranks")
+        assert_same(found, self.place.ranks(), "the ranks")

@@ -18,7 +18,6 @@ import json
 import random
 import re
 import shlex
-import shutil
 import signal
 import sys
 import tempfile
@@ -426,12 +425,7 @@ def main() -> int:
         f"readings of topic and table: {cuts.readings} at {cuts.cuts} cuts, {cuts.rows:,} rows,"
         f" all equal; {cuts.unanswered} without an answer"
     )
-    if problem:
-        print(f"FAILED: {problem}\neverything is in {directory}")
-        return 1
-    shutil.rmtree(directory, ignore_errors=True)
-    print("0 missing, 0 doubled")
-    return 0
+    return place.conclude(problem)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -88,6 +89,10 @@ class Place:
         counts = Counter(ts.replace(second=0, microsecond=0) for _, ts in self.rows().elements())
         return Rows(counts.items())
 
+    def ranks(self) -> Rows:
+        """Each number's last digit, and its rank among those that have it."""
+        return Rows((number % 10, number // 10 + 1) for number, _ in self.rows())
+
     def closed_minutes(self, delay: timedelta = timedelta(seconds=10)) -> Rows:
         """Those minutes that a watermark with this delay has passed."""
         newest = max(ts for _, ts in self.rows())
@@ -153,6 +158,15 @@ class Place:
     def mark(self) -> str:
         """The point at which the last driver with one signalled itself."""
         return self._mark.read_text()
+
+    def conclude(self, problem: str) -> int:
+        """What a command that kills jobs here says last, and its exit code."""
+        if problem:
+            print(f"FAILED: {problem}\neverything is in {self.directory}")
+            return 1
+        shutil.rmtree(self.directory, ignore_errors=True)
+        print("0 missing, 0 doubled")
+        return 0
 
     def die_at(self, point: str, nth: int, *arguments: str, **how: Any) -> None:
         """Run until SIGKILL at the Nth passage of the point; fail if it is never reached."""

@@ -86,9 +86,10 @@ class Standalone:
     def start(self, far: FarPlace, driver: str, *arguments: str) -> Run:
         """Start ``weir run`` on the host of a driver."""
         host = self.net.hosts[driver]
-        pipeline = host.own / PIPELINE.name
-        shutil.copy(PIPELINE, pipeline)
-        pipeline.chmod(0o644)
+        pipelines = host.own / "pipelines"
+        shutil.copytree(PIPELINE.parent, pipelines, dirs_exist_ok=True)
+        for path in (pipelines, *pipelines.rglob("*")):
+            path.chmod(0o755)
         settings = {
             **_SETTINGS,
             "spark.driver.host": host.address,
@@ -99,7 +100,15 @@ class Standalone:
         }
         command = host(
             *("env", *(f"{name}={value}" for name, value in _own_files(host).items())),
-            *(sys.executable, "-m", "weir", "run", f"/tmp/{PIPELINE.name}", "--rest-port", "0"),
+            *(
+                sys.executable,
+                "-m",
+                "weir",
+                "run",
+                f"/tmp/pipelines/{PIPELINE.name}",
+                "--rest-port",
+                "0",
+            ),
             *("--master", f"spark://{self.net.hosts[MASTER].address}:{_MASTER_PORT}"),
             *(word for pair in settings.items() for word in ("--conf", "=".join(pair))),
             *far.settings(),

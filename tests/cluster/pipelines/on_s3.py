@@ -9,15 +9,12 @@ the address of an Iceberg catalog, if there is to be such a table.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from ranking import Ranks
 
 import weir
-from weir.operators import Operator
 
 WHERE = os.environ["WHERE"]
 #: By the scheme that readers of Iceberg know.
@@ -39,25 +36,6 @@ def by_minute(frame: DataFrame) -> DataFrame:
     """The count of numbers per minute."""
     counted = frame.groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
     return counted.select(F.col("window.start").alias("start"), "n")
-
-
-class Ranks(Operator):
-    """The count so far of each digit."""
-
-    output_schema = "digit long, rank long"
-
-    def initialize_state(self, state: Any) -> None:
-        self._counts = state.keyed_state("counts", pa.int64(), default=0)
-
-    def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        digits = batch.column("digit").unique()
-        counts = dict(zip(digits.to_pylist(), self._counts.get(digits).to_pylist(), strict=True))
-        ranks = []
-        for digit in batch.column("digit").to_pylist():
-            counts[digit] += 1
-            ranks.append(counts[digit])
-        self._counts.put(digits, pa.array([counts[digit] for digit in digits.to_pylist()]))
-        yield pa.RecordBatch.from_pydict({"digit": batch.column("digit"), "rank": pa.array(ranks)})
 
 
 job = weir.Job("far")

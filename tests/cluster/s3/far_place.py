@@ -9,7 +9,7 @@ from tests.cluster.s3.server import BUCKET, S3Server
 from tests.kit.place import Place, Rows, assert_same, delta_rows, files_rows
 from tests.kit.waiting import PATIENCE_S, wait_until
 
-PIPELINE = Path(__file__).with_name("pipeline.py")
+PIPELINE = Path(__file__).parents[1] / "pipelines" / "on_s3.py"
 
 
 class FarPlace:
@@ -70,12 +70,9 @@ class FarPlace:
             "the Delta table": (delta_rows(out / "raw"), rows),
             "the files": (files_rows(out / "raw_files"), rows),
             "the minutes": (files_rows(out / "minutes"), self.place.minutes()),
-            "the ranks": (files_rows(out / "ranks"), self._ranks(rows)),
+            "the ranks": (files_rows(out / "ranks"), self.place.ranks()),
         }
         wanted |= {what: (found, rows) for what, found in (copies or {}).items()}
         for what, (found, expected) in wanted.items():
             assert_same(found, expected, what)
         return sum(expected.total() for _, expected in wanted.values())
-
-    def _ranks(self, rows: Rows) -> Rows:
-        return Rows((number % 10, number // 10 + 1) for number, _ in rows)

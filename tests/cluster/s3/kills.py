@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -280,12 +279,7 @@ def main() -> int:
         f"seed {given.seed}: {time.monotonic() - began_s:.0f} s, {kills.where.total()} kills,"
         f" {compared:,} rows compared\nkills: {dict(kills.where)}"
     )
-    if problem:
-        print(f"FAILED: {problem}\nthe output of the drivers is in {directory}")
-        return 1
-    shutil.rmtree(directory, ignore_errors=True)
-    print("0 missing, 0 doubled")
-    return 0
+    return place.conclude(problem)
 
 
 if __name__ == "__main__":

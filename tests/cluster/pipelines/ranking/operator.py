@@ -1,4 +1,4 @@
-"""A Python operator with keyed state, in a module that the pipeline's file does not import."""
+"""A Python operator with keyed state."""
 
 from __future__ import annotations
 
