@@ -137,3 +137,28 @@ def test_a_job_after_a_reader_of_savepoints_gets_a_jvm_of_its_own(tmp_path: Path
     """The reader's has no optimizing compiler, the default memory, and a log that is deleted."""
     # The options of the tests' own JVMs are those of a reader.
     check_runs(AFTER_A_READER, tmp_path, JDK_JAVA_OPTIONS="")
+
+
+LEAVES_THE_ENVIRONMENT = """
+import os, sys
+NAMES = ("PYSPARK_PYTHON", "SPARK_LOCAL_IP")
+before = [os.environ.get(name) for name in NAMES]
+from weir.config import Configuration
+from weir.spark.session.start import LazySession
+lazy = LazySession("orders", "local[1]", Configuration({}))
+session = lazy.get()
+assert [os.environ.get(name) for name in NAMES] == before
+python = before[0] or sys.executable
+assert session.sparkContext.pythonExec == python
+variables = session.sparkContext._jvm.System.getenv
+assert [variables(name) for name in NAMES] == [python, "127.0.0.1"]
+lazy.close()
+"""
+
+
+@pytest.mark.parametrize("given", [{}, {"PYSPARK_PYTHON": "/opt/python3"}])
+def test_what_a_session_needs_is_not_inherited_by_later_jobs(
+    given: dict[str, str], tmp_path: Path
+) -> None:
+    """Which may run on another cluster: this address and interpreter are for this machine alone."""
+    check_runs(LEAVES_THE_ENVIRONMENT, tmp_path, **given)

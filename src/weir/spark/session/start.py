@@ -9,6 +9,7 @@ import secrets
 import sys
 import tempfile
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ from weir.storage.paths import is_hadoops_s3, join
 from weir.storage.paths import is_local as is_local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
@@ -87,6 +88,8 @@ _STOP_S = 60.0
 #: Which program forks Python workers. On a cluster it is Spark's own, since its machines need Weir
 #: only for Python operators.
 _DAEMON = "spark.python.daemon.module"
+#: The variable that names the workers' interpreter.
+_PYTHON = "PYSPARK_PYTHON"
 
 DEFAULT_MASTER = "local[*]"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -102,6 +105,10 @@ class SessionPlan:
     given: frozenset[str]
     #: Whether the session writes local files without checksum files beside them.
     fast_working_directory: bool
+    #: The interpreter of the workers.
+    python: str
+    #: Variables of the JVM that the process itself does not get.
+    environment: Mapping[str, str]
 
     def launch(self) -> None:
         """Start the JVM, unless the process already has a JVM.
@@ -111,7 +118,7 @@ class SessionPlan:
         from pyspark import SparkContext
 
         if SparkContext._gateway is None:
-            with filtered_errors():
+            with filtered_errors(), _variables(self.environment):
                 SparkContext._ensure_initialized(conf=self._conf())
             outlive_signals(SparkContext._gateway)
 
@@ -146,7 +153,7 @@ class SessionPlan:
             hold_classes(SparkContext._gateway)
             context = SparkContext(conf=self._conf())
             # Spark itself obeys the setting only where it starts the driver's Python.
-            context.pythonExec = self.settings.get(yarn.PYTHON, context.pythonExec)
+            context.pythonExec = self.python
             make_default_session(context, self.settings)
             forget_origins(context)
             session = builder.getOrCreate()
@@ -158,6 +165,21 @@ class SessionPlan:
         if self.fast_working_directory:
             write_cheaply(session)
         return _with_partitions(session)
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Variables for what is started meanwhile; those that the process has already stay.
+
+    What it starts later, such as a job on another cluster, must not inherit them.
+    """
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def _with_partitions(session: SparkSession) -> SparkSession:
@@ -217,14 +239,15 @@ def plan_session(
         settings[_JAVA_OPTIONS] = f"{java_options} {settings.get(_JAVA_OPTIONS, '')}".strip()
     if parallelism is not None:
         settings[SHUFFLE_PARTITIONS] = str(parallelism)
+    environment = {}
     if is_local:
         # Spark would bind to the machine's address, open to the network.
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if yarn.PYTHON not in conf:
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    python = conf.get(yarn.PYTHON)
+    if python is None:
         # Python functions need this interpreter's packages.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        is_same = os.environ["PYSPARK_PYTHON"] == sys.executable
-        if is_same and is_local_master(master) and workers_find_weir():
+        python = environment[_PYTHON] = os.environ.get(_PYTHON, sys.executable)
+        if python == sys.executable and is_local_master(master) and workers_find_weir():
             settings.setdefault(_DAEMON, worker_daemon.MODULE)
     given = {*conf, *(() if parallelism is None else (SHUFFLE_PARTITIONS,))}
     return SessionPlan(
@@ -232,6 +255,8 @@ def plan_session(
         settings=settings,
         given=frozenset(given),
         fast_working_directory=fast_working_directory,
+        python=python,
+        environment=environment,
     )
 
 
