@@ -1,12 +1,16 @@
-"""``RowConversion``: from the columns of Arrow to the rows of a function, and back, as in Spark."""
+"""Columns in the form from which Spark makes its own soonest.
+
+``RowConversion`` goes from the columns of Arrow to the rows of a function, and back, as in Spark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
@@ -59,3 +63,14 @@ class RowConversion:
             kind, none_on_identity=True, int_to_decimal_coercion_enabled=self.makes_decimals
         )
         return found
+
+
+def texts(values: Sequence[str | None]) -> pd.Series[Any]:
+    """Texts as a column of pandas that Arrow keeps, and Spark takes as it is.
+
+    A column of objects takes pandas and Spark far longer, if all of them are None above all.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, pa.string())))
