@@ -16,7 +16,7 @@ SPARK ?= 4.1
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup packages lint test house test-fast test-slow test-flink test-kafka test-cluster test-spark test-image demo first-minutes docs sim bench soak screenshots lock clean
+.PHONY: help setup packages lint test house test-fast test-slow test-flink test-kafka test-cluster test-kubernetes test-spark test-image demo first-minutes docs sim bench soak screenshots lock clean
 
 # Hundreds of processes of a test run would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,7 +48,7 @@ house: packages ## report the size and shape of the source tree
 	@$(BIN)/python -m scripts.house
 
 test-fast: setup ## only tests without a JVM or killed processes: seconds
-	$(BIN)/pytest -m "not spark and not kill and not slow and not flink and not kafka and not cluster"
+	$(BIN)/pytest -m "not spark and not kill and not slow and not flink and not kafka and not cluster and not kubernetes"
 
 test-slow: setup ## the slow tests, including 200 stops with a random kill: over an hour
 	$(BIN)/pytest -m "slow and not kafka and not cluster"
@@ -65,6 +65,11 @@ test-cluster: packages ## fetch a small Hadoop cluster (105 MB) and a client of 
 	$(BIN)/python -m tests.cluster.jars
 	$(BIN)/python -m tests.cluster.s3.needed
 	$(BIN)/pytest -m "cluster and not slow"
+
+# Nothing of the node is left on the machine, however the target ends.
+test-kubernetes: packages ## as root, build Kubernetes with Go (half an hour, once), run a node of it, and delete the pods of jobs there: half an hour
+	$(BIN)/python -m tests.kubernetes.needed
+	$(BIN)/pytest -m kubernetes -s
 
 # Of tests without a JVM nothing depends on the release.
 test-spark: packages ## run the tests that use Spark on release SPARK, such as 4.1, in an environment of its own: a quarter of an hour

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from weir.errors import UnsupportedEnvironmentError
 
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir-tests"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir-tests"
 _POM = "{http://maven.apache.org/POM/4.0.0}"
 _FETCH_S = 600.0
 _ASK_S = 60.0
@@ -33,7 +33,7 @@ class Jars:
         self._pom = pom
         content = hashlib.sha256(pom.read_bytes()).hexdigest()
         #: Where they are, once they are fetched.
-        self.directory = _CACHE / f"{name}-{content[:12]}"
+        self.directory = CACHE / f"{name}-{content[:12]}"
 
     @property
     def are_there(self) -> bool:
@@ -47,8 +47,8 @@ class Jars:
         """
         if self.are_there:
             return
-        _CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
             made = Path(scratch) / "jars"
             goal = [f"{_PLUGIN}:copy-dependencies", "-DincludeScope=runtime"]
             _maven(["-f", str(self._pom), *goal, f"-DoutputDirectory={made}"], _FETCH_S)

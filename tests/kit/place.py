@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,34 @@ class Place:
         """Check that both copies have exactly the input."""
         assert_same(delta_rows(self.directory / out / "raw"), self.rows(), "the Delta table")
         assert_same(files_rows(self.directory / out / "raw_files"), self.rows(), "the files")
+
+    def compared(
+        self,
+        out: Path,
+        *,
+        copies: Mapping[str, Rows] | None = None,
+        minutes: Rows | None = None,
+    ) -> int:
+        """Check the sinks of ``tests/cluster/pipelines`` below a directory; the rows compared.
+
+        ``copies``: the rows of further sinks that must have the input. ``minutes``: those that the
+        windows must have, if not all.
+        """
+        rows = self.rows()
+        minutes = self.minutes() if minutes is None else minutes
+        wanted = {
+            "the Delta table": (delta_rows(out / "raw"), rows),
+            "the files": (files_rows(out / "raw_files"), rows),
+            "the minutes": (
+                files_rows(out / "minutes"),
+                self.minutes() if minutes is None else minutes,
+            ),
+            "the ranks": (files_rows(out / "ranks"), self.ranks()),
+        }
+        wanted |= {what: (found, rows) for what, found in (copies or {}).items()}
+        for what, (found, expected) in wanted.items():
+            assert_same(found, expected, what)
+        return sum(expected.total() for _, expected in wanted.values())
 
     # -- commands ----------------------------------------------------------------------------------
 

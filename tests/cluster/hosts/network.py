@@ -153,17 +153,8 @@ class Network:
         (self._directory / "passwd").write_text(f"root:x:0:0:root:/:/bin/sh\n{people}")
 
     def _wait_in(self, spaces: Sequence[str], script: str, given: Mapping[str, str]) -> int:
-        """The id of a process that waits in new namespaces, once the script has prepared them."""
-        process = subprocess.Popen(
-            [*_BOUND, "unshare", *spaces, "sh", "-c", script],
-            env={**os.environ, **given},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.waiting.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", "the namespaces cannot be prepared"
-        return process.pid
+        self.waiting.append(wait_in(spaces, script, given))
+        return self.waiting[-1].pid
 
     def _in_hub(self, *command: str) -> None:
         _run("nsenter", f"--target={self._hub}", "--net", "--", *command)
@@ -185,6 +176,22 @@ def network(names: Sequence[str], software: Sequence[Path]) -> Iterator[Network]
             made.close()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def wait_in(spaces: Sequence[str], script: str, given: Mapping[str, str]) -> subprocess.Popen[str]:
+    """A process that waits in new namespaces, once the script has prepared them.
+
+    The script says ``ready``, and goes on. The process dies with this one.
+    """
+    process = subprocess.Popen(
+        [*_BOUND, "unshare", *spaces, "sh", "-c", script],
+        env={**os.environ, **given},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", "the namespaces cannot be prepared"
+    return process
 
 
 def _why_not() -> str | None:

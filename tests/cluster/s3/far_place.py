@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster.s3.server import BUCKET, S3Server
-from tests.kit.place import Place, Rows, assert_same, delta_rows, files_rows
+from tests.kit.place import Place, Rows, files_rows
 from tests.kit.waiting import PATIENCE_S, wait_until
 
 PIPELINE = Path(__file__).parents[1] / "pipelines" / "on_s3.py"
@@ -65,14 +65,4 @@ class FarPlace:
 
         ``copies``: the rows of further sinks that must have the input.
         """
-        rows, out = self.place.rows(), self.objects / "out"
-        wanted = {
-            "the Delta table": (delta_rows(out / "raw"), rows),
-            "the files": (files_rows(out / "raw_files"), rows),
-            "the minutes": (files_rows(out / "minutes"), self.place.minutes()),
-            "the ranks": (files_rows(out / "ranks"), self.place.ranks()),
-        }
-        wanted |= {what: (found, rows) for what, found in (copies or {}).items()}
-        for what, (found, expected) in wanted.items():
-            assert_same(found, expected, what)
-        return sum(expected.total() for _, expected in wanted.values())
+        return self.place.compared(self.objects / "out", copies=copies)
