@@ -8,6 +8,7 @@ then nothing. The image of the pipeline has the newest Weir on top of that; each
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -24,7 +25,10 @@ from tests.kit.maven import CACHE
 from weir.errors import UnsupportedEnvironmentError
 
 VERSION = "1.34.4"
+_MODULE = "k8s.io/kubernetes"
 ROOT = Path(__file__).parents[2]
+#: Configurations of the node's programs, and sources.
+FILES = Path(__file__).with_name("node")
 DEPLOY = ROOT / "deploy" / "kubernetes"
 #: Kubernetes' programs, and ``pause``, once they are built.
 PROGRAMS = CACHE / f"kubernetes-{VERSION}"
@@ -38,33 +42,11 @@ _PACKAGES = {
     "go": "golang-go, 1.24 or newer",
     "ip": "iproute2",
     "nsenter": "util-linux",
+    "openssl": "openssl",
     "runc": "runc",
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
 _COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
-#: What Kubernetes' module requires at no version, as its repository has it beside the module.
-_STAGING = """
-api apiextensions-apiserver apimachinery apiserver cli-runtime client-go cloud-provider
-cluster-bootstrap code-generator component-base component-helpers controller-manager cri-api
-cri-client csi-translation-lib dynamic-resource-allocation endpointslice externaljwt kms
-kube-aggregator kube-controller-manager kube-proxy kube-scheduler kubectl kubelet metrics
-mount-utils pod-security-admission sample-apiserver sample-cli-plugin sample-controller
-"""
-#: The process that keeps a pod's namespaces.
-_PAUSE = """package main
-
-import (
-\t"os"
-\t"os/signal"
-\t"syscall"
-)
-
-func main() {
-\tended := make(chan os.Signal, 1)
-\tsignal.Notify(ended, syscall.SIGTERM, syscall.SIGINT)
-\t<-ended
-}
-"""
 _DEBIAN = "bookworm"
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _BUILD_S = 3600.0
@@ -159,24 +141,26 @@ def are_there() -> bool:
 
 
 def _build_programs() -> None:
-    """Build Kubernetes' programs: its module is made to be built in its repository alone."""
-    staging = "".join(
-        f"replace k8s.io/{name} => k8s.io/{name} v0{VERSION[1:]}\n" for name in _STAGING.split()
-    )
-    required = f"require k8s.io/kubernetes v{VERSION}\n"
-    version = "k8s.io/component-base/version"
+    """Build Kubernetes' programs.
+
+    Its module names at no version what its repository has beside it, so it is built within another.
+    """
+    found = json.loads(_run("go", "mod", "download", "-json", f"{_MODULE}@v{VERSION}"))
+    beside = re.findall(r"^\t(\S+) v0\.0\.0(?!-)", Path(found["GoMod"]).read_text(), re.MULTILINE)
+    lines = ["module pause", "go 1.24.0", f"require {_MODULE} v{VERSION}"]
+    lines += [f"replace {name} => {name} v0{VERSION[1:]}" for name in beside]
     major, minor, _ = VERSION.split(".")
     named = {"gitVersion": f"v{VERSION}", "gitMajor": major, "gitMinor": minor}
-    flags = "-s -w " + " ".join(f"-X {version}.{name}={is_}" for name, is_ in named.items())
+    flags = (f"-X k8s.io/component-base/version.{name}={is_}" for name, is_ in named.items())
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         module, made = Path(scratch) / "module", Path(scratch) / "made"
-        module.mkdir()
-        (module / "go.mod").write_text(f"module pause\ngo 1.24.0\n{required}{staging}")
-        (module / "main.go").write_text(_PAUSE)
-        made.mkdir()
-        packages = (".", *(f"k8s.io/kubernetes/cmd/{name}" for name in _COMMANDS))
-        options = ("-C", module, "-mod=mod", "-ldflags", flags, "-o", f"{made}/")
-        _run("go", "build", *options, *packages, CGO_ENABLED="0")
+        for directory in (module, made):
+            directory.mkdir()
+        (module / "go.mod").write_text("\n".join(lines))
+        shutil.copy(FILES / "pause.go", module)
+        options = ("-C", module, "-mod=mod", "-ldflags", " ".join(("-s -w", *flags)))
+        packages = (f"{_MODULE}/cmd/{name}" for name in _COMMANDS)
+        _run("go", "build", *options, "-o", f"{made}/", ".", *packages, CGO_ENABLED="0")
         made.rename(PROGRAMS)
 
 

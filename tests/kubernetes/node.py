@@ -5,17 +5,17 @@ processes are its own. They are gone with the process that keeps the namespaces,
 with the test in whatever way that ends: a bridge, the mounts of containers, all that a pod has
 started. Its ``/tmp`` is a directory of this machine; ``/run``, ``/var/lib`` and ``/var/log`` are in
 memory, and what the kubelet writes to the kernel's settings goes there. Control groups are the
-machine's: empty ones may be left, under a name of their own, which the next node deletes.
+machine's: after SIGKILL empty ones are left, and files in the cache, which the next node deletes.
 
 There are no Services and no DNS: pods reach the API server and the S3 server at the bridge.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,25 +23,21 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.cluster.hosts.network import Host, wait_in
+from tests.kit.maven import CACHE
 from tests.kit.server_process import ServerProcess
 from tests.kit.waiting import wait_until
-from tests.kubernetes.needed import PAUSE_IMAGE, PROGRAMS, are_there, buildah, why_not
+from tests.kubernetes.needed import FILES, PAUSE_IMAGE, PROGRAMS, are_there, buildah, why_not
 
 ADDRESS = "10.244.0.1"
-_FILES = Path(__file__).with_name("node")
+_OWN = CACHE / "kubernetes-node"
 _CGROUPS = Path("/sys/fs/cgroup")
 _CGROUP = "weir-node"
-#: Settings of the whole machine that a kubelet writes.
-_SETTINGS = """
-vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys
-kernel/keys/root_maxbytes
-"""
 _NODE = f"""set -e
 hostname node
 mount --bind "$OWN" /tmp
 for path in /run /var/lib /var/log; do mount -t tmpfs -o mode=755 tmpfs "$path"; done
-for name in $SETTINGS; do
-  [ -e "/proc/sys/$name" ] || continue
+for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops \\
+  kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
   copy="/run/$(basename "$name")"; cat "/proc/sys/$name" > "$copy"
   mount --bind "$copy" "/proc/sys/$name"
 done
@@ -65,8 +61,10 @@ class Node(Host):
 
     def start(self) -> None:
         """Start all of Kubernetes; wait until pods can run."""
-        shutil.copytree(_FILES, self.own / "node")
-        self._make_key()
+        shutil.copytree(FILES, self.own / "node")
+        (self.own / "node" / "tokens.csv").write_text("admin,admin,1,system:masters\n")
+        key = ("openssl", "genrsa", "-out", self.own / "node" / "key.pem")
+        subprocess.run(key, capture_output=True, check=True)
         etcd = "http://127.0.0.1:2379"
         data = ("--data-dir", "/tmp/etcd", "--listen-client-urls", etcd)
         self._run("etcd", *data, "--advertise-client-urls", etcd, serves=("127.0.0.1", 2379))
@@ -123,6 +121,11 @@ class Node(Host):
         assert done.returncode == 0, done.stderr
         archive.unlink()
 
+    def forget(self) -> None:
+        """Reap what has ended with the node."""
+        for daemon in self._daemons:
+            daemon.kill()
+
     def _says(self, expected: str, *words: str) -> bool:
         return self.kubectl(*words, check=False).strip() == expected
 
@@ -137,15 +140,6 @@ class Node(Host):
         self._daemons.append(daemon)
         daemon.launch(self(program, *words), lambda: serves is None or self.answers(*serves))
 
-    def _make_key(self) -> None:
-        files = self.own / "node"
-        (files / "tokens.csv").write_text("admin,admin,1,system:masters\n")
-        subprocess.run(
-            ["openssl", "genrsa", "-out", files / "key.pem", "2048"],
-            capture_output=True,
-            check=True,
-        )
-
     def _enter(self, *more: str) -> list[str]:
         return super()._enter("--pid", *more)
 
@@ -157,16 +151,16 @@ def running_node() -> Iterator[Node]:
         pytest.skip(why)
     if not are_there():
         pytest.skip("Kubernetes is not there: make test-kubernetes builds it")
-    directory = Path(tempfile.mkdtemp(prefix="weir-node-"))
-    _delete_groups()
-    for group in _groups():
-        group.mkdir()
-    try:
-        given = {"OWN": str(directory), "SETTINGS": " ".join(_SETTINGS.split())}
-        keeper = wait_in(_SPACES, _NODE, given)
+    with (CACHE / "kubernetes-node.lock").open("w") as lock:
+        # One at a time, for its files and its control groups.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _clear()
+        for directory in (_OWN, *_groups()):
+            directory.mkdir()
+        keeper = wait_in(_SPACES, _NODE, {"OWN": str(_OWN)})
         [first] = psutil.Process(keeper.pid).children()
+        node = Node(_OWN, first.pid)
         try:
-            node = Node(directory, first.pid)
             node.start()
             yield node
         finally:
@@ -174,9 +168,8 @@ def running_node() -> Iterator[Node]:
             keeper.wait()
             # It ends when all others in its namespace have.
             first.wait(_PATIENCE_S)
-    finally:
-        _delete_groups()
-        shutil.rmtree(directory, ignore_errors=True)
+            node.forget()
+            _clear()
 
 
 def _groups() -> list[Path]:
@@ -186,8 +179,9 @@ def _groups() -> list[Path]:
     return [root.parent / _CGROUP for root in roots]
 
 
-def _delete_groups() -> None:
-    """Delete the node's control groups, which nobody is in."""
+def _clear() -> None:
+    """Delete what a node has left, which runs no more."""
+    shutil.rmtree(_OWN, ignore_errors=True)
     for group in _groups():
         for directory, _, _ in os.walk(group, topdown=False):
             Path(directory).rmdir()
