@@ -169,7 +169,7 @@ def run_entrypoint(directory: Path, *arguments: str, **environment: str) -> list
     for program in ("tini", "java"):
         fake = directory / program
         # ``tini -- java ...`` ends here.
-        fake.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+        fake.write_text('#!/bin/bash\npwd > "${0%/*}/where"\nprintf "%s\\n" "$@"\n')
         fake.chmod(0o755)
     done = subprocess.run(
         ["bash", FOLDER / "entrypoint.sh", *arguments],
@@ -208,15 +208,32 @@ def test_the_entry_point_starts_an_executor_from_sparks_variables(tmp_path: Path
     ]
 
 
+#: What an executor is told at least.
+TOLD = {
+    f"SPARK_{name}": "x"
+    for name in (
+        *("EXECUTOR_MEMORY", "EXECUTOR_CORES", "EXECUTOR_ID", "DRIVER_URL", "APPLICATION_ID"),
+        *("EXECUTOR_POD_IP", "RESOURCE_PROFILE_ID", "EXECUTOR_POD_NAME"),
+    )
+}
+
+
 def test_the_entry_point_finds_the_spark_of_its_python(tmp_path: Path) -> None:
     """PySpark lies where pip has put it."""
     import pyspark
 
-    needed = ("EXECUTOR_MEMORY", "EXECUTOR_CORES", "EXECUTOR_ID", "DRIVER_URL", "APPLICATION_ID")
-    more = ("EXECUTOR_POD_IP", "RESOURCE_PROFILE_ID", "EXECUTOR_POD_NAME")
-    given = {f"SPARK_{name}": "x" for name in (*needed, *more)}
-    words = run_entrypoint(tmp_path, "executor", **given)
+    words = run_entrypoint(tmp_path, "executor", **TOLD)
     assert words[words.index("-cp") + 1] == f"{Path(pyspark.__file__).parent}/jars/*"
+
+
+def test_an_executor_runs_where_it_may_write(tmp_path: Path) -> None:
+    """Spark puts the files that it brings there; the image's directory may be root's."""
+    local = tmp_path / "local"
+    local.mkdir()
+    run_entrypoint(
+        tmp_path, "executor", **TOLD, SPARK_HOME="/s", SPARK_LOCAL_DIRS=f"{local},/other"
+    )
+    assert Path((tmp_path / "where").read_text().strip()).parent == local
 
 
 def test_the_base_of_the_image_can_be_another() -> None:

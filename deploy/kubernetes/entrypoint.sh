@@ -20,6 +20,11 @@ while IFS= read -r option; do options+=("${option#*=}"); done \
 classes=${HADOOP_CONF_DIR:+$HADOOP_CONF_DIR:}${SPARK_CONF_DIR:+$SPARK_CONF_DIR:}
 classes+=${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$SPARK_HOME/jars/*
 
+# Spark puts the files that it brings to an executor into the current directory, and the image's may
+# be another user's.
+directories=${SPARK_LOCAL_DIRS:-}
+cd "$(mktemp -d -p "${directories%%,*}")"
+
 exec tini -- java "${options[@]}" -Xms"$SPARK_EXECUTOR_MEMORY" -Xmx"$SPARK_EXECUTOR_MEMORY" \
     -cp "$classes" org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
     --driver-url "$SPARK_DRIVER_URL" \

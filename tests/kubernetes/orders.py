@@ -49,6 +49,8 @@ class Orders:
             directory.mkdir(parents=True)
         os.chown(volume, _USER, _USER)
         self.place = Place(volume)
+        # Makes the directory of the input.
+        self.place.land(0)
         self.kubectl("create", "namespace", name)
         variables = (f"--from-literal={key}={value}" for key, value in s3.environment.items())
         self.kubectl("create", "secret", "generic", "orders-s3", *variables)
