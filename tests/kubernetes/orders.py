@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 from tests.cluster.s3.server import BUCKET, S3Server
-from tests.kit.place import Place, Rows, files_rows
+from tests.kit.place import QUICK_JVM, Place, Rows, files_rows
 from tests.kit.waiting import wait_until
 from tests.kubernetes.needed import DEPLOY
 from tests.kubernetes.node import ADDRESS, Node
@@ -31,6 +31,7 @@ _SETTINGS = {
     "execution.checkpointing.interval": "2s",
     "parallelism.default": "2",
     "spark.driver.memory": "768m",
+    "spark.executor.extraJavaOptions": QUICK_JVM,
     "spark.kubernetes.executor.request.cores": "100m",
     "weir.progress-interval": "0",
 }
@@ -89,8 +90,8 @@ class Orders:
         for variable in driver["env"]:
             if variable["name"] == "IMAGE":
                 variable["value"] = driver["image"]
-        driver["env"].append({"name": "NUMBERS", "value": numbers})
-        driver["env"].append({"name": "WHERE", "value": "/mnt/work"})
+        more = {"NUMBERS": numbers, "WHERE": "/mnt/work", "JDK_JAVA_OPTIONS": QUICK_JVM}
+        driver["env"] += [{"name": key, "value": value} for key, value in more.items()]
         self._give(workload)
 
     def pods(self, selector: str) -> list[dict[str, Any]]:
