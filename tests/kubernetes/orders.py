@@ -125,16 +125,20 @@ class Orders:
         Says how long that took.
         """
         began = time.monotonic()
-        ready: list[str] = []
+        found: list[str] = []
 
         def is_ready() -> bool:
-            ready[:] = [name_of(pod) for pod in self.pods(DRIVERS) if condition(pod, "Ready")]
-            return len(ready) == 1 and ready[0] != after
+            found[:] = self.ready()
+            return found not in ([], [after])
 
         wait_until(is_ready, "the driver's pod is ready", within_s=PATIENCE_S)
         if (took_s := time.monotonic() - began) > 1:
-            self.say(f"{ready[0]} is ready after {took_s:.0f} s")
-        return ready[0]
+            self.say(f"{found[0]} is ready after {took_s:.0f} s")
+        return found[0]
+
+    def ready(self) -> list[str]:
+        """The names of the Deployment's pods that the kubelet finds ready: none, or one."""
+        return [name_of(pod) for pod in self.pods(DRIVERS) if condition(pod, "Ready")]
 
     def delete(self, pod: str, *, force: bool) -> float:
         """Delete a pod; returns after how many seconds it was gone, or forgotten, by force."""

@@ -66,10 +66,10 @@ def test_a_driver_that_hangs_is_restarted_by_the_kubelet(orders: Orders) -> None
     orders.wait_for_copies(1)
     orders.kubectl("exec", driver, "--", "sh", "-c", "kill -STOP $(cat /proc/1/task/1/children)")
     began = time.monotonic()
-    for probe in ("Readiness", "Liveness"):
-        _wait_for_failed(probe, orders)
-        orders.say(f"{probe} probe failed after {time.monotonic() - began:.0f} s")
+    wait_until(lambda: not orders.ready(), "the pod is not ready", within_s=PATIENCE_S)
+    orders.say(f"it is not ready after {time.monotonic() - began:.0f} s")
     wait_until(lambda: _restarts(orders) == 1, "the container is restarted", within_s=PATIENCE_S)
+    assert "Liveness probe failed" in orders.kubectl("get", "events")
     assert orders.driver() == driver
     orders.say(f"the same pod is ready again after {time.monotonic() - began:.0f} s")
     orders.place.land(5)
@@ -112,15 +112,6 @@ def test_runs_of_a_cron_job_take_what_is_there_and_end(orders: Orders) -> None:
     wait_until(lambda: orders.runs("Complete") == orders.runs(), "all runs end")
     orders.say(f"{len(orders.runs())} runs are complete")
     orders.compare(minutes=orders.place.closed_minutes())
-
-
-def _wait_for_failed(probe: str, orders: Orders) -> None:
-    """Wait until the kubelet has seen a probe fail."""
-    wait_until(
-        lambda: f"{probe} probe failed" in orders.kubectl("get", "events"),
-        f"a {probe} probe fails",
-        within_s=PATIENCE_S,
-    )
 
 
 def _restarts(orders: Orders) -> int:
