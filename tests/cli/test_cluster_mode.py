@@ -27,6 +27,12 @@ from weir.spark.session.defaults_file import read_settings
 
 #: Nothing is uploaded.
 NAMED = {"spark.yarn.archive": "hdfs:///jars.zip", "spark.pyspark.python": "/opt/venv/bin/python"}
+#: Nothing is lost with the application master.
+LASTING = {
+    "execution.checkpointing.dir": "hdfs:///weir/checkpoints",
+    "execution.checkpointing.savepoint-dir": "/mnt/shared/savepoints",
+    "weir.working-dir": "hdfs:///weir/work",
+}
 
 
 @pytest.fixture
@@ -87,6 +93,7 @@ def test_the_options_and_the_settings_of_a_command_are_sent(sent: Path, tmp_path
     file = pipeline(tmp_path, {"orders.py": "import weir"})
     conf = {
         **NAMED,
+        **LASTING,
         "rest.authentication.token": "a-token-that-is-secret",
         "spark.x": "a\\b",
     }
@@ -121,7 +128,7 @@ def test_a_driver_that_others_reach_gets_a_token(sent: Path, tmp_path: Path, nam
     """From a file of this machine, the user's or Weir's own, which any command can be given."""
     file = pipeline(tmp_path, {"orders.py": "import weir"})
     token = tmp_path / named
-    conf = dict(NAMED)
+    conf = {**NAMED, **LASTING}
     if named == "mine":
         conf["rest.authentication.token-file"] = str(token)
     said: list[str] = []
@@ -145,7 +152,8 @@ def test_ctrl_c_ends_the_command_and_says_what_goes_on(
 
     monkeypatch.setattr(yarn, "spark_submit", interrupted)
     said: list[str] = []
-    options = RunOptions(master="yarn", conf={**NAMED, "rest.authentication.token": "a" * 32})
+    conf = {**NAMED, **LASTING, "rest.authentication.token": "a" * 32}
+    options = RunOptions(master="yarn", conf=conf)
     file = pipeline(tmp_path, {"orders.py": "import weir"})
     assert submit.submit(str(file), options, said.append) == 130
     assert said == [
@@ -160,6 +168,31 @@ def test_cluster_mode_is_for_yarn(sent: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is for --master yarn, but the master is local"):
         submit.submit(str(file), RunOptions(master="local[2]"), print)
     assert not list(sent.iterdir())
+
+
+@pytest.mark.parametrize("key", LASTING)
+def test_directories_in_the_application_master_are_refused_before_an_upload(
+    sent: Path, tmp_path: Path, key: str
+) -> None:
+    """Unset, or relative; what the pipeline sets by itself is checked where it runs."""
+    unset = {name: path for name, path in LASTING.items() if name != key}
+    file = pipeline(tmp_path, {"orders.py": "import weir"})
+    for conf, shown in ((unset, r"\.weir/"), ({**unset, key: "mine/here"}, "mine/here")):
+        options = RunOptions(master="yarn", conf=conf)
+        with pytest.raises(ConfigurationError, match=rf"^{key} is {shown}.* own directory, which"):
+            submit.submit(str(file), options, print)
+    assert not list(sent.iterdir())
+    file = pipeline(tmp_path, {"orders.py": f"import weir\nCONF = {{{key!r}: 'hdfs:///x'}}"})
+    assert submit.submit(str(file), RunOptions(master="yarn", conf=NAMED | unset), print) == 7
+
+
+def test_a_script_has_its_checkpoints_where_it_says(sent: Path, tmp_path: Path) -> None:
+    """Only the working directory is not beside them."""
+    file = pipeline(tmp_path, {"script.py": "import pyspark"})
+    conf = {**NAMED, "weir.working-dir": "hdfs:///weir/work"}
+    assert submit.submit(str(file), RunOptions(master="yarn", conf=conf), print) == 7
+    with pytest.raises(ConfigurationError, match=r"weir\.working-dir is \.weir/work"):
+        submit.submit(str(file), RunOptions(master="yarn", conf=NAMED), print)
 
 
 def test_another_weir_on_the_nodes_is_refused(

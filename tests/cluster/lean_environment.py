@@ -10,20 +10,22 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Set
 from importlib import metadata
 from pathlib import Path
 
-#: The extras that tests of YARN use.
-_EXTRAS = frozenset({"hdfs"})
-_REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\s*\[([^\]]*)\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 
 
-def make_environment(directory: Path) -> Path:
-    """Make it; return its interpreter, which finds Weir by ``PYTHONPATH``."""
+def make_environment(directory: Path, extras: Set[str] = frozenset({"hdfs"})) -> Path:
+    """Make it, with these extras of Weir's; return its interpreter.
+
+    That finds Weir by ``PYTHONPATH``.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
     [packages] = directory.glob("lib/python*/site-packages")
-    for name in _needed("weir-spark", _EXTRAS):
+    for name in _needed("weir-spark", extras):
         distribution = metadata.distribution(name)
         for file in distribution.files or ():
             source = Path(str(distribution.locate_file(file)))
@@ -35,10 +37,10 @@ def make_environment(directory: Path) -> Path:
     return directory / "bin" / "python"
 
 
-def _needed(name: str, extras: frozenset[str]) -> set[str]:
+def _needed(name: str, extras: Set[str]) -> set[str]:
     """The installed distributions that this one requires, and those that they do."""
     found: set[str] = set()
-    asked = [(name, extras)]
+    asked: list[tuple[str, Set[str]]] = [(name, extras)]
     while asked:
         parent, wanted = asked.pop()
         for requirement in metadata.requires(parent) or ():
@@ -47,13 +49,13 @@ def _needed(name: str, extras: frozenset[str]) -> set[str]:
             if matched is None or (extra is not None and extra[1] not in wanted):
                 continue
             try:
-                child = metadata.distribution(matched[0]).metadata["Name"]
+                child = metadata.distribution(matched[1]).metadata["Name"]
             except metadata.PackageNotFoundError:
                 # For another version of Python.
                 continue
             if child not in found:
                 found.add(child)
-                asked.append((child, frozenset()))
+                asked.append((child, set(re.findall(r"[\w-]+", matched[2] or ""))))
     return found
 
 

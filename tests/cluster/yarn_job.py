@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from tests.cluster.far_place import ON_HADOOP, FarPlace
+from tests.cluster.servers import Servers
 from tests.cluster.yarn import YarnCluster, kill
 from tests.kit.place import ROWS_PER_FILE, Place, Run, assert_same, files_rows
 from tests.kit.waiting import wait_until
@@ -28,7 +29,7 @@ _SETTINGS = {
     "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
     "spark.yarn.submit.waitAppCompletion": "true",
 }
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 #: What the JVMs of containers run.
 MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
@@ -37,8 +38,12 @@ EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 class YarnJob:
     """The pipeline ``on_hadoop.py``, run again and again in one directory of HDFS."""
 
-    def __init__(self, cluster: YarnCluster, place: Place, python: Path) -> None:
+    def __init__(
+        self, cluster: YarnCluster, place: Place, python: Path, servers: Servers | None = None
+    ) -> None:
+        """With ``servers``, it has all sinks."""
         self.cluster = cluster
+        self._servers = servers
         self.place = place
         self.far = FarPlace(cluster, place)
         self._python = python
@@ -53,11 +58,13 @@ class YarnJob:
 
     def start(self, kind: str, *options: str, conf: dict[str, str] | None = None) -> Run:
         """``weir run`` with options; ``kind``: ``bounded`` or ``unbounded``."""
-        settings = {**_SETTINGS, **(conf or {})}
+        servers = self._servers
+        settings = {**_SETTINGS, **(servers.settings() if servers else {}), **(conf or {})}
         confs = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
         return self.place.start(
             *("--master", "yarn", *options, *confs, *self.far.settings()),
             *self.far.arguments(kind),
+            *(servers.arguments() if servers else ()),
             pipeline=ON_HADOOP,
             python=self._python,
             environment={"SPARK_LOCAL_IP": "127.0.0.1"},
@@ -158,9 +165,14 @@ class YarnJob:
         assert code == 0, f"{run.story()}\n{log}"
         return log
 
-    def assert_exact(self) -> None:
-        """Compare each sink of a finished job with a computation over the input."""
+    def assert_exact(self) -> int:
+        """Compare each sink of a finished job with a computation over the input.
+
+        Return the rows compared.
+        """
         self.far.fetch("out")
         self.place.assert_exact()
-        found = files_rows(self.place.directory / "out" / "ranks")
-        assert_same(found, self.place.ranks(), "the ranks")
+        ranks, minutes = self.place.ranks(), self.place.minutes()
+        assert_same(files_rows(self.place.directory / "out" / "ranks"), ranks, "the ranks")
+        on_servers = self._servers.assert_exact(self.place) if self._servers else 0
+        return 3 * ranks.total() + minutes.total() + on_servers

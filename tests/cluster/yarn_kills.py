@@ -8,7 +8,8 @@ runs, and a data node; and eight times takes the name node away for a minute. Wi
 The seed chooses the order and the moments. Before each kill numbers land, which the job is at work
 on, and after it some more: how long it takes until all are in the files of a sink is what the table
 shows. At the end the job is drained, and each sink must have each row once, as computed from the
-numbers alone.
+numbers alone. ``--sinks all`` gives it every sink that Weir has for such a job, with a Kafka broker
+and a PostgreSQL server of their own (``python -m tests.kafka.jars`` fetches the broker).
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
 from tests.cluster.lean_environment import make_environment
-from tests.cluster.yarn import YarnCluster, running_yarn
+from tests.cluster.servers import running_servers
+from tests.cluster.yarn import running_yarn
 from tests.cluster.yarn_job import YarnJob
 from tests.kit.place import ROWS_PER_FILE, Place, Run
 
@@ -83,10 +86,9 @@ class Kills:
             print(f"{number + 1}: {kind}, {took_s:.0f} s", flush=True)
 
     def end(self) -> int:
-        """Drain the job and compare its sinks; return the rows of the input."""
+        """Drain the job and compare its sinks; return the rows compared."""
         self._job.drain(self._run)
-        self._job.assert_exact()
-        return self._job.landed * ROWS_PER_FILE
+        return self._job.assert_exact()
 
     def story(self) -> str:
         """What everybody has printed."""
@@ -135,20 +137,29 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=120, help="kill no longer")
     parser.add_argument("--kinds", default="", help="separated by commas; default: all")
     parser.add_argument("--mode", choices=("cluster", "client"), default="cluster")
+    parser.add_argument("--sinks", choices=("hdfs", "all"), default="hdfs")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="weir-yarn-kills-"))
     place, began_s = Place(directory), time.monotonic()
-    with running_yarn() as cluster:
+    extras = {"hdfs", "kafka", "postgres"} if given.sinks == "all" else {"hdfs"}
+    python = make_environment(directory / "environment", extras)
+    with ExitStack() as stack:
+        servers = stack.enter_context(running_servers()) if given.sinks == "all" else None
+        cluster = stack.enter_context(running_yarn())
         os.environ |= cluster.environment
-        rows = _killed(cluster, place, given)
-    print(f"{rows} rows exact; {time.monotonic() - began_s:.0f} s in all")
+        job = YarnJob(cluster, place, python, servers)
+        rows = _killed(job, given)
+    print(
+        f"seed {given.seed}, sinks {given.sinks}: {job.landed * ROWS_PER_FILE} numbers, {rows} rows"
+        f" compared, each as it must be; {time.monotonic() - began_s:.0f} s in all"
+    )
     return 0 if rows else 1
 
 
-def _killed(cluster: YarnCluster, place: Place, given: argparse.Namespace) -> int:
+def _killed(job: YarnJob, given: argparse.Namespace) -> int:
     """Kill a job; return the rows that were compared, 0 if something went wrong."""
-    job = YarnJob(cluster, place, make_environment(place.directory / "environment"))
+    place = job.place
     kills = Kills(job, random.Random(given.seed), mode=given.mode)
     try:
         kinds = given.kinds.split(",") if given.kinds else list(kills.kinds)

@@ -88,7 +88,7 @@ def known(**given: Any) -> None:
         "conf": {"spark.kubernetes.container.image": "registry.example/orders:1"},
         "working_directory": "/mnt/work",
         "is_default": False,
-        "checkpoints_are_default": False,
+        "lasting": {},
     }
     check_settings(**{**settings, **given})
 
@@ -111,8 +111,12 @@ def test_settings_that_cannot_be_right_are_refused_before_a_jvm_starts() -> None
 def test_on_yarn_a_directory_of_the_driver_is_refused_before_a_jvm_starts() -> None:
     """Nor may an application master keep checkpoints in its own; a client's are its own matter."""
     there = {"spark.submit.deployMode": "cluster"}
-    known(master="yarn", conf={}, checkpoints_are_default=True)
+    own = {"execution.checkpointing.dir": str(Path("checkpoints").resolve())}
+    known(master="yarn", conf={}, lasting=own)
+    known(master="yarn", conf=there, lasting={"execution.checkpointing.dir": "/mnt/checkpoints"})
     with pytest.raises(ConfigurationError, match="set it to a directory of HDFS"):
         known(master="yarn", conf={}, is_default=True)
-    with pytest.raises(ConfigurationError, match=r"execution\.checkpointing\.dir is not set"):
-        known(master="yarn", conf=there, checkpoints_are_default=True)
+    with pytest.raises(
+        ConfigurationError, match=r"checkpointing\.dir is .*/checkpoints, below the"
+    ):
+        known(master="yarn", conf=there, lasting=own)

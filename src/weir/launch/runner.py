@@ -237,7 +237,7 @@ def check_goes_on(options: RunOptions, configuration: Configuration) -> None:
 
 def _check_cluster(session: LazySession, configuration: Configuration) -> None:
     """Check what the settings show of the cluster, before a JVM starts."""
-    from weir.config.options import CHECKPOINT_DIR, WORKING_DIR
+    from weir.config.options import CHECKPOINT_DIR, SAVEPOINT_DIR, WORKING_DIR
     from weir.spark.session.reach import check_settings
 
     check_settings(
@@ -245,7 +245,7 @@ def _check_cluster(session: LazySession, configuration: Configuration) -> None:
         conf=session.conf,
         working_directory=configuration.value(WORKING_DIR),
         is_default=WORKING_DIR.key not in configuration,
-        checkpoints_are_default=CHECKPOINT_DIR.key not in configuration,
+        lasting={each.key: configuration.value(each) for each in (CHECKPOINT_DIR, SAVEPOINT_DIR)},
     )
 
 

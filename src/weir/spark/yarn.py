@@ -40,7 +40,7 @@ from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironment
 from weir.spark import releases
 from weir.storage.filesystem import BLOCK_BYTES
 from weir.storage.hadoop_site import VARIABLES, default_file_system
-from weir.storage.paths import join, normalize, scheme_of
+from weir.storage.paths import join, name_of, normalize, scheme_of
 
 MASTER = "yarn"
 PYTHON = "spark.pyspark.python"
@@ -177,6 +177,14 @@ def distributed(
         settings[ARCHIVES] = ",".join(filter(None, (conf.get(ARCHIVES), f"{path}#{_PLACE}")))
         settings[PYTHON] = f"./{_PLACE}/bin/python"
     return settings
+
+
+def deleted_with_the_master(key: str, path: str) -> str:
+    """Why a directory with a relative path is refused for a driver in the application master."""
+    return (
+        f"{key} is {path}, below the application master's own directory, which is deleted with it:"
+        f" set it to a directory of HDFS, such as hdfs:///user/me/weir/{name_of(path)}."
+    )
 
 
 def spark_submit(driver: Path, settings: Mapping[str, str], *, home: Path, directory: Path) -> int:

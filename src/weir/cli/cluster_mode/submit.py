@@ -22,7 +22,14 @@ import weir
 from weir.adopt.reading import imported_packages
 from weir.cli.loading.program import Program
 from weir.config import SPARK_PREFIX
-from weir.config.options import REST_BIND_ADDRESS, REST_TOKEN, REST_TOKEN_FILE
+from weir.config.options import (
+    CHECKPOINT_DIR,
+    REST_BIND_ADDRESS,
+    REST_TOKEN,
+    REST_TOKEN_FILE,
+    SAVEPOINT_DIR,
+    WORKING_DIR,
+)
 from weir.errors import ConfigurationError
 from weir.launch.options import RunOptions
 from weir.rest.tokens import default_token_file, read_or_make_token
@@ -31,7 +38,7 @@ from weir.spark.kafka.code import artifacts_in
 from weir.spark.kafka.connector import jars
 from weir.spark.session.defaults_file import read_defaults_file
 from weir.spark.session.environment import check_environment, spark_home
-from weir.storage.paths import temporary_directory
+from weir.storage.paths import is_local, scheme_of, temporary_directory
 
 #: Where the application master has what only it gets.
 PLACE = "job"
@@ -69,6 +76,7 @@ def submit(spec: str, options: RunOptions, say: Callable[[str], None]) -> int:
             f"--deploy-mode cluster is for --master yarn, but the master is {master}: leave it out,"
             " and run the command on a machine of the cluster."
         )
+    _check_directories(program, options.conf)
     settings |= yarn.distributed(settings, home=home, note=say)
     connector = jars(artifacts_in(program.path), settings, say)
     if connector:
@@ -87,6 +95,25 @@ def submit(spec: str, options: RunOptions, say: Callable[[str], None]) -> int:
         except KeyboardInterrupt:
             say("what YARN has accepted goes on: see 'weir list DIR', and 'weir stop' to end it")
             return _INTERRUPTED
+
+
+def _check_directories(program: Program, conf: Mapping[str, object]) -> None:
+    """Refuse directories that would be in the application master's own.
+
+    What the pipeline's own code sets shows only there (``spark/session/reach.py``): here it is
+    enough that what is sent has the key in it. Beside a script's checkpoint locations are its
+    checkpoints and savepoints, unless they are set.
+    """
+    sent = b"\n".join(path.read_bytes() for path in (program.path, *neighbours(program.path)))
+    for option in (CHECKPOINT_DIR, SAVEPOINT_DIR, WORKING_DIR):
+        path = conf.get(option.key)
+        if path is None:
+            is_by_itself = option is not WORKING_DIR and not program.imports_weir
+            if is_by_itself or option.key.encode() in sent:
+                continue
+            path = option.default
+        if scheme_of(str(path)) is None and not is_local(str(path)):
+            raise ConfigurationError(yarn.deleted_with_the_master(option.key, str(path)))
 
 
 def _names_files(key: str) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir import __version__
@@ -25,7 +26,7 @@ from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironment
 from weir.spark import yarn
 from weir.spark.failures import first_cause
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import as_spark_path, join
+from weir.storage.paths import as_spark_path, is_within, join
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,15 +80,15 @@ def check_settings(
     conf: Mapping[str, str],
     working_directory: str,
     is_default: bool,
-    checkpoints_are_default: bool,
+    lasting: Mapping[str, str],
 ) -> None:
     """Check what can be known before a JVM starts.
 
-    ``is_default``: nobody has set the working directory; ``checkpoints_are_default``: nor that of
-    checkpoints. Raises ``ConfigurationError``.
+    ``is_default``: nobody has set the working directory. ``lasting``: directories that must outlive
+    the driver, by key. Raises ``ConfigurationError``.
     """
     if master == yarn.MASTER:
-        _check_yarn(conf, working_directory if is_default else None, checkpoints_are_default)
+        _check_yarn(conf, working_directory if is_default else None, lasting)
     if not master.startswith("k8s://"):
         return
     if not any(conf.get(key) for key in IMAGES):
@@ -103,19 +104,17 @@ def check_settings(
         )
 
 
-def _check_yarn(
-    conf: Mapping[str, str], own_disk: str | None, checkpoints_are_default: bool
-) -> None:
+def _check_yarn(conf: Mapping[str, str], own_disk: str | None, lasting: Mapping[str, str]) -> None:
     if own_disk is not None:
         raise ConfigurationError(
             f"weir.working-dir is {own_disk}, on the driver's own disk, but executors on YARN run"
             " on other nodes: set it to a directory of HDFS, such as hdfs:///user/me/weir/work."
         )
-    if checkpoints_are_default and conf.get("spark.submit.deployMode") == "cluster":
-        raise ConfigurationError(
-            "execution.checkpointing.dir is not set, and the application master's own directory is"
-            " deleted with it: set it, for example to hdfs:///user/me/weir/checkpoints."
-        )
+    if conf.get("spark.submit.deployMode") != "cluster":
+        return
+    for key, path in lasting.items():
+        if is_within(path, str(Path.cwd())):
+            raise ConfigurationError(yarn.deleted_with_the_master(key, path))
 
 
 def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> None:
