@@ -142,6 +142,27 @@ def test_a_driver_that_others_reach_gets_a_token(sent: Path, tmp_path: Path, nam
     assert token.stat().st_mode & 0o077 == 0
 
 
+def test_the_token_of_those_who_only_read_is_sent_as_a_file(sent: Path, tmp_path: Path) -> None:
+    """The driver would make one of its own, which nobody knows."""
+    file = pipeline(tmp_path, {"orders.py": "import weir"})
+    token = tmp_path / "mine" / "reading"
+    token.parent.mkdir()
+    conf = {
+        **NAMED,
+        **LASTING,
+        "rest.authentication.token": "a" * 32,
+        "weir.rest.reading-token-file": str(token),
+        "spark.yarn.dist.files": "hdfs:///a.csv",
+    }
+    submit.submit(str(file), RunOptions(master="yarn", conf=conf), print)
+    settings = read_settings((sent / "spark.conf").read_text())
+    assert settings["spark.yarn.dist.files"] == f"hdfs:///a.csv,{token}"
+    with zipfile.ZipFile(sent / "job.zip") as archive:
+        submitted = msgspec.json.decode(archive.read("options.json"), type=Submitted)
+    assert submitted.options.conf["weir.rest.reading-token-file"] == "reading"
+    assert token.is_file()
+
+
 def test_ctrl_c_ends_the_command_and_says_what_goes_on(
     sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +205,16 @@ def test_directories_in_the_application_master_are_refused_before_an_upload(
     assert not list(sent.iterdir())
     file = pipeline(tmp_path, {"orders.py": f"import weir\nCONF = {{{key!r}: 'hdfs:///x'}}"})
     assert submit.submit(str(file), RunOptions(master="yarn", conf=NAMED | unset), print) == 7
+
+
+def test_a_sink_in_the_application_masters_own_directory_is_refused_there(tmp_path: Path) -> None:
+    """Only the pipeline's code says where it is: committed rows would be deleted."""
+    job = weir.Job("orders", conf={**LASTING, "spark.submit.deployMode": "cluster"})
+    rows = job.source("rows", lambda spark: spark.readStream.format("rate").load())
+    rows.sink("kept", weir.sinks.DeltaTable(str(tmp_path)))
+    rows.sink("lost", weir.sinks.Files("out/lost"))
+    with pytest.raises(ConfigurationError, match=r"^sink 'lost' is /.*/out/lost, below the appl"):
+        job.run(master="yarn")
 
 
 def test_a_script_has_its_checkpoints_where_it_says(sent: Path, tmp_path: Path) -> None:

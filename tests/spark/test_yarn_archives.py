@@ -77,6 +77,27 @@ def test_weir_itself_is_among_the_packages_and_spark_is_not() -> None:
     assert not [name for name in files if name.startswith(("pyspark/", "py4j/"))]
 
 
+def test_links_are_packed_as_what_they_lead_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node has nothing of what lies elsewhere; a link that leads nowhere is left out."""
+    packages, cache = tmp_path / "packages", tmp_path / "cache.py"
+    packages.mkdir()
+    cache.write_text("TOTAL = 7")
+    (packages / "orders.py").symlink_to(cache)
+    (packages / ".#orders.py").symlink_to("nobody@nowhere")
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(packages)])
+    files = dict(yarn._packages(lambda line: None))
+    assert ".#orders.py" not in files
+    packed = io.BytesIO()
+    yarn._write_packages(packed, {"orders.py": files["orders.py"]})
+    packed.seek(0)
+    with tarfile.open(fileobj=packed) as archive:
+        found = archive.extractfile("site-packages/orders.py")
+        assert found is not None
+        assert found.read() == b"TOTAL = 7"
+
+
 def test_modules_with_the_name_of_a_package_that_spark_brings_are_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

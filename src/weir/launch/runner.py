@@ -53,7 +53,7 @@ def run_job(job: JobDefinition, options: RunOptions, listener: RunListener) -> J
         stack.callback(rest.stop)
         _check(configuration, rest)
         session = LazySession(job.name, options.master, configuration, note=listener.note)
-        _check_cluster(session, configuration)
+        _check_cluster(session, job, configuration)
         running = stack.enter_context(contextlib.ExitStack())
         running.callback(session.close)
         _provide_connector(job, session, listener)
@@ -235,8 +235,8 @@ def check_goes_on(options: RunOptions, configuration: Configuration) -> None:
         )
 
 
-def _check_cluster(session: LazySession, configuration: Configuration) -> None:
-    """Check what the settings show of the cluster, before a JVM starts."""
+def _check_cluster(session: LazySession, job: JobDefinition, configuration: Configuration) -> None:
+    """Check what the settings and the pipeline show of the cluster, before a JVM starts."""
     from weir.config.options import CHECKPOINT_DIR, SAVEPOINT_DIR, WORKING_DIR
     from weir.spark.session.reach import check_settings
 
@@ -245,7 +245,10 @@ def _check_cluster(session: LazySession, configuration: Configuration) -> None:
         conf=session.conf,
         working_directory=configuration.value(WORKING_DIR),
         is_default=WORKING_DIR.key not in configuration,
-        lasting={each.key: configuration.value(each) for each in (CHECKPOINT_DIR, SAVEPOINT_DIR)},
+        lasting={
+            **{each.key: configuration.value(each) for each in (CHECKPOINT_DIR, SAVEPOINT_DIR)},
+            **{f"sink {name!r}": sink.destination() or "" for name, sink in job.sinks.items()},
+        },
     )
 
 

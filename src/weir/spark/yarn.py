@@ -292,7 +292,9 @@ def _packages(note: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
                 names[:] = [name for name in names if name not in _LEFT_OUT]
             for name in files:
                 path = Path(directory, name)
-                found.setdefault(str(path.relative_to(below)), path)
+                # A link may lead nowhere.
+                if path.is_file():
+                    found.setdefault(str(path.relative_to(below)), path)
     yield from sorted(found.items())
 
 
@@ -315,7 +317,8 @@ def _stamp_of(files: Mapping[str, Path]) -> str:
 def _write_packages(file: IO[bytes], files: Mapping[str, Path]) -> None:
     with (
         gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1) as packed,
-        tarfile.open(fileobj=packed, mode="w|") as archive,
+        # Some installers link packages to a cache of theirs, which nodes lack.
+        tarfile.open(fileobj=packed, mode="w|", dereference=True) as archive,
     ):
         interpreter = _INTERPRETER.encode()
         entry = tarfile.TarInfo("bin/python")

@@ -25,6 +25,7 @@ from weir.config import SPARK_PREFIX
 from weir.config.options import (
     CHECKPOINT_DIR,
     REST_BIND_ADDRESS,
+    REST_READING_TOKEN_FILE,
     REST_TOKEN,
     REST_TOKEN_FILE,
     SAVEPOINT_DIR,
@@ -45,6 +46,7 @@ PLACE = "job"
 OPTIONS = "options.json"
 
 _DRIVER = Path(__file__).parents[1] / "cluster_driver" / "application_master.py"
+_FILES = "spark.yarn.dist.files"
 #: As in shells: 128 + SIGINT.
 _INTERRUPTED = 130
 
@@ -82,6 +84,11 @@ def submit(spec: str, options: RunOptions, say: Callable[[str], None]) -> int:
     if connector:
         settings["spark.jars"] = ",".join(filter(None, (settings.get("spark.jars"), *connector)))
     kept = {key: value for key, value in options.conf.items() if not _names_files(key)}
+    reading = kept.get(REST_READING_TOKEN_FILE.key)
+    if reading is not None:
+        read_or_make_token(str(reading))
+        settings[_FILES] = ",".join(filter(None, (settings.get(_FILES), str(reading))))
+        kept[REST_READING_TOKEN_FILE.key] = Path(str(reading)).name
     options = replace(options, master=None, conf={**kept, **_rest(options.conf, say)})
     with temporary_directory("weir-") as directory:
         archive = Path(directory, f"{PLACE}.zip")
