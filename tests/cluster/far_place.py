@@ -57,16 +57,19 @@ class FarPlace:
         return ("--", kind, f"{self.root}/in", f"{self.root}/out")
 
     def land(self, files: int) -> None:
-        """Add files of numbers, whose times increase as ``Place.land`` has them."""
+        """Add files of numbers, each whole and with the time that ``Place.land`` gave it."""
         self.place.land(files)
         client = Client(self._hdfs.uri)
         self.fs.make_directory(f"{self.full}/in")
         for file in sorted((self.place.directory / "in").iterdir()):
-            target = f"/{self.place.directory.name}/in/{file.name}"
+            directory = f"/{self.place.directory.name}/in"
+            target, hidden = f"{directory}/{file.name}", f"{directory}/.{file.name}"
             if self.fs.status(f"{self._hdfs.uri}{target}") is None:
-                self.fs.write(f"{self._hdfs.uri}{target}", file.read_bytes())
+                self.fs.write(f"{self._hdfs.uri}{hidden}", file.read_bytes())
                 when_ms = int(file.stat().st_mtime) * 1000
-                client.set_times(target, when_ms, when_ms)
+                client.set_times(hidden, when_ms, when_ms)
+                # With its time: once Spark has seen a new one, it ignores files that are old.
+                client.rename(hidden, target)
 
     def fetch(self, name: str) -> Path:
         """A local copy of a directory."""
