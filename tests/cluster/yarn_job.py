@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pyarrow.parquet as pq
 from tests.cluster.far_place import ON_HADOOP, FarPlace
 from tests.cluster.servers import Servers
@@ -30,6 +31,7 @@ _SETTINGS = {
     "spark.yarn.submit.waitAppCompletion": "true",
 }
 PATIENCE_S = 480.0
+_TOKEN = re.compile(r"wants the token in (\S+);")
 #: What the JVMs of containers run.
 MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
@@ -114,11 +116,25 @@ class YarnJob:
 
     def ask(self, run: Run, *words: str) -> str:
         """One of the commands for a running job, with its token; what it printed."""
-        token = re.search(r"wants the token in (\S+);", run.output)
+        token = _TOKEN.search(run.output)
         given = ("--token-file", token[1]) if token else ()
         done = self.place.weir(*words, "--address", self.address(), *given)
         assert done.returncode == 0, f"{done.stderr}\n{run.story()}"
         return done.stdout
+
+    def threads(self, run: Run) -> str:
+        """What each Python thread of a driver in cluster mode is doing, or why it does not say."""
+        try:
+            token = _TOKEN.search(run.output)
+            assert token, "there is no token"
+            answer = httpx.get(
+                f"{self.address()}/jobmanager/thread-dump",
+                headers={"Authorization": f"Bearer {Path(token[1]).read_text().strip()}"},
+            )
+            threads = answer.raise_for_status().json()["threadInfos"]
+        except (AssertionError, httpx.HTTPError) as error:
+            return str(error)
+        return "\n".join(thread["stringifiedThreadInfo"] for thread in threads)
 
     def rows_read(self) -> int:
         """How many rows the files of one sink have, which grow by each checkpoint."""

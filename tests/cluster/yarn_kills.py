@@ -91,8 +91,9 @@ class Kills:
         return self._job.assert_exact()
 
     def story(self) -> str:
-        """What everybody has printed."""
-        return "\n".join((self._run.story(), self._job.log(self._run), self._job.cluster.log))
+        """What everybody has printed, and what the driver is doing."""
+        job, run = self._job, self._run
+        return "\n".join((run.story(), job.log(run), job.cluster.log, job.threads(run)))
 
     def _start(self) -> Run:
         return self._job.start("unbounded", *self._options)
