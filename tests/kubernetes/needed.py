@@ -39,7 +39,7 @@ _PACKAGES = {
     "ctr": "containerd",
     "debootstrap": "debootstrap",
     "etcd": "etcd-server",
-    "go": "golang-go, 1.24 or newer",
+    "go": "golang-go (1.24 or newer)",
     "ip": "iproute2",
     "nsenter": "util-linux",
     "openssl": "openssl",

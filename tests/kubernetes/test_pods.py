@@ -110,7 +110,6 @@ def test_runs_of_a_cron_job_take_what_is_there_and_end(orders: Orders) -> None:
         orders.wait_for_runs(number + 1)
     orders.kubectl("patch", "cronjob", "orders", "--patch", '{"spec": {"suspend": true}}')
     wait_until(lambda: orders.runs("Complete") == orders.runs(), "all runs end")
-    orders.say(f"{len(orders.runs())} runs are complete")
     orders.compare(minutes=orders.place.closed_minutes())
 
 
