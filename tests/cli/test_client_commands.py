@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from tests.kit.durable_job import Driver
 from tests.kit.gateway import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
 
 from weir.core.checkpoints.request_decider import Verdict
@@ -69,6 +70,25 @@ def test_a_server_that_is_missing_is_one_sentence_with_the_way_out(weir: Weir) -
     assert result.stderr.startswith("weir: error: No REST server answers at http://127.0.0.1:1")
     assert "--address" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["stop", "savepoint", "cancel", "checkpoint", "top"])
+def test_a_job_that_no_driver_runs_is_named_with_its_status(
+    weir: Weir, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this directory has it, whether or not a driver of another job answers."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    driver = Driver(tmp_path, JOB_ID, checkpoints=str(tmp_path / ".weir/checkpoints"))
+    driver.job.begin_attempt()
+    driver.complete()
+    result = weir(command, "orders")
+    assert result.exit_code == 1
+    assert (
+        f"No driver runs job {JOB_ID} (orders): it is SUSPENDED, as 'weir list' shows."
+        in result.stderr
+    )
+    assert "No REST server answers" in weir(command, "payments").stderr
 
 
 def test_a_full_checkpoint_is_taken_on_request(

@@ -186,7 +186,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     until_idle: UntilIdle = False,
     drain: DrainAtEnd = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start a new job instead of resuming.")
+        bool, typer.Option("--fresh", help="Start a new job, into new tables, instead of resuming.")
     ] = False,
     takeover: Annotated[
         bool, typer.Option("--takeover", help="Take over from a driver that still seems alive.")
@@ -716,7 +716,6 @@ def _token(file: str | None) -> str | None:
 def _connected(
     job: str, address: str | None, token_file: str | None, ca_file: str | None
 ) -> JobClient:
-    connected: JobClient = _client().connect(
-        job, address, token=_token(token_file), ca_file=ca_file
-    )
-    return connected
+    from weir.cli.history import connect_to_running
+
+    return connect_to_running(job, address, token=_token(token_file), ca_file=ca_file)

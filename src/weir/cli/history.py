@@ -12,9 +12,16 @@ from contextlib import contextmanager
 
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_DIR
-from weir.errors import RestError, StorageError
+from weir.errors import JobNotFoundError, RestError, StorageError
 from weir.monitoring.views import JobView
-from weir.rest.client import FoundJob, JobClient, ServerGoneError, connect, find_jobs, named
+from weir.rest.client import (
+    FoundJob,
+    JobClient,
+    ServerGoneError,
+    connect,
+    find_jobs,
+    named,
+)
 from weir.rest.flink.job_answers import job_summary
 from weir.rest.past.history import StoredJobs
 from weir.rest.server.server import RestServer
@@ -71,7 +78,7 @@ def running_or_stored(
     except ServerGoneError:
         running = ()
     jobs = None if address is not None and directory is None else _stored(directory)
-    if jobs is None or named(job, running) or not _has(job, jobs):
+    if jobs is None or named(job, running) or not _stored_as(job, jobs):
         with connect(job, address, token=token, ca_file=ca_file) as client:
             yield client
         return
@@ -83,11 +90,33 @@ def running_or_stored(
         server.stop()
 
 
-def _has(job: str, jobs: StoredJobs) -> bool:
+def connect_to_running(
+    job: str, address: str | None, *, token: str | None, ca_file: str | None
+) -> JobClient:
+    """A client of the job's driver.
+
+    Raises what ``connect`` raises; ``JobNotFoundError`` with how the job stands in the default
+    checkpoint directory, if it is there and nothing answers.
+    """
+    try:
+        return connect(job, address, token=token, ca_file=ca_file)
+    except (ServerGoneError, JobNotFoundError) as error:
+        jobs = None if address is not None else _stored(None)
+        found = [] if jobs is None else _stored_as(job, jobs)
+        if not found:
+            raise
+        summary = found[0].job
+        raise JobNotFoundError(
+            f"No driver runs job {summary.job_id} ({summary.name}): it is {summary.state}, as"
+            " 'weir list' shows."
+        ) from error
+
+
+def _stored_as(job: str, jobs: StoredJobs) -> list[FoundJob]:
+    """The jobs of a directory with this id or name."""
     now_ms = SystemClock().wall_ms()
-    return bool(
-        named(job, [FoundJob(address="", job=job_summary(view, now_ms)) for view in jobs.views()])
-    )
+    views = jobs.views()
+    return named(job, [FoundJob(address="", job=job_summary(view, now_ms)) for view in views])
 
 
 def serve_history(directory: str | None, port: int, say: Callable[[str], None]) -> None:

@@ -18,10 +18,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from weir.cli.history import connect_to_running
 from weir.core.status import JobStatus
 from weir.errors import JobNotFoundError, RestError
 from weir.launch.phases import describe_time
-from weir.rest.client import FoundJob, JobClient, connect, find_jobs
+from weir.rest.client import FoundJob, JobClient, find_jobs
 from weir.rest.schema.page import PageCheckpointBrief, PageState, PageVertex, PageVertexLive
 
 _EVERY_S = 1.0
@@ -45,7 +46,7 @@ def connect_to(
     Raises ``JobNotFoundError`` if no job runs, or more than one.
     """
     if job is not None:
-        return connect(job, address, token=token, ca_file=ca_file)
+        return connect_to_running(job, address, token=token, ca_file=ca_file)
     running = [
         found
         for found in find_jobs(address, token=token, ca_file=ca_file)
