@@ -129,6 +129,9 @@ def test_totals_come_with_what_is_new_in_kind_and_else_once_in_the_interval() ->
     assert totals.new(replace(view, status=JobStatus.RESTARTING))[0].startswith("RESTARTING: ")
     view = replace(view, vertices=(replace(VIEW.vertices[0], records_committed=901),))
     assert totals.new(replace(view, status=JobStatus.RESTARTING), is_last=True) != []
+    view = replace(view, status=JobStatus.FINISHED)
+    assert totals.new(view) == [], "more may be committed"
+    assert totals.new(view, is_last=True)[0].startswith("FINISHED: ")
 
 
 def test_the_live_table_shows_status_checkpoints_and_each_vertex() -> None:

@@ -140,8 +140,11 @@ class Totals:
         self._has_milestones = interval_ms > 0
 
     def new(self, view: JobView, *, is_last: bool = False) -> list[str]:
-        """The line, if it is due and says something new; always at the end."""
-        if view.status is JobStatus.CREATED:
+        """The line, if it is due and says something new; always at the end.
+
+        The last status is shown then, since rows are committed while it stands already.
+        """
+        if view.status is JobStatus.CREATED or (view.status.is_terminal and not is_last):
             return []
         line, now_ms = describe_progress(view), self._clock.now_ms()
         milestone: tuple[object, ...] = ()
@@ -188,7 +191,7 @@ def _how_finished(name: str, result: JobResult, resume: Callable[[str], str]) ->
     if result.already_finished:
         return [
             f"{name} has already finished; nothing was run. Start from scratch with --fresh"
-            " (in Python: fresh=True)."
+            " (in Python: fresh=True), into new tables."
         ]
     if result.savepoint is None:
         return [f"{name} {'was drained and has finished' if result.drained else 'has finished'}"]
