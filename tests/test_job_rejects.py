@@ -89,7 +89,7 @@ def test_rejects_that_nobody_reads_or_fills_are_refused() -> None:
     job = Job("orders")
     bad = job.rejects("bad")
     job.source("in", nothing).transform("price", nothing, on_error=bad).sink("out", NoSink())
-    with refused("The output of step 'bad' is unused: add a sink or remove the step."):
+    with refused("Nobody reads the rejects 'bad': add a sink."):
         vertices(job)
 
 

@@ -79,7 +79,10 @@ def test_the_unit_starts_the_pipeline_as_deployments_do(
 
     service = dict(unit["Service"])
     assert service.pop("WorkingDirectory") == f"{tmp_path}/100%% ours/orders"
-    assert service.pop("ExecStart") == '"/opt/a b/50%%/$$x/python" -m weir run pipeline.py'
+    assert (
+        service.pop("ExecStart")
+        == '"/opt/a b/50%%/$$x/python" -m weir run pipeline.py --from-savepoint latest'
+    )
     assert {f"{key}={value}" for key, value in service.items()} <= set(shown.splitlines())
 
 

@@ -396,9 +396,12 @@ class JobGraph:
                 readers[name].append(step)
         for name, found in readers.items():
             if not found:
+                step = self._steps[name]
                 raise PipelineError(
-                    f"The output of step {self._steps[name].name!r} is unused: add a sink or"
-                    " remove the step."
+                    f"Nobody reads the rejects {step.name!r}: add a sink."
+                    if step.kind is StepKind.REJECTS
+                    else f"The output of step {step.name!r} is unused: add a sink or remove the"
+                    " step."
                 )
         return readers
 
