@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
 
 from weir.sinks.delta.log import TableLog
+from weir.storage.paths import scheme_of
 
 if TYPE_CHECKING:
     import deltalake
     from deltalake import CommitProperties, Schema
     from deltalake.transaction import AddAction
+
+
+T = TypeVar("T")
+
+#: How long reading a table on HDFS may take. delta-rs 1.6 has a client of its own there
+#: (hdfs-native 0.13), of which a read sometimes never returns, after an outage of the name node
+#: above all; the next one does.
+HDFS_READ_S = 120.0
 
 
 class DeltaClient:
@@ -20,9 +31,20 @@ class DeltaClient:
         """The table at its newest version; None if there is none."""
         import deltalake
 
-        if not deltalake.DeltaTable.is_deltatable(uri, options):
-            return None
-        return deltalake.DeltaTable(uri, storage_options=options)
+        def found() -> deltalake.DeltaTable | None:
+            if not deltalake.DeltaTable.is_deltatable(uri, options):
+                return None
+            return deltalake.DeltaTable(uri, storage_options=options)
+
+        return _read(uri, found)
+
+    def update(self, uri: str, table: deltalake.DeltaTable) -> None:
+        """Bring a table that was loaded to its newest version."""
+        _read(uri, table.update_incremental)
+
+    def version_in(self, uri: str, table: deltalake.DeltaTable, name: str) -> int | None:
+        """The version of an application transaction; None if there is none."""
+        return _read(uri, lambda: table.transaction_version(name))
 
     def create(
         self,
@@ -66,3 +88,32 @@ class DeltaClient:
     ) -> TableLog:
         """The log of a table that is loaded; ``name`` is the sink's."""
         return TableLog(name, path, options, table=table)
+
+
+def _read(uri: str, work: Callable[[], T]) -> T:
+    """Read a table. Raises ``TimeoutError``, an ``OSError``, if that hangs (``HDFS_READ_S``)."""
+    return within(HDFS_READ_S, work) if scheme_of(uri) == "hdfs" else work()
+
+
+def within(limit_s: float, call: Callable[[], T]) -> T:
+    """What a blocking call returns, or raises.
+
+    Raises ``TimeoutError`` after that many seconds. The call is then left on its thread, which
+    keeps no process from exiting: it must do no harm if it goes on later.
+    """
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="weir-limited", daemon=True).start()
+    try:
+        return answer.result(limit_s)
+    except TimeoutError as error:
+        if answer.done():
+            # The call's own.
+            raise
+        raise TimeoutError(f"there was no answer within {limit_s:g} s") from error

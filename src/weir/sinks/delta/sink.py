@@ -284,7 +284,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
     def newest_committed(self) -> int | None:
         """The version of this job's application transaction in the table (PROTOCOL P21)."""
         table = self._load()
-        return None if table is None else table.transaction_version(self._transaction_id)
+        return self._version_in(table, self._transaction_id)
 
     def check_not_gone_back(self, known: int) -> None:
         """Also if the table was restored to an earlier version: its log goes on."""
@@ -384,7 +384,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
 
         try:
             if self._table is not None and self._entry and self._end_of(self._table) == self._entry:
-                self._table.update_incremental()
+                self._client.update(self._uri, self._table)
             else:
                 self._table = self._client.load(self._uri, self._storage_options)
         except (DeltaError, OSError) as error:
@@ -453,7 +453,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
 
     def _look(self, payloads: Sequence[DeltaPayload]) -> tuple[_Table, int]:
         table = self._load()
-        return table, max(0, _version_in(table, self._transaction_id))
+        return table, self._version_in(table, self._transaction_id) or 0
 
     def _secure(
         self,
@@ -660,7 +660,7 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
         """
         table = self._load()
         self._check_log_was_found(table)
-        epoch = _version_in(table, self._transaction_id)
+        epoch = self._version_in(table, self._transaction_id) or 0
         # The table's files are listed only if there is something to delete.
         named = cache(lambda: set() if table is None else batches_in_log(table))
 
@@ -674,16 +674,20 @@ class DeltaTable(FileSink[DeltaPayload, "_Table"]):
             return found
 
         for directory in dead:
-            yield directory, partial(is_left_over, directory, _version_in(table, directory))
+            mark = self._version_in(table, directory)
+            yield directory, partial(is_left_over, directory, -1 if mark is None else mark)
+
+    def _version_in(self, table: _Table, name: str) -> int | None:
+        """The version of an application transaction; None if there is none."""
+        try:
+            return None if table is None else self._client.version_in(self._uri, table, name)
+        except OSError as error:
+            # The call may still be at it.
+            self._table = None
+            raise SinkError(unreadable(self.describe(), error)) from error
 
 
 def _is_own(entry: Entry, context: SinkContext) -> bool:
     """Whether an entry of the log is a commit of this sink."""
     commit = entry.commit
     return commit is not None and (commit.job_id, commit.sink) == (context.job_id, context.sink)
-
-
-def _version_in(table: _Table, name: str) -> int:
-    """The version of an application transaction; -1 if there is none."""
-    found = None if table is None else table.transaction_version(name)
-    return -1 if found is None else found
